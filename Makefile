@@ -1,0 +1,31 @@
+# Every task has one command here; CONTRIBUTING.md explains them.
+PYTHON ?= python3
+VENV   := .venv
+STAMP  := $(VENV)/.installed
+SEED   ?= 1
+
+.PHONY: test check mutants soak clean
+
+# All work happens in .venv, made from pyproject.toml with the exact versions of constraints.txt.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+test: $(STAMP)
+	$(VENV)/bin/python -m pytest -n 2
+
+check: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m pytest tests/test_layers.py
+
+mutants: $(STAMP)
+	$(VENV)/bin/python tests/mutants/run.py
+
+soak: $(STAMP)
+	$(VENV)/bin/defl sim --soak 600 --seed $(SEED)
+
+clean:
+	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,6 @@
+"""DeFL: federated learning with no server and nobody to trust.
+
+docs/ARCHITECTURE.md tells what each part is for; nothing is re-exported here.
+"""
+
+__version__ = "0.1.0"

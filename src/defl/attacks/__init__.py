@@ -1,0 +1,1 @@
+"""Honest update and random generator in, poisoned update out."""

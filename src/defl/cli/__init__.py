@@ -1,0 +1,1 @@
+"""The defl command: arguments in, printed results and exit codes out."""

@@ -1,0 +1,1 @@
+"""Chained HotStuff as a pure machine; imports VALUES only."""

@@ -1,0 +1,68 @@
+"""Every error of the project; whose fault it is, is its type.
+
+    DeflError
+    ├── UserError              what was asked for cannot be: says what is allowed
+    │   ├── PreconditionBroken     a rule was asked outside the condition that it needs
+    │   └── WeightsError           a client's weights do not fit the model's schema
+    ├── LocalFault             this node cannot go on as it is (disk, lost record)
+    └── PeerFault              a peer broke the protocol: record it, drop the message, carry on
+        ├── Malformed              the bytes are not a canonical message within its bounds
+        ├── WrongAuthor            somebody speaks for another, or a stranger speaks
+        ├── WrongEpoch             a statement of another epoch
+        ├── BadSignature           a signature is not its author's over these very fields
+        ├── BadCertificate         fewer than q distinct members, or a wrong signature among them
+        ├── BadBlock               a block whose parts do not fit together
+        └── BadBlob                an update that the schema, the offer or the bounds refuse
+"""
+
+
+class DeflError(Exception):
+    """The root of all errors that the project raises on purpose."""
+
+
+class UserError(DeflError):
+    """The caller asked for something that cannot be; the message says what to do."""
+
+
+class PreconditionBroken(UserError):
+    """A rule's condition does not hold for the given numbers."""
+
+
+class WeightsError(UserError):
+    """Weights do not fit the schema; the message names the entry."""
+
+
+class LocalFault(DeflError):
+    """This node's own state or machine stands in the way."""
+
+
+class PeerFault(DeflError):
+    """A peer broke the protocol: record it, drop the message, carry on."""
+
+
+class Malformed(PeerFault):
+    """The bytes are no canonical message within its bounds."""
+
+
+class WrongAuthor(PeerFault):
+    """The claimed author is not the one who may say this."""
+
+
+class WrongEpoch(PeerFault):
+    """A statement of an epoch that is not the current one."""
+
+
+class BadSignature(PeerFault):
+    """The signature is not the claimed author's over these fields."""
+
+
+class BadCertificate(PeerFault):
+    """A certificate lacks q distinct members or holds a wrong signature."""
+
+
+class BadBlock(PeerFault):
+    """A block whose parts do not fit together."""
+
+
+class BadBlob(PeerFault):
+    """An update's manifest or bytes break the schema, the offer or the bounds."""

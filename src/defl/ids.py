@@ -1,0 +1,20 @@
+"""The words that everything else is named by: who, when, and which bytes.
+
+Only type names and the one hash function belong here.
+"""
+
+from hashlib import sha256
+from typing import NewType
+
+NodeId = NewType("NodeId", int)  # a member's place in the federation's list, 0 .. n-1
+View = NewType("View", int)  # one step of consensus; the genesis block has view 0
+Round = NewType("Round", int)  # one step of learning; the initial weights are round 0's model
+Height = NewType("Height", int)  # a block's distance from the genesis block
+Digest = NewType("Digest", bytes)  # SHA-256: the name of a block, a blob, a schema, a state
+
+DIGEST_BYTES = 32
+NO_DIGEST = Digest(bytes(DIGEST_BYTES))  # stands where there is nothing to name
+
+
+def digest_of(data: bytes | memoryview) -> Digest:
+    return Digest(sha256(data).digest())

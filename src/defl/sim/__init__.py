@@ -1,0 +1,1 @@
+"""The simulator: participants on a virtual clock with seeded faults; no sockets."""
