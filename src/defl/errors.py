@@ -1,18 +1,18 @@
 """Every error of the project; whose fault it is, is its type.
 
-    DeflError
-    ├── UserError              what was asked for cannot be: says what is allowed
-    │   ├── PreconditionBroken     a rule was asked outside the condition that it needs
-    │   └── WeightsError           a client's weights do not fit the model's schema
-    ├── LocalFault             this node cannot go on as it is (disk, lost record)
-    └── PeerFault              a peer broke the protocol: record it, drop the message, carry on
-        ├── Malformed              the bytes are not a canonical message within its bounds
-        ├── WrongAuthor            somebody speaks for another, or a stranger speaks
-        ├── WrongEpoch             a statement of another epoch
-        ├── BadSignature           a signature is not its author's over these very fields
-        ├── BadCertificate         fewer than q distinct members, or a wrong signature among them
-        ├── BadBlock               a block whose parts do not fit together
-        └── BadBlob                an update that the schema, the offer or the bounds refuse
+DeflError
+├── UserError              what was asked for cannot be: says what is allowed
+│   ├── PreconditionBroken     a rule was asked outside the condition that it needs
+│   └── WeightsError           a client's weights do not fit the model's schema
+├── LocalFault             this node cannot go on as it is (disk, lost record)
+└── PeerFault              a peer broke the protocol: record it, drop the message, carry on
+    ├── Malformed              the bytes are not a canonical message within its bounds
+    ├── WrongAuthor            somebody speaks for another, or a stranger speaks
+    ├── WrongEpoch             a statement of another epoch
+    ├── BadSignature           a signature is not its author's over these very fields
+    ├── BadCertificate         fewer than q distinct members, or a wrong signature among them
+    ├── BadBlock               a block whose parts do not fit together
+    └── BadBlob                an update that the schema, the offer or the bounds refuse
 """
 
 
