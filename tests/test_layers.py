@@ -17,17 +17,38 @@ USES = 5
 # First part of a module's name inside the package -> its layer.
 LAYER = {
     **dict.fromkeys(
-        ("ids", "errors", "crypto", "schema", "messages", "committee", "wire", "output"), VALUES
+        (
+            "ids",
+            "errors",
+            "crypto",
+            "schema",
+            "messages",
+            "committee",
+            "verify",
+            "wire",
+            "output",
+        ),
+        VALUES,
     ),
     **dict.fromkeys(("consensus", "pool", "ledger", "aggregation", "attacks"), CORES),
-    **dict.fromkeys(("ingress", "client", "work", "participant"), MACHINE),
+    **dict.fromkeys(("ingress", "client", "finish", "work", "participant"), MACHINE),
     **dict.fromkeys(("clients", "datasets", "partition", "models"), LEARNING),
     "node": SHELL,
     **dict.fromkeys(("sim", "baselines", "experiments", "dashboard", "cli"), USES),
 }
 
 # VALUES in the order in which each may import the ones before it.
-VALUES_ORDER = ("ids", "errors", "crypto", "schema", "messages", "committee", "wire", "output")
+VALUES_ORDER = (
+    "ids",
+    "errors",
+    "crypto",
+    "schema",
+    "messages",
+    "committee",
+    "verify",
+    "wire",
+    "output",
+)
 
 # What the pure layers may never touch: sockets, files, clocks, threads, global randomness.
 IMPURE = {

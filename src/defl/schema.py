@@ -1,19 +1,31 @@
 """What a model's weights look like: names, shapes, dtypes, and what is done with each entry.
 
 The schema is an agreed fact of the federation; from it alone follows the exact size of every
-update. How arrays become bytes is in pool/weights.py.
+update. Shared entries make one flat row of float32 values; how a row becomes bytes is in
+pool/weights.py.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from math import prod
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
-from defl.errors import UserError
+from defl.errors import UserError, WeightsError
 from defl.ids import Digest, digest_of
+
+Array = NDArray[np.generic]
+Weights = Mapping[str, Array]  # what a client sees: named arrays
+Row = NDArray[np.float32]  # what travels: the shared entries' values, one after another
+
+# |value| may not exceed this: squared distances of any model stay finite in float64, and a base
+# plus a delta stays finite in float32.
+VALUE_MAX = 2.0**40
 
 
 class Role(StrEnum):
@@ -81,3 +93,47 @@ class Schema(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     @cached_property
     def digest(self) -> Digest:
         return digest_of(msgspec.json.encode(self.entries))
+
+    def flatten(self, weights: Weights) -> Row:
+        """The shared entries as one row; an error names the entry that does not fit."""
+        row = np.empty(self.values, dtype=np.float32)
+        start = 0
+        for entry in self.shared:
+            row[start : start + entry.size] = _checked(entry, weights).ravel()
+            start += entry.size
+        return row
+
+    def unflatten(self, row: Row) -> dict[str, Row]:
+        """The shared entries by name, as views of the row."""
+        arrays = {}
+        start = 0
+        for entry in self.shared:
+            arrays[entry.name] = row[start : start + entry.size].reshape(entry.shape)
+            start += entry.size
+        return arrays
+
+
+def _checked(entry: Entry, weights: Weights) -> Array:
+    if entry.name not in weights:
+        raise WeightsError(f"entry {entry.name!r} is missing from the weights")
+    array = np.asarray(weights[entry.name])
+    if array.shape != entry.shape:
+        raise WeightsError(
+            f"entry {entry.name!r} has shape {array.shape}, the schema says {entry.shape}"
+        )
+    if array.dtype != np.dtype(entry.dtype.value):
+        raise WeightsError(
+            f"entry {entry.name!r} is {array.dtype}, the schema says {entry.dtype.value}"
+        )
+    if not within_bounds(array):
+        raise WeightsError(
+            f"entry {entry.name!r} holds NaN, infinity or a value beyond {VALUE_MAX:.3g}; "
+            "did the training diverge?"
+        )
+    return array
+
+
+def within_bounds(array: Array) -> bool:
+    """Is every value finite and of a size that keeps distances finite?"""
+    # One comparison per side refuses NaN too, since NaN is neither below nor above.
+    return array.size == 0 or bool(array.min() >= -VALUE_MAX and array.max() <= VALUE_MAX)

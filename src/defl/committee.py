@@ -1,0 +1,129 @@
+"""The agreed facts of a federation, and what follows from them.
+
+Facts are frozen and their hash is the chain id; consequences (f, quorums, leaders, sizes) are
+derived and never configured.
+"""
+
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from defl.crypto import KEY_BYTES
+from defl.errors import UserError
+from defl.ids import Digest, NodeId, View, digest_of
+from defl.messages import MEMBERS_MAX, ADigest
+from defl.schema import Schema
+
+# f = 1 needs four members; with fewer nobody may fail, and one server would do as well.
+MEMBERS_MIN = 4
+# Two rounds are the least that aggregation needs: `last`, and the base that it was trained from.
+TAU_MIN = 2
+
+
+class Rules(StrEnum):
+    HOTSTUFF = "hotstuff"  # three-chain, the paper's
+    JOLTEON = "jolteon"  # two-chain, one view faster
+
+
+class AggQuorum(StrEnum):
+    QUORUM = "quorum"  # q = n - f voters close a round
+    PAPER = "paper"  # f + 1, as in the paper: f liars and one fast node can shut others out
+
+
+class Member(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+
+
+class Timing(Struct, frozen=True, forbid_unknown_fields=True):
+    """Bounds in seconds. They affect only how fast things go, never what is agreed."""
+
+    view_base_s: float = 1.0
+    view_cap_s: float = 60.0
+    gst_lt_min_s: float = 1.0
+    gst_lt_max_s: float = 3600.0
+    grace_s: float = 60.0  # how long a finished node goes on serving those who are behind
+
+    def __post_init__(self) -> None:
+        if not 0 < self.view_base_s <= self.view_cap_s:
+            raise UserError("timing needs 0 < view_base_s <= view_cap_s")
+        if not 0 < self.gst_lt_min_s <= self.gst_lt_max_s:
+            raise UserError("timing needs 0 < gst_lt_min_s <= gst_lt_max_s")
+        if self.grace_s < 0:
+            raise UserError("grace_s cannot be negative")
+
+
+class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+    members: tuple[Member, ...]
+    schema: Schema
+    initial: ADigest  # digest of the initial weights, which every member has and serves
+    rounds: Annotated[int, Meta(ge=1)]
+    epoch: Annotated[int, Meta(ge=0)] = 0
+    tau: int = TAU_MIN
+    rules: Rules = Rules.HOTSTUFF
+    agg_quorum: AggQuorum = AggQuorum.QUORUM
+    aggregation: str = "fed_avg"
+    faults_max: int | None = None  # None: f
+    codec: str = "fp32"
+    chunk_bytes: Annotated[int, Meta(ge=256, le=2**26)] = 4 * 2**20
+    timing: Timing = Timing()
+
+    def __post_init__(self) -> None:
+        if not MEMBERS_MIN <= len(self.members) <= MEMBERS_MAX:
+            raise UserError(
+                f"a federation has {MEMBERS_MIN} to {MEMBERS_MAX} members, not {len(self.members)}"
+            )
+        for what in ("name", "key"):
+            values = [getattr(member, what) for member in self.members]
+            if len(set(values)) != len(values):
+                raise UserError(f"two members have the same {what}")
+        if self.tau < TAU_MIN:
+            raise UserError(f"tau is {self.tau}, but at least {TAU_MIN} rounds must be kept")
+        if self.faults_max is not None and not 0 <= self.faults_max <= self.committee.faults:
+            raise UserError(
+                f"faults_max is {self.faults_max}, but consensus among {len(self.members)} members "
+                f"tolerates at most {self.committee.faults}"
+            )
+
+    @cached_property
+    def chain(self) -> Digest:
+        """The federation's id: the hash of every fact."""
+        return digest_of(b"defl/federation" + msgspec.msgpack.encode(self))
+
+    @cached_property
+    def committee(self) -> "Committee":
+        return Committee(tuple(member.key for member in self.members))
+
+    @property
+    def updates_faults_max(self) -> int:
+        """Byzantine updates that the aggregation rule is told to tolerate."""
+        return self.committee.faults if self.faults_max is None else self.faults_max
+
+
+class Committee(Struct, frozen=True, dict=True):
+    """The members as consensus sees them: keys in an agreed order."""
+
+    keys: tuple[bytes, ...]
+
+    @cached_property
+    def size(self) -> int:
+        return len(self.keys)
+
+    @cached_property
+    def faults(self) -> int:
+        return (self.size - 1) // 3
+
+    @cached_property
+    def quorum(self) -> int:
+        # n - f: two quorums share at least f + 1 members, one of them honest.
+        return self.size - self.faults
+
+    @cached_property
+    def members(self) -> tuple[NodeId, ...]:
+        return tuple(NodeId(i) for i in range(self.size))
+
+    def leader(self, view: View) -> NodeId:
+        return NodeId(view % self.size)

@@ -1,0 +1,142 @@
+"""The blocks that are known, how far they are committed, and what a new block must say of that.
+
+Joins the tree (links), the history (executed states) and the rule set; knows no views, votes or
+peers.
+"""
+
+from typing import Generic
+
+from defl.consensus.history import Application, History, S
+from defl.consensus.rules import ChainRules, commit_target
+from defl.consensus.tree import Tree
+from defl.errors import LocalFault
+from defl.ids import Digest, Height
+from defl.messages import QC, Block, Header, Snapshot, Transaction
+from defl.output import Committed, Durable
+
+
+class Fork(Exception):
+    """A certificate commits a block that does not extend the committed one."""
+
+
+class Chain(Generic[S]):
+    def __init__(
+        self, rules: ChainRules, application: Application[S], genesis: Block, durable: Durable
+    ) -> None:
+        self._rules = rules
+        self._history = History(application, genesis, application.genesis())
+        if durable.snapshot is not None and self._history.install(durable.snapshot) is None:
+            raise LocalFault("the stored snapshot is not the state that its proof names")
+        self._tree = Tree(self._history.head)
+        self._durable: set[Digest] = set()
+        self._last_filled = Height(0)  # the newest committed block that had transactions
+        for block in sorted(durable.blocks, key=lambda block: block.height):
+            if block.height > self._tree.root.height:
+                self._tree.add(block)
+                self._durable.add(block.id)
+
+    def __len__(self) -> int:
+        return len(self._tree)
+
+    @property
+    def state(self) -> S:
+        return self._history.state
+
+    @property
+    def head(self) -> Block:
+        """The newest committed block."""
+        return self._history.head
+
+    @property
+    def root(self) -> Block:
+        """The newest block whose state a certified header shows; below it all is forgotten."""
+        return self._tree.root
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return self._history.snapshot
+
+    @property
+    def shows_all(self) -> bool:
+        """Is the state of every committed transaction shown by a certified header?"""
+        return self._last_filled <= self._tree.root.height
+
+    def get(self, block_id: Digest) -> Block | None:
+        return self._tree.get(block_id)
+
+    def add(self, block: Block) -> bool:
+        return self._tree.add(block)
+
+    def missing_below(self, block: Block) -> QC | None:
+        """The QC on the nearest ancestor that is not here; None if all are."""
+        path, lowest = self._tree.path(block, self.head)
+        return path[0].qc if lowest is None and path else None
+
+    def extends_committed(self, block: Block) -> bool:
+        return self._tree.extends(block, self.head)
+
+    def extends(self, block: Block, ancestor_id: Digest) -> bool:
+        ancestor = self._tree.get(ancestor_id)
+        return ancestor is not None and self._tree.extends(block, ancestor)
+
+    def commitment_above(self, parent: Block) -> tuple[Digest, Digest | None]:
+        """c(b) and its state root for a child b of the certified `parent`.
+
+        The root is None if this node cannot know it (yet); then it neither votes nor proposes.
+        """
+        target = commit_target(parent, self._rules, self._tree.get)
+        if parent.height == 0 or target == parent.header.committed:
+            return target, parent.header.state_root
+        return target, self._history.root_after(target)
+
+    def commitment_right(self, header: Header, parent: Block) -> bool:
+        return (header.committed, header.state_root) == self.commitment_above(parent)
+
+    def uncommitted(self, tip: Block) -> list[Transaction]:
+        path, _ = self._tree.path(tip, self.head)
+        return [transaction for block in path for transaction in block.transactions]
+
+    def commit(self, certified: Block) -> list[Committed]:
+        """Execute what a QC on `certified` commits, ancestors first, oldest first."""
+        target = self._tree.get(commit_target(certified, self._rules, self._tree.get))
+        if target is None or target.height <= self.head.height:
+            return []
+        path, lowest = self._tree.path(target, self.head)
+        if lowest is None:
+            return []  # an ancestor is missing; sync brings it
+        if lowest.id != self.head.id:
+            raise Fork(f"view {certified.view} commits a fork below height {self.head.height}")
+        committed = []
+        for block in path:
+            committed.append(self._history.execute(block))
+            if block.transactions:
+                self._last_filled = block.height
+        self._tree.drop_forks(self.head)
+        return committed
+
+    def move_snapshot(self, certified: Block, qc: QC) -> bool:
+        """Everything below the newest state that a certified header shows is deleted."""
+        root = self._history.take_snapshot(certified.header, qc)
+        if root is None:
+            return False
+        self._tree.set_root(root)
+        self._durable = {block_id for block_id in self._durable if block_id in self._tree}
+        return True
+
+    def install(self, snapshot: Snapshot) -> bool:
+        if snapshot.block.height <= self.head.height:
+            return False
+        block = self._history.install(snapshot)
+        if block is None:
+            return False
+        self._tree.set_root(block)
+        self._tree.drop_forks(block)
+        self._last_filled = block.height
+        return True
+
+    def not_yet_durable(self, tip: Block) -> list[Block]:
+        """`tip` and its ancestors above the snapshot that no persist has named so far."""
+        path, _ = self._tree.path(tip, self._tree.root)
+        new = [block for block in path if block.id not in self._durable]
+        self._durable.update(block.id for block in new)
+        return new

@@ -1,0 +1,93 @@
+"""What is committed: the head, the states that a block may still name, and the newest snapshot.
+
+The application (the ledger) is a pure function; its states are opaque here.
+"""
+
+from typing import Generic, Protocol, TypeVar
+
+from defl.ids import Digest
+from defl.messages import QC, Block, Header, Snapshot, Transaction
+from defl.output import Committed, Response
+
+S = TypeVar("S")
+
+
+class Application(Protocol[S]):
+    """What consensus orders transactions for."""
+
+    def genesis(self) -> S: ...
+    def execute(self, state: S, block: Block) -> tuple[S, tuple[Response, ...]]: ...
+    def encode(self, state: S) -> bytes: ...
+    def root_of(self, encoded: bytes) -> Digest: ...
+    def decode(self, data: bytes) -> S: ...
+    def live(self, state: S, transaction: Transaction) -> bool: ...
+    def wanted(self, state: S, transaction: Transaction) -> bool: ...
+
+
+class History(Generic[S]):
+    def __init__(self, application: Application[S], head: Block, state: S) -> None:
+        self._application = application
+        self.head = head
+        self.snapshot: Snapshot | None = None
+        self._states: dict[Digest, tuple[Block, S, Digest]] = {}
+        self._remember(head, state)
+
+    def _remember(self, block: Block, state: S) -> None:
+        self._states[block.id] = (
+            block,
+            state,
+            self._application.root_of(self._application.encode(state)),
+        )
+
+    @property
+    def state(self) -> S:
+        return self._states[self.head.id][1]
+
+    def root_after(self, block_id: Digest) -> Digest | None:
+        """The state root after a committed block, while a proposal may still name it."""
+        found = self._states.get(block_id)
+        return found[2] if found is not None else None
+
+    def execute(self, block: Block) -> Committed:
+        if not block.transactions:
+            _, state, root = self._states[self.head.id]
+            self._states[block.id] = (block, state, root)
+            self.head = block
+            return Committed(block, ())
+        state, responses = self._application.execute(self.state, block)
+        self._remember(block, state)
+        self.head = block
+        return Committed(block, responses)
+
+    def take_snapshot(self, proof: Header, proof_qc: QC) -> Block | None:
+        """The certified header's c(b) becomes the snapshot, if it is newer; returns its block."""
+        found = self._states.get(proof.committed)
+        if found is None:
+            return None
+        block, state, _ = found
+        if self.snapshot is not None and block.height <= self.snapshot.block.height:
+            return None
+        if block.height == 0:
+            return None
+        self.snapshot = Snapshot(block.header, self._application.encode(state), proof, proof_qc)
+        self._forget_below(block)
+        return block
+
+    def install(self, snapshot: Snapshot) -> Block | None:
+        """Jump to a proven state; None if its bytes are not the ones that the proof names."""
+        # Hash first: bytes that a quorum vouches for are the encoding of a state.
+        if self._application.root_of(snapshot.state) != snapshot.proof.state_root:
+            return None
+        state = self._application.decode(snapshot.state)
+        block = Block(snapshot.block, ())
+        self.head = block
+        self.snapshot = snapshot
+        self._states.clear()
+        self._remember(block, state)
+        return block
+
+    def _forget_below(self, root: Block) -> None:
+        # A late proposal may name an ancestor of the root as its c(b), never one further down
+        # than the commit rule reaches.
+        for block_id in [b.id for b, _, _ in self._states.values() if b.height < root.height - 3]:
+            del self._states[block_id]

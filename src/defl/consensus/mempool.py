@@ -1,0 +1,51 @@
+"""Transactions on their way into a block, kept and gossiped until committed or obsolete.
+
+Bounded by what they are: one UPD and one AGG per author for each of the next two rounds.
+"""
+
+from collections.abc import Callable, Iterable
+
+from defl.ids import NodeId, Round
+from defl.messages import Evidence, Transaction, Upd
+from defl.verify import contradict
+
+Slot = tuple[type[Transaction], Round, NodeId]
+
+
+def slot_of(transaction: Transaction) -> Slot:
+    return type(transaction), transaction.round, transaction.author
+
+
+class Mempool:
+    def __init__(self) -> None:
+        self._slots: dict[Slot, Transaction] = {}
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def add(self, transaction: Transaction) -> Evidence | None:
+        """The first one in a slot stays; a contradicting one is evidence."""
+        earlier = self._slots.setdefault(slot_of(transaction), transaction)
+        if (
+            isinstance(earlier, Upd)
+            and isinstance(transaction, Upd)
+            and contradict(earlier, transaction)
+        ):
+            return Evidence(earlier, transaction)
+        return None
+
+    def keep_only(self, wanted: Callable[[Transaction], bool]) -> None:
+        self._slots = {slot: tx for slot, tx in self._slots.items() if wanted(tx)}
+
+    def live(self, is_live: Callable[[Transaction], bool]) -> tuple[Transaction, ...]:
+        return tuple(tx for tx in self._slots.values() if is_live(tx))
+
+    def any_live(self, is_live: Callable[[Transaction], bool]) -> bool:
+        return any(is_live(tx) for tx in self._slots.values())
+
+    def without(
+        self, transactions: Iterable[Transaction], is_live: Callable[[Transaction], bool]
+    ) -> tuple[Transaction, ...]:
+        """Live ones that are not already in an uncommitted block."""
+        taken = {slot_of(tx) for tx in transactions}
+        return tuple(tx for slot, tx in self._slots.items() if slot not in taken and is_live(tx))

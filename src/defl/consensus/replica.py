@@ -1,0 +1,534 @@
+"""One replica of the log: messages and time in, effects out.
+
+Each entry point first applies certificates, then judges, then settles what follows (commit, vote,
+propose, ask, timer). What may be signed is in safety.py, what the rules are in rules.py; here is
+only the order in which things happen.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic
+
+from defl.committee import Federation
+from defl.consensus.chain import Chain, Fork
+from defl.consensus.history import Application, S
+from defl.consensus.mempool import Mempool
+from defl.consensus.pacemaker import Pacemaker
+from defl.consensus.rules import RULES, admissible
+from defl.consensus.safety import Safety, first_record
+from defl.consensus.sync import Sync
+from defl.consensus.tally import VIEWS_AHEAD_MAX, Tally
+from defl.crypto import Signer
+from defl.ids import Height, NodeId, View
+from defl.messages import (
+    BLOCKS_PER_ANSWER_MAX,
+    QC,
+    TC,
+    Block,
+    BlockRequest,
+    Blocks,
+    Certificates,
+    Evidence,
+    Gossip,
+    Header,
+    Message,
+    Proposal,
+    SignedHeader,
+    Snapshot,
+    Status,
+    Timeout,
+    Transaction,
+    Vote,
+    genesis_header,
+    genesis_qc,
+    members_in,
+    transactions_root,
+)
+from defl.output import (
+    Committed,
+    Durable,
+    Envelope,
+    EvidenceFound,
+    Notice,
+    Observing,
+    SafetyBroken,
+    SafetyRecord,
+)
+from defl.wire import FRAME_BYTES_BASE, encode
+
+# A vote is often overtaken by the QC that it helps to form; only a sender further behind than
+# this is answered for its vote's hints. Timeouts and statuses are answered exactly.
+VOTE_HINT_SLACK = 1
+# An answer to a lagging peer stays well within one frame.
+ANSWER_BYTES_MAX = FRAME_BYTES_BASE // 2
+
+
+@dataclass(slots=True)
+class Effects:
+    """What one event led to, in the order of duty."""
+
+    record: SafetyRecord | None = None
+    blocks: list[Block] = field(default_factory=list)  # durable together with the record
+    snapshot: Snapshot | None = None
+    send: list[Envelope] = field(default_factory=list)
+    committed: list[Committed] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+
+
+def genesis_of(federation: Federation, application: Application[S]) -> Block:
+    root = application.root_of(application.encode(application.genesis()))
+    return Block(genesis_header(federation.chain, federation.epoch, root), ())
+
+
+class Replica(Generic[S]):
+    def __init__(
+        self,
+        federation: Federation,
+        me: NodeId,
+        signer: Signer,
+        application: Application[S],
+        durable: Durable,
+        leader: Callable[[View], NodeId] | None = None,
+    ) -> None:
+        self._application = application
+        self._committee = federation.committee
+        self._timing = federation.timing
+        self._rules = RULES[federation.rules]
+        self._me = me
+        self._leader = leader or federation.committee.leader
+        self._now = 0.0
+        self._effects = Effects()
+        self._mempool = Mempool()
+        self._tally = Tally(federation.committee)
+        self._sync = Sync(me, federation.timing.view_base_s)
+        self._proposals: dict[View, Proposal] = {}  # the first one of each view
+        self._answered: dict[NodeId, tuple[View, View, float]] = {}
+        self.observing: str | None = None
+
+        genesis = genesis_of(federation, application)
+        record = durable.record
+        if record is None or record.epoch != federation.epoch:
+            record = first_record(federation.epoch, genesis_qc(genesis.id))
+            self._observe("the safety record is missing, so what was signed before is unknown")
+        self._safety = Safety(record, federation.chain, me, signer)
+        self._chain = Chain(self._rules, application, genesis, durable)
+        self._pace = Pacemaker(self._safety.next_view, federation.timing)
+        self._recover(durable)
+
+    # --- Entry points ----------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        return self._pace.view
+
+    @property
+    def state(self) -> S:
+        return self._chain.state
+
+    @property
+    def head(self) -> Block:
+        return self._chain.head
+
+    @property
+    def record(self) -> SafetyRecord:
+        return self._safety.record
+
+    @property
+    def stored(self) -> dict[str, int]:
+        """How much each bounded buffer holds."""
+        return {
+            "blocks": len(self._chain),
+            "transactions": len(self._mempool),
+            "votes and timeouts": len(self._tally),
+            "proposals": len(self._proposals),
+        }
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [at for at in (self._pace.deadline, self._sync.next_at) if at is not None]
+        return min(times, default=None)
+
+    def take(self) -> Effects:
+        """All effects since the last call. A changed record comes with them, to go first."""
+        effects = self._effects
+        if self._safety.changed:
+            effects.record = self._safety.record
+            self._safety.changed = False
+        self._effects = Effects()
+        return effects
+
+    def resume(self, now: float) -> None:
+        """After a (re)start: say again, byte for byte, what was said last."""
+        self._now = now
+        record = self._safety.record
+        if self.observing is None:
+            for said in (record.last_proposal, record.last_timeout, record.last_vote):
+                if said is not None:
+                    self._broadcast(said)
+        self._broadcast(self._status())
+        self._settle()
+
+    def connected(self, peer: NodeId, now: float) -> None:
+        self._now = now
+        self._send(peer, self._status())
+
+    def submit(self, transaction: Transaction, now: float) -> None:
+        """A transaction of this node's own client."""
+        self._now = now
+        self._learn_transactions((transaction,))
+        self._broadcast(Gossip((transaction,)))
+        self._settle()
+
+    def tick(self, now: float) -> None:
+        self._now = now
+        if self._pace.expired(now):
+            self._time_out()
+            live = self._mempool.live(self._is_live)
+            if live:
+                self._broadcast(Gossip(live))
+            self._pace.again(now)
+        self._settle()
+
+    def receive(self, peer: NodeId, message: Message, now: float) -> None:
+        self._now = now
+        match message:
+            case Proposal():
+                self._on_proposal(message)
+            case Vote():
+                self._on_vote(message)
+            case Timeout():
+                self._on_timeout(message)
+            case Certificates(qc=qc, tc=tc):
+                self._apply(qc, tc)
+            case Status():
+                self._on_status(peer, message)
+            case Gossip(transactions=transactions):
+                self._learn_transactions(transactions)
+            case BlockRequest():
+                self._on_block_request(peer, message)
+            case Blocks(blocks=blocks):
+                self._on_blocks(blocks)
+            case Snapshot():
+                self._on_snapshot(message)
+        self._settle()
+
+    # --- Messages --------------------------------------------------------------------------
+
+    def _on_status(self, peer: NodeId, status: Status) -> None:
+        if (status.view, status.high_qc_view) > (self.view, self.record.high_qc.view):
+            self._send(peer, self._status())  # it will answer with what is missing here
+        self._answer_if_behind(peer, status.view, status.high_qc_view)
+
+    def _on_proposal(self, proposal: Proposal) -> None:
+        block = proposal.block
+        self._apply(block.qc, block.header.tc)
+        if not admissible(block.header, self._leader(block.view)):
+            return
+        # Certificates came first, so an admissible proposal is never ahead of this view.
+        if block.view + VIEWS_AHEAD_MAX < self.view or block.height <= self._chain.root.height:
+            return
+        earlier = self._proposals.setdefault(block.view, proposal)
+        if earlier.block.id != block.id:
+            self._report(
+                Evidence(
+                    SignedHeader(earlier.block.header, earlier.signature),
+                    SignedHeader(block.header, proposal.signature),
+                )
+            )
+            if block.id != self._sync.wanted:
+                return
+        self._add_block(block)
+
+    def _on_vote(self, vote: Vote) -> None:
+        behind = View(vote.high_qc_view + VOTE_HINT_SLACK)
+        if behind < self.record.high_qc.view:
+            self._answer_if_behind(vote.author, vote.view, vote.high_qc_view)
+        if self._in_window(vote.view):
+            self._count_vote(vote)
+
+    def _count_vote(self, vote: Vote) -> None:
+        result = self._tally.add_vote(vote)
+        if isinstance(result, Evidence):
+            self._report(result)
+        elif result is not None:
+            self._apply(result, None)
+
+    def _on_timeout(self, timeout: Timeout) -> None:
+        self._apply(timeout.high_qc, timeout.tc)
+        self._answer_if_behind(timeout.author, timeout.view, timeout.high_qc.view)
+        if self._in_window(timeout.view):
+            self._count_timeout(timeout)
+        # Echo: with f + 1 giving the view up at least one honest node is among them.
+        if self._tally.timeouts_for(
+            self.view
+        ) > self._committee.faults and self._safety.may_time_out(self.view):
+            self._time_out()
+
+    def _count_timeout(self, timeout: Timeout) -> None:
+        result = self._tally.add_timeout(timeout)
+        if isinstance(result, Evidence):
+            self._report(result)
+        elif result is not None and result.view >= self.view:
+            self._apply(result.qc, result)
+            self._broadcast(Certificates(self.record.high_qc, result))
+
+    def _on_block_request(self, peer: NodeId, request: BlockRequest) -> None:
+        snapshot = self._chain.snapshot
+        if snapshot is not None and request.height < snapshot.block.height:
+            self._send(peer, snapshot)
+            return
+        answer: list[Block] = []
+        room = ANSWER_BYTES_MAX
+        block = self._chain.get(request.block)
+        while block is not None and block.height > request.height:
+            room -= len(encode(Blocks((block,))))
+            if answer and (room < 0 or len(answer) == BLOCKS_PER_ANSWER_MAX):
+                break
+            answer.append(block)
+            block = self._chain.get(block.parent)
+        if answer:
+            self._send(peer, Blocks(tuple(answer)))
+
+    def _on_blocks(self, blocks: tuple[Block, ...]) -> None:
+        for block in blocks:
+            # Wanted by its hash, from a verified QC downward: nothing else is taken.
+            if block.id != self._sync.wanted:
+                return
+            self._add_block(block)
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        if self._chain.install(snapshot):
+            self._effects.snapshot = snapshot
+            self._state_changed()
+            self._apply_qc(snapshot.proof_qc)
+            self._want_what_is_missing()
+
+    def _learn_transactions(self, transactions: tuple[Transaction, ...]) -> None:
+        for transaction in transactions:
+            if self._application.wanted(self.state, transaction):
+                evidence = self._mempool.add(transaction)
+                if evidence is not None:
+                    self._report(evidence)
+
+    # --- Certificates and views ------------------------------------------------------------
+
+    def _apply(self, qc: QC, tc: TC | None) -> None:
+        """Certificates move the view first."""
+        self._apply_qc(qc)
+        if tc is not None:
+            self._apply_qc(tc.qc)
+            if self._is_signer(tc.signers) and tc.view > self.record.last_timeout_view:
+                self._saw_own_signature("timeout", tc.view)
+            self._safety.learn_tc(tc)
+            self._enter(View(tc.view + 1))
+
+    def _apply_qc(self, qc: QC) -> None:
+        if self._is_signer(qc.signers) and qc.view > self.record.last_voted_view:
+            self._saw_own_signature("vote", qc.view)
+        if self._safety.learn_qc(qc):
+            self._enter(View(qc.view + 1))
+            self._want_what_is_missing()
+            self._commit()
+
+    def _is_signer(self, signers: bytes) -> bool:
+        return len(signers) > self._me >> 3 and bool(signers[self._me >> 3] >> (self._me & 7) & 1)
+
+    def _saw_own_signature(self, kind: str, view: View) -> None:
+        self._observe(f"a peer shows a {kind} of this node for view {view}, beyond its record")
+
+    def _observe(self, reason: str) -> None:
+        if self.observing is None:
+            self.observing = reason
+            self._effects.notices.append(Observing(reason))
+
+    def _enter(self, view: View) -> None:
+        if view <= self.view:
+            return
+        self._pace.enter(view)
+        self._tally.forget_below(View(view - 1))
+        for old in [v for v in self._proposals if v + VIEWS_AHEAD_MAX < view]:
+            del self._proposals[old]
+
+    def _in_window(self, view: View) -> bool:
+        return self.view - 1 <= view <= self.view + VIEWS_AHEAD_MAX
+
+    def _time_out(self) -> None:
+        """Give the view up: sign once, then repeat the same bytes."""
+        if self.observing is not None:
+            self._broadcast(self._status())
+            return
+        if self._safety.may_time_out(self.view):
+            timeout = self._safety.sign_timeout(self.view)
+            self._broadcast(timeout)
+            self._count_timeout(timeout)
+        elif (last := self.record.last_timeout) is not None and last.view == self.view:
+            self._broadcast(last)
+
+    # --- Blocks ----------------------------------------------------------------------------
+
+    def _add_block(self, block: Block) -> None:
+        if not self._chain.add(block):
+            return
+        self._learn_transactions(block.transactions)
+        if block.id == self._sync.wanted:
+            self._want_what_is_missing()
+        self._commit()
+
+    def _want_what_is_missing(self) -> None:
+        """The block of the highest QC or its nearest missing ancestor, from the QC's signers."""
+        qc: QC | None = self.record.high_qc
+        block = self._chain.get(self.record.high_qc.block)
+        if block is not None:
+            qc = self._chain.missing_below(block)
+        elif self.record.high_qc.view <= self._chain.root.view:
+            qc = None
+        if qc is None:
+            self._sync.want(None)
+        else:
+            self._sync.want(qc.block, members_in(qc.signers))
+
+    def _commit(self) -> None:
+        """Whatever the highest QC commits is executed, and the snapshot moves along."""
+        qc = self.record.high_qc
+        certified = self._chain.get(qc.block)
+        if certified is None:
+            return
+        try:
+            committed = self._chain.commit(certified)
+        except Fork as fork:
+            self._effects.notices.append(SafetyBroken(str(fork)))
+            return
+        if committed:
+            self._effects.committed.extend(committed)
+            self._effects.blocks.extend(self._chain.not_yet_durable(certified))
+            self._pace.committed()
+            self._state_changed()
+        if self._chain.move_snapshot(certified, qc):
+            self._effects.snapshot = self._chain.snapshot
+
+    def _state_changed(self) -> None:
+        self._mempool.keep_only(lambda tx: self._application.wanted(self.state, tx))
+
+    # --- Voting and proposing --------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Vote and propose while that leads to something new, then ask and set the timer."""
+        view = None
+        while view != self.view:
+            view = self.view
+            self._vote()
+            self._propose()
+        question = self._sync.due(self._now)
+        if question is not None:
+            source, block_id = question
+            self._send(source, BlockRequest(block_id, self.head.height))
+        self._pace.run_while(self._has_work(), self._now)
+
+    def _has_work(self) -> bool:
+        """A live transaction, or a committed one whose state no certified header shows yet."""
+        return not self._chain.shows_all or self._mempool.any_live(self._is_live)
+
+    def _is_live(self, transaction: Transaction) -> bool:
+        return self._application.live(self.state, transaction)
+
+    def _vote(self) -> None:
+        proposal = self._proposals.get(self.view)
+        if proposal is None or self.observing is not None:
+            return
+        block = proposal.block
+        parent = self._chain.get(block.parent)
+        if not self._safety.may_vote(self.view) or parent is None:
+            return
+        if block.height != parent.height + 1 or not self._chain.extends_committed(block):
+            return
+        if not self._chain.commitment_right(block.header, parent):
+            return
+        lock = self.record.lock
+        extends_lock = self._chain.extends(block, lock.block)
+        if not self._rules.safe_to_vote(block, lock, extends_lock=extends_lock):
+            return
+        vote = self._safety.sign_vote(block, self._rules.lock_after_vote(block, parent))
+        self._effects.blocks.extend(self._chain.not_yet_durable(block))
+        self._broadcast(vote)
+        self._count_vote(vote)
+
+    def _propose(self) -> None:
+        view, record = self.view, self.record
+        if self._leader(view) != self._me or self.observing is not None:
+            return
+        if not self._safety.may_propose(view) or not self._has_work():
+            return
+        parent = self._chain.get(record.high_qc.block)
+        if parent is None or not self._chain.extends_committed(parent):
+            return
+        tc = record.high_tc if record.high_qc.view != view - 1 else None
+        committed, state_root = self._chain.commitment_above(parent)
+        if state_root is None:
+            return
+        transactions = self._mempool.without(self._chain.uncommitted(parent), self._is_live)
+        header = Header(
+            epoch=record.epoch,
+            view=view,
+            height=Height(parent.height + 1),
+            parent=parent.id,
+            qc=record.high_qc,
+            tc=tc,
+            transactions_root=transactions_root(transactions),
+            committed=committed,
+            state_root=state_root,
+            author=self._me,
+        )
+        block = Block(header, transactions)
+        proposal = self._safety.sign_proposal(block)
+        self._proposals[view] = proposal
+        self._chain.add(block)
+        self._broadcast(proposal)
+        self._vote()
+
+    # --- Recovery and sending --------------------------------------------------------------
+
+    def _recover(self, durable: Durable) -> None:
+        if durable.snapshot is not None:
+            self._safety.learn_qc(durable.snapshot.proof_qc)
+        for block in durable.blocks:
+            self._safety.learn_qc(block.qc)
+        last = self.record.last_proposal
+        if last is not None:
+            self._proposals[last.block.view] = last
+            self._chain.add(last.block)
+        self._pace.view = self._safety.next_view
+        self._commit()
+        for block in durable.blocks:
+            self._learn_transactions(block.transactions)
+        self._want_what_is_missing()
+        # What was committed before the restart was announced before the restart.
+        self._effects.committed.clear()
+
+    def _status(self) -> Status:
+        return Status(self.view, self.record.high_qc.view)
+
+    def _answer_if_behind(self, peer: NodeId, view: View, high_qc_view: View) -> None:
+        """Whoever shows an older QC or view gets this node's certificates, rate-limited."""
+        mine = (self.record.high_qc.view, self.view)
+        if high_qc_view >= mine[0] and view >= mine[1]:
+            return
+        answered = self._answered.get(peer)
+        if (
+            answered is not None
+            and answered[:2] == mine
+            and answered[2] <= self._now < answered[2] + self._timing.view_base_s
+        ):
+            return
+        self._answered[peer] = (*mine, self._now)
+        high_tc = self.record.high_tc
+        tc = high_tc if high_tc is not None and high_tc.view >= mine[0] else None
+        self._send(peer, Certificates(self.record.high_qc, tc))
+
+    def _report(self, evidence: Evidence) -> None:
+        self._effects.notices.append(EvidenceFound(evidence))
+
+    def _send(self, peer: NodeId, message: Message) -> None:
+        self._effects.send.append(Envelope((peer,), message))
+
+    def _broadcast(self, message: Message) -> None:
+        self._effects.send.append(Envelope(None, message))

@@ -1,0 +1,109 @@
+"""The only place that signs for consensus, and the record that keeps it from contradicting itself.
+
+Every signature changes the record first; `changed` tells the replica that the record must be
+durable before the signature leaves. After a restart the same bytes are sent again, and nothing is
+ever signed twice for one (kind, epoch, view).
+"""
+
+from msgspec.structs import replace
+
+from defl.crypto import Signer, Tag, statement
+from defl.ids import Digest, NodeId, View
+from defl.messages import (
+    QC,
+    TC,
+    Block,
+    Proposal,
+    Timeout,
+    Vote,
+    timeout_statement,
+    vote_statement,
+)
+from defl.output import SafetyRecord
+
+
+def first_record(epoch: int, genesis_qc: QC) -> SafetyRecord:
+    """What `node init` writes: nothing was ever signed."""
+    return SafetyRecord(epoch, View(0), View(0), genesis_qc, genesis_qc, None, None, None, None)
+
+
+class Safety:
+    def __init__(self, record: SafetyRecord, chain: Digest, me: NodeId, signer: Signer) -> None:
+        self.record = record
+        self.changed = False
+        self._chain = chain
+        self._me = me
+        self._signer = signer
+
+    @property
+    def next_view(self) -> View:
+        """The view after the higher of high QC and high TC: where a restarted node goes on."""
+        high_tc = self.record.high_tc
+        high_tc_view = high_tc.view if high_tc is not None else View(0)
+        return View(max(self.record.high_qc.view, high_tc_view) + 1)
+
+    def learn_qc(self, qc: QC) -> bool:
+        if qc.view <= self.record.high_qc.view:
+            return False
+        self.record = replace(self.record, high_qc=qc)
+        return True
+
+    def learn_tc(self, tc: TC) -> bool:
+        if self.record.high_tc is not None and tc.view <= self.record.high_tc.view:
+            return False
+        self.record = replace(self.record, high_tc=tc)
+        return True
+
+    def may_vote(self, view: View) -> bool:
+        return view > self.record.last_voted_view and view > self.record.last_timeout_view
+
+    def sign_vote(self, block: Block, lock: QC) -> Vote:
+        """`lock`: what the rule set says a vote for this block locks on."""
+        record = self.record
+        high_tc_view = record.high_tc.view if record.high_tc is not None else View(0)
+        message = vote_statement(self._chain, record.epoch, block.view, block.id)
+        vote = Vote(
+            epoch=record.epoch,
+            view=block.view,
+            block=block.id,
+            author=self._me,
+            signature=self._signer.sign(message),
+            high_qc_view=record.high_qc.view,
+            high_tc_view=high_tc_view,
+        )
+        self.record = replace(
+            record,
+            last_voted_view=block.view,
+            last_vote=vote,
+            lock=lock if lock.view > record.lock.view else record.lock,
+        )
+        self.changed = True
+        return vote
+
+    def may_time_out(self, view: View) -> bool:
+        return view > self.record.last_timeout_view
+
+    def sign_timeout(self, view: View) -> Timeout:
+        record = self.record
+        high_qc = record.high_qc
+        tc = (
+            record.high_tc
+            if record.high_tc is not None and record.high_tc.view == view - 1
+            else None
+        )
+        message = timeout_statement(self._chain, record.epoch, view, high_qc.view)
+        timeout = Timeout(record.epoch, view, high_qc, tc, self._me, self._signer.sign(message))
+        self.record = replace(record, last_timeout_view=view, last_timeout=timeout)
+        self.changed = True
+        return timeout
+
+    def may_propose(self, view: View) -> bool:
+        last = self.record.last_proposal
+        return last is None or view > last.block.view
+
+    def sign_proposal(self, block: Block) -> Proposal:
+        message = statement(Tag.PROPOSAL, self._chain, self.record.epoch, block.view, block.id)
+        proposal = Proposal(block, self._signer.sign(message))
+        self.record = replace(self.record, last_proposal=proposal)
+        self.changed = True
+        return proposal

@@ -1,0 +1,35 @@
+"""The one block that a certificate names and that is not here: whom to ask, and when the next.
+
+Only the newest certified block, or its nearest missing ancestor, is ever needed. At least f + 1
+honest signers of the QC on it hold it; the signers are asked in turn.
+"""
+
+from defl.ids import Digest, NodeId
+
+
+class Sync:
+    def __init__(self, me: NodeId, retry_s: float) -> None:
+        self._me = me
+        self._retry_s = retry_s
+        self._sources: tuple[NodeId, ...] = ()
+        self._asked = 0
+        self.wanted: Digest | None = None
+        self.next_at: float | None = None
+
+    def want(self, block_id: Digest | None, signers: tuple[NodeId, ...] = ()) -> None:
+        """Replaces what was wanted before; wanting the same again keeps the turn."""
+        if block_id == self.wanted:
+            return
+        self.wanted = block_id
+        self._sources = tuple(member for member in signers if member != self._me)
+        self._asked = 0
+        self.next_at = float("-inf") if self._sources else None
+
+    def due(self, now: float) -> tuple[NodeId, Digest] | None:
+        """Whom to ask now for what; one source per retry period."""
+        if self.wanted is None or self.next_at is None or now < self.next_at:
+            return None
+        source = self._sources[self._asked % len(self._sources)]
+        self._asked += 1
+        self.next_at = now + self._retry_s
+        return source, self.wanted

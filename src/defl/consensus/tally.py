@@ -1,0 +1,74 @@
+"""Votes and timeouts until they are enough for a certificate.
+
+One vote and one timeout per author and view; a second, different one is evidence and does not
+count. Views outside the window are not kept: a liar must not grow our memory.
+"""
+
+from defl.committee import Committee
+from defl.ids import Digest, NodeId, View
+from defl.messages import QC, TC, Evidence, Timeout, Vote, bitmap_of
+from defl.verify import contradict
+
+# Further ahead nothing is stored. A node that was away comes back by certificates, not by votes.
+VIEWS_AHEAD_MAX = 64
+
+
+class Tally:
+    def __init__(self, committee: Committee) -> None:
+        self._committee = committee
+        self._votes: dict[View, dict[NodeId, Vote]] = {}
+        self._timeouts: dict[View, dict[NodeId, Timeout]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._votes.values())) + sum(map(len, self._timeouts.values()))
+
+    def forget_below(self, view: View) -> None:
+        for votes in [v for v in self._votes if v < view]:
+            del self._votes[votes]
+        for timeouts in [v for v in self._timeouts if v < view]:
+            del self._timeouts[timeouts]
+
+    def add_vote(self, vote: Vote) -> QC | Evidence | None:
+        votes = self._votes.setdefault(vote.view, {})
+        earlier = votes.get(vote.author)
+        if earlier is not None:
+            return Evidence(earlier, vote) if contradict(earlier, vote) else None
+        votes[vote.author] = vote
+        return self._qc(vote.view, vote.block)
+
+    def _qc(self, view: View, block: Digest) -> QC | None:
+        votes = {v.author: v for v in self._votes[view].values() if v.block == block}
+        if len(votes) < self._committee.quorum:
+            return None
+        authors = sorted(votes)
+        return QC(
+            view,
+            block,
+            bitmap_of(authors, self._committee.size),
+            tuple(votes[author].signature for author in authors),
+        )
+
+    def add_timeout(self, timeout: Timeout) -> TC | Evidence | None:
+        timeouts = self._timeouts.setdefault(timeout.view, {})
+        earlier = timeouts.get(timeout.author)
+        if earlier is not None:
+            return Evidence(earlier, timeout) if contradict(earlier, timeout) else None
+        timeouts[timeout.author] = timeout
+        return self._tc(timeout.view)
+
+    def timeouts_for(self, view: View) -> int:
+        return len(self._timeouts.get(view, ()))
+
+    def _tc(self, view: View) -> TC | None:
+        timeouts = self._timeouts[view]
+        if len(timeouts) < self._committee.quorum:
+            return None
+        authors = sorted(timeouts)
+        newest = max((timeouts[author].high_qc for author in authors), key=lambda qc: qc.view)
+        return TC(
+            view=view,
+            signers=bitmap_of(authors, self._committee.size),
+            high_views=tuple(timeouts[author].high_qc.view for author in authors),
+            signatures=tuple(timeouts[author].signature for author in authors),
+            qc=newest,
+        )

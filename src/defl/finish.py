@@ -1,0 +1,92 @@
+"""The end of a federation: the last round's model is vouched for by its members.
+
+Every member attests (round, digest) of the model that it computed; q equal attestations prove the
+model to anybody. A node goes on serving until all members have attested or the grace is over.
+"""
+
+from dataclasses import dataclass, field
+
+from defl.committee import Federation
+from defl.crypto import Signer
+from defl.ids import Digest, NodeId, Round
+from defl.messages import Attestation, Evidence, attestation_statement
+from defl.output import Attested, Envelope, EvidenceFound, Finished, Notice
+from defl.verify import contradict
+
+
+@dataclass(slots=True)
+class Effects:
+    send: list[Envelope] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+
+
+class Finish:
+    def __init__(self, federation: Federation, me: NodeId, signer: Signer) -> None:
+        self._federation = federation
+        self._me = me
+        self._signer = signer
+        self._heard: dict[NodeId, Attestation] = {}
+        self._answered: dict[NodeId, float] = {}
+        self._mine: Attestation | None = None
+        self._repeat_at: float | None = None
+        self._over_at: float | None = None
+        self._proven = False
+        self._effects = Effects()
+        self.finished = False
+        self.muted = False
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [at for at in (self._repeat_at, self._over_at) if at is not None]
+        return None if self.finished else min(times, default=None)
+
+    def take(self) -> Effects:
+        effects = self._effects
+        self._effects = Effects()
+        return effects
+
+    def attest(self, round_: Round, digest: Digest, now: float) -> None:
+        """This node has the last model: say so, again and again, until everybody has it."""
+        if self._over_at is None:
+            self._over_at = now + self._federation.timing.grace_s
+            if not self.muted:
+                self._mine = self._sign(round_, digest)
+                self._heard[self._me] = self._mine
+                self._repeat_at = now
+        if self._repeat_at is not None and now >= self._repeat_at and self._mine is not None:
+            silent = [m for m in self._federation.committee.members if m not in self._heard]
+            self._repeat_at = now + self._federation.timing.view_base_s
+            self._effects.send.append(Envelope(None, self._mine))
+            if not silent:
+                self._repeat_at = None
+        self._conclude(now)
+
+    def _sign(self, round_: Round, digest: Digest) -> Attestation:
+        message = attestation_statement(
+            self._federation.chain, self._federation.epoch, round_, digest
+        )
+        return Attestation(round_, digest, self._me, self._signer.sign(message))
+
+    def receive(self, peer: NodeId, said: Attestation, now: float) -> None:
+        if said.round != self._federation.rounds:
+            return
+        earlier = self._heard.setdefault(said.author, said)
+        if contradict(earlier, said):
+            self._effects.notices.append(EvidenceFound(Evidence(earlier, said)))
+        # Somebody still asks: answer, but not to every echo of an answer.
+        ready_at = self._answered.get(peer, float("-inf")) + self._federation.timing.view_base_s
+        if self._mine is not None and (now >= ready_at or now < self._answered[peer]):
+            self._answered[peer] = now
+            self._effects.send.append(Envelope((peer,), self._mine))
+
+    def _conclude(self, now: float) -> None:
+        agreeing = [a for a in self._heard.values() if self._mine and a.digest == self._mine.digest]
+        committee = self._federation.committee
+        if not self._proven and len(agreeing) >= committee.quorum and self._mine is not None:
+            self._proven = True
+            ordered = tuple(sorted(agreeing, key=lambda said: said.author))
+            self._effects.notices.append(Attested(self._mine.round, self._mine.digest, ordered))
+        over = self._over_at is not None and now >= self._over_at
+        if not self.finished and (len(self._heard) == committee.size or over):
+            self.finished = True
+            self._effects.notices.append(Finished(Round(self._federation.rounds)))

@@ -1,0 +1,398 @@
+"""Everything that one node may say to another, field by field.
+
+Frozen values only; what a message means is decided by the cores, whether it may be believed by
+ingress, and how it becomes bytes by wire. docs/PROTOCOL.md describes each in words.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from defl.crypto import SIGNATURE_BYTES, Tag, statement
+from defl.ids import DIGEST_BYTES, NO_DIGEST, Digest, Height, NodeId, Round, View, digest_of
+
+# A federation has at most this many members: votes go to all, so traffic grows with n squared.
+MEMBERS_MAX = 100
+# 4 MiB chunks times this is 16 GiB, beyond any model that is averaged whole.
+CHUNKS_MAX = 4096
+# The largest number on the wire: it fits a signed 64-bit integer everywhere.
+NUMBER_MAX = 2**63 - 1
+
+_Number = Meta(ge=0, le=NUMBER_MAX)
+_Hash = Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)
+AView = Annotated[View, _Number]
+ARound = Annotated[Round, _Number]
+AHeight = Annotated[Height, _Number]
+ANumber = Annotated[int, _Number]
+AMember = Annotated[NodeId, Meta(ge=0, lt=MEMBERS_MAX)]
+ADigest = Annotated[Digest, _Hash]
+ASignature = Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+ASigners = Annotated[bytes, Meta(max_length=(MEMBERS_MAX + 7) // 8)]  # a bitmap of members
+ASignatures = Annotated[tuple[ASignature, ...], Meta(max_length=MEMBERS_MAX)]
+
+
+def bitmap_of(members: Iterable[NodeId], count: int) -> bytes:
+    """Member i is bit i mod 8 of byte i div 8; always as long as `count` members need."""
+    bits = 0
+    for member in members:
+        bits |= 1 << member
+    return bits.to_bytes((count + 7) // 8, "little")
+
+
+def members_in(bitmap: bytes) -> tuple[NodeId, ...]:
+    bits = int.from_bytes(bitmap, "little")
+    return tuple(NodeId(i) for i in range(bits.bit_length()) if bits >> i & 1)
+
+
+# --- Consensus -----------------------------------------------------------------------------
+
+
+class QC(Struct, frozen=True, array_like=True):
+    """At least q members voted for one block of one view."""
+
+    view: AView
+    block: ADigest
+    signers: ASigners
+    signatures: ASignatures  # in the order of the signers
+
+
+class TC(Struct, frozen=True, array_like=True):
+    """At least q members gave a view up; carries the newest QC that any of them had."""
+
+    view: AView
+    signers: ASigners
+    high_views: Annotated[tuple[AView, ...], Meta(max_length=MEMBERS_MAX)]
+    signatures: ASignatures
+    qc: QC
+
+
+class Upd(Struct, frozen=True, array_like=True, tag=1):
+    """TX("UPD"): this blob, available at q members, is the author's update for a round."""
+
+    round: ARound
+    author: AMember
+    digest: ADigest
+    size: ANumber
+    base: ADigest  # digest of the aggregate that it was trained from
+    ackers: ASigners
+    acks: ASignatures
+    signature: ASignature
+
+    def statement(self, chain: Digest, epoch: int) -> Digest:
+        # The certificate is left out: a restarted author may collect other signers.
+        return statement(
+            Tag.UPD, chain, epoch, self.round, self.author, self.digest, self.size, self.base
+        )
+
+
+class Agg(Struct, frozen=True, array_like=True, tag=2):
+    """TX("AGG"): the author's time for this round is over; go on without who is missing."""
+
+    round: ARound
+    author: AMember
+    signature: ASignature
+
+    def statement(self, chain: Digest, epoch: int) -> Digest:
+        return statement(Tag.AGG, chain, epoch, self.round, self.author)
+
+
+Transaction = Upd | Agg
+# One UPD and one AGG per author for the round that is open.
+Transactions = Annotated[tuple[Transaction, ...], Meta(max_length=2 * MEMBERS_MAX)]
+
+
+class Header(Struct, frozen=True, array_like=True, dict=True):
+    """A block without its transactions; its hash is the block's id and covers every field."""
+
+    epoch: ANumber
+    view: AView
+    height: AHeight
+    parent: ADigest
+    qc: QC  # certifies the parent
+    tc: TC | None  # only when qc.view is not view - 1
+    transactions_root: ADigest
+    committed: ADigest  # c(b): the newest ancestor that the QCs in b and its ancestors commit
+    state_root: ADigest  # of the ledger after executing c(b)
+    author: AMember
+
+    @cached_property
+    def id(self) -> Digest:
+        return digest_of(b"defl/block" + msgspec.msgpack.encode(self))
+
+
+class Block(Struct, frozen=True, array_like=True):
+    header: Header
+    transactions: Transactions
+
+    @property
+    def id(self) -> Digest:
+        return self.header.id
+
+    @property
+    def view(self) -> View:
+        return self.header.view
+
+    @property
+    def height(self) -> Height:
+        return self.header.height
+
+    @property
+    def parent(self) -> Digest:
+        return self.header.parent
+
+    @property
+    def qc(self) -> QC:
+        return self.header.qc
+
+
+_NO_TRANSACTIONS = digest_of(b"defl/transactions" + msgspec.msgpack.encode(()))
+
+
+def transactions_root(transactions: tuple[Transaction, ...]) -> Digest:
+    if not transactions:
+        return _NO_TRANSACTIONS
+    return digest_of(b"defl/transactions" + msgspec.msgpack.encode(transactions))
+
+
+def genesis_header(chain: Digest, epoch: int, state_root: Digest) -> Header:
+    """Block 0: names the federation as its parent, so that every id depends on the chain id."""
+    return Header(
+        epoch=epoch,
+        view=View(0),
+        height=Height(0),
+        parent=chain,
+        qc=QC(View(0), NO_DIGEST, b"", ()),
+        tc=None,
+        transactions_root=_NO_TRANSACTIONS,
+        committed=NO_DIGEST,
+        state_root=state_root,
+        author=NodeId(0),
+    )
+
+
+def genesis_qc(genesis: Digest) -> QC:
+    """View 0, unsigned, valid by identity."""
+    return QC(View(0), genesis, b"", ())
+
+
+class Proposal(Struct, frozen=True, array_like=True, tag=10):
+    block: Block
+    signature: ASignature
+
+    def statement(self, chain: Digest) -> Digest:
+        header = self.block.header
+        return statement(Tag.PROPOSAL, chain, header.epoch, header.view, header.id)
+
+
+class Vote(Struct, frozen=True, array_like=True, tag=11):
+    epoch: ANumber
+    view: AView
+    block: ADigest
+    author: AMember
+    signature: ASignature
+    high_qc_view: AView  # unsigned hints: whoever knows more answers with its certificates
+    high_tc_view: AView
+
+
+def vote_statement(chain: Digest, epoch: int, view: View, block: Digest) -> Digest:
+    return statement(Tag.VOTE, chain, epoch, view, block)
+
+
+class Timeout(Struct, frozen=True, array_like=True, tag=12):
+    epoch: ANumber
+    view: AView
+    high_qc: QC
+    tc: TC | None  # how the sender came into the view, if not by high_qc
+    author: AMember
+    signature: ASignature
+
+
+def timeout_statement(chain: Digest, epoch: int, view: View, high_qc_view: View) -> Digest:
+    return statement(Tag.TIMEOUT, chain, epoch, view, high_qc_view)
+
+
+class Certificates(Struct, frozen=True, array_like=True, tag=13):
+    """A fresh TC for all, or an answer to somebody who showed that he knows less."""
+
+    qc: QC
+    tc: TC | None
+
+
+class Status(Struct, frozen=True, array_like=True, tag=14):
+    """Sent on every connection; answered with certificates by whoever knows more."""
+
+    view: AView
+    high_qc_view: AView
+
+
+class Gossip(Struct, frozen=True, array_like=True, tag=15):
+    """Transactions on their way into a block."""
+
+    transactions: Annotated[tuple[Transaction, ...], Meta(min_length=1, max_length=4 * MEMBERS_MAX)]
+
+
+class BlockRequest(Struct, frozen=True, array_like=True, tag=16):
+    block: ADigest
+    height: AHeight  # of the asker's newest committed block: nothing at or below is needed
+
+
+# A batch is cut by bytes first; this bounds the list itself.
+BLOCKS_PER_ANSWER_MAX = 64
+
+
+class Blocks(Struct, frozen=True, array_like=True, tag=17):
+    """Hash-linked, newest first, starting with the block that was asked for."""
+
+    blocks: Annotated[tuple[Block, ...], Meta(min_length=1, max_length=BLOCKS_PER_ANSWER_MAX)]
+
+
+class Snapshot(Struct, frozen=True, array_like=True, tag=18):
+    """The state after `block`, proven by a certified header that names it as its c(b)."""
+
+    block: Header
+    state: bytes
+    proof: Header
+    proof_qc: QC
+
+
+# --- Pool ----------------------------------------------------------------------------------
+
+
+class Manifest(Struct, frozen=True, array_like=True, dict=True):
+    """What a blob is made of; its hash is the blob's digest."""
+
+    schema: ADigest
+    codec: Annotated[str, Meta(max_length=16)]
+    base: ADigest  # what the values were trained from; all zero for an aggregate
+    size: ANumber
+    chunks: Annotated[tuple[ADigest, ...], Meta(min_length=1, max_length=CHUNKS_MAX)]
+
+    @cached_property
+    def digest(self) -> Digest:
+        return digest_of(b"defl/manifest" + msgspec.msgpack.encode(self))
+
+
+class Offer(Struct, frozen=True, array_like=True, tag=30):
+    """The author's one blob for a round, with the manifest by which it can be fetched."""
+
+    round: ARound
+    author: AMember
+    manifest: Manifest
+    signature: ASignature
+
+    def statement(self, chain: Digest, epoch: int) -> Digest:
+        manifest = self.manifest
+        return statement(
+            Tag.OFFER, chain, epoch, self.round, self.author, manifest.digest, manifest.base
+        )
+
+
+class StoreAck(Struct, frozen=True, array_like=True, tag=31):
+    """The signer holds this blob, checked, and has acknowledged no other of author and round."""
+
+    round: ARound
+    author: AMember
+    digest: ADigest
+    base: ADigest
+    size: ANumber
+    acker: AMember
+    signature: ASignature
+
+
+def ack_statement(
+    chain: Digest,
+    epoch: int,
+    round_: Round,
+    author: NodeId,
+    digest: Digest,
+    base: Digest,
+    size: int,
+) -> Digest:
+    return statement(Tag.STORE_ACK, chain, epoch, round_, author, digest, base, size)
+
+
+class ManifestRequest(Struct, frozen=True, array_like=True, tag=32):
+    digest: ADigest
+
+
+class ManifestAnswer(Struct, frozen=True, array_like=True, tag=33):
+    manifest: Manifest
+
+
+class ChunkRequest(Struct, frozen=True, array_like=True, tag=34):
+    digest: ADigest
+    index: Annotated[int, Meta(ge=0, lt=CHUNKS_MAX)]
+
+
+class Chunk(Struct, frozen=True, array_like=True, tag=35):
+    digest: ADigest
+    index: Annotated[int, Meta(ge=0, lt=CHUNKS_MAX)]
+    data: bytes
+
+
+class NotHeld(Struct, frozen=True, array_like=True, tag=36):
+    """The answer to a request for a blob that is not here: ask somebody else."""
+
+    digest: ADigest
+
+
+class Attestation(Struct, frozen=True, array_like=True, tag=37):
+    """The signer computed this digest as a round's model."""
+
+    round: ARound
+    digest: ADigest
+    author: AMember
+    signature: ASignature
+
+
+def attestation_statement(chain: Digest, epoch: int, round_: Round, digest: Digest) -> Digest:
+    return statement(Tag.ATTESTATION, chain, epoch, round_, digest)
+
+
+# --- Evidence ------------------------------------------------------------------------------
+
+
+class SignedHeader(Struct, frozen=True, array_like=True, tag=50):
+    """A proposal without its transactions: enough to prove that it was made."""
+
+    header: Header
+    signature: ASignature
+
+    @property
+    def author(self) -> NodeId:
+        return self.header.author
+
+
+Statement = SignedHeader | Vote | Timeout | Offer | Upd | Attestation
+
+
+class Evidence(Struct, frozen=True, array_like=True, tag=51):
+    """Two statements of one author that no honest node signs both."""
+
+    first: Statement
+    second: Statement
+
+
+Message = (
+    Proposal
+    | Vote
+    | Timeout
+    | Certificates
+    | Status
+    | Gossip
+    | BlockRequest
+    | Blocks
+    | Snapshot
+    | Offer
+    | StoreAck
+    | ManifestRequest
+    | ManifestAnswer
+    | ChunkRequest
+    | Chunk
+    | NotHeld
+    | Attestation
+    | Evidence
+)

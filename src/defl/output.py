@@ -1,0 +1,289 @@
+"""What goes into the participant and what comes out of it.
+
+`Output`'s fields stand in the order of duty: a driver lets nothing leave before the persists and
+stores in front of it are done. Work is slow; its result comes back as an event.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from defl.ids import Digest, NodeId, Round, View
+from defl.messages import (
+    QC,
+    TC,
+    Attestation,
+    Block,
+    Evidence,
+    Manifest,
+    Message,
+    Offer,
+    Proposal,
+    Snapshot,
+    StoreAck,
+    Timeout,
+    Vote,
+)
+
+# --- What is durable -----------------------------------------------------------------------
+
+
+class SafetyRecord(Struct, frozen=True, array_like=True):
+    """What a replica must remember to never contradict itself; written as one atomic thing."""
+
+    epoch: int
+    last_voted_view: View
+    last_timeout_view: View
+    lock: QC
+    high_qc: QC
+    high_tc: TC | None
+    last_vote: Vote | None  # as sent: after a restart the same bytes are sent again
+    last_timeout: Timeout | None
+    last_proposal: Proposal | None
+
+
+class Persist(Struct, frozen=True):
+    """One atomic change of the durable state; fields left empty stay as they are."""
+
+    record: SafetyRecord | None = None
+    blocks: tuple[Block, ...] = ()
+    snapshot: Snapshot | None = None  # blocks at or below its height are deleted with it
+    acks: tuple[StoreAck, ...] = ()
+    offer: Offer | None = None
+    model: tuple[Round, Manifest] | None = None
+    forget_round: Round | None = None  # acks, offers and models of this round and older
+
+
+class Durable(Struct):
+    """What a restarted participant is given back; the sum of all its persists and stores."""
+
+    record: SafetyRecord | None
+    snapshot: Snapshot | None = None
+    blocks: tuple[Block, ...] = ()
+    acks: tuple[StoreAck, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    models: tuple[tuple[Round, Manifest], ...] = ()
+    held: tuple[tuple[Manifest, frozenset[int]], ...] = ()  # chunks that are really there
+
+
+# --- Output --------------------------------------------------------------------------------
+
+
+class StoreChunk(Struct, frozen=True):
+    manifest: Manifest
+    index: int
+    data: bytes
+
+
+class Envelope(Struct, frozen=True):
+    to: tuple[NodeId, ...] | None  # None: all other members
+    message: Message
+
+
+class ServeChunk(Struct, frozen=True):
+    """Read this chunk from the store and send it; the participant holds no bytes of blobs."""
+
+    to: NodeId
+    digest: Digest
+    index: int
+
+
+class Response(StrEnum):
+    """What the ledger answers to a committed transaction (paper, Algorithm 2, and additions)."""
+
+    OK = "OK"
+    ALREADY_UPD = "AlreadyUPDError"
+    ALREADY_AGG = "AlreadyAGGError"
+    NOT_MEET_QUORUM = "NotMeetQuorumWarning"
+    NOT_ENOUGH_UPDATES = "NotEnoughUpdatesWarning"
+
+
+class Committed(Struct, frozen=True):
+    block: Block
+    responses: tuple[Response, ...]  # one for each transaction
+
+
+class Reference(Struct, frozen=True, array_like=True):
+    """A committed update: enough to fetch it, and its author's signature over it."""
+
+    author: NodeId
+    digest: Digest
+    size: int
+    base: Digest
+    ackers: bytes
+    signature: bytes
+
+
+class Validate(Struct, frozen=True):
+    """Check a blob's bytes by the deterministic rules of pool/weights.py."""
+
+    manifest: Manifest
+
+
+class Aggregate(Struct, frozen=True):
+    round: Round
+    base: Digest
+    updates: tuple[Reference, ...]  # in member order
+    closing_block: Digest  # decides ties
+
+
+class Train(Struct, frozen=True):
+    round: Round  # the round that the update is for
+    base: Digest
+
+
+Work = Validate | Aggregate | Train
+
+
+class EvidenceFound(Struct, frozen=True):
+    evidence: Evidence
+
+
+class RoundClosed(Struct, frozen=True):
+    round: Round
+    updates: tuple[NodeId, ...]  # whose updates are aggregated
+    missing: tuple[NodeId, ...]
+
+
+class RoundProven(Struct, frozen=True):
+    """q members trained from one digest: it is the model of this round."""
+
+    round: Round
+    digest: Digest
+    updates: tuple[Reference, ...]
+
+
+class ModelReady(Struct, frozen=True):
+    round: Round
+    digest: Digest
+
+
+class Observing(Struct, frozen=True):
+    """This node signs nothing any more in this epoch, and why."""
+
+    reason: str
+
+
+class SafetyBroken(Struct, frozen=True):
+    """More than f members lied: what was committed here is contradicted elsewhere."""
+
+    reason: str
+
+
+class PeerMisbehaved(Struct, frozen=True):
+    peer: NodeId
+    reason: str
+
+
+class WorkFailing(Struct, frozen=True):
+    work: Work
+    reason: str
+
+
+class Attested(Struct, frozen=True):
+    """q members computed the same final model."""
+
+    round: Round
+    digest: Digest
+    attestations: tuple[Attestation, ...]
+
+
+class Finished(Struct, frozen=True):
+    """All members attested the last round, or the grace is over: nobody needs this node."""
+
+    round: Round
+
+
+Notice = (
+    EvidenceFound
+    | RoundClosed
+    | RoundProven
+    | ModelReady
+    | Observing
+    | SafetyBroken
+    | PeerMisbehaved
+    | WorkFailing
+    | Attested
+    | Finished
+)
+
+
+class Output(Struct, frozen=True):
+    persist: Persist | None = None  # durable before anything below leaves
+    store: tuple[StoreChunk, ...] = ()
+    send: tuple[Envelope | ServeChunk, ...] = ()
+    committed: tuple[Committed, ...] = ()
+    work: tuple[Work, ...] = ()
+    drop: tuple[Digest, ...] = ()  # blobs that retention no longer keeps
+    notices: tuple[Notice, ...] = ()  # for people and metrics; nothing depends on them
+    wake_at: float | None = None  # when to send the next Tick
+
+
+# --- Events --------------------------------------------------------------------------------
+
+
+class Received(Struct, frozen=True):
+    """A message that ingress has checked."""
+
+    peer: NodeId
+    message: Message
+
+
+class ReceivedChunk(Struct, frozen=True):
+    peer: NodeId
+    digest: Digest
+    index: int
+    data: bytes
+    chunk_digest: Digest  # computed by ingress from the data
+
+
+class Faulted(Struct, frozen=True):
+    """Ingress refused a message."""
+
+    peer: NodeId
+    reason: str
+
+
+class Tick(Struct, frozen=True):
+    pass
+
+
+class Connected(Struct, frozen=True):
+    peer: NodeId
+
+
+class Validated(Struct, frozen=True):
+    digest: Digest
+    fault: str | None
+
+
+class Aggregated(Struct, frozen=True):
+    """The driver has stored the aggregate as a blob."""
+
+    round: Round
+    manifest: Manifest
+
+
+class Trained(Struct, frozen=True):
+    """The driver has stored the update as a blob, synced."""
+
+    round: Round
+    manifest: Manifest
+
+
+class WorkFailed(Struct, frozen=True):
+    work: Work
+    reason: str
+
+
+Event = (
+    Received
+    | ReceivedChunk
+    | Faulted
+    | Tick
+    | Connected
+    | Validated
+    | Aggregated
+    | Trained
+    | WorkFailed
+)

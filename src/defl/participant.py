@@ -1,0 +1,309 @@
+"""One node's whole behaviour: replica, pool and client joined into one pure machine.
+
+`handle(event, now) -> Output` is the only entry. node/ drives it with real sockets, disks and
+clocks, sim/ with virtual ones; what is simulated is what ships.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from defl.client import Client
+from defl.committee import Federation
+from defl.consensus.replica import Effects as Ordered
+from defl.consensus.replica import Replica, genesis_of
+from defl.consensus.safety import first_record
+from defl.crypto import Signer
+from defl.finish import Finish
+from defl.ids import Digest, NodeId, Round
+from defl.ledger import Ledger, State
+from defl.messages import (
+    Attestation,
+    Chunk,
+    ChunkRequest,
+    Evidence,
+    Gossip,
+    Manifest,
+    ManifestAnswer,
+    ManifestRequest,
+    Message,
+    NotHeld,
+    Offer,
+    StoreAck,
+    genesis_qc,
+)
+from defl.output import (
+    Aggregated,
+    Committed,
+    Connected,
+    Durable,
+    Envelope,
+    Event,
+    EvidenceFound,
+    Faulted,
+    Notice,
+    Observing,
+    Output,
+    PeerMisbehaved,
+    Persist,
+    Received,
+    ReceivedChunk,
+    RoundClosed,
+    RoundProven,
+    ServeChunk,
+    Tick,
+    Trained,
+    Validated,
+    Work,
+    WorkFailed,
+)
+from defl.pool.pool import Effects as Pooled
+from defl.pool.pool import Pool
+
+POOL_MESSAGES = (Offer, StoreAck, ManifestRequest, ManifestAnswer, ChunkRequest, Chunk, NotHeld)
+
+
+def first_durable(federation: Federation, initial: Manifest) -> Durable:
+    """What a new node's disk holds: a record that nothing was signed, and the initial weights."""
+    genesis = genesis_of(federation, Ledger(federation))
+    return Durable(
+        record=first_record(federation.epoch, genesis_qc(genesis.id)),
+        models=((Round(0), initial),),
+        held=((initial, frozenset(range(len(initial.chunks)))),),
+    )
+
+
+class Participant:
+    def __init__(
+        self, federation: Federation, me: NodeId, signer: Signer, durable: Durable
+    ) -> None:
+        self.federation = federation
+        self.me = me
+        self._replica: Replica[State] = Replica(federation, me, signer, Ledger(federation), durable)
+        self._round = self._replica.state.round
+        self._pool = Pool(federation, me, signer, durable, self._round)
+        self._finish = Finish(federation, me, signer)
+        self._client = Client(federation, me, signer, self._pool, durable.models, self._finish)
+        self._evidence: dict[tuple[NodeId, str], Evidence] = {}
+        self._proven: Round = Round(-1)
+        self._started = False
+
+    # --- Looking in ------------------------------------------------------------------------
+
+    @property
+    def replica(self) -> Replica[State]:
+        return self._replica
+
+    @property
+    def pool(self) -> Pool:
+        return self._pool
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    @property
+    def state(self) -> State:
+        return self._replica.state
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        return tuple(self._evidence.values())
+
+    @property
+    def finished(self) -> bool:
+        return self._finish.finished
+
+    @property
+    def model(self) -> Digest | None:
+        """The model of the newest closed round, once this node has it."""
+        manifest = self._client.model(self.state.round)
+        return manifest.digest if manifest is not None else None
+
+    @property
+    def stored(self) -> dict[str, int]:
+        return {**self._replica.stored, **self._pool.stored, "evidence": len(self._evidence)}
+
+    # --- The one entry ---------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> Output:
+        if not self._started:
+            self._started = True
+            self._mute_if_observing()
+            self._replica.resume(now)
+            self._pool.resume()
+            self._client.state_is(self.state, now)
+        output = _Output()
+        self._route(event, now, output)
+        self._settle(now, output)
+        return output.done(self._wake_at())
+
+    def _route(self, event: Event, now: float, output: "_Output") -> None:
+        match event:
+            case Received(peer=peer, message=message):
+                self._receive(peer, message, now, output)
+            case ReceivedChunk():
+                self._pool.receive_chunk(event, now)
+            case Tick():
+                self._replica.tick(now)
+            case Connected(peer=peer):
+                self._replica.connected(peer, now)
+            case Validated(digest=digest, fault=fault):
+                self._pool.validated(digest, fault)
+            case Aggregated():
+                self._client.aggregated(event)
+            case Trained():
+                self._client.trained(event)
+            case WorkFailed():
+                self._client.failed(event, now)
+            case Faulted(peer=peer, reason=reason):
+                output.notices.append(PeerMisbehaved(peer, reason))
+
+    def _receive(self, peer: NodeId, message: Message, now: float, output: "_Output") -> None:
+        if isinstance(message, POOL_MESSAGES):
+            self._pool.receive(peer, message, now)
+        elif isinstance(message, Attestation):
+            self._finish.receive(peer, message, now)
+        elif isinstance(message, Evidence):
+            self._learn_evidence(message, output)
+        else:
+            if isinstance(message, Gossip):
+                for transaction in message.transactions:
+                    self._client.saw(transaction)
+            self._replica.receive(peer, message, now)
+
+    def _settle(self, now: float, output: "_Output") -> None:
+        """Let the parts feed each other until nothing new comes of it."""
+        while True:
+            ordered = self._replica.take()
+            self._after_consensus(ordered, now, output)
+            self._client.advance(now)
+            self._pool.ask(now)
+            pooled = self._pool.take()
+            output.add_pool(pooled)
+            for upd in pooled.certified:
+                self._replica.submit(upd, now)
+            done = self._client.take()
+            output.model = done.model or output.model
+            output.work.extend(done.work)
+            output.notices.extend(done.notices)
+            for transaction in done.submit:
+                self._replica.submit(transaction, now)
+            ended = self._finish.take()
+            output.send.extend(ended.send)
+            output.notices.extend(ended.notices)
+            if not pooled.certified and not done.submit:
+                break
+        for notice in list(output.notices):
+            if isinstance(notice, EvidenceFound):
+                output.notices.remove(notice)
+                self._learn_evidence(notice.evidence, output)
+
+    def _after_consensus(self, ordered: Ordered, now: float, output: "_Output") -> None:
+        output.add_consensus(ordered)
+        if any(isinstance(notice, Observing) for notice in ordered.notices):
+            self._mute_if_observing()
+        state = self.state
+        if ordered.committed or ordered.snapshot is not None:
+            for committed in ordered.committed:
+                for transaction in committed.block.transactions:
+                    self._client.saw(transaction)
+            if state.round != self._round:
+                self._round_closed(state, output)
+            self._prove(state, output)
+            self._client.state_is(state, now)
+
+    def _round_closed(self, state: State, output: "_Output") -> None:
+        for closed in state.closed:
+            if closed.round > self._round:
+                authors = tuple(ref.author for ref in closed.updates)
+                missing = tuple(
+                    m for m in self.federation.committee.members if m not in set(authors)
+                )
+                output.notices.append(RoundClosed(closed.round, authors, missing))
+        self._round = state.round
+        output.forget_round = Round(state.round - self.federation.tau)
+
+    def _prove(self, state: State, output: "_Output") -> None:
+        """q updates of the next round that share a base prove that base as a round's model."""
+        for closed in state.closed:
+            round_ = Round(closed.round - 1)
+            if round_ > self._proven:
+                self._proven = round_
+                output.notices.append(RoundProven(round_, closed.base, closed.updates))
+
+    def _mute_if_observing(self) -> None:
+        if self._replica.observing is not None:
+            self._pool.muted = self._client.muted = self._finish.muted = True
+
+    def _learn_evidence(self, evidence: Evidence, output: "_Output") -> None:
+        """Keep the first proof of each kind against each member, and pass it on once."""
+        key = (evidence.first.author, type(evidence.first).__name__)
+        if key not in self._evidence and key[0] != self.me:
+            self._evidence[key] = evidence
+            output.notices.append(EvidenceFound(evidence))
+            output.send.append(Envelope(None, evidence))
+
+    def _wake_at(self) -> float | None:
+        parts = (self._replica, self._pool, self._client, self._finish)
+        return min((at for part in parts if (at := part.wake_at) is not None), default=None)
+
+
+T = TypeVar("T")
+
+
+def _last(values: Iterable[T | None]) -> T | None:
+    newest = None
+    for value in values:
+        newest = newest if value is None else value
+    return newest
+
+
+class _Output:
+    """An Output in the making."""
+
+    def __init__(self) -> None:
+        self.send: list[Envelope | ServeChunk] = []
+        self.work: list[Work] = []
+        self.notices: list[Notice] = []
+        self.model: tuple[Round, Manifest] | None = None
+        self.forget_round: Round | None = None
+        self._ordered: list[Ordered] = []
+        self._pooled: list[Pooled] = []
+
+    def add_consensus(self, ordered: Ordered) -> None:
+        self._ordered.append(ordered)
+        self.send.extend(ordered.send)
+        self.notices.extend(ordered.notices)
+
+    def add_pool(self, pooled: Pooled) -> None:
+        self._pooled.append(pooled)
+        self.send.extend(pooled.send)
+        self.work.extend(pooled.work)
+        self.notices.extend(pooled.notices)
+
+    def done(self, wake_at: float | None) -> Output:
+        return Output(
+            persist=self._persist(),
+            store=tuple(chunk for pooled in self._pooled for chunk in pooled.store),
+            send=tuple(self.send),
+            committed=self._committed(),
+            work=tuple(self.work),
+            drop=tuple(digest for pooled in self._pooled for digest in pooled.drop),
+            notices=tuple(self.notices),
+            wake_at=wake_at,
+        )
+
+    def _committed(self) -> tuple[Committed, ...]:
+        return tuple(block for ordered in self._ordered for block in ordered.committed)
+
+    def _persist(self) -> Persist | None:
+        persist = Persist(
+            record=_last(ordered.record for ordered in self._ordered),
+            blocks=tuple(block for ordered in self._ordered for block in ordered.blocks),
+            snapshot=_last(ordered.snapshot for ordered in self._ordered),
+            acks=tuple(ack for pooled in self._pooled for ack in pooled.acks),
+            offer=_last(pooled.offer for pooled in self._pooled),
+            model=self.model,
+            forget_round=self.forget_round,
+        )
+        return None if persist == Persist() else persist

@@ -1,0 +1,104 @@
+"""Store-acks: the ones this node gave, of which there is one per author and round for ever, and
+the ones it collects for its own update until they certify that the blob is available.
+
+q acks, the author's own included: at least f + 1 honest members hold the blob, and since nobody
+honest acks twice, at most one blob per author and round can be certified.
+"""
+
+from msgspec.structs import replace
+
+from defl.committee import Federation
+from defl.crypto import Signer
+from defl.ids import NodeId, Round
+from defl.messages import Manifest, Offer, StoreAck, Upd, ack_statement, bitmap_of
+from defl.output import Durable
+
+Slot = tuple[Round, NodeId]
+
+
+class Certifier:
+    def __init__(
+        self, federation: Federation, me: NodeId, signer: Signer, durable: Durable
+    ) -> None:
+        self._chain = federation.chain
+        self._epoch = federation.epoch
+        self._committee = federation.committee
+        self._me = me
+        self._signer = signer
+        self._given: dict[Slot, StoreAck] = {(ack.round, ack.author): ack for ack in durable.acks}
+        self._collected: dict[Round, dict[NodeId, StoreAck]] = {}
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def sign_offer(self, round_: Round, manifest: Manifest) -> Offer:
+        unsigned = Offer(round_, self._me, manifest, b"")
+        signature = self._signer.sign(unsigned.statement(self._chain, self._epoch))
+        return replace(unsigned, signature=signature)
+
+    def may_ack(self, offer: Offer) -> bool:
+        """No other blob of this author and round was ever acknowledged here."""
+        given = self._given.get((offer.round, offer.author))
+        return given is None or given.digest == offer.manifest.digest
+
+    def acked(self, offer: Offer) -> StoreAck | None:
+        given = self._given.get((offer.round, offer.author))
+        return given if given is not None and given.digest == offer.manifest.digest else None
+
+    def sign_ack(self, offer: Offer) -> StoreAck:
+        manifest = offer.manifest
+        message = ack_statement(
+            self._chain,
+            self._epoch,
+            offer.round,
+            offer.author,
+            manifest.digest,
+            manifest.base,
+            manifest.size,
+        )
+        ack = StoreAck(
+            offer.round,
+            offer.author,
+            manifest.digest,
+            manifest.base,
+            manifest.size,
+            self._me,
+            self._signer.sign(message),
+        )
+        self._given[offer.round, offer.author] = ack
+        return ack
+
+    def count(self, offer: Offer, ack: StoreAck) -> Upd | None:
+        """The signed UPD as soon as q members acknowledged exactly the offered blob."""
+        manifest = offer.manifest
+        if (ack.digest, ack.base, ack.size) != (manifest.digest, manifest.base, manifest.size):
+            return None
+        acks = self._collected.setdefault(offer.round, {})
+        if ack.acker in acks:
+            return None
+        acks[ack.acker] = ack
+        if len(acks) != self._committee.quorum:
+            return None
+        ackers = sorted(acks)
+        unsigned = Upd(
+            round=offer.round,
+            author=self._me,
+            digest=manifest.digest,
+            size=manifest.size,
+            base=manifest.base,
+            ackers=bitmap_of(ackers, self._committee.size),
+            acks=tuple(acks[acker].signature for acker in ackers),
+            signature=b"",
+        )
+        signature = self._signer.sign(unsigned.statement(self._chain, self._epoch))
+        return replace(unsigned, signature=signature)
+
+    def has_ack(self, offer: Offer, member: NodeId) -> bool:
+        return member in self._collected.get(offer.round, {})
+
+    def is_certified(self, offer: Offer) -> bool:
+        return len(self._collected.get(offer.round, {})) >= self._committee.quorum
+
+    def forget(self, round_: Round) -> None:
+        self._given = {slot: ack for slot, ack in self._given.items() if slot[0] > round_}
+        self._collected = {r: acks for r, acks in self._collected.items() if r > round_}

@@ -1,0 +1,331 @@
+"""The life of a blob at one node: offered, fetched, checked, acknowledged, certified, kept, gone.
+
+The bytes themselves are in the driver's store; here is only which ones are there. Nothing is
+decided about rounds: the client says what it needs and the ledger's round moves retention.
+"""
+
+from dataclasses import dataclass, field
+
+from defl.committee import Federation
+from defl.crypto import Signer
+from defl.errors import BadBlob
+from defl.ids import NO_DIGEST, Digest, NodeId, Round
+from defl.messages import (
+    Chunk,
+    ChunkRequest,
+    Evidence,
+    Manifest,
+    ManifestAnswer,
+    ManifestRequest,
+    Message,
+    NotHeld,
+    Offer,
+    StoreAck,
+    Upd,
+)
+from defl.output import (
+    Durable,
+    Envelope,
+    EvidenceFound,
+    Notice,
+    PeerMisbehaved,
+    ReceivedChunk,
+    ServeChunk,
+    StoreChunk,
+    Validate,
+)
+from defl.pool.certify import Certifier
+from defl.pool.shelf import Label, Shelf
+from defl.pool.transfer import Transfer
+from defl.pool.weights import FP32, check_manifest, chunk_size
+
+
+@dataclass(slots=True)
+class Effects:
+    acks: list[StoreAck] = field(default_factory=list)
+    offer: Offer | None = None
+    store: list[StoreChunk] = field(default_factory=list)
+    send: list[Envelope | ServeChunk] = field(default_factory=list)
+    work: list[Validate] = field(default_factory=list)
+    drop: list[Digest] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    certified: list[Upd] = field(default_factory=list)
+
+
+class Pool:
+    def __init__(
+        self, federation: Federation, me: NodeId, signer: Signer, durable: Durable, round_: Round
+    ) -> None:
+        self._federation = federation
+        self._me = me
+        self._repeat_s = federation.timing.view_base_s
+        self._everybody = federation.committee.members
+        self._certifier = Certifier(federation, me, signer, durable)
+        self._shelf = Shelf()
+        self._transfer = Transfer(me)
+        self._offers: dict[tuple[Round, NodeId], Offer] = {}  # the first one of each
+        self._refused: set[tuple[Round, NodeId]] = set()  # whose bytes broke the rules
+        self._validating: set[Digest] = set()
+        self._repeat_at: float | None = None
+        self._round = round_
+        self._effects = Effects()
+        self.muted = False  # an observer signs no acks and no offers
+        for manifest, chunks in durable.held:
+            self._shelf.restore(manifest, chunks)
+        for ack in durable.acks:
+            self._shelf.label((ack.round, ack.author), ack.digest)
+        for model_round, manifest in durable.models:
+            self._shelf.label((model_round, None), manifest.digest)
+        for offer in durable.offers:
+            self._offers[offer.round, me] = offer
+            self._shelf.label((offer.round, me), offer.manifest.digest)
+        self._effects.drop.extend(self._shelf.unlabelled())
+
+    def __len__(self) -> int:
+        return len(self._shelf)
+
+    @property
+    def stored(self) -> dict[str, int]:
+        return {
+            "blobs": len(self._shelf),
+            "fetches": len(self._transfer),
+            "offers": len(self._offers),
+            "acks": len(self._certifier),
+        }
+
+    @property
+    def labels(self) -> dict[Label, Digest]:
+        return self._shelf.labels
+
+    @property
+    def wake_at(self) -> float | None:
+        times = [at for at in (self._transfer.next_at, self._repeat_at) if at is not None]
+        return min(times, default=None)
+
+    def has(self, digest: Digest) -> bool:
+        return self._shelf.has(digest)
+
+    def offer_for(self, round_: Round) -> Offer | None:
+        """This node's own offer, also one from before a restart: it is resumed, never replaced."""
+        return self._offers.get((round_, self._me))
+
+    def take(self) -> Effects:
+        effects = self._effects
+        self._effects = Effects()
+        return effects
+
+    def ask(self, now: float) -> None:
+        """Send the questions that are due, and repeat this node's offer until it is certified."""
+        for source, question in self._transfer.due(now):
+            self._send(source, question)
+        offer = self.offer_for(Round(self._round + 1))
+        if offer is None or self.muted or self._certifier.is_certified(offer):
+            self._repeat_at = None
+        elif self._repeat_at is None or now >= self._repeat_at:
+            self._repeat_at = now + self._repeat_s
+            missing = tuple(m for m in self._everybody if not self._certifier.has_ack(offer, m))
+            self._effects.send.append(Envelope(missing, offer))
+
+    # --- What this node offers -------------------------------------------------------------
+
+    def publish(self, round_: Round, manifest: Manifest) -> None:
+        """Offer this node's update; the driver has stored its bytes, synced."""
+        if self.offer_for(round_) is not None or self.muted:
+            return
+        offer = self._certifier.sign_offer(round_, manifest)
+        self._offers[round_, self._me] = offer
+        self._shelf.add_whole(manifest)
+        self._relabel((round_, self._me), manifest.digest)
+        self._effects.offer = offer
+        self._acknowledge(offer)
+        self._repeat_at = None
+
+    def resume(self) -> None:
+        """After a restart: say again what is still true, fetch back what was lost."""
+        for offer in self._offers.values():
+            if self._shelf.has(offer.manifest.digest):
+                self._acknowledge(offer)
+            else:
+                self._fetch(offer.manifest, self._everybody)
+
+    # --- What others offer -----------------------------------------------------------------
+
+    def receive(self, peer: NodeId, message: Message, now: float) -> None:
+        match message:
+            case Offer():
+                self._on_offer(peer, message)
+            case StoreAck():
+                self._on_ack(message)
+            case ManifestRequest(digest=digest):
+                manifest = self._shelf.manifest(digest) or self._transfer.manifest(digest)
+                answer = NotHeld(digest) if manifest is None else ManifestAnswer(manifest)
+                self._send(peer, answer)
+            case ManifestAnswer(manifest=manifest):
+                self._on_manifest(peer, manifest, now)
+            case ChunkRequest(digest=digest, index=index):
+                if self._shelf.has_chunk(digest, index):
+                    self._effects.send.append(ServeChunk(peer, digest, index))
+                else:
+                    self._send(peer, NotHeld(digest))
+            case NotHeld(digest=digest):
+                self._transfer.failed(peer, digest, now)
+            case Chunk():
+                raise AssertionError("ingress turns chunks into events of their own")
+
+    def _on_offer(self, peer: NodeId, offer: Offer) -> None:
+        slot = (offer.round, offer.author)
+        if not self._round - self._federation.tau < offer.round <= self._round + 2:
+            return
+        known = self._offers.get(slot)
+        if known is not None and known.manifest != offer.manifest:
+            self._effects.notices.append(EvidenceFound(Evidence(known, offer)))
+            if peer == offer.author:
+                self._send(peer, known)
+            return
+        if slot in self._refused or not self._certifier.may_ack(offer):
+            return
+        if known is None:
+            try:
+                self._check_manifest(offer.manifest, self._federation.codec)
+            except BadBlob as fault:
+                self._refuse(slot, str(fault))
+                return
+            self._offers[slot] = offer
+        digest = offer.manifest.digest
+        if self._shelf.has(digest):
+            self._validate_or_acknowledge(offer)
+        elif self._shelf.labelled(slot) in (None, digest):
+            self._relabel(slot, digest)
+            self._fetch(offer.manifest, (offer.author, peer))
+
+    def _on_ack(self, ack: StoreAck) -> None:
+        offer = self._offers.get((ack.round, self._me))
+        if ack.author != self._me or offer is None:
+            return
+        upd = self._certifier.count(offer, ack)
+        if upd is not None:
+            self._effects.certified.append(upd)
+
+    def _on_manifest(self, peer: NodeId, manifest: Manifest, now: float) -> None:
+        codec = self._federation.codec if manifest.base != NO_DIGEST else FP32
+        try:
+            self._check_manifest(manifest, codec)
+        except BadBlob as fault:
+            self._transfer.failed(peer, manifest.digest, now)
+            self._effects.notices.append(PeerMisbehaved(peer, str(fault)))
+            return
+        self._transfer.got_manifest(manifest)
+
+    def receive_chunk(self, event: ReceivedChunk, now: float) -> None:
+        if not self._transfer.expects(event.digest, event.index):
+            return
+        manifest = self._transfer.manifest(event.digest)
+        if manifest is None:
+            return
+        size = chunk_size(manifest, event.index, self._federation.chunk_bytes)
+        if manifest.chunks[event.index] != event.chunk_digest or len(event.data) != size:
+            self._transfer.failed(event.peer, event.digest, now)
+            reason = f"chunk {event.index} is not the one that the manifest names"
+            self._effects.notices.append(PeerMisbehaved(event.peer, reason))
+            return
+        self._transfer.got_chunk(event.peer, event.digest, event.index)
+        self._effects.store.append(StoreChunk(manifest, event.index, event.data))
+        if self._shelf.add_chunk(manifest, event.index):
+            for offer in self._offers.values():
+                if offer.manifest.digest == event.digest:
+                    self._validate_or_acknowledge(offer)
+                    return
+
+    def _validate_or_acknowledge(self, offer: Offer) -> None:
+        if self._certifier.acked(offer) is not None:
+            self._acknowledge(offer)
+        elif self._certifier.may_ack(offer) and offer.manifest.digest not in self._validating:
+            self._validating.add(offer.manifest.digest)
+            self._effects.work.append(Validate(offer.manifest))
+
+    def validated(self, digest: Digest, fault: str | None) -> None:
+        """The driver checked a whole blob's bytes, which are in place."""
+        self._validating.discard(digest)
+        for slot, offer in list(self._offers.items()):
+            if offer.manifest.digest != digest:
+                continue
+            if fault is None:
+                self._acknowledge(offer)
+            else:
+                self._refuse(slot, fault)
+
+    def _acknowledge(self, offer: Offer) -> None:
+        """Sign once per (round, author); the record is durable before the ack leaves."""
+        if self.muted:
+            return
+        ack = self._certifier.acked(offer)
+        if ack is None:
+            if not self._certifier.may_ack(offer):
+                return
+            ack = self._certifier.sign_ack(offer)
+            self._effects.acks.append(ack)
+        if offer.author == self._me:
+            self._on_ack(ack)
+        else:
+            self._send(offer.author, ack)
+
+    def _refuse(self, slot: tuple[Round, NodeId], reason: str) -> None:
+        self._refused.add(slot)
+        offer = self._offers.pop(slot, None)
+        if offer is not None and self._shelf.labelled(slot) == offer.manifest.digest:
+            self._shelf.remove(offer.manifest.digest)
+            self._transfer.cancel(offer.manifest.digest)
+            self._effects.drop.append(offer.manifest.digest)
+        self._effects.notices.append(PeerMisbehaved(slot[1], f"round {slot[0]}: {reason}"))
+
+    # --- What the client needs -------------------------------------------------------------
+
+    def need(self, label: Label, digest: Digest, sources: tuple[NodeId, ...]) -> bool:
+        """Keep this blob under this label, and fetch it if it is not here; True if it is."""
+        self._relabel(label, digest)
+        if self._shelf.has(digest):
+            return True
+        manifest = self._shelf.manifest(digest) or self._transfer.manifest(digest)
+        self._transfer.want(digest, sources, manifest, self._shelf.chunks(digest))
+        return False
+
+    def keep_model(self, round_: Round, manifest: Manifest) -> None:
+        self._shelf.add_whole(manifest)
+        self._transfer.cancel(manifest.digest)
+        self._relabel((round_, None), manifest.digest)
+
+    def discard(self, digest: Digest) -> None:
+        """A blob that the driver stored but that came too late to be of use."""
+        if self._shelf.manifest(digest) is None:
+            self._effects.drop.append(digest)
+
+    def round_is(self, round_: Round) -> None:
+        """The committed round moves retention: tau rounds and one of grace are kept."""
+        if round_ == self._round:
+            return
+        self._round = round_
+        tau = self._federation.tau
+        self._repeat_at = None
+        self._effects.drop.extend(
+            self._shelf.expire(Round(round_ - tau - 1), Round(round_ - tau - 1))
+        )
+        self._certifier.forget(Round(round_ - tau))
+        self._offers = {slot: o for slot, o in self._offers.items() if slot[0] > round_ - tau}
+        self._refused = {slot for slot in self._refused if slot[0] > round_ - tau}
+        self._transfer.keep_only(set(self._shelf.labels.values()))
+
+    def _relabel(self, label: Label, digest: Digest) -> None:
+        for gone in self._shelf.label(label, digest):
+            self._transfer.cancel(gone)
+            self._effects.drop.append(gone)
+
+    def _fetch(self, manifest: Manifest, sources: tuple[NodeId, ...]) -> None:
+        digest = manifest.digest
+        self._transfer.want(digest, sources, manifest, self._shelf.chunks(digest))
+
+    def _check_manifest(self, manifest: Manifest, codec: str) -> None:
+        federation = self._federation
+        check_manifest(manifest, federation.schema, codec, federation.chunk_bytes)
+
+    def _send(self, peer: NodeId, message: Message) -> None:
+        self._effects.send.append(Envelope((peer,), message))

@@ -1,0 +1,166 @@
+"""Blobs on their way here: which chunk to ask from whom next.
+
+Chunks are asked for, never pushed unasked, so a node receives nothing that it does not want, and
+nothing twice. Several sources serve one blob at once; a source that does not answer in time or
+says that it has nothing loses its turn.
+"""
+
+from dataclasses import dataclass, field
+
+from defl.ids import Digest, NodeId
+from defl.messages import ChunkRequest, Manifest, ManifestRequest
+
+# Two chunks under way per source keep a link busy while the next request travels.
+IN_FLIGHT_PER_SOURCE = 2
+# How long an answer may take, and how long a source that failed rests; doubles with each failure,
+# so that a slow line (a 4 MiB chunk takes half a minute at 1 Mbit/s) is outlasted.
+ANSWER_WAIT_S = 4.0
+ANSWER_WAIT_MAX_S = 128.0
+
+MANIFEST = -1  # the place of the manifest among the pieces of a blob
+
+
+@dataclass(slots=True)
+class Asked:
+    source: NodeId
+    until: float
+
+
+@dataclass(slots=True)
+class Source:
+    failures: int = 0
+    ready_at: float = float("-inf")
+
+    @property
+    def wait_s(self) -> float:
+        return float(min(ANSWER_WAIT_MAX_S, ANSWER_WAIT_S * 2.0 ** min(self.failures, 8)))
+
+    def failed(self, now: float) -> None:
+        self.ready_at = now + self.wait_s
+        self.failures += 1
+
+
+@dataclass(slots=True)
+class Fetch:
+    missing: set[int]
+    manifest: Manifest | None = None
+    sources: dict[NodeId, Source] = field(default_factory=dict)
+    asked: dict[int, Asked] = field(default_factory=dict)
+
+
+class Transfer:
+    def __init__(self, me: NodeId) -> None:
+        self._me = me
+        self._fetches: dict[Digest, Fetch] = {}
+
+    def __contains__(self, digest: Digest) -> bool:
+        return digest in self._fetches
+
+    def __len__(self) -> int:
+        return len(self._fetches)
+
+    def want(
+        self,
+        digest: Digest,
+        sources: tuple[NodeId, ...],
+        manifest: Manifest | None,
+        held: frozenset[int] = frozenset(),
+    ) -> None:
+        """Fetch a blob, or learn of more sources for one that is being fetched."""
+        fetch = self._fetches.get(digest)
+        if fetch is None:
+            fetch = self._fetches[digest] = Fetch({MANIFEST})
+        if fetch.manifest is None and manifest is not None:
+            self._start_chunks(fetch, manifest, held)
+        for source in sources:
+            if source != self._me:
+                fetch.sources.setdefault(source, Source())
+
+    def cancel(self, digest: Digest) -> None:
+        self._fetches.pop(digest, None)
+
+    def keep_only(self, digests: set[Digest]) -> None:
+        for digest in [wanted for wanted in self._fetches if wanted not in digests]:
+            del self._fetches[digest]
+
+    @staticmethod
+    def _start_chunks(fetch: Fetch, manifest: Manifest, held: frozenset[int]) -> None:
+        fetch.manifest = manifest
+        fetch.missing = set(range(len(manifest.chunks))) - held
+        fetch.asked.clear()
+
+    def got_manifest(self, manifest: Manifest) -> bool:
+        fetch = self._fetches.get(manifest.digest)
+        if fetch is None or fetch.manifest is not None:
+            return False
+        self._start_chunks(fetch, manifest, frozenset())
+        return True
+
+    def manifest(self, digest: Digest) -> Manifest | None:
+        fetch = self._fetches.get(digest)
+        return fetch.manifest if fetch is not None else None
+
+    def expects(self, digest: Digest, index: int) -> bool:
+        fetch = self._fetches.get(digest)
+        return fetch is not None and fetch.manifest is not None and index in fetch.missing
+
+    def got_chunk(self, source: NodeId, digest: Digest, index: int) -> None:
+        fetch = self._fetches[digest]
+        fetch.missing.discard(index)
+        fetch.asked.pop(index, None)
+        if source in fetch.sources:
+            fetch.sources[source].failures = 0
+        if not fetch.missing:
+            del self._fetches[digest]
+
+    def failed(self, source: NodeId, digest: Digest, now: float) -> None:
+        """The source has nothing (or rubbish): its open questions go to another one."""
+        fetch = self._fetches.get(digest)
+        if fetch is None or source not in fetch.sources:
+            return
+        for index in [i for i, asked in fetch.asked.items() if asked.source == source]:
+            del fetch.asked[index]
+        fetch.sources[source].failed(now)
+
+    def due(self, now: float) -> list[tuple[NodeId, ManifestRequest | ChunkRequest]]:
+        """The questions to send now."""
+        questions: list[tuple[NodeId, ManifestRequest | ChunkRequest]] = []
+        for digest, fetch in self._fetches.items():
+            for index in [i for i, asked in fetch.asked.items() if now >= asked.until]:
+                fetch.sources[fetch.asked.pop(index).source].failed(now)
+            for index in sorted(fetch.missing - fetch.asked.keys()):
+                source = _idle_source(fetch, now)
+                if source is None:
+                    break
+                fetch.asked[index] = Asked(source, now + fetch.sources[source].wait_s)
+                questions.append((source, _question(digest, index)))
+        return questions
+
+    @property
+    def next_at(self) -> float | None:
+        times: list[float] = []
+        for fetch in self._fetches.values():
+            times.extend(asked.until for asked in fetch.asked.values())
+            if len(fetch.asked) < len(fetch.missing):
+                resting = {*fetch.sources} - {asked.source for asked in fetch.asked.values()}
+                times.extend(fetch.sources[source].ready_at for source in resting)
+        return min(times, default=None)
+
+
+def _question(digest: Digest, index: int) -> ManifestRequest | ChunkRequest:
+    return ManifestRequest(digest) if index == MANIFEST else ChunkRequest(digest, index)
+
+
+def _idle_source(fetch: Fetch, now: float) -> NodeId | None:
+    """The least loaded source that is not resting, the ones that never failed first."""
+    load = dict.fromkeys(fetch.sources, 0)
+    for asked in fetch.asked.values():
+        load[asked.source] += 1
+    idle = [
+        source
+        for source, known in fetch.sources.items()
+        if known.ready_at <= now and load[source] < IN_FLIGHT_PER_SOURCE
+    ]
+    return min(
+        idle, key=lambda source: (fetch.sources[source].failures, load[source]), default=None
+    )

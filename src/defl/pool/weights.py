@@ -1,0 +1,153 @@
+"""A row of values as a blob's bytes and back, and the deterministic checks on a peer's bytes.
+
+Every codec decodes to the same bits on every machine: only copies, bit shifts, products with
+powers of two and single additions are used.
+
+  fp32   4 bytes a value, little-endian
+  bf16   the upper half of each float32, rounded to nearest, ties to even
+  int8   the change from the base: for each shared entry one signed exponent byte e, then one
+         signed byte q in -127..127 a value; the value is base + q * 2^e, rounded once
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from defl.errors import BadBlob, UserError
+from defl.ids import NO_DIGEST, Digest, digest_of
+from defl.messages import CHUNKS_MAX, Manifest
+from defl.schema import VALUE_MAX, Row, Schema, within_bounds
+
+FP32, BF16, INT8 = "fp32", "bf16", "int8"
+CODECS = (FP32, BF16, INT8)
+
+# q * 2^e stays below VALUE_MAX = 2^40, and 2^e is a normal float32.
+EXPONENT_MIN, EXPONENT_MAX = -126, 33
+
+
+def payload_bytes(schema: Schema, codec: str) -> int:
+    """The exact size of every update: known from the schema, so nobody can send more."""
+    match codec:
+        case "fp32":
+            return 4 * schema.values
+        case "bf16":
+            return 2 * schema.values
+        case "int8":
+            return schema.values + len(schema.shared)
+    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(CODECS)}")
+
+
+def encode(row: Row, schema: Schema, codec: str, base: Row | None = None) -> bytes:
+    match codec:
+        case "fp32":
+            return row.astype("<f4", copy=False).tobytes()
+        case "bf16":
+            bits = row.view(np.uint32)
+            rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+            return (rounded >> np.uint32(16)).astype("<u2").tobytes()
+        case "int8":
+            if base is None:
+                raise UserError("the int8 codec sends changes and needs the base")
+            return b"".join(_encode_int8(part) for part in _parts(row - base, schema))
+    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(CODECS)}")
+
+
+def _encode_int8(change: Row) -> bytes:
+    largest = float(np.abs(change).max()) if change.size else 0.0
+    exponent = EXPONENT_MIN
+    if largest > 0:
+        exponent = int(np.frexp(largest / 127.0)[1])
+        exponent = min(max(exponent, EXPONENT_MIN), EXPONENT_MAX)
+    codes = np.clip(np.rint(np.ldexp(change.astype(np.float64), -exponent)), -127, 127)
+    return np.int8(exponent).tobytes() + codes.astype(np.int8).tobytes()
+
+
+def decode(payload: bytes | memoryview, schema: Schema, codec: str, base: Row | None = None) -> Row:
+    """The row that these bytes stand for; the bytes were checked before."""
+    match codec:
+        case "fp32":
+            return np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
+        case "bf16":
+            halves = np.frombuffer(payload, dtype="<u2").astype(np.uint32)
+            return (halves << np.uint32(16)).view(np.float32)
+        case "int8":
+            if base is None:
+                raise UserError("the int8 codec sends changes and needs the base")
+            row = base.copy()
+            start = 0
+            for exponent, codes in _int8_parts(payload, schema):
+                change = np.ldexp(codes.astype(np.float32), exponent)
+                row[start : start + codes.size] += change
+                start += codes.size
+            return row
+    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(CODECS)}")
+
+
+def _parts(row: Row, schema: Schema) -> Iterator[Row]:
+    start = 0
+    for entry in schema.shared:
+        yield row[start : start + entry.size]
+        start += entry.size
+
+
+def _int8_parts(
+    payload: bytes | memoryview, schema: Schema
+) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.int8]]]]:
+    signed = np.frombuffer(payload, dtype=np.int8)
+    start = 0
+    for entry in schema.shared:
+        yield int(signed[start]), signed[start + 1 : start + 1 + entry.size]
+        start += 1 + entry.size
+
+
+def manifest_of(
+    payload: bytes | memoryview,
+    schema: Schema,
+    codec: str,
+    chunk_bytes: int,
+    base: Digest = NO_DIGEST,
+) -> Manifest:
+    view = memoryview(payload)
+    chunks = tuple(
+        digest_of(view[start : start + chunk_bytes]) for start in range(0, len(view), chunk_bytes)
+    )
+    return Manifest(schema.digest, codec, base, len(view), chunks)
+
+
+def chunk_size(manifest: Manifest, index: int, chunk_bytes: int) -> int:
+    return min(chunk_bytes, manifest.size - index * chunk_bytes)
+
+
+def check_manifest(manifest: Manifest, schema: Schema, codec: str, chunk_bytes: int) -> None:
+    """Refuse before a single byte of the blob is fetched."""
+    if manifest.schema != schema.digest:
+        raise BadBlob("the manifest is of another schema")
+    if manifest.codec != codec:
+        raise BadBlob(f"the manifest's codec is {manifest.codec!r}, agreed is {codec!r}")
+    size = payload_bytes(schema, codec)
+    if manifest.size != size:
+        raise BadBlob(f"the manifest says {manifest.size} bytes, the schema makes {size}")
+    chunks = -(-size // chunk_bytes)
+    if len(manifest.chunks) != chunks or chunks > CHUNKS_MAX:
+        raise BadBlob(f"the manifest has {len(manifest.chunks)} chunks, the size makes {chunks}")
+
+
+def check_payload(payload: bytes | memoryview, schema: Schema, codec: str) -> None:
+    """Is every value finite and bounded? Decided on the bytes alone, the same at every node."""
+    if len(payload) != payload_bytes(schema, codec):
+        raise BadBlob(f"{len(payload)} bytes, the schema makes {payload_bytes(schema, codec)}")
+    if codec == INT8:
+        for entry, (exponent, codes) in zip(
+            schema.shared, _int8_parts(payload, schema), strict=True
+        ):
+            if not EXPONENT_MIN <= exponent <= EXPONENT_MAX:
+                raise BadBlob(f"entry {entry.name!r} has the scale 2^{exponent}")
+            if codes.size and codes.min() == -128:
+                raise BadBlob(f"entry {entry.name!r} uses the code -128")
+        return
+    row = decode(payload, schema, codec)
+    for entry, part in zip(schema.shared, _parts(row, schema), strict=True):
+        if not within_bounds(part):
+            raise BadBlob(
+                f"entry {entry.name!r} holds NaN, infinity or a value beyond {VALUE_MAX:.3g}"
+            )

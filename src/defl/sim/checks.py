@@ -1,0 +1,353 @@
+"""What must hold in every run, whatever the seed, the faults and up to f liars do.
+
+The checker watches honest nodes from outside: what they send, commit and store. It shares no
+decision with the code that it judges; certificates are counted again here.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from defl.committee import Federation
+from defl.crypto import Scheme
+from defl.ids import Digest, NodeId, Round, View
+from defl.ledger import State
+from defl.messages import (
+    QC,
+    TC,
+    Attestation,
+    Block,
+    Blocks,
+    Certificates,
+    Gossip,
+    Message,
+    Offer,
+    Proposal,
+    Snapshot,
+    StoreAck,
+    Timeout,
+    Transaction,
+    Upd,
+    Vote,
+    ack_statement,
+    members_in,
+    timeout_statement,
+    vote_statement,
+)
+from defl.output import Committed, ModelReady, Notice, RoundClosed, SafetyBroken
+from defl.participant import Participant
+from defl.sim.disk import Disk
+
+NO_CONFLICTING_COMMITS = "no conflicting commits"
+SAME_LOG = "same log prefix"
+SAME_LEDGER = "same ledger"
+NOTHING_SIGNED_TWICE = "nobody signed twice"
+CERTIFICATES = "certificates have q distinct members"
+RETRIEVABLE = "committed updates retrievable"
+ONE_UPDATE = "one update per author and round"
+TRANSACTIONS = "honest transactions committed or round closed"
+ROUNDS_CLOSE = "rounds close"
+WITHIN_BOUNDS = "memory, log and pool within bounds"
+SAME_MODEL = "same model everywhere"
+
+CHECKS = (
+    NO_CONFLICTING_COMMITS,
+    SAME_LOG,
+    SAME_LEDGER,
+    NOTHING_SIGNED_TWICE,
+    CERTIFICATES,
+    RETRIEVABLE,
+    ONE_UPDATE,
+    TRANSACTIONS,
+    ROUNDS_CLOSE,
+    WITHIN_BOUNDS,
+    SAME_MODEL,
+)
+
+
+def views_to_close_max(members: int) -> int:
+    """In a calm network: each round's n UPDs may come one by one, each wants a chain of four
+    certified blocks, every (n/f)-th leader may be a liar that breaks the chain, and the AGG timer
+    may fall into a view that is given up."""
+    return 16 * members + 64
+
+
+class WatchedNode(Protocol):
+    @property
+    def id(self) -> NodeId: ...
+    @property
+    def disk(self) -> Disk: ...
+
+
+class Checker:
+    def __init__(
+        self, federation: Federation, scheme: Scheme, honest: Callable[[NodeId], bool]
+    ) -> None:
+        self._federation = federation
+        self._committee = federation.committee
+        self._scheme = scheme
+        self._honest = honest
+        self.violations: list[str] = []
+        self._failed: set[str] = set()
+        self._log: dict[int, Digest] = {}  # height -> block, by whoever committed first
+        self._heights: dict[NodeId, dict[int, Digest]] = defaultdict(dict)
+        self._states: dict[int, bytes] = {}  # height -> state root
+        self._signed: dict[tuple[object, ...], object] = {}
+        self._certificates: set[QC | TC | Upd] = set()
+        self._models: dict[Round, Digest] = {}
+        self._updates: dict[tuple[Round, NodeId], Digest] = {}
+        self._submitted: set[Transaction] = set()
+        self._progress: tuple[Round, View] = (Round(0), View(0))  # newest round, view of its close
+        self.closed_at: dict[Round, float] = {}
+        self.views_per_round_max = 0
+        self.largest: dict[str, int] = {}
+        self._calm_from: View | None = None
+
+    def violate(self, check: str, what: str) -> None:
+        self._failed.add(check)
+        if len(self.violations) < 100:
+            self.violations.append(f"{check}: {what}")
+
+    @property
+    def verdicts(self) -> dict[str, bool]:
+        return {check: check not in self._failed for check in CHECKS}
+
+    # --- While it runs ---------------------------------------------------------------------
+
+    def restarted(self, now: float) -> None:
+        """A restart is a disturbance: views since the last close count anew."""
+        self._progress = (self._progress[0], View(-1))
+
+    def committed(self, node: NodeId, committed: Iterable[Committed]) -> None:
+        if not self._honest(node):
+            return
+        for item in committed:
+            height, block_id = item.block.height, item.block.id
+            first = self._log.setdefault(height, block_id)
+            if first != block_id:
+                what = f"height {height}: node {node} has {block_id.hex()[:8]}, another {first.hex()[:8]}"
+                self.violate(NO_CONFLICTING_COMMITS, what)
+            mine = self._heights[node]
+            if mine.setdefault(height, block_id) != block_id:
+                self.violate(SAME_LOG, f"node {node} replaced what it committed at height {height}")
+            below = self._log.get(height - 1)
+            if height > 1 and below is not None and first == block_id:
+                if below != item.block.parent:
+                    self.violate(SAME_LOG, f"height {height} is not linked to height {height - 1}")
+            if height > 8:
+                mine.pop(height - 512, None)
+
+    def sent(self, node: NodeId, message: Message) -> None:
+        """An honest node lets this leave."""
+        match message:
+            case Vote():
+                self._once(node, ("vote", message.epoch, message.view), message.block)
+            case Timeout():
+                key = ("timeout", message.epoch, message.view)
+                self._once(node, key, message.high_qc.view)
+                self._certificate(message.high_qc)
+                self._certificate(message.tc)
+            case Proposal(block=block):
+                self._once(node, ("proposal", block.header.epoch, block.view), block.id)
+                self._block(block)
+            case Certificates(qc=qc, tc=tc):
+                self._certificate(qc)
+                self._certificate(tc)
+            case Blocks(blocks=blocks):
+                for block in blocks:
+                    self._block(block)
+            case Snapshot(proof=proof, proof_qc=qc):
+                self._certificate(proof.qc)
+                self._certificate(qc)
+            case Offer(author=author) if author == node:
+                self._once(node, ("offer", message.round), message.manifest.digest)
+            case StoreAck():
+                self._once(node, ("ack", message.round, message.author), message.digest)
+            case Attestation(author=author) if author == node:
+                self._once(node, ("attestation", message.round), message.digest)
+            case Gossip(transactions=transactions):
+                for tx in transactions:
+                    if tx.author == node:
+                        self._submitted.add(tx)
+            case _:
+                pass
+
+    def _once(self, node: NodeId, key: tuple[object, ...], value: object) -> None:
+        if self._signed.setdefault((node, *key), value) != value:
+            self.violate(NOTHING_SIGNED_TWICE, f"node {node} contradicts its own {key}")
+
+    def notice(self, node: NodeId, notice: Notice, now: float, participant: Participant) -> None:
+        if not self._honest(node):
+            return
+        match notice:
+            case SafetyBroken(reason=reason):
+                self.violate(NO_CONFLICTING_COMMITS, f"node {node}: {reason}")
+            case ModelReady(round=round_, digest=digest):
+                first = self._models.setdefault(round_, digest)
+                if first != digest:
+                    self.violate(SAME_MODEL, f"round {round_}: node {node} computed another model")
+            case RoundClosed(round=round_):
+                self._round_closed(round_, now, participant)
+            case _:
+                pass
+
+    def _round_closed(self, round_: Round, now: float, participant: Participant) -> None:
+        self._updates_of(participant.state)
+        self._bounds(participant)
+        if round_ <= self._progress[0]:
+            return
+        self.closed_at[round_] = now
+        view = participant.replica.view
+        newest, since = self._progress
+        if since >= 0:
+            self.views_per_round_max = max(self.views_per_round_max, view - since)
+        self._progress = (round_, view)
+
+    def _updates_of(self, state: State) -> None:
+        for closed in state.closed:
+            authors = [ref.author for ref in closed.updates]
+            if len(set(authors)) != len(authors):
+                self.violate(ONE_UPDATE, f"round {closed.round} has two updates of one author")
+            if len(authors) < self._committee.quorum:
+                self.violate(ONE_UPDATE, f"round {closed.round} closed on {len(authors)} updates")
+            if len({ref.base for ref in closed.updates}) > 1:
+                self.violate(ONE_UPDATE, f"round {closed.round} mixes bases")
+            for ref in closed.updates:
+                first = self._updates.setdefault((closed.round, ref.author), ref.digest)
+                if first != ref.digest:
+                    self.violate(
+                        ONE_UPDATE, f"round {closed.round}: two committed updates of {ref.author}"
+                    )
+
+    # --- Certificates, counted again -------------------------------------------------------
+
+    def _block(self, block: Block) -> None:
+        self._certificate(block.qc)
+        self._certificate(block.header.tc)
+        for tx in block.transactions:
+            if isinstance(tx, Upd):
+                self._certificate(tx)
+
+    def _certificate(self, certificate: QC | TC | Upd | None) -> None:
+        if certificate is None or certificate in self._certificates:
+            return
+        self._certificates.add(certificate)
+        chain, epoch = self._federation.chain, self._federation.epoch
+        match certificate:
+            case QC(view=0):
+                return
+            case QC(view=view, block=block):
+                message = vote_statement(chain, epoch, view, block)
+                signed = [(message, s) for s in certificate.signatures]
+                bitmap = certificate.signers
+            case TC(view=view):
+                bitmap = certificate.signers
+                signed = [
+                    (timeout_statement(chain, epoch, view, high), s)
+                    for high, s in zip(certificate.high_views, certificate.signatures, strict=True)
+                ]
+                if certificate.qc.view != max(certificate.high_views):
+                    self.violate(CERTIFICATES, f"TC {view} does not carry its maximum QC")
+                self._certificate(certificate.qc)
+            case Upd():
+                bitmap = certificate.ackers
+                message = ack_statement(
+                    chain,
+                    epoch,
+                    certificate.round,
+                    certificate.author,
+                    certificate.digest,
+                    certificate.base,
+                    certificate.size,
+                )
+                signed = [(message, s) for s in certificate.acks]
+        members = members_in(bitmap)
+        keys = self._committee.keys
+        valid = {
+            member
+            for member, (message, signature) in zip(members, signed, strict=False)
+            if member < len(keys) and self._scheme.verify(keys[member], message, signature)
+        }
+        if len(valid) < self._committee.quorum:
+            kind = type(certificate).__name__
+            self.violate(
+                CERTIFICATES, f"a {kind} with {len(valid)} valid distinct members was used"
+            )
+
+    # --- Bounds ----------------------------------------------------------------------------
+
+    def _bounds(self, participant: Participant) -> None:
+        n, tau = self._committee.size, self._federation.tau
+        limits = {
+            "blocks": 4096,
+            "transactions": 4 * n,
+            "votes and timeouts": 2 * n * 66,
+            "proposals": 66,
+            "blobs": (tau + 3) * n + tau + 3,
+            "offers": (tau + 2) * n,
+            "acks": (tau + 2) * n,
+            "fetches": (tau + 3) * n + tau + 3,
+            "evidence": 6 * n,
+        }
+        for name, amount in participant.stored.items():
+            self.largest[name] = max(self.largest.get(name, 0), amount)
+            if amount > limits[name]:
+                self.violate(WITHIN_BOUNDS, f"node {participant.me} holds {amount} {name}")
+
+    # --- At the end ------------------------------------------------------------------------
+
+    def conclude(
+        self, honest: list[tuple[Participant, Disk]], *, rounds_due: bool, calm_views: bool
+    ) -> None:
+        for participant, disk in honest:
+            self._bounds(participant)
+            blocks_max = 4096
+            blobs_max = (self._federation.tau + 4) * (self._committee.size + 1)
+            if len(disk.blocks) > blocks_max or len(disk.blobs) > blobs_max:
+                self.violate(WITHIN_BOUNDS, f"node {participant.me}'s disk holds too much")
+            self._updates_of(participant.state)
+        self._same_ledger([participant for participant, _ in honest])
+        self._retrievable(honest)
+        newest = max(participant.state.round for participant, _ in honest)
+        slowest = min(participant.state.round for participant, _ in honest)
+        if rounds_due and slowest < self._federation.rounds:
+            self.violate(ROUNDS_CLOSE, f"{slowest} of {self._federation.rounds} rounds closed")
+        if calm_views and self.views_per_round_max > views_to_close_max(self._committee.size):
+            self.violate(ROUNDS_CLOSE, f"a round took {self.views_per_round_max} views")
+        if rounds_due:
+            for tx in self._submitted:
+                if tx.round > newest and not self._recorded(honest[0][0].state, tx):
+                    self.violate(TRANSACTIONS, f"{type(tx).__name__} of {tx.author} was lost")
+
+    @staticmethod
+    def _recorded(state: State, tx: Transaction) -> bool:
+        if isinstance(tx, Upd):
+            return state.update_of(tx.author) is not None
+        return tx.author in state.voters
+
+    def _same_ledger(self, participants: list[Participant]) -> None:
+        by_height: dict[int, State] = {}
+        for participant in participants:
+            height = participant.replica.head.height
+            first = by_height.setdefault(height, participant.state)
+            if first != participant.state:
+                self.violate(SAME_LEDGER, f"two states at height {height}")
+        closed: dict[Round, object] = {}
+        for participant in participants:
+            for round_ in participant.state.closed:
+                if closed.setdefault(round_.round, round_) != round_:
+                    self.violate(SAME_LEDGER, f"round {round_.round} was closed differently")
+
+    def _retrievable(self, honest: list[tuple[Participant, Disk]]) -> None:
+        newest = max((participant.state for participant, _ in honest), key=lambda s: s.round)
+        for closed in newest.closed:
+            for ref in closed.updates:
+                if not any(self._has(disk, ref.digest) for _, disk in honest):
+                    self.violate(
+                        RETRIEVABLE, f"round {closed.round}: update of {ref.author} is lost"
+                    )
+
+    @staticmethod
+    def _has(disk: Disk, digest: Digest) -> bool:
+        blob = disk.blobs.get(digest)
+        return blob is not None and len(blob.chunks) == len(blob.manifest.chunks)

@@ -1,0 +1,424 @@
+"""n participants on a virtual clock: the other driver of the machine that node/ drives.
+
+One heap of things that happen, one seed for all chance. Frames are real bytes that pass through
+the real ingress; only the wire, the disk, the clock and the training are simulated.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Protocol
+
+from defl.committee import Federation
+from defl.crypto import Scheme, Signer
+from defl.errors import PeerFault
+from defl.ids import NodeId
+from defl.ingress import Ingress
+from defl.messages import Chunk, Manifest, Message
+from defl.output import (
+    Aggregate,
+    Aggregated,
+    Connected,
+    Durable,
+    Envelope,
+    Event,
+    Faulted,
+    Output,
+    ServeChunk,
+    Tick,
+    Train,
+    Trained,
+    Validate,
+    Validated,
+    Work,
+)
+from defl.participant import Participant, first_durable
+from defl.sim import task
+from defl.sim.checks import Checker
+from defl.sim.conditions import SLOWNESS, Conditions
+from defl.sim.disk import Disk
+from defl.sim.transcript import Transcript
+from defl.wire import encode
+from defl.work import aggregate, model_row, update_blob, validate
+
+# A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
+EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
+
+
+class Behaviour(Protocol):
+    """What a node does: an honest participant, or a liar wrapped around one."""
+
+    @property
+    def participant(self) -> Participant: ...
+
+    def handle(self, event: Event, now: float) -> Output: ...
+
+
+class Honest:
+    def __init__(self, participant: Participant) -> None:
+        self.participant = participant
+
+    def handle(self, event: Event, now: float) -> Output:
+        return self.participant.handle(event, now)
+
+
+Wrap = Callable[[Participant, Signer, random.Random], Behaviour]
+
+
+@dataclass(slots=True)
+class Node:
+    id: NodeId
+    behaviour: Behaviour
+    ingress: Ingress
+    disk: Disk
+    honest: bool
+    rate: float = 1.0  # of its clock
+    alive: bool = True
+    incarnation: int = 0
+    tick_at: float | None = None  # on the world's clock
+    waiting: list[Output] = field(default_factory=list)  # for room on the disk
+    busy_until: float = 0.0
+
+
+class Cluster:
+    def __init__(
+        self,
+        federation: Federation,
+        signers: tuple[Signer, ...],
+        scheme: Scheme,
+        initial: tuple[Manifest, bytes],
+        *,
+        seed: int,
+        conditions: Conditions = Conditions(),  # noqa: B008 - frozen
+        byzantine: Mapping[NodeId, Wrap] | None = None,
+        transcript: Transcript | None = None,
+    ) -> None:
+        self.federation = federation
+        self.conditions = conditions
+        self.seed = seed
+        self.now = 0.0
+        self.events = 0
+        self.messages: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.crashes = 0
+        self.faults_refused: Counter[str] = Counter()
+        self._signers = signers
+        self._wraps = dict(byzantine or {})
+        self._rng = random.Random(seed)
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._link_free: dict[tuple[NodeId, NodeId], float] = {}
+        self._transcript = transcript
+        self.checker = Checker(federation, scheme, honest=self._is_honest)
+        self._initial = initial
+        self.nodes = [self._new_node(member, scheme) for member in federation.committee.members]
+        self._plan()
+
+    def _is_honest(self, member: NodeId) -> bool:
+        return member not in self._wraps
+
+    def _new_node(self, member: NodeId, scheme: Scheme) -> Node:
+        manifest, payload = self._initial
+        disk = Disk(first_durable(self.federation, manifest))
+        disk.store_blob(manifest, payload, self.federation.chunk_bytes, synced=True)
+        skew = self.conditions.clock_skew
+        return Node(
+            id=member,
+            behaviour=self._behaviour(member, disk.recovered()),
+            ingress=Ingress(self.federation, scheme),
+            disk=disk,
+            honest=self._is_honest(member),
+            rate=1.0 + self._rng.uniform(-skew, skew),
+        )
+
+    def _behaviour(self, member: NodeId, durable: Durable) -> Behaviour:
+        participant = Participant(self.federation, member, self._signers[member], durable)
+        if member in self._wraps:
+            rng = random.Random(f"{self.seed}/{member}")
+            return self._wraps[member](participant, self._signers[member], rng)
+        return Honest(participant)
+
+    def _plan(self) -> None:
+        for node in self.nodes:
+            self._at(self._rng.random() * 0.1, self._starter(node, node.incarnation))
+        for partition in self.conditions.partitions:
+            self._at(partition.end_s, self._reconnect_all)
+        for when in self.conditions.all_crash_at_s:
+            self._at(when, self._crash_all)
+
+    # --- Running ---------------------------------------------------------------------------
+
+    @property
+    def honest(self) -> list[Node]:
+        return [node for node in self.nodes if node.honest]
+
+    @property
+    def rounds_closed(self) -> int:
+        """By every honest node."""
+        return min(node.behaviour.participant.state.round for node in self.honest)
+
+    @property
+    def calm(self) -> bool:
+        half = self.rounds_closed * 2 >= self.federation.rounds
+        return half or self.now >= self.conditions.calm_after_s
+
+    def run(self, until: Callable[[], bool] | None = None) -> None:
+        """Until all honest nodes are finished, `until` holds, or far too much has happened."""
+        pairs = len(self.nodes) ** 2
+        limit = EVENTS_PER_ROUND_AND_PAIR_MAX * pairs * (self.federation.rounds + 2)
+        while self._heap and self.events < limit:
+            if until is not None and until():
+                return
+            self.step()
+            if self.events % 64 == 0 and self._all_finished():
+                return
+
+    def step(self) -> None:
+        self.now, _, action = heappop(self._heap)
+        self.events += 1
+        action()
+
+    def _all_finished(self) -> bool:
+        return all(n.alive and n.behaviour.participant.finished for n in self.honest)
+
+    def _at(self, when: float, action: Callable[[], None]) -> None:
+        self._sequence += 1
+        heappush(self._heap, (when, self._sequence, action))
+
+    # --- One node --------------------------------------------------------------------------
+
+    def _starter(self, node: Node, incarnation: int) -> Callable[[], None]:
+        def start() -> None:
+            if node.incarnation == incarnation:
+                self._handle(node, Tick())
+
+        return start
+
+    def _handle(self, node: Node, event: Event) -> None:
+        output = node.behaviour.handle(event, self.now * node.rate)
+        conditions = self.conditions
+        if node.honest and conditions.disk_full_rate and not self.calm:
+            if self._rng.random() < conditions.disk_full_rate:
+                self._fill_disk(node)
+        if node.waiting or (node.disk.full and (output.persist or output.store)):
+            node.waiting.append(output)
+            return
+        crash = node.honest and conditions.crash_rate > 0 and not self.calm
+        if crash and self._rng.random() < conditions.crash_rate:
+            self._die_during(node, output)
+            return
+        self._persist_and_store(node, output)
+        self._leave(node, output, len(output.send))
+
+    def _persist_and_store(self, node: Node, output: Output) -> None:
+        if output.persist is not None:
+            node.disk.apply(output.persist)
+        for chunk in output.store:
+            node.disk.store_chunk(chunk)
+
+    def _leave(self, node: Node, output: Output, sends: int) -> None:
+        """What may follow once the persists and stores are done."""
+        for item in output.send[:sends]:
+            self._send(node, item)
+        self.checker.committed(node.id, output.committed)
+        for work in output.work:
+            self._start_work(node, work)
+        for digest in output.drop:
+            node.disk.drop(digest)
+        for notice in output.notices:
+            self.checker.notice(node.id, notice, self.now, node.behaviour.participant)
+            if self._transcript is not None:
+                self._transcript.notice(self.now, node.id, notice)
+        self._set_tick(node, output.wake_at)
+
+    def _set_tick(self, node: Node, wake_at: float | None) -> None:
+        at = None if wake_at is None else max(self.now, wake_at / node.rate)
+        if at == node.tick_at:
+            return
+        node.tick_at = at
+        if at is None:
+            return
+        incarnation = node.incarnation
+
+        def tick() -> None:
+            if node.alive and node.incarnation == incarnation and node.tick_at == at:
+                node.tick_at = None
+                self._handle(node, Tick())
+
+        self._at(at + 1e-6, tick)
+
+    def _start_work(self, node: Node, work: Work) -> None:
+        incarnation = node.incarnation
+        takes = 0.0 if isinstance(work, Validate) else self._rng.expovariate(1.0)
+        takes *= self.conditions.work_s * (1.0 if isinstance(work, Train) else 0.1)
+        if node.id in self.conditions.slow:
+            takes *= SLOWNESS
+
+        def done() -> None:
+            if node.alive and node.incarnation == incarnation:
+                self._handle(node, self._result(node, work))
+
+        self._at(self.now + takes, done)
+
+    def _result(self, node: Node, work: Work) -> Event:
+        federation, disk = self.federation, node.disk
+        match work:
+            case Validate(manifest=manifest):
+                return Validated(manifest.digest, validate(federation, disk.read(manifest.digest)))
+            case Aggregate():
+                (manifest, payload), _ = aggregate(federation, work, disk.read)
+                disk.store_blob(manifest, payload, federation.chunk_bytes, synced=False)
+                return Aggregated(work.round, manifest)
+            case Train():
+                base = model_row(federation, disk.read(work.base))
+                row = task.train(self.seed, node.id, work.round, base)
+                manifest, payload = update_blob(federation, row, work.base, base)
+                disk.store_blob(manifest, payload, federation.chunk_bytes, synced=True)
+                return Trained(work.round, manifest)
+
+    # --- The network -----------------------------------------------------------------------
+
+    def _send(self, node: Node, item: Envelope | ServeChunk) -> None:
+        if isinstance(item, ServeChunk):
+            data = node.disk.blobs[item.digest].chunks[item.index]
+            message: Message = Chunk(item.digest, item.index, data)
+            targets: tuple[NodeId, ...] = (item.to,)
+        else:
+            message = item.message
+            targets = item.to if item.to is not None else self.federation.committee.members
+        if node.honest:
+            self.checker.sent(node.id, message)
+        frame = encode(message)
+        kind = type(message).__name__
+        for target in targets:
+            if target != node.id:
+                self.messages[kind] += 1
+                self.bytes[kind] += len(frame)
+                if self._transcript is not None:
+                    self._transcript.message(self.now, node.id, target, message)
+                self._transmit(node.id, target, frame, heavy=isinstance(message, Chunk))
+
+    def _transmit(self, source: NodeId, target: NodeId, frame: bytes, *, heavy: bool) -> None:
+        conditions, rng = self.conditions, self._rng
+        if self._cut(source, target):
+            return
+        faulty = (conditions.loss > 0 or conditions.duplication > 0) and not self.calm
+        if faulty and rng.random() < conditions.loss:
+            return
+        copies = 2 if faulty and rng.random() < conditions.duplication else 1
+        sent_at = self.now
+        if heavy:
+            sent_at = max(self.now, self._link_free.get((source, target), 0.0))
+            sent_at += len(frame) / conditions.bandwidth_bytes_s
+            self._link_free[source, target] = sent_at
+        for _ in range(copies):
+            delay = conditions.latency_s + rng.expovariate(1.0) * conditions.jitter_s
+            if source in conditions.slow:
+                delay *= SLOWNESS
+            self._deliver_at(sent_at + delay, source, self.nodes[target], frame)
+
+    def _deliver_at(self, when: float, source: NodeId, node: Node, frame: bytes) -> None:
+        incarnation = node.incarnation
+
+        def deliver() -> None:
+            # A connection does not outlive either process, and a full node reads nothing.
+            if node.alive and node.incarnation == incarnation and not node.waiting:
+                self._handle(node, self._admit(node, source, frame))
+
+        self._at(when, deliver)
+
+    def _admit(self, node: Node, source: NodeId, frame: bytes) -> Event:
+        try:
+            return node.ingress.admit(source, frame)
+        except PeerFault as fault:
+            self.faults_refused[type(fault).__name__] += 1
+            return Faulted(source, str(fault))
+
+    def _cut(self, one: NodeId, other: NodeId) -> bool:
+        return any(
+            partition.start_s <= self.now < partition.end_s and partition.cuts(one, other)
+            for partition in self.conditions.partitions
+        )
+
+    def _reconnect_all(self) -> None:
+        for node in self.nodes:
+            for peer in self.nodes:
+                if peer is not node:
+                    self._connect(node, peer.id)
+
+    def _connect(self, node: Node, peer: NodeId) -> None:
+        if node.alive and not node.waiting:
+            self._handle(node, Connected(peer))
+
+    # --- Faults of one machine -------------------------------------------------------------
+
+    def _die_during(self, node: Node, output: Output) -> None:
+        """Stop at a random place of the order of duty."""
+        place = self._rng.random()
+        if place < 0.25:
+            pass  # nothing was written
+        elif place < 0.4:
+            if output.persist is not None:
+                node.disk.apply(output.persist)
+        else:
+            self._persist_and_store(node, output)
+            for item in output.send[: self._rng.randint(0, len(output.send))]:
+                self._send(node, item)
+        self.crash(node.id)
+
+    def crash(self, member: NodeId, *, downtime_s: float | None = None) -> None:
+        node = self.nodes[member]
+        if not node.alive:
+            return
+        self.crashes += 1
+        node.alive = False
+        node.incarnation += 1
+        node.tick_at = None
+        node.waiting.clear()
+        node.disk.full = False
+        power = self._rng.random() < self.conditions.power_loss_share
+        if power:
+            node.disk.lose_power()
+        if self._transcript is not None:
+            self._transcript.text(self.now, member, "loses power" if power else "is killed")
+        if downtime_s is None:
+            downtime_s = self._rng.expovariate(1.0) * self.conditions.downtime_s
+        self._at(self.now + downtime_s, lambda: self.restart(member))
+
+    def _crash_all(self) -> None:
+        for node in self.nodes:
+            self.crash(node.id)
+
+    def restart(self, member: NodeId) -> None:
+        node = self.nodes[member]
+        if node.alive:
+            return
+        node.alive = True
+        node.behaviour = self._behaviour(member, node.disk.recovered())
+        if self._transcript is not None:
+            self._transcript.text(self.now, member, "starts again")
+        self.checker.restarted(self.now)
+        self._handle(node, Tick())
+        for peer in self.nodes:
+            if peer is not node and not self._cut(member, peer.id):
+                self._connect(peer, member)
+                self._connect(node, peer.id)
+
+    def _fill_disk(self, node: Node) -> None:
+        if node.disk.full:
+            return
+        node.disk.full = True
+        incarnation = node.incarnation
+
+        def room_again() -> None:
+            if node.incarnation != incarnation:
+                return
+            node.disk.full = False
+            waiting, node.waiting = node.waiting, []
+            for output in waiting:
+                self._persist_and_store(node, output)
+                self._leave(node, output, len(output.send))
+
+        self._at(self.now + self._rng.expovariate(1.0) * self.conditions.downtime_s, room_again)

@@ -1,0 +1,92 @@
+"""A simulated disk: what survives a killed process, and what survives a power cut.
+
+Persists are atomic and synced. Blobs are written but not synced, except the node's own updates:
+a power cut loses the others.
+"""
+
+from dataclasses import dataclass
+
+from defl.ids import Digest, NodeId, Round
+from defl.messages import Block, Manifest, Offer, Snapshot, StoreAck
+from defl.output import Durable, Persist, SafetyRecord, StoreChunk
+
+
+@dataclass(slots=True)
+class StoredBlob:
+    manifest: Manifest
+    chunks: dict[int, bytes]
+    synced: bool = False
+
+    @property
+    def payload(self) -> bytes:
+        return b"".join(self.chunks[index] for index in sorted(self.chunks))
+
+
+class Disk:
+    def __init__(self, durable: Durable) -> None:
+        self.record: SafetyRecord | None = durable.record
+        self.snapshot: Snapshot | None = durable.snapshot
+        self.blocks: dict[Digest, Block] = {block.id: block for block in durable.blocks}
+        self.acks: dict[tuple[Round, NodeId], StoreAck] = {}
+        self.offers: dict[Round, Offer] = {}
+        self.models: dict[Round, Manifest] = dict(durable.models)
+        self.blobs: dict[Digest, StoredBlob] = {}
+        self.full = False
+
+    def apply(self, persist: Persist) -> None:
+        if persist.record is not None:
+            self.record = persist.record
+        self.blocks.update((block.id, block) for block in persist.blocks)
+        if persist.snapshot is not None:
+            self.snapshot = persist.snapshot
+            lowest = persist.snapshot.block.height
+            self.blocks = {i: b for i, b in self.blocks.items() if b.height > lowest}
+        self.acks.update(((ack.round, ack.author), ack) for ack in persist.acks)
+        if persist.offer is not None:
+            self.offers[persist.offer.round] = persist.offer
+        if persist.model is not None:
+            self.models[persist.model[0]] = persist.model[1]
+        forget = persist.forget_round
+        if forget is not None:
+            self.acks = {slot: ack for slot, ack in self.acks.items() if slot[0] > forget}
+            self.offers = {r: offer for r, offer in self.offers.items() if r > forget}
+            self.models = {r: model for r, model in self.models.items() if r >= forget}
+
+    def store_chunk(self, chunk: StoreChunk) -> None:
+        digest = chunk.manifest.digest
+        blob = self.blobs.setdefault(digest, StoredBlob(chunk.manifest, {}))
+        blob.chunks[chunk.index] = chunk.data
+
+    def store_blob(
+        self, manifest: Manifest, payload: bytes, chunk_bytes: int, *, synced: bool
+    ) -> None:
+        """A blob that this node made itself, whole."""
+        chunks = {
+            index: payload[index * chunk_bytes : (index + 1) * chunk_bytes]
+            for index in range(len(manifest.chunks))
+        }
+        self.blobs[manifest.digest] = StoredBlob(manifest, chunks, synced)
+
+    def drop(self, digest: Digest) -> None:
+        self.blobs.pop(digest, None)
+
+    def read(self, digest: Digest) -> bytes:
+        return self.blobs[digest].payload
+
+    def lose_power(self) -> None:
+        self.blobs = {digest: blob for digest, blob in self.blobs.items() if blob.synced}
+
+    def recovered(self) -> Durable:
+        return Durable(
+            record=self.record,
+            snapshot=self.snapshot,
+            blocks=tuple(self.blocks.values()),
+            acks=tuple(self.acks.values()),
+            offers=tuple(self.offers.values()),
+            models=tuple(self.models.items()),
+            held=tuple((blob.manifest, frozenset(blob.chunks)) for blob in self.blobs.values()),
+        )
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(len(data) for blob in self.blobs.values() for data in blob.chunks.values())

@@ -1,0 +1,24 @@
+"""Signatures that cost nothing, for the simulator only.
+
+A "signature" is the statement followed by the signer's public key: as unforgeable as the
+simulated liars are honest about not copying it, which their code keeps to.
+"""
+
+from defl.ids import Digest
+
+
+class NoopSigner:
+    def __init__(self, public_key: bytes) -> None:
+        self._public_key = public_key
+
+    @property
+    def public_key(self) -> bytes:
+        return self._public_key
+
+    def sign(self, message: Digest) -> bytes:
+        return message + self._public_key
+
+
+class NoopScheme:
+    def verify(self, public_key: bytes, message: Digest, signature: bytes) -> bool:
+        return signature == message + public_key

@@ -1,0 +1,43 @@
+"""Bytes of a message and back: MessagePack arrays, one canonical form, bounded.
+
+Decoding accepts exactly the bytes that encoding would make (shortest integers, no extra fields,
+no other types): there is one way to say a thing, so equal messages are equal bytes. Anything else
+is a `Malformed` peer fault. Objects of the language are never built from a peer's bytes.
+"""
+
+import msgspec
+
+from defl.errors import Malformed
+from defl.messages import Message
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+# What a message needs beyond its members' signatures and its chunk: fixed fields, list headers.
+FRAME_BYTES_BASE = 64 * 2**10
+# The largest part per member: its UPD with a signature of each acker, its AGG, its entry in a
+# QC, a TC and a state.
+BYTES_PER_MEMBER = 2048
+BYTES_PER_SIGNATURE = 72
+
+
+def frame_bytes_max(members: int, chunk_bytes: int) -> int:
+    """The longest frame that a federation's messages need; a longer one is refused unread."""
+    control = members * (BYTES_PER_MEMBER + members * BYTES_PER_SIGNATURE)
+    return FRAME_BYTES_BASE + max(control, chunk_bytes)
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode(frame: bytes | memoryview, bytes_max: int) -> Message:
+    if len(frame) > bytes_max:
+        raise Malformed(f"a frame of {len(frame)} bytes, at most {bytes_max} are allowed")
+    try:
+        message = _decoder.decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"not a message: {error}") from error
+    if _encoder.encode(message) != frame:
+        raise Malformed(f"a {type(message).__name__} that is not in canonical form")
+    return message
