@@ -6,7 +6,6 @@ decision with the code that it judges; certificates are counted again here.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from defl.committee import Federation
 from defl.crypto import Scheme
@@ -72,13 +71,6 @@ def views_to_close_max(members: int) -> int:
     return 16 * members + 64
 
 
-class WatchedNode(Protocol):
-    @property
-    def id(self) -> NodeId: ...
-    @property
-    def disk(self) -> Disk: ...
-
-
 class Checker:
     def __init__(
         self, federation: Federation, scheme: Scheme, honest: Callable[[NodeId], bool]
@@ -91,7 +83,6 @@ class Checker:
         self._failed: set[str] = set()
         self._log: dict[int, Digest] = {}  # height -> block, by whoever committed first
         self._heights: dict[NodeId, dict[int, Digest]] = defaultdict(dict)
-        self._states: dict[int, bytes] = {}  # height -> state root
         self._signed: dict[tuple[object, ...], object] = {}
         self._certificates: set[QC | TC | Upd] = set()
         self._models: dict[Round, Digest] = {}
@@ -101,7 +92,6 @@ class Checker:
         self.closed_at: dict[Round, float] = {}
         self.views_per_round_max = 0
         self.largest: dict[str, int] = {}
-        self._calm_from: View | None = None
 
     def violate(self, check: str, what: str) -> None:
         self._failed.add(check)
@@ -114,7 +104,7 @@ class Checker:
 
     # --- While it runs ---------------------------------------------------------------------
 
-    def restarted(self, now: float) -> None:
+    def disturbed(self) -> None:
         """A restart is a disturbance: views since the last close count anew."""
         self._progress = (self._progress[0], View(-1))
 
@@ -131,11 +121,9 @@ class Checker:
             if mine.setdefault(height, block_id) != block_id:
                 self.violate(SAME_LOG, f"node {node} replaced what it committed at height {height}")
             below = self._log.get(height - 1)
-            if height > 1 and below is not None and first == block_id:
-                if below != item.block.parent:
-                    self.violate(SAME_LOG, f"height {height} is not linked to height {height - 1}")
-            if height > 8:
-                mine.pop(height - 512, None)
+            if below is not None and first == block_id and below != item.block.parent:
+                self.violate(SAME_LOG, f"height {height} is not linked to height {height - 1}")
+            mine.pop(height - 512, None)
 
     def sent(self, node: NodeId, message: Message) -> None:
         """An honest node lets this leave."""
@@ -198,7 +186,7 @@ class Checker:
             return
         self.closed_at[round_] = now
         view = participant.replica.view
-        newest, since = self._progress
+        since = self._progress[1]
         if since >= 0:
             self.views_per_round_max = max(self.views_per_round_max, view - since)
         self._progress = (round_, view)

@@ -199,18 +199,19 @@ class Cluster:
     def _handle(self, node: Node, event: Event) -> None:
         output = node.behaviour.handle(event, self.now * node.rate)
         conditions = self.conditions
-        if node.honest and conditions.disk_full_rate and not self.calm:
-            if self._rng.random() < conditions.disk_full_rate:
-                self._fill_disk(node)
+        if self._strikes(node, conditions.disk_full_rate):
+            self._fill_disk(node)
         if node.waiting or (node.disk.full and (output.persist or output.store)):
             node.waiting.append(output)
             return
-        crash = node.honest and conditions.crash_rate > 0 and not self.calm
-        if crash and self._rng.random() < conditions.crash_rate:
+        if self._strikes(node, conditions.crash_rate):
             self._die_during(node, output)
             return
         self._persist_and_store(node, output)
         self._leave(node, output, len(output.send))
+
+    def _strikes(self, node: Node, rate: float) -> bool:
+        return rate > 0 and node.honest and not self.calm and self._rng.random() < rate
 
     def _persist_and_store(self, node: Node, output: Output) -> None:
         if output.persist is not None:
@@ -399,7 +400,7 @@ class Cluster:
         node.behaviour = self._behaviour(member, node.disk.recovered())
         if self._transcript is not None:
             self._transcript.text(self.now, member, "starts again")
-        self.checker.restarted(self.now)
+        self.checker.disturbed()
         self._handle(node, Tick())
         for peer in self.nodes:
             if peer is not node and not self._cut(member, peer.id):

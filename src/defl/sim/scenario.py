@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from hashlib import sha256
+from typing import Any
 
 from defl.committee import Federation, Member, Rules, Timing
 from defl.crypto import Ed25519Scheme, Ed25519Signer, Scheme, Signer
@@ -35,7 +36,7 @@ def federation_of(
     values: int = 64,
     chunk_bytes: int = 4096,
     timing: Timing = TIMING,
-    **facts: object,
+    **facts: Any,
 ) -> tuple[Federation, tuple[Manifest, bytes]]:
     schema = task.schema_of(values)
     payload = encode(task.initial_row(values), schema, FP32)
@@ -50,7 +51,7 @@ def federation_of(
         rules=rules,
         chunk_bytes=chunk_bytes,
         timing=timing,
-        **facts,  # type: ignore[arg-type] - facts are checked by Federation itself
+        **facts,
     )
     return federation, (initial, payload)
 
@@ -65,10 +66,10 @@ def cluster_of(
     byzantine: Mapping[NodeId, Wrap] | None = None,
     real_signatures: bool = False,
     transcript: Transcript | None = None,
-    **facts: object,
+    **facts: Any,
 ) -> Cluster:
     signers, scheme = signers_of(nodes, seed=seed, real=real_signatures)
-    federation, initial = federation_of(signers, rounds=rounds, rules=rules, **facts)  # type: ignore[arg-type] - as above
+    federation, initial = federation_of(signers, rounds=rounds, rules=rules, **facts)
     return Cluster(
         federation,
         signers,

@@ -27,4 +27,5 @@ def train(seed: int, node: NodeId, round_: Round, base: Row) -> Row:
     """Half of the way to this node's point, with the noise of a stochastic step."""
     rng = np.random.default_rng([seed, 2, node, round_])
     noise = rng.standard_normal(base.size).astype(np.float32) * np.float32(0.01)
-    return base + (target_of(seed, node, base.size) - base) * np.float32(0.5) + noise
+    step = (target_of(seed, node, base.size) - base) * np.float32(0.5)
+    return np.asarray(base + step + noise, dtype=np.float32)
