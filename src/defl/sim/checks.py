@@ -115,7 +115,7 @@ class Checker:
             height, block_id = item.block.height, item.block.id
             first = self._log.setdefault(height, block_id)
             if first != block_id:
-                what = f"height {height}: node {node} has {block_id.hex()[:8]}, another {first.hex()[:8]}"
+                what = f"node {node} has another block than the first at height {height}"
                 self.violate(NO_CONFLICTING_COMMITS, what)
             mine = self._heights[node]
             if mine.setdefault(height, block_id) != block_id:
