@@ -6,6 +6,7 @@ decision with the code that it judges; certificates are counted again here.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from defl.committee import Federation
 from defl.crypto import Scheme
@@ -64,6 +65,17 @@ CHECKS = (
 )
 
 
+# The checker's own memory is bounded, so that a long run shows whether the nodes' memory is.
+REMEMBERED = 2048
+
+K = TypeVar("K")
+
+
+def _forget_oldest(remembered: dict[K, Any]) -> None:
+    while len(remembered) > REMEMBERED:
+        del remembered[next(iter(remembered))]
+
+
 def views_to_close_max(members: int) -> int:
     """In a calm network: each round's n UPDs may come one by one, each wants a chain of four
     certified blocks, every (n/f)-th leader may be a liar that breaks the chain, and the AGG timer
@@ -83,8 +95,8 @@ class Checker:
         self._failed: set[str] = set()
         self._log: dict[int, Digest] = {}  # height -> block, by whoever committed first
         self._heights: dict[NodeId, dict[int, Digest]] = defaultdict(dict)
-        self._signed: dict[tuple[object, ...], object] = {}
-        self._certificates: set[QC | TC | Upd] = set()
+        self._signed: dict[tuple[NodeId, str], dict[tuple[int, ...], object]] = defaultdict(dict)
+        self._certificates: dict[QC | TC | Upd, None] = {}
         self._models: dict[Round, Digest] = {}
         self._updates: dict[tuple[Round, NodeId], Digest] = {}
         self._submitted: set[Transaction] = set()
@@ -123,20 +135,21 @@ class Checker:
             below = self._log.get(height - 1)
             if below is not None and first == block_id and below != item.block.parent:
                 self.violate(SAME_LOG, f"height {height} is not linked to height {height - 1}")
-            mine.pop(height - 512, None)
+            mine.pop(height - REMEMBERED, None)
+            self._log.pop(height - REMEMBERED, None)
 
     def sent(self, node: NodeId, message: Message) -> None:
         """An honest node lets this leave."""
         match message:
             case Vote():
-                self._once(node, ("vote", message.epoch, message.view), message.block)
+                self._once(node, "vote", (message.epoch, message.view), message.block)
             case Timeout():
-                key = ("timeout", message.epoch, message.view)
-                self._once(node, key, message.high_qc.view)
+                key = (message.epoch, message.view)
+                self._once(node, "timeout", key, message.high_qc.view)
                 self._certificate(message.high_qc)
                 self._certificate(message.tc)
             case Proposal(block=block):
-                self._once(node, ("proposal", block.header.epoch, block.view), block.id)
+                self._once(node, "proposal", (block.header.epoch, block.view), block.id)
                 self._block(block)
             case Certificates(qc=qc, tc=tc):
                 self._certificate(qc)
@@ -148,11 +161,11 @@ class Checker:
                 self._certificate(proof.qc)
                 self._certificate(qc)
             case Offer(author=author) if author == node:
-                self._once(node, ("offer", message.round), message.manifest.digest)
+                self._once(node, "offer", (message.round,), message.manifest.digest)
             case StoreAck():
-                self._once(node, ("ack", message.round, message.author), message.digest)
+                self._once(node, "ack", (message.round, message.author), message.digest)
             case Attestation(author=author) if author == node:
-                self._once(node, ("attestation", message.round), message.digest)
+                self._once(node, "attestation", (message.round,), message.digest)
             case Gossip(transactions=transactions):
                 for tx in transactions:
                     if tx.author == node:
@@ -160,9 +173,14 @@ class Checker:
             case _:
                 pass
 
-    def _once(self, node: NodeId, key: tuple[object, ...], value: object) -> None:
-        if self._signed.setdefault((node, *key), value) != value:
-            self.violate(NOTHING_SIGNED_TWICE, f"node {node} contradicts its own {key}")
+    def _once(self, node: NodeId, kind: str, key: tuple[int, ...], value: object) -> None:
+        """`key` rises as time goes on; what is older than all that is remembered is too old."""
+        said = self._signed[node, kind]
+        if key not in said and len(said) == REMEMBERED and key < min(said):
+            self.violate(NOTHING_SIGNED_TWICE, f"node {node} signs the long past {kind} {key}")
+        elif said.setdefault(key, value) != value:
+            self.violate(NOTHING_SIGNED_TWICE, f"node {node} contradicts its own {kind} {key}")
+        _forget_oldest(said)
 
     def notice(self, node: NodeId, notice: Notice, now: float, participant: Participant) -> None:
         if not self._honest(node):
@@ -190,6 +208,9 @@ class Checker:
         if since >= 0:
             self.views_per_round_max = max(self.views_per_round_max, view - since)
         self._progress = (round_, view)
+        self._submitted = {tx for tx in self._submitted if tx.round > round_}
+        _forget_oldest(self._updates)
+        _forget_oldest(self._models)
 
     def _updates_of(self, state: State) -> None:
         for closed in state.closed:
@@ -219,7 +240,8 @@ class Checker:
     def _certificate(self, certificate: QC | TC | Upd | None) -> None:
         if certificate is None or certificate in self._certificates:
             return
-        self._certificates.add(certificate)
+        self._certificates[certificate] = None
+        _forget_oldest(self._certificates)
         chain, epoch = self._federation.chain, self._federation.epoch
         match certificate:
             case QC(view=0):
