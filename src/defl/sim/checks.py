@@ -176,7 +176,7 @@ class Checker:
     def _once(self, node: NodeId, kind: str, key: tuple[int, ...], value: object) -> None:
         """`key` rises as time goes on; what is older than all that is remembered is too old."""
         said = self._signed[node, kind]
-        if key not in said and len(said) == REMEMBERED and key < min(said):
+        if key not in said and len(said) == REMEMBERED and key < next(iter(said)):
             self.violate(NOTHING_SIGNED_TWICE, f"node {node} signs the long past {kind} {key}")
         elif said.setdefault(key, value) != value:
             self.violate(NOTHING_SIGNED_TWICE, f"node {node} contradicts its own {kind} {key}")
