@@ -114,6 +114,7 @@ class Cluster:
         self.checker = Checker(federation, scheme, honest=self._is_honest)
         self._initial = initial
         self.nodes = [self._new_node(member, scheme) for member in federation.committee.members]
+        self._rounds_closed = 0
         self._plan()
 
     def _is_honest(self, member: NodeId) -> bool:
@@ -157,7 +158,10 @@ class Cluster:
     @property
     def rounds_closed(self) -> int:
         """By every honest node."""
-        return min(node.behaviour.participant.state.round for node in self.honest)
+        return self._rounds_closed
+
+    def _count_rounds(self) -> None:
+        self._rounds_closed = min(n.behaviour.participant.state.round for n in self.honest)
 
     @property
     def calm(self) -> bool:
@@ -223,6 +227,8 @@ class Cluster:
         """What may follow once the persists and stores are done."""
         for item in output.send[:sends]:
             self._send(node, item)
+        if output.committed or (output.persist and output.persist.snapshot):
+            self._count_rounds()
         self.checker.committed(node.id, output.committed)
         for work in output.work:
             self._start_work(node, work)
@@ -401,6 +407,7 @@ class Cluster:
         if self._transcript is not None:
             self._transcript.text(self.now, member, "starts again")
         self.checker.disturbed()
+        self._count_rounds()
         self._handle(node, Tick())
         for peer in self.nodes:
             if peer is not node and not self._cut(member, peer.id):

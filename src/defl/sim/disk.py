@@ -4,7 +4,10 @@ Persists are atomic and synced. Blobs are written but not synced, except the nod
 a power cut loses the others.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from msgspec.msgpack import encode
 
 from defl.ids import Digest, NodeId, Round
 from defl.messages import Block, Manifest, Offer, Snapshot, StoreAck
@@ -89,4 +92,11 @@ class Disk:
 
     @property
     def stored_bytes(self) -> int:
-        return sum(len(data) for blob in self.blobs.values() for data in blob.chunks.values())
+        """Blobs, blocks, snapshot and records, as they would be written."""
+        blobs = sum(len(data) for blob in self.blobs.values() for data in blob.chunks.values())
+        records = (self.record, self.snapshot, self.blocks, self.acks, self.offers, self.models)
+        return blobs + sum(len(encode(list(_values(record)))) for record in records)
+
+
+def _values(record: object) -> Iterable[object]:
+    return record.values() if isinstance(record, dict) else (record,)

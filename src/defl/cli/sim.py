@@ -1,0 +1,238 @@
+"""`defl sim`: one simulated federation, or random ones until time is up."""
+
+import json
+import resource
+import sys
+from pathlib import Path
+from time import monotonic
+
+import click
+
+from defl.committee import Rules
+from defl.errors import UserError
+from defl.ids import NodeId
+from defl.sim.conditions import Conditions, parse_partition
+from defl.sim.run import Options, Report, simulate
+from defl.sim.soak import Soaked, scenario, soak
+from defl.sim.transcript import Transcript
+
+EXAMPLES = """
+Examples:
+
+\b
+  defl sim                                        4 nodes, 5 rounds, nobody lies
+  defl sim --nodes 7 --byzantine equivocator:2    two leaders that propose twice
+  defl sim --loss 0.1 --crash-rate 0.01           a bad network and dying nodes
+  defl sim --partition '0,1|2,3@2-20'             two halves from second 2 to 20
+  defl sim --soak 600                             random scenarios for ten minutes
+  defl sim --scenario 1234                        one of them again, by its seed
+"""
+
+
+def _kind_and_count(text: str) -> tuple[str, int]:
+    kind, colon, count = text.partition(":")
+    if colon and not count.isdigit():
+        raise UserError(f"--byzantine takes KIND or KIND:COUNT, for example silent:2, not {text!r}")
+    return kind, int(count) if colon else 1
+
+
+def memory_bytes() -> int | None:
+    """What this process holds now; None where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return None
+    return pages * resource.getpagesize()
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--nodes", default=4, show_default=True, help="Members, 4 to 100.")
+@click.option("--rounds", default=5, show_default=True, help="Rounds of learning to close.")
+@click.option("--seed", default=1, show_default=True, help="All chance comes from it.")
+@click.option(
+    "--rules",
+    type=click.Choice([rules.value for rules in Rules]),
+    default=Rules.HOTSTUFF.value,
+    show_default=True,
+    help="Three-chain HotStuff or two-chain Jolteon.",
+)
+@click.option(
+    "--byzantine", multiple=True, metavar="KIND[:COUNT]", help="Liars; may be given several times."
+)
+@click.option("--loss", default=0.0, help="Share of messages that are lost.")
+@click.option("--duplication", default=0.0, help="Share of messages that arrive twice.")
+@click.option("--crash-rate", default=0.0, help="Chance that a node dies at an event.")
+@click.option("--disk-full-rate", default=0.0, help="Chance that a disk fills up at an event.")
+@click.option("--crash-all", multiple=True, type=float, metavar="SECOND", help="All die at once.")
+@click.option("--partition", multiple=True, metavar="A,B|C,D@START-END", help="Groups cut apart.")
+@click.option("--slow", multiple=True, type=int, metavar="NODE", help="Ten times slower.")
+@click.option("--clock-skew", default=0.0, help="Clocks differ by up to this share.")
+@click.option("--latency", default=0.02, show_default=True, help="Least delay in seconds.")
+@click.option("--jitter", default=0.02, show_default=True, help="Mean delay added to it.")
+@click.option("--bandwidth", default=10e6, show_default=True, help="Bytes per second and link.")
+@click.option("--tau", default=2, show_default=True, help="Rounds whose weights are kept.")
+@click.option("--real-signatures", is_flag=True, help="Ed25519 instead of free ones (slower).")
+@click.option("--soak", "soak_s", type=float, metavar="SECONDS", help="Random scenarios instead.")
+@click.option("--scenario", "soak_seed", type=int, metavar="SEED", help="One scenario of a soak.")
+@click.option("--transcript", type=click.Path(dir_okay=False), help="Write the conversation here.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def sim(
+    nodes: int,
+    rounds: int,
+    seed: int,
+    rules: str,
+    byzantine: tuple[str, ...],
+    loss: float,
+    duplication: float,
+    crash_rate: float,
+    disk_full_rate: float,
+    crash_all: tuple[float, ...],
+    partition: tuple[str, ...],
+    slow: tuple[int, ...],
+    clock_skew: float,
+    latency: float,
+    jitter: float,
+    bandwidth: float,
+    tau: int,
+    real_signatures: bool,
+    soak_s: float | None,
+    soak_seed: int | None,
+    transcript: str | None,
+    as_json: bool,
+) -> None:
+    """Run a whole federation on a virtual clock, with faults and liars, and check it.
+
+    The nodes are the real ones: only wire, disk, clock and training are simulated. Faults strike
+    until half of the rounds have closed; then the network is calm. Exit status 0 means that every
+    check holds; the same seed prints the same bytes (wall time and memory apart).
+    """
+    if soak_s is not None:
+        _soak(soak_s, seed, as_json=as_json)
+        return
+    if soak_seed is not None:
+        options = scenario(soak_seed)
+    else:
+        options = Options(
+            nodes=nodes,
+            rounds=rounds,
+            seed=seed,
+            rules=Rules(rules),
+            byzantine=tuple(_kind_and_count(text) for text in byzantine),
+            tau=tau,
+            real_signatures=real_signatures,
+            conditions=Conditions(
+                latency_s=latency,
+                jitter_s=jitter,
+                bandwidth_bytes_s=bandwidth,
+                loss=loss,
+                duplication=duplication,
+                crash_rate=crash_rate,
+                disk_full_rate=disk_full_rate,
+                all_crash_at_s=crash_all,
+                clock_skew=clock_skew,
+                slow=frozenset(NodeId(node) for node in slow),
+                partitions=tuple(parse_partition(text, nodes) for text in partition),
+            ),
+        )
+    report = _run(options, transcript)
+    click.echo(json.dumps(report.as_json(), indent=1) if as_json else _text(report))
+    sys.exit(0 if report.ok else 1)
+
+
+def _run(options: Options, transcript: str | None) -> Report:
+    progress = _Progress()
+    if transcript is None:
+        return simulate(options, memory=memory_bytes, progress=progress.rounds)
+    try:
+        with Path(transcript).open("w", encoding="utf-8") as file:
+            written = Transcript(file.write)
+            return simulate(
+                options, transcript=written, memory=memory_bytes, progress=progress.rounds
+            )
+    except OSError as error:
+        raise UserError(f"the transcript cannot be written: {error}") from error
+
+
+class _Progress:
+    """A line on a terminal's error stream, once a second at most; silent elsewhere."""
+
+    def __init__(self) -> None:
+        self._shown_at = monotonic()
+
+    def _show(self, text: str) -> None:
+        if sys.stderr.isatty() and monotonic() - self._shown_at > 1:
+            self._shown_at = monotonic()
+            click.echo(f"\r{text}", err=True, nl=False)
+
+    def rounds(self, closed: int, rounds: int) -> None:
+        self._show(f"{closed} of {rounds} rounds closed ")
+
+    def scenarios(self, done: int, failed: int) -> None:
+        self._show(f"{done} scenarios, {failed} failed ")
+
+
+def _text(report: Report) -> str:
+    options = report.options
+    liars = ", ".join(f"{count} {kind}" for kind, count in options.byzantine) or "nobody lies"
+    seconds = report.virtual_s / max(1, report.rounds_closed)
+    lines = [
+        f"{options.nodes} nodes, {options.rules.value}, seed {options.seed}; {liars}",
+        (
+            f"rounds closed   {report.rounds_closed} of {options.rounds}"
+            f"   ({seconds:.2f} virtual seconds each)"
+        ),
+        (
+            f"views           {report.views}   blocks committed {report.blocks_committed}"
+            f"   crashes {report.crashes}"
+        ),
+        f"events          {report.events}",
+        "",
+        f"{'message':<16}{'count':>10}{'bytes':>14}",
+    ]
+    lines += [
+        f"{kind:<16}{count:>10}{report.bytes[kind]:>14}" for kind, count in report.messages.items()
+    ]
+    lines += ["", f"{'at round':<16}{'stored bytes':>14}{'memory bytes':>16}"]
+    lines += [
+        f"{stock.round:<16}{stock.disk_bytes:>14}{stock.memory_bytes or 0:>16}"
+        for stock in report.stock
+    ]
+    for title, found in (("evidence", report.evidence), ("refused", report.refused)):
+        if found:
+            lines += ["", *(f"{title:<10}{what}: {count}" for what, count in found.items())]
+    lines += ["", *(f"{'ok ' if holds else 'NO '} {name}" for name, holds in report.checks.items())]
+    lines += [f"    {violation}" for violation in report.violations]
+    lines += ["", f"wall time {report.wall_s:.2f} s, {report.events / report.wall_s:.0f} events/s"]
+    return "\n".join(lines)
+
+
+def _soak(seconds: float, seed: int, *, as_json: bool) -> None:
+    if seconds <= 0:
+        raise UserError(f"--soak takes the seconds to run, more than 0, not {seconds:g}")
+    result = soak(seconds, seed, _Progress().scenarios)
+    click.echo(json.dumps(_soak_json(result), indent=1) if as_json else _soak_text(result))
+    sys.exit(1 if result.failures else 0)
+
+
+def _soak_json(result: Soaked) -> dict[str, object]:
+    return {
+        "scenarios": result.scenarios,
+        "events": result.events,
+        "by_kind": result.by_kind,
+        "violations": [
+            violation for _, report in result.failures for violation in report.violations
+        ],
+        "reproduce": [_again(seed) for seed, _ in result.failures],
+    }
+
+
+def _again(seed: int) -> str:
+    return f"defl sim --scenario {seed}"
+
+
+def _soak_text(result: Soaked) -> str:
+    lines = [f"{result.scenarios} scenarios, {result.events} events, {len(result.failures)} failed"]
+    lines += [f"  {kind}: {count}" for kind, count in result.by_kind.items()]
+    for seed, report in result.failures:
+        lines += [f"FAILED  {_again(seed)}", *(f"    {v}" for v in report.violations[:5])]
+    return "\n".join(lines)

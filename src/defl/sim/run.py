@@ -1,0 +1,211 @@
+"""One simulated federation from its options to its report.
+
+The report holds what was measured and the checks' verdicts; everything in it but the wall time
+and the memory follows from the seed.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from defl.committee import Rules
+from defl.errors import UserError
+from defl.ids import NodeId
+from defl.messages import MEMBERS_MAX
+from defl.sim.byzantine import KINDS
+from defl.sim.checks import views_to_close_max
+from defl.sim.cluster import Cluster
+from defl.sim.conditions import Conditions
+from defl.sim.scenario import cluster_of
+from defl.sim.transcript import Transcript
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    nodes: int = 4
+    rounds: int = 5
+    seed: int = 1
+    rules: Rules = Rules.HOTSTUFF
+    byzantine: tuple[tuple[str, int], ...] = ()  # kind, how many
+    tau: int = 2
+    conditions: Conditions = field(default_factory=Conditions)
+    real_signatures: bool = False
+    values: int = 64
+    chunk_bytes: int = 4096
+
+    def __post_init__(self) -> None:
+        if not 4 <= self.nodes <= MEMBERS_MAX:
+            raise UserError(f"a federation has 4 to {MEMBERS_MAX} nodes, not {self.nodes}")
+        if self.rounds < 1:
+            raise UserError(f"at least one round must be asked for, not {self.rounds}")
+        for kind, count in self.byzantine:
+            if kind not in KINDS:
+                raise UserError(
+                    f"no Byzantine kind is named {kind!r}; there are: {', '.join(KINDS)}"
+                )
+            if count < 1:
+                raise UserError(f"{kind}:{count} asks for no node at all; the count is 1 or more")
+        faults = (self.nodes - 1) // 3
+        liars = sum(count for _, count in self.byzantine)
+        if liars > faults:
+            raise UserError(
+                f"{self.nodes} nodes tolerate {faults} Byzantine ones, not {liars}; "
+                f"take at least {3 * liars + 1} nodes"
+            )
+
+
+@dataclass(slots=True)
+class Stock:
+    """What nodes keep at some moment: flat over any number of rounds."""
+
+    round: int
+    disk_bytes: int  # blobs, blocks and snapshots of all honest nodes
+    memory_bytes: int | None  # of this process; None where the system does not tell
+
+
+@dataclass(slots=True)
+class Report:
+    options: Options
+    rounds_closed: int
+    views: int
+    blocks_committed: int
+    virtual_s: float
+    events: int
+    messages: dict[str, int]
+    bytes: dict[str, int]
+    refused: dict[str, int]
+    evidence: dict[str, int]
+    crashes: int
+    views_per_round_max: int
+    largest: dict[str, int]
+    stock: list[Stock]
+    checks: dict[str, bool]
+    violations: list[str]
+    wall_s: float
+
+    @property
+    def ok(self) -> bool:
+        return all(self.checks.values())
+
+    def as_json(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "nodes": options.nodes,
+            "rules": options.rules.value,
+            "seed": options.seed,
+            "byzantine": dict(options.byzantine),
+            "rounds": options.rounds,
+            "rounds_closed": self.rounds_closed,
+            "views": self.views,
+            "blocks_committed": self.blocks_committed,
+            "virtual_s": round(self.virtual_s, 3),
+            "virtual_s_per_round": round(self.virtual_s / max(1, self.rounds_closed), 3),
+            "views_per_round_max": self.views_per_round_max,
+            "views_per_round_bound": views_to_close_max(options.nodes),
+            "events": self.events,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "refused": self.refused,
+            "evidence": self.evidence,
+            "crashes": self.crashes,
+            "largest_buffers": self.largest,
+            "stock": [
+                {"round": s.round, "disk_bytes": s.disk_bytes, "memory_bytes": s.memory_bytes}
+                for s in self.stock
+            ],
+            "checks": self.checks,
+            "violations": self.violations,
+            "wall_s": round(self.wall_s, 3),
+        }
+
+
+def simulate(
+    options: Options,
+    *,
+    transcript: Transcript | None = None,
+    memory: Callable[[], int | None] = lambda: None,
+    progress: Callable[[int, int], None] = lambda _closed, _rounds: None,
+) -> Report:
+    started = perf_counter()
+    cluster = cluster_of(
+        options.nodes,
+        rounds=options.rounds,
+        seed=options.seed,
+        rules=options.rules,
+        tau=options.tau,
+        conditions=options.conditions,
+        byzantine={member: KINDS[kind] for member, kind in placed(options).items()},
+        real_signatures=options.real_signatures,
+        transcript=transcript,
+        values=options.values,
+        chunk_bytes=options.chunk_bytes,
+    )
+    stock: list[Stock] = []
+    due = _stock_rounds(options.rounds)
+
+    def watch() -> bool:
+        closed = cluster.rounds_closed
+        if due and closed >= due[0]:
+            del due[0]
+            stock.append(Stock(closed, _disk_bytes(cluster), memory()))
+        progress(closed, options.rounds)
+        return False
+
+    cluster.run(until=watch)
+    cluster.checker.conclude(
+        [(node.behaviour.participant, node.disk) for node in cluster.honest],
+        rounds_due=True,
+        calm_views=not _disturbed(options.conditions),
+    )
+    return _report(options, cluster, stock, perf_counter() - started)
+
+
+def placed(options: Options) -> dict[NodeId, str]:
+    """Which member is which liar: spread evenly, so that liars lead at different times."""
+    kinds = [kind for kind, count in options.byzantine for _ in range(count)]
+    step = options.nodes / max(1, len(kinds))
+    return {NodeId(int(i * step) + 1): kind for i, kind in enumerate(kinds)}
+
+
+def _disturbed(conditions: Conditions) -> bool:
+    """Views per round are judged where nothing but liars stands in the way."""
+    random_faults = conditions.loss or conditions.crash_rate or conditions.disk_full_rate
+    return bool(random_faults or conditions.partitions or conditions.all_crash_at_s)
+
+
+def _stock_rounds(rounds: int) -> list[int]:
+    """A tenth of the way, half of it, and the end."""
+    return sorted({max(1, rounds // 10), max(1, rounds // 2), rounds})
+
+
+def _disk_bytes(cluster: Cluster) -> int:
+    return sum(node.disk.stored_bytes for node in cluster.honest)
+
+
+def _report(options: Options, cluster: Cluster, stock: list[Stock], wall_s: float) -> Report:
+    participants = [node.behaviour.participant for node in cluster.honest]
+    evidence: Counter[str] = Counter()
+    for participant in participants:
+        for found in participant.evidence:
+            evidence[f"member {found.first.author}: two {type(found.first).__name__}s"] += 1
+    return Report(
+        options=options,
+        rounds_closed=cluster.rounds_closed,
+        views=max(participant.replica.view for participant in participants),
+        blocks_committed=max(participant.replica.head.height for participant in participants),
+        virtual_s=max(cluster.checker.closed_at.values(), default=cluster.now),
+        events=cluster.events,
+        messages=dict(sorted(cluster.messages.items())),
+        bytes=dict(sorted(cluster.bytes.items())),
+        refused=dict(sorted(cluster.faults_refused.items())),
+        evidence=dict(sorted(evidence.items())),
+        crashes=cluster.crashes,
+        views_per_round_max=cluster.checker.views_per_round_max,
+        largest=dict(sorted(cluster.checker.largest.items())),
+        stock=stock,
+        checks=cluster.checker.verdicts,
+        violations=list(cluster.checker.violations),
+        wall_s=wall_s,
+    )
