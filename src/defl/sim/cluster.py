@@ -114,6 +114,8 @@ class Cluster:
         self.checker = Checker(federation, scheme, honest=self._is_honest)
         self._initial = initial
         self.nodes = [self._new_node(member, scheme) for member in federation.committee.members]
+        # A scenario's own network fault: True loses the message from one node to another.
+        self.censor: Callable[[NodeId, NodeId, Message], bool] | None = None
         self._rounds_closed = 0
         self._plan()
 
@@ -285,6 +287,12 @@ class Cluster:
                 disk.store_blob(manifest, payload, federation.chunk_bytes, synced=True)
                 return Trained(work.round, manifest)
 
+    def conclude(self) -> list[str]:
+        """Judge the whole run; returns the violations."""
+        honest = [(node.behaviour.participant, node.disk) for node in self.honest]
+        self.checker.conclude(honest, rounds_due=True, calm_views=not self.conditions.disturbing)
+        return self.checker.violations
+
     # --- The network -----------------------------------------------------------------------
 
     def _send(self, node: Node, item: Envelope | ServeChunk) -> None:
@@ -305,7 +313,8 @@ class Cluster:
                 self.bytes[kind] += len(frame)
                 if self._transcript is not None:
                     self._transcript.message(self.now, node.id, target, message)
-                self._transmit(node.id, target, frame, heavy=isinstance(message, Chunk))
+                if self.censor is None or not self.censor(node.id, target, message):
+                    self._transmit(node.id, target, frame, heavy=isinstance(message, Chunk))
 
     def _transmit(self, source: NodeId, target: NodeId, frame: bytes, *, heavy: bool) -> None:
         conditions, rng = self.conditions, self._rng
@@ -375,7 +384,10 @@ class Cluster:
                 self._send(node, item)
         self.crash(node.id)
 
-    def crash(self, member: NodeId, *, downtime_s: float | None = None) -> None:
+    def crash(
+        self, member: NodeId, *, downtime_s: float | None = None, power: bool | None = None
+    ) -> None:
+        """Kill a node's process; with `power` also lose what was not synced (None: by chance)."""
         node = self.nodes[member]
         if not node.alive:
             return
@@ -385,7 +397,8 @@ class Cluster:
         node.tick_at = None
         node.waiting.clear()
         node.disk.full = False
-        power = self._rng.random() < self.conditions.power_loss_share
+        if power is None:
+            power = self._rng.random() < self.conditions.power_loss_share
         if power:
             node.disk.lose_power()
         if self._transcript is not None:

@@ -48,6 +48,12 @@ class Conditions:
         if not 0 <= self.clock_skew < 0.5:
             raise UserError(f"clock_skew is a share between 0 and 0.5, not {self.clock_skew}")
 
+    @property
+    def disturbing(self) -> bool:
+        """Does anything but liars stand in the way of progress?"""
+        by_chance = self.loss or self.crash_rate or self.disk_full_rate
+        return bool(by_chance or self.partitions or self.all_crash_at_s)
+
 
 SLOWNESS = 10.0
 

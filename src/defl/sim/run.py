@@ -154,11 +154,7 @@ def simulate(
         return False
 
     cluster.run(until=watch)
-    cluster.checker.conclude(
-        [(node.behaviour.participant, node.disk) for node in cluster.honest],
-        rounds_due=True,
-        calm_views=not _disturbed(options.conditions),
-    )
+    cluster.conclude()
     return _report(options, cluster, stock, perf_counter() - started)
 
 
@@ -167,12 +163,6 @@ def placed(options: Options) -> dict[NodeId, str]:
     kinds = [kind for kind, count in options.byzantine for _ in range(count)]
     step = options.nodes / max(1, len(kinds))
     return {NodeId(int(i * step) + 1): kind for i, kind in enumerate(kinds)}
-
-
-def _disturbed(conditions: Conditions) -> bool:
-    """Views per round are judged where nothing but liars stands in the way."""
-    random_faults = conditions.loss or conditions.crash_rate or conditions.disk_full_rate
-    return bool(random_faults or conditions.partitions or conditions.all_crash_at_s)
 
 
 def _stock_rounds(rounds: int) -> list[int]:
