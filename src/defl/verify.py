@@ -30,7 +30,6 @@ from defl.messages import (
     Vote,
     ack_statement,
     attestation_statement,
-    bitmap_of,
     genesis_qc,
     members_in,
     timeout_statement,
@@ -191,9 +190,8 @@ class Verifier:
 
     def _quorum(self, bitmap: bytes, signatures: int, what: str) -> tuple[NodeId, ...]:
         members = members_in(bitmap)
-        if bitmap != bitmap_of(members, self._committee.size) or (
-            members and members[-1] >= self._committee.size
-        ):
+        length = (self._committee.size + 7) // 8
+        if len(bitmap) != length or (members and members[-1] >= self._committee.size):
             raise BadCertificate(f"{what} names members that do not exist")
         if len(members) != signatures:
             raise BadCertificate(f"{what} of {len(members)} members with {signatures} signatures")

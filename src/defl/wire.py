@@ -8,7 +8,8 @@ is a `Malformed` peer fault. Objects of the language are never built from a peer
 import msgspec
 
 from defl.errors import Malformed
-from defl.messages import Message
+from defl.ids import DIGEST_BYTES
+from defl.messages import CHUNKS_MAX, Message
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -19,12 +20,14 @@ FRAME_BYTES_BASE = 64 * 2**10
 # QC, a TC and a state.
 BYTES_PER_MEMBER = 2048
 BYTES_PER_SIGNATURE = 72
+# A manifest names every chunk by its digest, with two bytes in front of each.
+MANIFEST_BYTES_MAX = CHUNKS_MAX * (DIGEST_BYTES + 2)
 
 
 def frame_bytes_max(members: int, chunk_bytes: int) -> int:
     """The longest frame that a federation's messages need; a longer one is refused unread."""
     control = members * (BYTES_PER_MEMBER + members * BYTES_PER_SIGNATURE)
-    return FRAME_BYTES_BASE + max(control, chunk_bytes)
+    return FRAME_BYTES_BASE + max(control, chunk_bytes, MANIFEST_BYTES_MAX)
 
 
 def encode(message: Message) -> bytes:

@@ -1,0 +1,273 @@
+"""Small federations and correctly signed messages, for tests only.
+
+`Small` knows the private keys of all its members, so it can make whatever any of them, honest or
+not, could say. `tampered` changes fields of a frozen message and keeps the signature.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from defl.consensus.replica import genesis_of
+from defl.crypto import Tag, statement
+from defl.ids import Digest, Height, NodeId, Round, View, digest_of
+from defl.ingress import Ingress
+from defl.ledger import Ledger
+from defl.messages import (
+    QC,
+    TC,
+    Agg,
+    Attestation,
+    Block,
+    BlockRequest,
+    Blocks,
+    Certificates,
+    Chunk,
+    ChunkRequest,
+    Evidence,
+    Gossip,
+    Header,
+    Manifest,
+    ManifestAnswer,
+    ManifestRequest,
+    Message,
+    NotHeld,
+    Offer,
+    Proposal,
+    Snapshot,
+    Status,
+    StoreAck,
+    Timeout,
+    Transaction,
+    Upd,
+    Vote,
+    ack_statement,
+    attestation_statement,
+    bitmap_of,
+    genesis_qc,
+    timeout_statement,
+    transactions_root,
+    vote_statement,
+)
+from defl.output import Durable
+from defl.participant import first_durable
+from defl.pool.weights import encode, manifest_of
+from defl.sim.scenario import federation_of, signers_of
+from defl.verify import Verifier
+
+UNSIGNED = bytes(64)
+
+T = TypeVar("T", bound=Struct)
+
+
+def tampered(message: T, **fields: Any) -> T:
+    return replace(message, **fields)
+
+
+def name(text: str) -> Digest:
+    """A digest that stands for something that the test does not need to have."""
+    return digest_of(text.encode())
+
+
+def nodes(*members: int) -> tuple[NodeId, ...]:
+    return tuple(NodeId(member) for member in members)
+
+
+class Small:
+    """A federation whose members' keys are all known."""
+
+    def __init__(
+        self,
+        size: int = 4,
+        *,
+        real: bool = True,
+        seed: int = 1,
+        rounds: int = 3,
+        values: int = 100,
+        chunk_bytes: int = 256,
+        **facts: Any,
+    ) -> None:
+        self.signers, self.scheme = signers_of(size, seed=seed, real=real)
+        self.federation, (self.initial, self.initial_payload) = federation_of(
+            self.signers, rounds=rounds, values=values, chunk_bytes=chunk_bytes, **facts
+        )
+        self.chain, self.epoch = self.federation.chain, self.federation.epoch
+        self.ledger = Ledger(self.federation)
+        self.genesis = genesis_of(self.federation, self.ledger)
+        self.genesis_qc = genesis_qc(self.genesis.id)
+        self.size = size
+        self.quorum = self.federation.committee.quorum
+
+    def verifier(self) -> Verifier:
+        return Verifier(self.federation, self.scheme, self.genesis.id)
+
+    def ingress(self) -> Ingress:
+        return Ingress(self.federation, self.scheme)
+
+    def durable(self) -> Durable:
+        return first_durable(self.federation, self.initial)
+
+    def sign(self, member: int, message: Digest) -> bytes:
+        return self.signers[member].sign(message)
+
+    def first(self, count: int | None = None) -> tuple[NodeId, ...]:
+        """The first members, a quorum unless told otherwise."""
+        return nodes(*range(self.quorum if count is None else count))
+
+    # --- Consensus -------------------------------------------------------------------------
+
+    def vote(self, author: int, view: int, block: Digest) -> Vote:
+        message = vote_statement(self.chain, self.epoch, View(view), block)
+        signature = self.sign(author, message)
+        return Vote(self.epoch, View(view), block, NodeId(author), signature, View(0), View(0))
+
+    def qc(self, view: int, block: Digest, members: Sequence[NodeId] | None = None) -> QC:
+        members = self.first() if members is None else members
+        signatures = tuple(self.vote(member, view, block).signature for member in members)
+        return QC(View(view), block, bitmap_of(members, self.size), signatures)
+
+    def timeout(
+        self, author: int, view: int, high_qc: QC | None = None, tc: TC | None = None
+    ) -> Timeout:
+        high_qc = self.genesis_qc if high_qc is None else high_qc
+        message = timeout_statement(self.chain, self.epoch, View(view), high_qc.view)
+        signature = self.sign(author, message)
+        return Timeout(self.epoch, View(view), high_qc, tc, NodeId(author), signature)
+
+    def tc(self, view: int, qc: QC | None = None, high_views: Sequence[int] | None = None) -> TC:
+        """Of the first q members; `qc` is carried, whatever views they report."""
+        qc = self.genesis_qc if qc is None else qc
+        views = tuple(View(v) for v in (high_views or [qc.view] * self.quorum))
+        signatures = tuple(
+            self.sign(member, timeout_statement(self.chain, self.epoch, View(view), high))
+            for member, high in enumerate(views)
+        )
+        members = self.first(len(views))
+        return TC(View(view), bitmap_of(members, self.size), views, signatures, qc)
+
+    def block(
+        self,
+        transactions: tuple[Transaction, ...] = (),
+        *,
+        view: int = 1,
+        parent: Block | None = None,
+        **fields: Any,
+    ) -> Block:
+        """On `parent` (the genesis block), with a true QC; fields given replace the honest ones."""
+        parent = self.genesis if parent is None else parent
+        qc = self.genesis_qc if parent.height == 0 else self.qc(parent.view, parent.id)
+        honest = Header(
+            epoch=self.epoch,
+            view=View(view),
+            height=Height(parent.height + 1),
+            parent=parent.id,
+            qc=qc,
+            tc=None if qc.view == view - 1 else self.tc(view - 1, qc),
+            transactions_root=transactions_root(transactions),
+            committed=self.genesis.id,
+            state_root=self.genesis.header.state_root,
+            author=NodeId(view % self.size),
+        )
+        return Block(replace(honest, **fields), transactions)
+
+    def proposal(self, block: Block) -> Proposal:
+        header = block.header
+        message = statement(Tag.PROPOSAL, self.chain, header.epoch, header.view, header.id)
+        return Proposal(block, self.sign(header.author, message))
+
+    def snapshot(self) -> Snapshot:
+        """The state after block 1, named by the certified block 2."""
+        first = self.block((self.agg(0, 1),))
+        state, _ = self.ledger.execute(self.ledger.genesis(), first)
+        data = self.ledger.encode(state)
+        proof = self.block(
+            view=2, parent=first, committed=first.id, state_root=self.ledger.root_of(data)
+        )
+        return Snapshot(first.header, data, proof.header, self.qc(2, proof.id))
+
+    # --- Pool and ledger -------------------------------------------------------------------
+
+    def blob(self, seed: int, base: Digest | None = None) -> tuple[Manifest, bytes]:
+        """Some valid update; other seeds give other bytes."""
+        schema = self.federation.schema
+        row = np.random.default_rng(seed).standard_normal(schema.values).astype(np.float32)
+        payload = encode(row, schema, "fp32")
+        base = self.federation.initial if base is None else base
+        return manifest_of(payload, schema, "fp32", self.federation.chunk_bytes, base), payload
+
+    def offer(self, author: int, round_: int, manifest: Manifest) -> Offer:
+        unsigned = Offer(Round(round_), NodeId(author), manifest, UNSIGNED)
+        signature = self.sign(author, unsigned.statement(self.chain, self.epoch))
+        return replace(unsigned, signature=signature)
+
+    def ack(self, acker: int, offer: Offer) -> StoreAck:
+        manifest = offer.manifest
+        about = (offer.round, offer.author, manifest.digest, manifest.base, manifest.size)
+        signature = self.sign(acker, ack_statement(self.chain, self.epoch, *about))
+        return StoreAck(*about, NodeId(acker), signature)
+
+    def upd(
+        self,
+        author: int,
+        round_: int,
+        *,
+        digest: Digest | None = None,
+        base: Digest | None = None,
+        size: int = 400,
+        ackers: Sequence[NodeId] | None = None,
+    ) -> Upd:
+        digest = name(f"update {author} {round_}") if digest is None else digest
+        base = self.federation.initial if base is None else base
+        ackers = self.first() if ackers is None else ackers
+        message = ack_statement(
+            self.chain, self.epoch, Round(round_), NodeId(author), digest, base, size
+        )
+        acks = tuple(self.sign(acker, message) for acker in ackers)
+        bitmap = bitmap_of(ackers, self.size)
+        unsigned = Upd(Round(round_), NodeId(author), digest, size, base, bitmap, acks, UNSIGNED)
+        signature = self.sign(author, unsigned.statement(self.chain, self.epoch))
+        return replace(unsigned, signature=signature)
+
+    def agg(self, author: int, round_: int) -> Agg:
+        unsigned = Agg(Round(round_), NodeId(author), UNSIGNED)
+        signature = self.sign(author, unsigned.statement(self.chain, self.epoch))
+        return replace(unsigned, signature=signature)
+
+    def attestation(self, author: int, round_: int, digest: Digest) -> Attestation:
+        message = attestation_statement(self.chain, self.epoch, Round(round_), digest)
+        return Attestation(Round(round_), digest, NodeId(author), self.sign(author, message))
+
+    # --- One of each -----------------------------------------------------------------------
+
+    def messages(self) -> list[Message]:
+        """One valid message of every kind, all of member 1 where an author is named."""
+        transactions = (self.upd(0, 1), self.agg(2, 1))
+        block = self.block(transactions)
+        child = self.block(view=4, parent=block)
+        manifest, payload = self.blob(1)
+        other, _ = self.blob(2)
+        offer = self.offer(1, 1, manifest)
+        qc = self.qc(1, block.id)
+        return [
+            self.proposal(block),
+            self.vote(1, 1, block.id),
+            self.timeout(1, 3, qc, self.tc(2, qc)),
+            Certificates(qc, self.tc(2)),
+            Status(View(3), View(2)),
+            Gossip(transactions),
+            BlockRequest(block.id, Height(0)),
+            Blocks((child, block)),
+            self.snapshot(),
+            offer,
+            self.ack(1, self.offer(0, 1, manifest)),
+            ManifestRequest(manifest.digest),
+            ManifestAnswer(manifest),
+            ChunkRequest(manifest.digest, 0),
+            Chunk(manifest.digest, 0, payload[:256]),
+            NotHeld(manifest.digest),
+            self.attestation(1, 3, name("model")),
+            Evidence(offer, self.offer(1, 1, other)),
+        ]

@@ -1,0 +1,360 @@
+"""Bytes of messages: what they are, that there is one way to write each, and that rubbish is
+always the peer's fault.
+
+`tests/golden/KIND.hex` holds the bytes of one message of each kind. They are a contract with
+other implementations: when a change of the format is meant, `python tests/test_wire.py` writes
+them anew, and the change belongs in docs/PROTOCOL.md too.
+"""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import Small
+from defl.errors import Malformed, PeerFault
+from defl.ids import Digest, Height, NodeId, Round, View
+from defl.messages import (
+    CHUNKS_MAX,
+    MEMBERS_MAX,
+    NUMBER_MAX,
+    QC,
+    TC,
+    Agg,
+    Attestation,
+    Block,
+    BlockRequest,
+    Blocks,
+    Certificates,
+    Chunk,
+    ChunkRequest,
+    Evidence,
+    Gossip,
+    Header,
+    Manifest,
+    ManifestAnswer,
+    ManifestRequest,
+    Message,
+    NotHeld,
+    Offer,
+    Proposal,
+    SignedHeader,
+    Snapshot,
+    Status,
+    StoreAck,
+    Timeout,
+    Upd,
+    Vote,
+)
+from defl.output import Received, ReceivedChunk
+from defl.wire import decode, encode, frame_bytes_max
+
+GOLDEN = Path(__file__).parent / "golden"
+FRAME_MAX = 10_000
+
+
+def digest(byte: int) -> Digest:
+    return Digest(bytes([byte]) * 32)
+
+
+def signature(byte: int) -> bytes:
+    return bytes([byte]) * 64
+
+
+def samples() -> list[Message]:
+    """One message of each kind, from literals alone: the bytes depend on the format only."""
+    qc = QC(View(5), digest(0xA0), b"\x07", (signature(1), signature(2), signature(3)))
+    signed = (signature(4), signature(5), signature(6))
+    tc = TC(View(7), b"\x0b", (View(5), View(0), View(4)), signed, qc)
+    upd = Upd(Round(2), NodeId(1), digest(0xB0), 400, digest(0xB1), b"\x0e", signed, signature(7))
+    agg = Agg(Round(2), NodeId(3), signature(8))
+    header = Header(
+        epoch=0,
+        view=View(8),
+        height=Height(300),
+        parent=digest(0xA0),
+        qc=qc,
+        tc=tc,
+        transactions_root=digest(0xA1),
+        committed=digest(0xA2),
+        state_root=digest(0xA3),
+        author=NodeId(0),
+    )
+    block = Block(header, (upd, agg))
+    manifest = Manifest(digest(0xB2), "fp32", digest(0xB1), 400, (digest(0xB3), digest(0xB4)))
+    offer = Offer(Round(2), NodeId(1), manifest, signature(9))
+    vote = Vote(0, View(8), digest(0xA4), NodeId(2), signature(10), View(5), View(7))
+    return [
+        Proposal(block, signature(11)),
+        vote,
+        Timeout(0, View(8), qc, tc, NodeId(2), signature(12)),
+        Certificates(qc, None),
+        Status(View(70_000), View(5)),
+        Gossip((upd, agg)),
+        BlockRequest(digest(0xA4), Height(299)),
+        Blocks((block,)),
+        Snapshot(header, b"state", header, qc),
+        offer,
+        StoreAck(Round(2), NodeId(1), digest(0xB0), digest(0xB1), 400, NodeId(3), signature(13)),
+        ManifestRequest(digest(0xB0)),
+        ManifestAnswer(manifest),
+        ChunkRequest(digest(0xB0), 1),
+        Chunk(digest(0xB0), 1, b"some bytes"),
+        NotHeld(digest(0xB0)),
+        Attestation(Round(3), digest(0xB5), NodeId(0), signature(14)),
+        Evidence(SignedHeader(header, signature(15)), SignedHeader(header, signature(16))),
+    ]
+
+
+def kind(message: Message) -> str:
+    return type(message).__name__
+
+
+def golden_file(message: Message) -> Path:
+    return GOLDEN / f"{kind(message)}.hex"
+
+
+def write_golden() -> None:
+    GOLDEN.mkdir(exist_ok=True)
+    for message in samples():
+        text = encode(message).hex()
+        lines = [text[start : start + 64] for start in range(0, len(text), 64)]
+        golden_file(message).write_text("\n".join(lines) + "\n", encoding="ascii")
+
+
+# --- The contract ----------------------------------------------------------------------------
+
+
+def test_every_kind_of_message_has_golden_bytes_and_no_file_is_left_over() -> None:
+    kinds = {kind.__name__ for kind in get_args(Message)}
+
+    assert {kind(message) for message in samples()} == kinds
+    assert {path.stem for path in GOLDEN.glob("*.hex")} == kinds
+
+
+@pytest.mark.parametrize("message", samples(), ids=kind)
+def test_a_message_is_written_as_its_golden_bytes_and_read_from_them(message: Message) -> None:
+    golden = bytes.fromhex(golden_file(message).read_text(encoding="ascii"))
+
+    assert encode(message) == golden
+    assert decode(golden, FRAME_MAX) == message
+
+
+def test_a_vote_in_plain_sight() -> None:
+    """Spelled out once, so that a second implementation can be checked by eye."""
+    vote = Vote(0, View(300), digest(0xAA), NodeId(2), signature(0xBB), View(127), View(128))
+
+    assert encode(vote) == (
+        b"\x98\x0b"  # an array of eight; 11 is a vote
+        b"\x00"  # epoch
+        b"\xcd\x01\x2c"  # view 300: shortest form
+        b"\xc4\x20"  # 32 bytes
+        + b"\xaa" * 32
+        + b"\x02"  # author
+        + b"\xc4\x40"
+        + b"\xbb" * 64
+        + b"\x7f"  # 127 still fits one byte
+        + b"\xcc\x80"
+    )
+
+
+# --- One canonical form ----------------------------------------------------------------------
+
+STATUS = encode(Status(View(3), View(2)))
+
+
+@pytest.mark.parametrize(
+    ("what", "frame"),
+    [
+        ("nothing", b""),
+        ("the same number in two bytes", b"\x93\x0e\xcc\x03\x02"),
+        ("the same number in eight bytes", b"\x93\x0e\x03\xcf" + bytes(7) + b"\x02"),
+        ("the same number with a sign", b"\x93\x0e\xd0\x03\x02"),
+        ("the tag in two bytes", b"\x93\xcc\x0e\x03\x02"),
+        ("the array with a longer head", b"\xdc\x00\x03\x0e\x03\x02"),
+        ("bytes with a longer head", b"\x92\x20\xc5\x00\x20" + bytes([1]) * 32),
+        ("bytes after the end", STATUS + b"\x00"),
+        ("a second message after the end", STATUS + STATUS),
+        ("a field too many", b"\x94\x0e\x03\x02\x01"),
+        ("a nested field too many", b"\x94\x0e\x03\x02\x91\x91\x01"),
+        ("a field too few", b"\x92\x0e\x03"),
+        ("no fields", b"\x91\x0e"),
+        ("no tag", b"\x90"),
+        ("an unknown tag", b"\x93\x7f\x03\x02"),
+        ("the tag of a transaction", b"\x93\x02\x03\x02"),
+        ("a map", msgspec.msgpack.encode({"view": 3, "high_qc_view": 2})),
+        ("a map with the tag as its type", msgspec.msgpack.encode({"type": 14, "view": 3})),
+        ("a text where a number belongs", b"\x93\x0e\xa1\x33\x02"),
+        ("a float where a number belongs", b"\x93\x0e\xcb\x40\x08" + bytes(6) + b"\x02"),
+        ("true where a number belongs", b"\x93\x0e\xc3\x02"),
+        ("nil where a number belongs", b"\x93\x0e\xc0\x02"),
+        ("a number below zero", b"\x93\x0e\xff\x02"),
+        ("a number beyond 63 bits", b"\x93\x0e\xcf" + b"\xff" * 8 + b"\x02"),
+        ("a digest of 31 bytes", b"\x92\x20\xc4\x1f" + bytes(31)),
+        ("a digest of 33 bytes", b"\x92\x20\xc4\x21" + bytes(33)),
+        ("a digest as text", b"\x92\x20\xd9\x20" + b"a" * 32),
+        ("a text that is no UTF-8", b"\x92\x21\x95\xc4\x20" + bytes(32) + b"\xa2\xff\xfe"),
+        ("an extension", b"\x93\x0e\xd4\x05\x00\x02"),
+        ("four thousand million items", b"\xdd\xff\xff\xff\xff"),
+        ("four thousand million entries", b"\xdf\xff\xff\xff\xff"),
+        ("four thousand million bytes", b"\x92\x20\xc6\xff\xff\xff\xff"),
+        ("gossip of four thousand million", b"\x92\x0f\xdd\xff\xff\xff\xff"),
+        ("an unused byte", b"\xc1"),
+        ("a list in a list in a list ...", b"\x91" * 9_000),
+        ("an extra field nested without end", b"\x94\x0e\x03\x02" + b"\x91" * 9_000),
+        ("maps without end", b"\x94\x0e\x03\x02" + b"\x81\x01" * 4_500),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_anything_but_the_one_canonical_form_is_malformed(what: str, frame: bytes) -> None:
+    with pytest.raises(Malformed):
+        decode(frame, FRAME_MAX)
+
+
+def test_the_frames_that_the_malformed_ones_are_made_of_are_good() -> None:
+    assert decode(STATUS, FRAME_MAX) == Status(View(3), View(2))
+    assert STATUS == b"\x93\x0e\x03\x02"
+
+
+def test_a_frame_one_byte_too_long_is_refused_unread() -> None:
+    assert decode(STATUS, len(STATUS)) == Status(View(3), View(2))
+    with pytest.raises(Malformed, match="at most 3"):
+        decode(STATUS, len(STATUS) - 1)
+
+
+def test_a_frame_is_long_enough_for_the_largest_message_of_the_largest_federation() -> None:
+    signatures = (signature(1),) * MEMBERS_MAX
+    signers = b"\xff" * 13
+    views = (View(NUMBER_MAX),) * MEMBERS_MAX
+    qc = QC(View(NUMBER_MAX), digest(1), signers, signatures)
+    tc = TC(View(NUMBER_MAX), signers, views, signatures, qc)
+    upd = Upd(
+        Round(NUMBER_MAX), NodeId(99), digest(1), NUMBER_MAX, digest(1), signers, signatures,
+        signature(1),
+    )  # fmt: skip
+    agg = Agg(Round(NUMBER_MAX), NodeId(99), signature(1))
+    header = Header(
+        NUMBER_MAX, View(NUMBER_MAX), Height(NUMBER_MAX), digest(1), qc, tc, digest(1), digest(1),
+        digest(1), NodeId(99),
+    )  # fmt: skip
+    proposal = Proposal(Block(header, (upd, agg) * MEMBERS_MAX), signature(1))
+
+    assert len(encode(proposal)) <= frame_bytes_max(MEMBERS_MAX, 256)
+
+
+def test_a_frame_is_long_enough_for_a_manifest_of_the_most_chunks_that_are_small() -> None:
+    manifest = Manifest(digest(1), "fp32", digest(2), NUMBER_MAX, (digest(3),) * CHUNKS_MAX)
+    offer = Offer(Round(NUMBER_MAX), NodeId(3), manifest, signature(1))
+
+    assert len(encode(offer)) <= frame_bytes_max(4, 256)
+
+
+def test_a_frame_is_long_enough_for_one_chunk() -> None:
+    chunk = Chunk(digest(1), CHUNKS_MAX - 1, bytes(4 * 2**20))
+
+    assert len(encode(chunk)) <= frame_bytes_max(4, 4 * 2**20)
+
+
+# --- Rubbish ---------------------------------------------------------------------------------
+
+quick = settings(max_examples=300, deadline=None, derandomize=True)
+
+SMALL = Small(real=False)
+VALID = [*map(encode, samples()), *map(encode, SMALL.messages())]
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=70)
+    | st.sampled_from([bytes(32), bytes(64), b"\x00\x02", b"\xff" * 13, bytes(13)])
+)
+structured: st.SearchStrategy[Any] = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=30,
+)
+
+
+@st.composite
+def with_bytes_changed(draw: st.DrawFn) -> bytes:
+    frame = bytearray(draw(st.sampled_from(VALID)))
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(frame)))
+        stop = min(len(frame), place + draw(st.integers(0, 3)))
+        frame[place:stop] = draw(st.binary(max_size=3))
+    return bytes(frame)
+
+
+@st.composite
+def with_a_part_replaced(draw: st.DrawFn) -> bytes:
+    """Well-formed MessagePack in which one value, however deep, is something else."""
+    root = [msgspec.msgpack.decode(draw(st.sampled_from(VALID)))]
+    inside: list[Any] = root
+    while True:
+        place = draw(st.integers(0, len(inside) - 1))
+        deeper = inside[place]
+        if not isinstance(deeper, list) or not deeper or draw(st.integers(0, 4)) == 0:
+            break
+        inside = deeper
+    inside[place] = draw(structured)
+    return msgspec.msgpack.encode(root[0])
+
+
+tagged = st.tuples(st.sampled_from([1, 2, *range(10, 19), *range(30, 38), 50, 51]), structured).map(
+    lambda pair: msgspec.msgpack.encode(
+        [pair[0], *(pair[1] if isinstance(pair[1], list) else [pair[1]])]
+    )
+)
+rubbish = (
+    st.binary(max_size=200)
+    | with_bytes_changed()
+    | with_a_part_replaced()
+    | structured.map(msgspec.msgpack.encode)
+    | tagged
+)
+
+
+@quick
+@given(rubbish)
+def test_decoding_rubbish_gives_a_message_or_malformed_and_never_anything_else(
+    frame: bytes,
+) -> None:
+    try:
+        message = decode(frame, FRAME_MAX)
+    except Malformed:
+        return
+    assert encode(message) == frame
+
+
+@quick
+@given(rubbish, st.integers(-1, 5))
+def test_ingress_turns_rubbish_into_an_event_or_a_peer_fault_and_never_anything_else(
+    frame: bytes, peer: int
+) -> None:
+    try:
+        event = SMALL.ingress().admit(NodeId(peer), frame)
+    except PeerFault:
+        return
+    assert isinstance(event, Received | ReceivedChunk)
+
+
+@quick
+@given(st.binary(max_size=4), st.integers(1, 3))
+def test_a_bitmap_of_any_length_and_bits_is_judged_without_a_crash(
+    bitmap: bytes, signatures: int
+) -> None:
+    qc = QC(View(1), digest(1), bitmap, (signature(1),) * signatures)
+    with pytest.raises(PeerFault):
+        SMALL.ingress().admit(NodeId(0), encode(Certificates(qc, None)))
+
+
+if __name__ == "__main__":
+    write_golden()
