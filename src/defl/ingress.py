@@ -8,7 +8,7 @@ the participant.
 from collections import OrderedDict
 
 from defl.committee import Federation
-from defl.consensus.replica import genesis_of
+from defl.consensus.chain import genesis_of
 from defl.crypto import Scheme
 from defl.errors import WrongAuthor
 from defl.ids import Digest, NodeId, digest_of

@@ -47,6 +47,10 @@ def members_in(bitmap: bytes) -> tuple[NodeId, ...]:
     return tuple(NodeId(i) for i in range(bits.bit_length()) if bits >> i & 1)
 
 
+def is_in(bitmap: bytes, member: NodeId) -> bool:
+    return len(bitmap) > member >> 3 and bool(bitmap[member >> 3] >> (member & 7) & 1)
+
+
 # --- Consensus -----------------------------------------------------------------------------
 
 

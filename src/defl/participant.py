@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from defl.client import Client
 from defl.committee import Federation
-from defl.consensus.replica import Effects as Ordered
-from defl.consensus.replica import Replica, genesis_of
+from defl.consensus.chain import genesis_of
+from defl.consensus.effects import Effects as Ordered
+from defl.consensus.replica import Replica
 from defl.consensus.safety import first_record
 from defl.crypto import Signer
 from defl.finish import Finish

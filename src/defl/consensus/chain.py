@@ -6,17 +6,40 @@ peers.
 
 from typing import Generic
 
+from defl.committee import Federation
 from defl.consensus.history import Application, History, S
 from defl.consensus.rules import ChainRules, commit_target
 from defl.consensus.tree import Tree
 from defl.errors import LocalFault
-from defl.ids import Digest, Height
-from defl.messages import QC, Block, Header, Snapshot, Transaction
+from defl.ids import Digest, Height, NodeId, View
+from defl.messages import (
+    BLOCKS_PER_ANSWER_MAX,
+    QC,
+    TC,
+    Block,
+    BlockRequest,
+    Blocks,
+    Header,
+    Snapshot,
+    Transaction,
+    genesis_header,
+    transactions_root,
+)
 from defl.output import Committed, Durable
+from defl.wire import FRAME_BYTES_BASE, encode
 
 
 class Fork(Exception):
     """A certificate commits a block that does not extend the committed one."""
+
+
+# An answer to a lagging peer stays well within one frame.
+ANSWER_BYTES_MAX = FRAME_BYTES_BASE // 2
+
+
+def genesis_of(federation: Federation, application: Application[S]) -> Block:
+    root = application.root_of(application.encode(application.genesis()))
+    return Block(genesis_header(federation.chain, federation.epoch, root), ())
 
 
 class Chain(Generic[S]):
@@ -92,6 +115,34 @@ class Chain(Generic[S]):
     def commitment_right(self, header: Header, parent: Block) -> bool:
         return (header.committed, header.state_root) == self.commitment_above(parent)
 
+    def new_block(
+        self,
+        parent: Block,
+        *,
+        view: View,
+        qc: QC,
+        tc: TC | None,
+        transactions: tuple[Transaction, ...],
+        author: NodeId,
+    ) -> Block | None:
+        """A child of the certified `parent`; None while its state root is not known here."""
+        committed, state_root = self.commitment_above(parent)
+        if state_root is None:
+            return None
+        header = Header(
+            epoch=parent.header.epoch,
+            view=view,
+            height=Height(parent.height + 1),
+            parent=parent.id,
+            qc=qc,
+            tc=tc,
+            transactions_root=transactions_root(transactions),
+            committed=committed,
+            state_root=state_root,
+            author=author,
+        )
+        return Block(header, transactions)
+
     def uncommitted(self, tip: Block) -> list[Transaction]:
         path, _ = self._tree.path(tip, self.head)
         return [transaction for block in path for transaction in block.transactions]
@@ -140,3 +191,19 @@ class Chain(Generic[S]):
         new = [block for block in path if block.id not in self._durable]
         self._durable.update(block.id for block in new)
         return new
+
+    def answer(self, request: BlockRequest) -> Blocks | Snapshot | None:
+        """The block asked for and its ancestors, as many as fit; or the snapshot above them."""
+        snapshot = self._history.snapshot
+        if snapshot is not None and request.height < snapshot.block.height:
+            return snapshot
+        blocks: list[Block] = []
+        room = ANSWER_BYTES_MAX
+        block = self._tree.get(request.block)
+        while block is not None and block.height > request.height:
+            room -= len(encode(Blocks((block,))))
+            if blocks and (room < 0 or len(blocks) == BLOCKS_PER_ANSWER_MAX):
+                break
+            blocks.append(block)
+            block = self._tree.get(block.parent)
+        return Blocks(tuple(blocks)) if blocks else None

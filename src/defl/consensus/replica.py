@@ -6,11 +6,12 @@ only the order in which things happen.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Generic
 
 from defl.committee import Federation
-from defl.consensus.chain import Chain, Fork
+from defl.consensus.answers import Answers
+from defl.consensus.chain import Chain, Fork, genesis_of
+from defl.consensus.effects import Effects
 from defl.consensus.history import Application, S
 from defl.consensus.mempool import Mempool
 from defl.consensus.pacemaker import Pacemaker
@@ -19,9 +20,8 @@ from defl.consensus.safety import Safety, first_record
 from defl.consensus.sync import Sync
 from defl.consensus.tally import VIEWS_AHEAD_MAX, Tally
 from defl.crypto import Signer
-from defl.ids import Height, NodeId, View
+from defl.ids import NodeId, View
 from defl.messages import (
-    BLOCKS_PER_ANSWER_MAX,
     QC,
     TC,
     Block,
@@ -30,54 +30,29 @@ from defl.messages import (
     Certificates,
     Evidence,
     Gossip,
-    Header,
     Message,
     Proposal,
-    SignedHeader,
     Snapshot,
     Status,
     Timeout,
     Transaction,
     Vote,
-    genesis_header,
     genesis_qc,
+    is_in,
     members_in,
-    transactions_root,
 )
 from defl.output import (
-    Committed,
     Durable,
     Envelope,
     EvidenceFound,
-    Notice,
     Observing,
     SafetyBroken,
     SafetyRecord,
 )
-from defl.wire import FRAME_BYTES_BASE, encode
 
 # A vote is often overtaken by the QC that it helps to form; only a sender further behind than
 # this is answered for its vote's hints. Timeouts and statuses are answered exactly.
 VOTE_HINT_SLACK = 1
-# An answer to a lagging peer stays well within one frame.
-ANSWER_BYTES_MAX = FRAME_BYTES_BASE // 2
-
-
-@dataclass(slots=True)
-class Effects:
-    """What one event led to, in the order of duty."""
-
-    record: SafetyRecord | None = None
-    blocks: list[Block] = field(default_factory=list)  # durable together with the record
-    snapshot: Snapshot | None = None
-    send: list[Envelope] = field(default_factory=list)
-    committed: list[Committed] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
-
-
-def genesis_of(federation: Federation, application: Application[S]) -> Block:
-    root = application.root_of(application.encode(application.genesis()))
-    return Block(genesis_header(federation.chain, federation.epoch, root), ())
 
 
 class Replica(Generic[S]):
@@ -92,7 +67,6 @@ class Replica(Generic[S]):
     ) -> None:
         self._application = application
         self._committee = federation.committee
-        self._timing = federation.timing
         self._rules = RULES[federation.rules]
         self._me = me
         self._leader = leader or federation.committee.leader
@@ -101,8 +75,7 @@ class Replica(Generic[S]):
         self._mempool = Mempool()
         self._tally = Tally(federation.committee)
         self._sync = Sync(me, federation.timing.view_base_s)
-        self._proposals: dict[View, Proposal] = {}  # the first one of each view
-        self._answered: dict[NodeId, tuple[View, View, float]] = {}
+        self._answers = Answers(federation.timing.view_base_s)
         self.observing: str | None = None
 
         genesis = genesis_of(federation, application)
@@ -139,8 +112,7 @@ class Replica(Generic[S]):
         return {
             "blocks": len(self._chain),
             "transactions": len(self._mempool),
-            "votes and timeouts": len(self._tally),
-            "proposals": len(self._proposals),
+            "statements": len(self._tally),
         }
 
     @property
@@ -225,16 +197,13 @@ class Replica(Generic[S]):
         if not admissible(block.header, self._leader(block.view)):
             return
         # Certificates came first, so an admissible proposal is never ahead of this view.
-        if block.view + VIEWS_AHEAD_MAX < self.view or block.height <= self._chain.root.height:
+        if not self._tally.keeps_proposals_of(block.view, now_in=self.view):
             return
-        earlier = self._proposals.setdefault(block.view, proposal)
-        if earlier.block.id != block.id:
-            self._report(
-                Evidence(
-                    SignedHeader(earlier.block.header, earlier.signature),
-                    SignedHeader(block.header, proposal.signature),
-                )
-            )
+        if block.height <= self._chain.root.height:
+            return
+        evidence = self._tally.add_proposal(proposal)
+        if evidence is not None:
+            self._report(evidence)
             if block.id != self._sync.wanted:
                 return
         self._add_block(block)
@@ -273,21 +242,9 @@ class Replica(Generic[S]):
             self._broadcast(Certificates(self.record.high_qc, result))
 
     def _on_block_request(self, peer: NodeId, request: BlockRequest) -> None:
-        snapshot = self._chain.snapshot
-        if snapshot is not None and request.height < snapshot.block.height:
-            self._send(peer, snapshot)
-            return
-        answer: list[Block] = []
-        room = ANSWER_BYTES_MAX
-        block = self._chain.get(request.block)
-        while block is not None and block.height > request.height:
-            room -= len(encode(Blocks((block,))))
-            if answer and (room < 0 or len(answer) == BLOCKS_PER_ANSWER_MAX):
-                break
-            answer.append(block)
-            block = self._chain.get(block.parent)
-        if answer:
-            self._send(peer, Blocks(tuple(answer)))
+        answer = self._chain.answer(request)
+        if answer is not None:
+            self._send(peer, answer)
 
     def _on_blocks(self, blocks: tuple[Block, ...]) -> None:
         for block in blocks:
@@ -317,21 +274,18 @@ class Replica(Generic[S]):
         self._apply_qc(qc)
         if tc is not None:
             self._apply_qc(tc.qc)
-            if self._is_signer(tc.signers) and tc.view > self.record.last_timeout_view:
+            if is_in(tc.signers, self._me) and tc.view > self.record.last_timeout_view:
                 self._saw_own_signature("timeout", tc.view)
             self._safety.learn_tc(tc)
             self._enter(View(tc.view + 1))
 
     def _apply_qc(self, qc: QC) -> None:
-        if self._is_signer(qc.signers) and qc.view > self.record.last_voted_view:
+        if is_in(qc.signers, self._me) and qc.view > self.record.last_voted_view:
             self._saw_own_signature("vote", qc.view)
         if self._safety.learn_qc(qc):
             self._enter(View(qc.view + 1))
             self._want_what_is_missing()
             self._commit()
-
-    def _is_signer(self, signers: bytes) -> bool:
-        return len(signers) > self._me >> 3 and bool(signers[self._me >> 3] >> (self._me & 7) & 1)
 
     def _saw_own_signature(self, kind: str, view: View) -> None:
         self._observe(f"a peer shows a {kind} of this node for view {view}, beyond its record")
@@ -345,9 +299,7 @@ class Replica(Generic[S]):
         if view <= self.view:
             return
         self._pace.enter(view)
-        self._tally.forget_below(View(view - 1))
-        for old in [v for v in self._proposals if v + VIEWS_AHEAD_MAX < view]:
-            del self._proposals[old]
+        self._tally.entered(view)
 
     def _in_window(self, view: View) -> bool:
         return self.view - 1 <= view <= self.view + VIEWS_AHEAD_MAX
@@ -432,7 +384,7 @@ class Replica(Generic[S]):
         return self._application.live(self.state, transaction)
 
     def _vote(self) -> None:
-        proposal = self._proposals.get(self.view)
+        proposal = self._tally.proposal(self.view)
         if proposal is None or self.observing is not None:
             return
         block = proposal.block
@@ -461,26 +413,18 @@ class Replica(Generic[S]):
         parent = self._chain.get(record.high_qc.block)
         if parent is None or not self._chain.extends_committed(parent):
             return
-        tc = record.high_tc if record.high_qc.view != view - 1 else None
-        committed, state_root = self._chain.commitment_above(parent)
-        if state_root is None:
-            return
-        transactions = self._mempool.without(self._chain.uncommitted(parent), self._is_live)
-        header = Header(
-            epoch=record.epoch,
+        block = self._chain.new_block(
+            parent,
             view=view,
-            height=Height(parent.height + 1),
-            parent=parent.id,
             qc=record.high_qc,
-            tc=tc,
-            transactions_root=transactions_root(transactions),
-            committed=committed,
-            state_root=state_root,
+            tc=record.high_tc if record.high_qc.view != view - 1 else None,
+            transactions=self._mempool.without(self._chain.uncommitted(parent), self._is_live),
             author=self._me,
         )
-        block = Block(header, transactions)
+        if block is None:
+            return
         proposal = self._safety.sign_proposal(block)
-        self._proposals[view] = proposal
+        self._tally.add_proposal(proposal)
         self._chain.add(block)
         self._broadcast(proposal)
         self._vote()
@@ -494,7 +438,7 @@ class Replica(Generic[S]):
             self._safety.learn_qc(block.qc)
         last = self.record.last_proposal
         if last is not None:
-            self._proposals[last.block.view] = last
+            self._tally.add_proposal(last)
             self._chain.add(last.block)
         self._pace.view = self._safety.next_view
         self._commit()
@@ -508,21 +452,11 @@ class Replica(Generic[S]):
         return Status(self.view, self.record.high_qc.view)
 
     def _answer_if_behind(self, peer: NodeId, view: View, high_qc_view: View) -> None:
-        """Whoever shows an older QC or view gets this node's certificates, rate-limited."""
-        mine = (self.record.high_qc.view, self.view)
-        if high_qc_view >= mine[0] and view >= mine[1]:
-            return
-        answered = self._answered.get(peer)
-        if (
-            answered is not None
-            and answered[:2] == mine
-            and answered[2] <= self._now < answered[2] + self._timing.view_base_s
-        ):
-            return
-        self._answered[peer] = (*mine, self._now)
-        high_tc = self.record.high_tc
-        tc = high_tc if high_tc is not None and high_tc.view >= mine[0] else None
-        self._send(peer, Certificates(self.record.high_qc, tc))
+        answer = self._answers.to(
+            peer, shows=(high_qc_view, view), mine=self.record, view=self.view, now=self._now
+        )
+        if answer is not None:
+            self._send(peer, answer)
 
     def _report(self, evidence: Evidence) -> None:
         self._effects.notices.append(EvidenceFound(evidence))

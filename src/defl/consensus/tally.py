@@ -1,16 +1,19 @@
-"""Votes and timeouts until they are enough for a certificate.
+"""What was said in which view, until votes or timeouts are enough for a certificate.
 
-One vote and one timeout per author and view; a second, different one is evidence and does not
-count. Views outside the window are not kept: a liar must not grow our memory.
+One proposal per view, one vote and one timeout per author and view; a second, different one is
+evidence and does not count. Views outside the window are not kept: a liar must not grow our
+memory.
 """
 
 from defl.committee import Committee
 from defl.ids import Digest, NodeId, View
-from defl.messages import QC, TC, Evidence, Timeout, Vote, bitmap_of
+from defl.messages import QC, TC, Evidence, Proposal, SignedHeader, Timeout, Vote, bitmap_of
 from defl.verify import contradict
 
 # Further ahead nothing is stored. A node that was away comes back by certificates, not by votes.
 VIEWS_AHEAD_MAX = 64
+# Late proposals are remembered for as long, to tell a second one from the first.
+PROPOSALS_BEHIND_MAX = 64
 
 
 class Tally:
@@ -18,15 +21,34 @@ class Tally:
         self._committee = committee
         self._votes: dict[View, dict[NodeId, Vote]] = {}
         self._timeouts: dict[View, dict[NodeId, Timeout]] = {}
+        self._proposals: dict[View, Proposal] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._votes.values())) + sum(map(len, self._timeouts.values()))
+        said = (*self._votes.values(), *self._timeouts.values(), self._proposals)
+        return sum(map(len, said))
 
-    def forget_below(self, view: View) -> None:
-        for votes in [v for v in self._votes if v < view]:
+    def entered(self, view: View) -> None:
+        """Forget what can no longer matter; the last view's votes may still make its QC."""
+        for votes in [v for v in self._votes if v < view - 1]:
             del self._votes[votes]
-        for timeouts in [v for v in self._timeouts if v < view]:
+        for timeouts in [v for v in self._timeouts if v < view - 1]:
             del self._timeouts[timeouts]
+        for old in [v for v in self._proposals if v + PROPOSALS_BEHIND_MAX < view]:
+            del self._proposals[old]
+
+    @staticmethod
+    def keeps_proposals_of(view: View, *, now_in: View) -> bool:
+        return view + PROPOSALS_BEHIND_MAX >= now_in
+
+    def proposal(self, view: View) -> Proposal | None:
+        """The first one that was seen for a view."""
+        return self._proposals.get(view)
+
+    def add_proposal(self, proposal: Proposal) -> Evidence | None:
+        earlier = self._proposals.setdefault(proposal.block.view, proposal)
+        first = SignedHeader(earlier.block.header, earlier.signature)
+        second = SignedHeader(proposal.block.header, proposal.signature)
+        return Evidence(first, second) if contradict(first, second) else None
 
     def add_vote(self, vote: Vote) -> QC | Evidence | None:
         votes = self._votes.setdefault(vote.view, {})

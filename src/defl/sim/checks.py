@@ -291,8 +291,7 @@ class Checker:
         limits = {
             "blocks": 4096,
             "transactions": 4 * n,
-            "votes and timeouts": 2 * n * 66,
-            "proposals": 66,
+            "statements": 2 * n * 66 + 66,
             "blobs": (tau + 3) * n + tau + 3,
             "offers": (tau + 2) * n,
             "acks": (tau + 2) * n,

@@ -1,0 +1,31 @@
+"""Certificates for whoever shows that he knows less, so that nobody stays behind in a quiet log.
+
+Answers are rate-limited: the same certificates go to the same peer once per period.
+"""
+
+from defl.ids import NodeId, View
+from defl.messages import Certificates
+from defl.output import SafetyRecord
+
+
+class Answers:
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._given: dict[NodeId, tuple[View, View, float]] = {}
+
+    def to(
+        self, peer: NodeId, *, shows: tuple[View, View], mine: SafetyRecord, view: View, now: float
+    ) -> Certificates | None:
+        """`shows`: the peer's high QC view and view."""
+        high_qc = mine.high_qc
+        if shows[0] >= high_qc.view and shows[1] >= view:
+            return None
+        given = self._given.get(peer)
+        if given is not None and given[:2] == (high_qc.view, view):
+            given_at = given[2]
+            if given_at <= now < given_at + self._period_s:
+                return None
+        self._given[peer] = (high_qc.view, view, now)
+        high_tc = mine.high_tc
+        newer = high_tc is not None and high_tc.view >= high_qc.view
+        return Certificates(high_qc, high_tc if newer else None)

@@ -1,0 +1,16 @@
+"""What one event led to at a replica, in the order of duty."""
+
+from dataclasses import dataclass, field
+
+from defl.messages import Block, Snapshot
+from defl.output import Committed, Envelope, Notice, SafetyRecord
+
+
+@dataclass(slots=True)
+class Effects:
+    record: SafetyRecord | None = None
+    blocks: list[Block] = field(default_factory=list)  # durable together with the record
+    snapshot: Snapshot | None = None
+    send: list[Envelope] = field(default_factory=list)
+    committed: list[Committed] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
