@@ -280,12 +280,15 @@ class Replica(Generic[S]):
             self._enter(View(tc.view + 1))
 
     def _apply_qc(self, qc: QC) -> None:
-        if is_in(qc.signers, self._me) and qc.view > self.record.last_voted_view:
-            self._saw_own_signature("vote", qc.view)
+        self._check_own_vote(qc)
         if self._safety.learn_qc(qc):
             self._enter(View(qc.view + 1))
             self._want_what_is_missing()
             self._commit()
+
+    def _check_own_vote(self, qc: QC) -> None:
+        if is_in(qc.signers, self._me) and qc.view > self.record.last_voted_view:
+            self._saw_own_signature("vote", qc.view)
 
     def _saw_own_signature(self, kind: str, view: View) -> None:
         self._observe(f"a peer shows a {kind} of this node for view {view}, beyond its record")
@@ -432,10 +435,12 @@ class Replica(Generic[S]):
     # --- Recovery and sending --------------------------------------------------------------
 
     def _recover(self, durable: Durable) -> None:
+        stored = [self.record.high_qc, *(block.qc for block in durable.blocks)]
         if durable.snapshot is not None:
-            self._safety.learn_qc(durable.snapshot.proof_qc)
-        for block in durable.blocks:
-            self._safety.learn_qc(block.qc)
+            stored.append(durable.snapshot.proof_qc)
+        for qc in stored:
+            self._check_own_vote(qc)
+            self._safety.learn_qc(qc)
         last = self.record.last_proposal
         if last is not None:
             self._tally.add_proposal(last)

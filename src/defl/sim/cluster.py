@@ -14,7 +14,7 @@ from typing import Protocol
 from defl.committee import Federation
 from defl.crypto import Scheme, Signer
 from defl.errors import PeerFault
-from defl.ids import NodeId
+from defl.ids import Digest, NodeId
 from defl.ingress import Ingress
 from defl.messages import Chunk, Manifest, Message
 from defl.output import (
@@ -41,7 +41,7 @@ from defl.sim.conditions import SLOWNESS, Conditions
 from defl.sim.disk import Disk
 from defl.sim.transcript import Transcript
 from defl.wire import encode
-from defl.work import aggregate, model_row, update_blob, validate
+from defl.work import Read, aggregate, model_row, update_blob, validate
 
 # A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
 EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
@@ -80,6 +80,16 @@ class Node:
     tick_at: float | None = None  # on the world's clock
     waiting: list[Output] = field(default_factory=list)  # for room on the disk
     busy_until: float = 0.0
+
+
+def _inputs(work: Work) -> tuple[Digest, ...]:
+    match work:
+        case Validate(manifest=manifest):
+            return (manifest.digest,)
+        case Aggregate(base=base, updates=updates):
+            return (base, *(ref.digest for ref in updates))
+        case Train(base=base):
+            return (base,)
 
 
 class Cluster:
@@ -198,11 +208,11 @@ class Cluster:
     def _starter(self, node: Node, incarnation: int) -> Callable[[], None]:
         def start() -> None:
             if node.incarnation == incarnation:
-                self._handle(node, Tick())
+                self.handle(node, Tick())
 
         return start
 
-    def _handle(self, node: Node, event: Event) -> None:
+    def handle(self, node: Node, event: Event) -> None:
         output = node.behaviour.handle(event, self.now * node.rate)
         conditions = self.conditions
         if self._strikes(node, conditions.disk_full_rate):
@@ -254,7 +264,7 @@ class Cluster:
         def tick() -> None:
             if node.alive and node.incarnation == incarnation and node.tick_at == at:
                 node.tick_at = None
-                self._handle(node, Tick())
+                self.handle(node, Tick())
 
         self._at(at + 1e-6, tick)
 
@@ -265,23 +275,26 @@ class Cluster:
         if node.id in self.conditions.slow:
             takes *= SLOWNESS
 
+        # A worker keeps its inputs open: retention may drop their names while it works.
+        inputs = {digest: node.disk.read(digest) for digest in _inputs(work)}
+
         def done() -> None:
             if node.alive and node.incarnation == incarnation:
-                self._handle(node, self._result(node, work))
+                self.handle(node, self._result(node, work, inputs.__getitem__))
 
         self._at(self.now + takes, done)
 
-    def _result(self, node: Node, work: Work) -> Event:
+    def _result(self, node: Node, work: Work, read: Read) -> Event:
         federation, disk = self.federation, node.disk
         match work:
             case Validate(manifest=manifest):
-                return Validated(manifest.digest, validate(federation, disk.read(manifest.digest)))
+                return Validated(manifest.digest, validate(federation, read(manifest.digest)))
             case Aggregate():
-                (manifest, payload), _ = aggregate(federation, work, disk.read)
+                (manifest, payload), _ = aggregate(federation, work, read)
                 disk.store_blob(manifest, payload, federation.chunk_bytes, synced=False)
                 return Aggregated(work.round, manifest)
             case Train():
-                base = model_row(federation, disk.read(work.base))
+                base = model_row(federation, read(work.base))
                 row = task.train(self.seed, node.id, work.round, base)
                 manifest, payload = update_blob(federation, row, work.base, base)
                 disk.store_blob(manifest, payload, federation.chunk_bytes, synced=True)
@@ -341,11 +354,12 @@ class Cluster:
         def deliver() -> None:
             # A connection does not outlive either process, and a full node reads nothing.
             if node.alive and node.incarnation == incarnation and not node.waiting:
-                self._handle(node, self._admit(node, source, frame))
+                self.handle(node, self.admit(node, source, frame))
 
         self._at(when, deliver)
 
-    def _admit(self, node: Node, source: NodeId, frame: bytes) -> Event:
+    def admit(self, node: Node, source: NodeId, frame: bytes) -> Event:
+        """What the node's ingress makes of a frame."""
         try:
             return node.ingress.admit(source, frame)
         except PeerFault as fault:
@@ -366,7 +380,7 @@ class Cluster:
 
     def _connect(self, node: Node, peer: NodeId) -> None:
         if node.alive and not node.waiting:
-            self._handle(node, Connected(peer))
+            self.handle(node, Connected(peer))
 
     # --- Faults of one machine -------------------------------------------------------------
 
@@ -421,7 +435,7 @@ class Cluster:
             self._transcript.text(self.now, member, "starts again")
         self.checker.disturbed()
         self._count_rounds()
-        self._handle(node, Tick())
+        self.handle(node, Tick())
         for peer in self.nodes:
             if peer is not node and not self._cut(member, peer.id):
                 self._connect(peer, member)

@@ -1,0 +1,342 @@
+"""Scenarios from a hostile reading of the protocol: each is a moment at which a careless
+implementation loses safety, an update, or progress. Whole participants, virtual time."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+
+from defl.committee import Rules
+from defl.ids import NodeId, Round
+from defl.messages import (
+    Agg,
+    BlockRequest,
+    Blocks,
+    Certificates,
+    Gossip,
+    Message,
+    Offer,
+    Proposal,
+    StoreAck,
+    Timeout,
+    Upd,
+    Vote,
+    genesis_qc,
+)
+from defl.output import Observing, Train
+from defl.sim.cluster import Cluster
+from defl.sim.conditions import Conditions
+from defl.sim.scenario import cluster_of
+from defl.wire import encode
+
+BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
+
+
+def participant(cluster: Cluster, member: int):
+    return cluster.nodes[member].behaviour.participant
+
+
+def run_until(cluster: Cluster, what: Callable[[], bool]) -> None:
+    """Goes on until `what` holds; a run that ends without it is a failed scenario."""
+    cluster.run(until=what)
+    assert what(), "the scenario never came to its point"
+
+
+def finish(cluster: Cluster) -> None:
+    cluster.run()
+    assert cluster.conclude() == []
+    assert cluster.rounds_closed == cluster.federation.rounds
+
+
+class Seen:
+    """Lets everything pass and remembers what was sent."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.messages: list[tuple[NodeId, NodeId, Message]] = []
+        self.lose: Callable[[NodeId, NodeId, Message], bool] = lambda _s, _t, _m: False
+        cluster.censor = self
+
+    def __call__(self, source: NodeId, target: NodeId, message: Message) -> bool:
+        self.messages.append((source, target, message))
+        return self.lose(source, target, message)
+
+    def of(self, source: int, kind: type) -> list[Message]:
+        return [m for s, _, m in self.messages if s == source and isinstance(m, kind)]
+
+
+@BOTH_RULES
+def test_a_voter_that_restarts_keeps_its_lock_and_its_last_vote(rules: Rules) -> None:
+    cluster = cluster_of(4, rounds=3, seed=5, rules=rules)
+    voter = NodeId(2)
+    run_until(cluster, lambda: participant(cluster, voter).replica.record.lock.view > 5)
+    before = participant(cluster, voter).replica.record
+    cluster.crash(voter, downtime_s=0.5)
+    run_until(cluster, lambda: cluster.nodes[voter].alive)
+    after = participant(cluster, voter).replica.record
+
+    assert after.lock == before.lock
+    assert after.last_voted_view == before.last_voted_view
+    assert after.last_vote == before.last_vote
+    finish(cluster)
+
+
+def test_a_timeout_that_claims_a_qc_nobody_has_moves_nobody() -> None:
+    """The QC must come with the claim, and be real: views without it are not believed."""
+    cluster = cluster_of(4, rounds=2, seed=3)
+    run_until(cluster, lambda: cluster.rounds_closed >= 1)
+    honest = participant(cluster, 1).replica
+    liar, target = NodeId(0), cluster.nodes[1]
+    real = honest.record.high_qc
+    invented = type(real)(real.view + 40, real.block, real.signers, real.signatures)
+    view_before = honest.view
+    for claim in (invented, genesis_qc(real.block)):
+        timeout = Timeout(0, type(real.view)(real.view + 41), claim, None, liar, bytes(64))
+        event = cluster.admit(target, liar, encode(timeout))
+        assert type(event).__name__ == "Faulted"
+        cluster.handle(target, event)
+
+    assert participant(cluster, 1).replica.view == view_before
+    finish(cluster)
+
+
+@BOTH_RULES
+def test_a_node_back_after_more_views_than_the_window_catches_up(rules: Rules) -> None:
+    cluster = cluster_of(4, rounds=20, seed=2, rules=rules)
+    away = NodeId(3)
+    run_until(cluster, lambda: participant(cluster, 0).replica.view > 10)
+    cluster.crash(away, downtime_s=60.0)
+    run_until(cluster, lambda: cluster.nodes[away].alive)
+    gone = participant(cluster, 0).replica.view - participant(cluster, away).replica.view
+    assert gone > 64
+
+    cluster.run(until=lambda: participant(cluster, away).state.round >= 18)
+    finish(cluster)
+
+
+@BOTH_RULES
+@pytest.mark.parametrize("power", [False, True])
+def test_all_nodes_killed_right_after_voting_go_on(rules: Rules, power: bool) -> None:
+    cluster = cluster_of(4, rounds=3, seed=9, rules=rules)
+    seen = Seen(cluster)
+    run_until(cluster, lambda: all(len(seen.of(member, Vote)) > 12 for member in range(4)))
+    views = [participant(cluster, member).replica.record.last_voted_view for member in range(4)]
+    for member in range(4):
+        cluster.crash(NodeId(member), downtime_s=1.0, power=power)
+    run_until(cluster, lambda: all(node.alive for node in cluster.nodes))
+    restarted = [participant(cluster, m).replica.record.last_voted_view for m in range(4)]
+
+    assert all(after >= before for before, after in zip(views, restarted, strict=True))
+    finish(cluster)
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_an_author_killed_after_one_peer_acked_offers_the_same_blob_again(power: bool) -> None:
+    """It must not train again: two blobs for one round would be equivocation."""
+    cluster = cluster_of(4, rounds=2, seed=4)
+    author = NodeId(1)
+    seen = Seen(cluster)
+    acks = 0
+
+    def one_ack_passes(_source: NodeId, target: NodeId, message: Message) -> bool:
+        nonlocal acks
+        if target == author and isinstance(message, StoreAck):
+            acks += 1
+            return acks > 1
+        return False
+
+    seen.lose = one_ack_passes
+    run_until(cluster, lambda: acks >= 1)
+    first = seen.of(author, Offer)[0]
+    assert isinstance(first, Offer)
+    cluster.crash(author, downtime_s=1.0, power=power)
+    seen.lose = lambda _s, _t, _m: False
+    finish(cluster)
+
+    offered = {m.manifest.digest for m in seen.of(author, Offer) if m.round == first.round}
+    assert offered == {first.manifest.digest}
+
+
+def test_a_restarted_author_is_not_asked_to_train_for_a_round_that_it_offered() -> None:
+    cluster = cluster_of(4, rounds=2, seed=4)
+    author = NodeId(1)
+    seen = Seen(cluster)
+    run_until(cluster, lambda: bool(seen.of(author, Offer)))
+    trained = []
+    start_work = cluster._start_work
+
+    def watch(node, work):
+        if node.id == author and isinstance(work, Train):
+            trained.append(work.round)
+        start_work(node, work)
+
+    cluster._start_work = watch
+    cluster.crash(author, downtime_s=1.0, power=False)
+    finish(cluster)
+
+    assert trained == [2]
+
+
+def test_the_last_agg_before_the_last_update_closes_the_round_with_that_update() -> None:
+    """AGG votes are recorded, so the update that completes the round closes it at once."""
+    cluster = cluster_of(4, rounds=1, seed=6)
+    late = {NodeId(2), NodeId(3)}
+    seen = Seen(cluster)
+    # Two members' offers do not get through until everybody's time is over.
+    seen.lose = lambda source, _t, message: source in late and isinstance(message, Offer)
+    run_until(cluster, lambda: len(participant(cluster, 0).state.voters) == 4)
+    assert cluster.rounds_closed == 0
+    seen.lose = lambda _s, _t, _m: False
+    finish(cluster)
+
+    closed = participant(cluster, 0).state.closed[-1]
+    assert len(closed.updates) == 3
+
+
+@BOTH_RULES
+def test_a_lone_node_that_missed_the_last_qc_is_told_by_the_idle_others(rules: Rules) -> None:
+    cluster = cluster_of(4, rounds=1, seed=8, rules=rules)
+    lone = NodeId(2)
+    seen = Seen(cluster)
+    run_until(cluster, lambda: len(participant(cluster, 0).state.current) >= 2)
+    # From here the lone node hears no vote: it cannot form the QCs that let the others rest.
+    seen.lose = lambda _s, target, message: target == lone and isinstance(message, Vote | Proposal)
+    others = [NodeId(m) for m in range(4) if m != lone]
+
+    def others_rest() -> bool:
+        return all(participant(cluster, m).replica.wake_at is None for m in others)
+
+    run_until(cluster, others_rest)
+    assert participant(cluster, lone).replica.record.high_qc.view < max(
+        participant(cluster, m).replica.record.high_qc.view for m in others
+    )
+    run_until(
+        cluster,
+        lambda: len({participant(cluster, m).replica.record.high_qc.view for m in range(4)}) == 1,
+    )
+    answered = [m for s, t, m in seen.messages if t == lone and isinstance(m, Certificates)]
+    assert answered
+    finish(cluster)
+
+
+def test_three_blocks_committed_at_once_with_a_round_close_in_the_first() -> None:
+    """A node that syncs commits several blocks in one event; every one of them is executed."""
+    cluster = cluster_of(4, rounds=2, seed=12)
+    behind = NodeId(3)
+    seen = Seen(cluster)
+    most = 0
+    committed = cluster.checker.committed
+
+    def count(node: NodeId, blocks):
+        nonlocal most
+        if node == behind:
+            filled = [b for b in blocks if b.block.transactions]
+            if filled and len(blocks) >= 3:
+                most = max(most, len(blocks))
+        committed(node, blocks)
+
+    cluster.checker.committed = count
+    run_until(cluster, lambda: len(participant(cluster, 0).state.current) == 3)
+    # Blocks do not reach the node for a while, so that it must take several at once.
+    seen.lose = lambda _s, target, m: target == behind and isinstance(m, Proposal | Blocks)
+    run_until(cluster, lambda: participant(cluster, 0).state.round == 1)
+    seen.lose = lambda _s, _t, _m: False
+    finish(cluster)
+
+    assert most >= 3
+
+
+def test_a_dead_authors_transaction_is_relayed_by_the_one_node_that_heard_it() -> None:
+    cluster = cluster_of(4, rounds=1, seed=10)
+    author, heard = NodeId(1), NodeId(3)
+    seen = Seen(cluster)
+
+    def only_one_hears(source: NodeId, target: NodeId, message: Message) -> bool:
+        if source != author:
+            return False
+        if isinstance(message, Gossip):
+            return target != heard
+        # Nor does its transaction travel in a block of its own.
+        return isinstance(message, Proposal)
+
+    seen.lose = only_one_hears
+    run_until(cluster, lambda: bool(seen.of(author, Gossip)))
+    gossip = seen.of(author, Gossip)[0]
+    assert isinstance(gossip, Gossip)
+    run_until(cluster, lambda: any(t == heard for s, t, m in seen.messages if m is gossip))
+    run_until(cluster, lambda: participant(cluster, heard).replica.stored["transactions"] > 0)
+    cluster.crash(author, downtime_s=10_000.0, power=False)
+    run_until(cluster, lambda: participant(cluster, 0).state.round == 1)
+
+    closed = participant(cluster, 0).state.closed[-1]
+    tx = gossip.transactions[0]
+    assert isinstance(tx, Upd | Agg)
+    assert author in {ref.author for ref in closed.updates}
+
+
+def test_a_node_without_its_record_follows_and_signs_nothing() -> None:
+    cluster = cluster_of(4, rounds=4, seed=2)
+    lost = NodeId(2)
+    run_until(cluster, lambda: cluster.rounds_closed == 1)
+    cluster.crash(lost, downtime_s=0.5, power=False)
+    cluster.nodes[lost].disk.record = None
+    seen = Seen(cluster)
+    run_until(cluster, lambda: participant(cluster, 0).state.round == 4)
+    run_until(cluster, lambda: participant(cluster, lost).state.round == 4)
+
+    signed = [m for m in seen.messages if m[0] == lost and isinstance(m[2], Vote | Timeout | Offer)]
+    assert signed == []
+    assert participant(cluster, lost).replica.observing is not None
+
+
+def test_a_node_that_is_shown_its_own_later_signature_stops_signing() -> None:
+    """Its disk was rolled back to an old copy: the log remembers what it signed since."""
+    cluster = cluster_of(4, rounds=4, seed=2)
+    rolled = NodeId(2)
+    run_until(cluster, lambda: participant(cluster, rolled).replica.view > 5)
+    old_copy = deepcopy(cluster.nodes[rolled].disk)
+    run_until(cluster, lambda: cluster.rounds_closed == 1)
+    cluster.crash(rolled, downtime_s=0.5, power=False)
+    cluster.nodes[rolled].disk = old_copy
+    notices = []
+    cluster.checker.notice = lambda node, notice, *_: notices.append((node, notice))
+    run_until(cluster, lambda: participant(cluster, 0).state.round == 4)
+
+    assert any(node == rolled and isinstance(notice, Observing) for node, notice in notices)
+
+
+def test_a_node_that_fell_behind_the_pruned_log_returns_by_a_proven_snapshot() -> None:
+    cluster = cluster_of(4, rounds=12, seed=7)
+    away = NodeId(0)
+    seen = Seen(cluster)
+    run_until(cluster, lambda: cluster.rounds_closed == 1)
+    cluster.crash(away, downtime_s=40.0, power=True)
+    finish(cluster)
+
+    assert [m for s, t, m in seen.messages if t == away and type(m).__name__ == "Snapshot"]
+    assert any(isinstance(m, BlockRequest) for m in seen.of(away, BlockRequest))
+    assert participant(cluster, away).state.round == Round(12)
+
+
+def test_the_same_seed_makes_the_same_run() -> None:
+    def fingerprint() -> tuple[object, ...]:
+        cluster = cluster_of(4, rounds=4, seed=11, conditions=Conditions(loss=0.1, crash_rate=0.01))
+        cluster.run()
+        head = participant(cluster, 0).replica.head
+        return cluster.events, cluster.now, head.id, sorted(cluster.messages.items())
+
+    assert fingerprint() == fingerprint()
+
+
+def test_a_quiet_log_is_quiet() -> None:
+    """When the last round is closed and shown, no timer of consensus runs anywhere."""
+    cluster = cluster_of(4, rounds=1, seed=3)
+    run_until(
+        cluster,
+        lambda: (
+            cluster.rounds_closed == 1
+            and all(participant(cluster, m).replica.wake_at is None for m in range(4))
+        ),
+    )
+    views = [participant(cluster, m).replica.view for m in range(4)]
+    cluster.run()
+    assert [participant(cluster, m).replica.view for m in range(4)] == views
