@@ -1,0 +1,215 @@
+"""The one door: who may say what, in which order things are asked, and that nothing is skipped."""
+
+from typing import Any
+
+import pytest
+
+import defl.ingress
+from builders import Small, name, nodes, tampered
+from defl.crypto import Scheme
+from defl.errors import BadCertificate, BadSignature, Malformed, PeerFault, WrongAuthor, WrongEpoch
+from defl.ids import Digest, NodeId, digest_of
+from defl.ingress import Ingress
+from defl.messages import Blocks, Certificates, Evidence, Gossip, Message, Snapshot, Status
+from defl.output import Received, ReceivedChunk
+from defl.participant import Participant
+from defl.wire import encode
+
+SMALL = Small()
+ME = NodeId(1)
+MESSAGES = {type(message).__name__: message for message in SMALL.messages()}
+SIGNED = sorted(
+    {"Proposal", "Vote", "Timeout", "Certificates", "Gossip", "Blocks", "Snapshot", "Offer"}
+    | {"StoreAck", "Attestation", "Evidence"}
+)
+
+
+class CountingScheme:
+    """Counts how often a signature is really checked."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self._scheme = scheme
+        self.checked = 0
+
+    def verify(self, public_key: bytes, message: Digest, signature: bytes) -> bool:
+        self.checked += 1
+        return self._scheme.verify(public_key, message, signature)
+
+
+def admit(message: Message, peer: int = ME) -> Received | ReceivedChunk:
+    return SMALL.ingress().admit(NodeId(peer), encode(message))
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_a_good_message_of_every_kind_becomes_an_event(kind: str) -> None:
+    event = admit(MESSAGES[kind])
+
+    assert event.peer == ME
+    if isinstance(event, ReceivedChunk):
+        assert event.chunk_digest == digest_of(event.data)
+    else:
+        assert event.message == MESSAGES[kind]
+
+
+@pytest.mark.parametrize("kind", SIGNED)
+def test_a_message_of_another_federation_is_refused_whatever_its_kind(kind: str) -> None:
+    other = {type(m).__name__: m for m in Small(rounds=4).messages()}[kind]
+    with pytest.raises(PeerFault):
+        admit(other)
+
+
+@pytest.mark.parametrize("kind", SIGNED)
+def test_every_signature_in_a_message_is_looked_at(kind: str) -> None:
+    """Each byte string of 64 bytes, however deep it lies, must matter."""
+    frame = encode(MESSAGES[kind])
+    places = [i for i in range(len(frame) - 65) if frame[i : i + 2] == b"\xc4\x40"]
+    assert places
+    for place in places:
+        forged = frame[: place + 2] + bytes([frame[place + 2] ^ 1]) + frame[place + 3 :]
+        with pytest.raises(PeerFault):
+            SMALL.ingress().admit(ME, forged)
+
+
+# --- Who may say this ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Vote", "Timeout", "StoreAck", "Proposal"])
+def test_a_live_statement_comes_from_its_author_alone(kind: str) -> None:
+    admit(MESSAGES[kind], peer=ME)
+    with pytest.raises(WrongAuthor, match="in the name of member 1"):
+        admit(MESSAGES[kind], peer=2)
+
+
+@pytest.mark.parametrize("kind", ["Vote", "Timeout", "StoreAck", "Proposal"])
+def test_a_statement_that_its_author_sent_before_is_still_not_a_peers_to_send(kind: str) -> None:
+    ingress = SMALL.ingress()
+    ingress.admit(ME, encode(MESSAGES[kind]))
+    with pytest.raises(WrongAuthor):
+        ingress.admit(NodeId(2), encode(MESSAGES[kind]))
+
+
+@pytest.mark.parametrize(
+    "relayed",
+    [
+        Gossip((SMALL.upd(3, 1), SMALL.agg(3, 1))),
+        MESSAGES["Blocks"],
+        MESSAGES["Offer"],
+        MESSAGES["Attestation"],
+        MESSAGES["Evidence"],
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_what_is_relayed_needs_only_its_authors_own_signature(relayed: Message) -> None:
+    """A transaction of a dead author still arrives through anybody."""
+    assert admit(relayed, peer=2) == Received(NodeId(2), relayed)
+
+
+def test_a_relayed_transaction_without_its_authors_signature_is_refused() -> None:
+    by_another = tampered(SMALL.agg(3, 1), author=NodeId(0))
+    with pytest.raises(BadSignature):
+        admit(Gossip((SMALL.upd(3, 1), by_another)), peer=2)
+
+
+@pytest.mark.parametrize("peer", [-1, 4, 99])
+def test_a_peer_that_is_no_member_is_not_heard(peer: int) -> None:
+    with pytest.raises(WrongAuthor, match="does not exist"):
+        SMALL.ingress().admit(NodeId(peer), encode(Status(MESSAGES["Status"].view, 0)))
+
+
+# --- In which order --------------------------------------------------------------------------
+
+
+def test_what_is_cheap_to_refuse_is_refused_before_any_signature_is_checked() -> None:
+    scheme = CountingScheme(SMALL.scheme)
+    ingress = Ingress(SMALL.federation, scheme)
+    vote = MESSAGES["Vote"]
+    too_few = SMALL.qc(1, name("block"), nodes(0, 1))
+    for frame, peer, fault in (
+        (bytes(10_000_000), 1, Malformed),
+        (encode(vote) + b"\x00", 1, Malformed),
+        (encode(vote), 2, WrongAuthor),
+        (encode(tampered(vote, epoch=7)), 1, WrongEpoch),
+        (encode(Certificates(too_few, None)), 1, BadCertificate),
+    ):
+        with pytest.raises(fault):
+            ingress.admit(NodeId(peer), frame)
+
+    assert scheme.checked == 0
+
+
+def test_the_same_bytes_are_handled_again_but_not_verified_again() -> None:
+    scheme = CountingScheme(SMALL.scheme)
+    ingress = Ingress(SMALL.federation, scheme)
+    frame = encode(MESSAGES["Vote"])
+
+    first, second = ingress.admit(ME, frame), ingress.admit(ME, frame)
+
+    assert first == second
+    assert scheme.checked == 1
+
+
+def test_a_refused_frame_is_refused_again() -> None:
+    ingress = SMALL.ingress()
+    forged = encode(tampered(MESSAGES["Vote"], signature=bytes(64)))
+    for _ in range(2):
+        with pytest.raises(BadSignature):
+            ingress.admit(ME, forged)
+
+
+def test_the_memory_of_seen_frames_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defl.ingress, "SEEN_MAX", 10)
+    ingress = SMALL.ingress()
+    for view in range(1, 30):
+        ingress.admit(ME, encode(SMALL.vote(1, view, name("block"))))
+
+    assert len(ingress._seen) == 10
+
+
+def test_a_certificate_inside_a_block_is_verified_though_its_block_was_certified_before() -> None:
+    """A true QC for (view, block) was seen; a forged one for the same must not pass in a block."""
+    ingress = SMALL.ingress()
+    parent = SMALL.block()
+    true = SMALL.qc(1, parent.id)
+    ingress.admit(ME, encode(Certificates(true, None)))
+    forged = tampered(true, signatures=(bytes(64), *true.signatures[1:]))
+    child = SMALL.block(view=2, parent=parent, qc=forged)
+    for message in (SMALL.proposal(child), Blocks((child,))):
+        with pytest.raises(BadSignature):
+            ingress.admit(child.header.author, encode(message))
+
+
+def test_evidence_that_does_not_contradict_itself_is_refused() -> None:
+    block = name("block")
+    harmless = Evidence(SMALL.vote(1, 3, block), SMALL.vote(1, 4, block))
+    with pytest.raises(BadSignature, match="may both sign"):
+        admit(harmless)
+
+
+# --- Snapshots -------------------------------------------------------------------------------
+
+
+def participant_after(message: Any) -> Participant:
+    participant = Participant(SMALL.federation, ME, SMALL.signers[ME], SMALL.durable())
+    event = admit(message, peer=2)
+    participant.handle(event, now=0.0)
+    return participant
+
+
+def test_a_node_jumps_to_a_proven_state() -> None:
+    snapshot = SMALL.snapshot()
+
+    assert participant_after(snapshot).state.voters == (NodeId(0),)
+
+
+def test_a_snapshot_with_other_bytes_than_its_proof_names_is_not_installed() -> None:
+    """The certificates are all true; only the state was exchanged for another that decodes."""
+    true = SMALL.snapshot()
+    empty = SMALL.ledger.encode(SMALL.ledger.genesis())
+    lie = SMALL.ledger.decode(true.state)
+    richer = SMALL.ledger.encode(tampered(lie, voters=nodes(0, 1, 2)))
+    for data in (empty, richer):
+        fake = Snapshot(true.block, data, true.proof, true.proof_qc)
+        participant = participant_after(fake)
+
+        assert participant.state == SMALL.ledger.genesis()
+        assert participant.replica.head.height == 0

@@ -1,0 +1,536 @@
+"""Signatures and certificates with real Ed25519: what is accepted, and each way to be refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from builders import Small, name, nodes, tampered
+from defl.crypto import Tag, statement
+from defl.errors import (
+    BadBlob,
+    BadBlock,
+    BadCertificate,
+    BadSignature,
+    PeerFault,
+    WrongEpoch,
+)
+from defl.ids import NO_DIGEST, NodeId, Round, View
+from defl.messages import (
+    QC,
+    Attestation,
+    Evidence,
+    Proposal,
+    SignedHeader,
+    Vote,
+    bitmap_of,
+)
+from defl.verify import VERIFIED_MAX, Verifier
+
+SMALL = Small()
+BLOCK = SMALL.block((SMALL.upd(0, 1), SMALL.agg(2, 1)))
+QC_1 = SMALL.qc(1, BLOCK.id)
+MANIFEST, _ = SMALL.blob(1)
+OTHER_MANIFEST, _ = SMALL.blob(2)
+
+STATEMENTS: dict[str, Any] = {
+    "proposal": SMALL.proposal(BLOCK),
+    "vote": SMALL.vote(1, 1, BLOCK.id),
+    "timeout": SMALL.timeout(1, 3, QC_1),
+    "offer": SMALL.offer(1, 1, MANIFEST),
+    "ack": SMALL.ack(1, SMALL.offer(0, 1, MANIFEST)),
+    "upd": SMALL.upd(1, 1),
+    "agg": SMALL.agg(1, 1),
+    "attestation": SMALL.attestation(1, 3, name("model")),
+}
+
+
+def check(verifier: Verifier, message: Any) -> None:
+    kind = {"Agg": "transaction", "StoreAck": "ack"}.get(
+        type(message).__name__, type(message).__name__.lower()
+    )
+    getattr(verifier, kind)(message)
+
+
+def with_header(proposal: Proposal, **fields: Any) -> Proposal:
+    header = tampered(proposal.block.header, **fields)
+    return tampered(proposal, block=tampered(proposal.block, header=header))
+
+
+# --- Statements ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STATEMENTS)
+def test_what_its_author_signed_is_accepted(kind: str) -> None:
+    check(SMALL.verifier(), STATEMENTS[kind])
+
+
+TAMPERED = [
+    ("vote", "view", View(2)),
+    ("vote", "block", name("another block")),
+    ("vote", "author", NodeId(2)),
+    ("timeout", "view", View(4)),
+    ("timeout", "high_qc", SMALL.genesis_qc),
+    ("timeout", "author", NodeId(2)),
+    ("offer", "round", Round(2)),
+    ("offer", "author", NodeId(2)),
+    ("offer", "manifest", OTHER_MANIFEST),
+    ("offer", "manifest", tampered(MANIFEST, base=name("another base"))),
+    ("ack", "round", Round(2)),
+    ("ack", "author", NodeId(2)),
+    ("ack", "digest", name("another blob")),
+    ("ack", "base", name("another base")),
+    ("ack", "size", 401),
+    ("ack", "acker", NodeId(2)),
+    ("upd", "round", Round(2)),
+    ("upd", "author", NodeId(2)),
+    ("upd", "digest", name("another blob")),
+    ("upd", "size", 401),
+    ("upd", "base", name("another base")),
+    ("agg", "round", Round(2)),
+    ("agg", "author", NodeId(2)),
+    ("attestation", "round", Round(2)),
+    ("attestation", "digest", name("another model")),
+    ("attestation", "author", NodeId(2)),
+]
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), TAMPERED)
+def test_one_changed_field_makes_the_signature_worthless(
+    kind: str, field: str, value: object
+) -> None:
+    with pytest.raises(BadSignature):
+        check(SMALL.verifier(), tampered(STATEMENTS[kind], **{field: value}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("view", View(5)),
+        ("height", 2),
+        ("committed", name("another block")),
+        ("state_root", name("another state")),
+        ("author", NodeId(2)),
+        ("tc", SMALL.tc(4)),
+    ],
+)
+def test_a_proposals_signature_covers_every_field_of_the_header(field: str, value: object) -> None:
+    with pytest.raises(BadSignature):
+        check(SMALL.verifier(), with_header(STATEMENTS["proposal"], **{field: value}))
+
+
+@pytest.mark.parametrize("kind", STATEMENTS)
+def test_one_changed_bit_in_the_signature_is_noticed(kind: str) -> None:
+    message = STATEMENTS[kind]
+    flipped = bytes([message.signature[0] ^ 1]) + message.signature[1:]
+    with pytest.raises(BadSignature):
+        check(SMALL.verifier(), tampered(message, signature=flipped))
+
+
+@pytest.mark.parametrize("kind", STATEMENTS)
+def test_a_member_that_does_not_exist_signs_nothing(kind: str) -> None:
+    message = STATEMENTS[kind]
+    stranger = NodeId(SMALL.size)
+    if kind == "proposal":
+        message = with_header(message, author=stranger)
+    else:
+        message = tampered(message, **{"acker" if kind == "ack" else "author": stranger})
+    with pytest.raises(BadSignature, match="does not exist"):
+        check(SMALL.verifier(), message)
+
+
+# --- Domains ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STATEMENTS)
+def test_a_statement_of_another_federation_with_the_same_keys_is_refused(kind: str) -> None:
+    """Only the chain id differs: keys, epoch and genesis block are made the same."""
+    other = Small(rounds=4)
+    assert other.federation.committee == SMALL.federation.committee
+    verifier = Verifier(other.federation, SMALL.scheme, SMALL.genesis.id)
+
+    with pytest.raises(BadSignature):
+        check(verifier, STATEMENTS[kind])
+
+
+@pytest.mark.parametrize("kind", STATEMENTS)
+def test_a_statement_of_another_epoch_is_refused(kind: str) -> None:
+    """Only the epoch differs: even the chain id is made the same."""
+    other = Small(epoch=1)
+    other.federation.__dict__["chain"] = SMALL.chain
+    verifier = Verifier(other.federation, SMALL.scheme, SMALL.genesis.id)
+
+    with pytest.raises((WrongEpoch, BadSignature)):
+        check(verifier, STATEMENTS[kind])
+
+
+@pytest.mark.parametrize("kind", ["vote", "timeout", "proposal"])
+def test_a_claimed_epoch_that_is_not_the_federations_is_named_as_such(kind: str) -> None:
+    """Also when it is correctly signed for that epoch, by the same keys."""
+    ahead = Small(epoch=1)
+    ahead.chain = SMALL.chain
+    message: Any = {
+        "vote": ahead.vote(1, 1, BLOCK.id),
+        "timeout": ahead.timeout(1, 3, SMALL.genesis_qc),
+        "proposal": ahead.proposal(SMALL.block(epoch=1)),
+    }[kind]
+
+    with pytest.raises(WrongEpoch):
+        check(SMALL.verifier(), message)
+
+
+def test_a_snapshot_of_another_epoch_is_refused() -> None:
+    snapshot = SMALL.snapshot()
+    with pytest.raises(WrongEpoch):
+        SMALL.verifier().snapshot(tampered(snapshot, block=tampered(snapshot.block, epoch=1)))
+
+
+DIGEST = name("what is signed")
+# Kinds whose fields look alike: one's signature, put into a message of the other.
+LOOKALIKES: dict[str, Callable[[], Any]] = {
+    "a vote as an attestation": lambda: Attestation(
+        Round(3), DIGEST, NodeId(1), SMALL.vote(1, 3, DIGEST).signature
+    ),
+    "an attestation as a vote": lambda: Vote(
+        0, View(3), DIGEST, NodeId(1), SMALL.attestation(1, 3, DIGEST).signature, View(0), View(0)
+    ),
+    "a vote as a proposal": lambda: Proposal(BLOCK, SMALL.vote(1, 1, BLOCK.id).signature),
+    "a proposal as a vote": lambda: Vote(
+        0, View(1), BLOCK.id, NodeId(1), SMALL.proposal(BLOCK).signature, View(0), View(0)
+    ),
+    "an AGG as a timeout": lambda: tampered(
+        SMALL.timeout(0, 3), signature=SMALL.agg(0, 3).signature
+    ),
+    "a timeout as an AGG": lambda: tampered(
+        SMALL.agg(0, 3), signature=SMALL.timeout(0, 3).signature
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LOOKALIKES)
+def test_a_signature_is_never_valid_for_another_kind_of_statement(what: str) -> None:
+    with pytest.raises(BadSignature):
+        check(SMALL.verifier(), LOOKALIKES[what]())
+
+
+def test_votes_cannot_be_counted_as_store_acks_nor_acks_as_votes() -> None:
+    about = (Round(1), NodeId(1), DIGEST, NO_DIGEST, 400)
+    said = {statement(tag, SMALL.chain, 0, *about) for tag in Tag}
+
+    assert len(said) == len(Tag)
+
+
+def test_fields_cannot_slide_into_each_other() -> None:
+    said = {
+        statement(Tag.VOTE, SMALL.chain, 0, *fields)
+        for fields in [(b"ab", b"c"), (b"a", b"bc"), (b"abc",), (b"abc", b""), (1, 2), (1,)]
+    }
+
+    assert len(said) == 6
+
+
+# --- Certificates ----------------------------------------------------------------------------
+
+
+def test_certificates_of_a_quorum_are_accepted_whoever_it_is() -> None:
+    verifier = SMALL.verifier()
+    verifier.qc(SMALL.qc(1, BLOCK.id, nodes(1, 2, 3)))
+    verifier.qc(SMALL.qc(1, BLOCK.id, nodes(0, 1, 2, 3)))
+    verifier.tc(SMALL.tc(3, QC_1, [1, 0, 1]))
+    verifier.upd(SMALL.upd(3, 1, ackers=nodes(0, 2, 3)))
+
+
+CERTIFIED: dict[str, tuple[str, str]] = {
+    "qc": ("signers", "signatures"),
+    "tc": ("signers", "signatures"),
+    "upd": ("ackers", "acks"),
+}
+
+
+def certificate(kind: str, members: tuple[NodeId, ...], count: int | None = None) -> Any:
+    """Signed by these members one after another, repeated ones repeatedly."""
+    match kind:
+        case "qc":
+            made: Any = SMALL.qc(1, BLOCK.id, members)
+        case "tc":
+            whole = SMALL.tc(3, QC_1, [1] * SMALL.size)
+            made = tampered(
+                whole,
+                signers=bitmap_of(members, SMALL.size),
+                high_views=tuple(whole.high_views[m] for m in members),
+                signatures=tuple(whole.signatures[m] for m in members),
+            )
+        case _:
+            made = SMALL.upd(1, 1, ackers=members)
+    signatures = CERTIFIED[kind][1]
+    return (
+        made if count is None else tampered(made, **{signatures: getattr(made, signatures)[:count]})
+    )
+
+
+@pytest.mark.parametrize("kind", CERTIFIED)
+def test_a_quorum_less_one_certifies_nothing(kind: str) -> None:
+    check(SMALL.verifier(), certificate(kind, nodes(0, 1, 2)))
+    with pytest.raises(BadCertificate, match="2 distinct members, 3 are needed"):
+        check(SMALL.verifier(), certificate(kind, nodes(0, 1)))
+
+
+@pytest.mark.parametrize("kind", CERTIFIED)
+def test_one_member_who_signs_twice_counts_once(kind: str) -> None:
+    with pytest.raises(BadCertificate, match="2 members with 3 signatures"):
+        check(SMALL.verifier(), certificate(kind, nodes(0, 1, 1)))
+
+
+@pytest.mark.parametrize("kind", CERTIFIED)
+def test_every_named_member_needs_its_signature(kind: str) -> None:
+    with pytest.raises(BadCertificate, match="4 members with 3 signatures"):
+        check(SMALL.verifier(), certificate(kind, nodes(0, 1, 2, 3), count=3))
+
+
+@pytest.mark.parametrize("kind", CERTIFIED)
+@pytest.mark.parametrize(
+    "bitmap", [b"\x17", b"\x83", b"\x07\x00", b"\x07\x01", b"", bytes(12) + b"\x07"]
+)
+def test_members_beyond_the_last_and_bitmaps_of_another_length_are_refused(
+    kind: str, bitmap: bytes
+) -> None:
+    good = certificate(kind, nodes(0, 1, 2))
+    with pytest.raises(BadCertificate, match="members that do not exist"):
+        check(SMALL.verifier(), tampered(good, **{CERTIFIED[kind][0]: bitmap}))
+
+
+@pytest.mark.parametrize("kind", CERTIFIED)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_bad_signature_anywhere_spoils_a_certificate(kind: str, place: int) -> None:
+    good = certificate(kind, nodes(0, 1, 2))
+    field = CERTIFIED[kind][1]
+    signatures = list(getattr(good, field))
+    signatures[place] = signatures[place - 1]
+    with pytest.raises(BadSignature):
+        check(SMALL.verifier(), tampered(good, **{field: tuple(signatures)}))
+
+
+@pytest.mark.parametrize("kind", CERTIFIED)
+def test_a_certificate_is_found_valid_by_all_its_bytes_not_by_what_it_is_about(kind: str) -> None:
+    """A verified certificate in memory must not vouch for a forged one of the same subject."""
+    verifier = SMALL.verifier()
+    good = certificate(kind, nodes(0, 1, 2))
+    check(verifier, good)
+    check(verifier, good)
+
+    forged = bytes(64)
+    field = CERTIFIED[kind][1]
+    with pytest.raises(BadSignature):
+        check(verifier, tampered(good, **{field: (*getattr(good, field)[:2], forged)}))
+    with pytest.raises((BadSignature, BadCertificate)):
+        check(verifier, tampered(good, **{CERTIFIED[kind][0]: b"\x0b"}))
+
+
+def test_the_memory_of_verified_certificates_is_bounded() -> None:
+    small = Small(real=False)
+    verifier = small.verifier()
+    for view in range(1, VERIFIED_MAX + 10):
+        verifier.qc(small.qc(view, BLOCK.id))
+
+    assert len(verifier._verified) == VERIFIED_MAX
+
+
+def test_the_genesis_qc_is_valid_by_identity_and_no_other_qc_of_view_zero_is() -> None:
+    verifier = SMALL.verifier()
+    verifier.qc(SMALL.genesis_qc)
+    for fake in (
+        tampered(SMALL.genesis_qc, block=name("another genesis")),
+        SMALL.qc(0, name("another genesis")),
+        SMALL.qc(0, SMALL.genesis.id),
+    ):
+        with pytest.raises(BadCertificate, match="view 0"):
+            verifier.qc(fake)
+
+
+def test_an_unsigned_qc_of_a_later_view_is_not_taken_for_the_genesis_qc() -> None:
+    with pytest.raises(BadCertificate):
+        SMALL.verifier().qc(QC(View(1), SMALL.genesis.id, b"", ()))
+
+
+@pytest.mark.parametrize(
+    ("why", "tc"),
+    [
+        ("carries a lower QC", SMALL.tc(3, SMALL.genesis_qc, [1, 0, 0])),
+        ("carries a higher QC", SMALL.tc(3, QC_1, [0, 0, 0])),
+        ("reports its own view", SMALL.tc(3, SMALL.qc(3, BLOCK.id), [3, 0, 0])),
+        ("lacks a view", tampered(SMALL.tc(3, QC_1), high_views=(View(1), View(1)))),
+        ("has a view too many", tampered(SMALL.tc(3, QC_1), high_views=(View(1),) * 4)),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_a_tc_must_carry_the_qc_of_its_signers_maximum_view(why: str, tc: Any) -> None:
+    with pytest.raises(BadCertificate):
+        SMALL.verifier().tc(tc)
+
+
+def test_the_views_that_a_tc_reports_are_the_signed_ones() -> None:
+    true = SMALL.tc(4, QC_1, [1, 0, 1])
+    SMALL.verifier().tc(true)
+    with pytest.raises(BadSignature):
+        SMALL.verifier().tc(tampered(true, high_views=(View(1), View(1), View(1))))
+
+
+def test_the_qc_inside_a_tc_a_timeout_and_a_block_is_verified_too() -> None:
+    forged = tampered(QC_1, signatures=(bytes(64),) * 3)
+    for message in (
+        SMALL.tc(3, forged),
+        SMALL.timeout(1, 3, forged),
+        SMALL.timeout(1, 3, QC_1, SMALL.tc(2, forged)),
+        SMALL.proposal(SMALL.block(view=2, parent=BLOCK, qc=forged)),
+        SMALL.proposal(SMALL.block(view=4, parent=BLOCK, tc=SMALL.tc(3, forged))),
+    ):
+        with pytest.raises(BadSignature):
+            check(SMALL.verifier(), message)
+
+
+def test_a_timeout_must_report_a_qc_that_is_older_than_its_view() -> None:
+    with pytest.raises(BadCertificate):
+        SMALL.verifier().timeout(SMALL.timeout(1, 1, QC_1))
+
+
+# --- Blocks, snapshots, offers, evidence -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("why", "block"),
+    [
+        ("other transactions", tampered(BLOCK, transactions=(SMALL.agg(2, 1),))),
+        ("no transactions", tampered(BLOCK, transactions=())),
+        ("one twice", SMALL.block((SMALL.agg(1, 1), SMALL.agg(1, 1)))),
+    ],
+    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
+)
+def test_a_block_whose_transactions_do_not_fit_is_refused(why: str, block: Any) -> None:
+    with pytest.raises(BadBlock):
+        SMALL.verifier().block(block)
+
+
+def test_a_block_must_stand_on_the_block_that_its_qc_certifies() -> None:
+    child = SMALL.block(view=2, parent=BLOCK)
+    SMALL.verifier().block(child)
+    elsewhere = tampered(child.header, parent=SMALL.genesis.id)
+    with pytest.raises(BadBlock, match="certify the parent"):
+        SMALL.verifier().block(tampered(child, header=elsewhere))
+
+
+def test_a_block_must_be_newer_than_its_qc() -> None:
+    with pytest.raises(BadBlock, match="not older"):
+        SMALL.verifier().block(SMALL.block(view=1, parent=BLOCK))
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        tampered(SMALL.agg(1, 1), signature=bytes(64)),
+        tampered(SMALL.upd(1, 1), signature=bytes(64)),
+        tampered(SMALL.upd(1, 1), acks=(bytes(64),) * 3),
+    ],
+)
+def test_a_forged_transaction_spoils_a_block(forged: Any) -> None:
+    with pytest.raises(BadSignature):
+        SMALL.verifier().block(SMALL.block((forged,)))
+
+
+def test_a_certificate_for_another_blob_does_not_certify_this_one() -> None:
+    """Signed correctly by its author, with the acks of another digest, base or size."""
+    for other in (
+        SMALL.upd(1, 1, digest=name("another blob")),
+        SMALL.upd(1, 1, base=name("another base")),
+        SMALL.upd(1, 1, size=401),
+        SMALL.upd(2, 1, digest=SMALL.upd(1, 1).digest),
+        SMALL.upd(1, 2, digest=SMALL.upd(1, 1).digest),
+    ):
+        with pytest.raises(BadSignature, match="store-ack"):
+            SMALL.verifier().upd(tampered(SMALL.upd(1, 1), acks=other.acks))
+
+
+def test_a_snapshot_is_proven_by_a_certified_header_that_names_it() -> None:
+    SMALL.verifier().snapshot(SMALL.snapshot())
+
+
+def test_a_snapshot_whose_proof_does_not_hold_is_refused() -> None:
+    true = SMALL.snapshot()
+    forged_qc = tampered(true.proof_qc, signatures=(bytes(64),) * 3)
+    for fake in (
+        tampered(true, block=tampered(true.block, height=7)),
+        tampered(true, proof=tampered(true.proof, state_root=name("another state"))),
+        tampered(true, proof=tampered(true.proof, committed=name("another block"))),
+        tampered(true, proof_qc=QC_1),
+        tampered(true, proof_qc=forged_qc),
+        tampered(true, proof_qc=SMALL.qc(2, true.proof.id, nodes(0, 1))),
+    ):
+        with pytest.raises(PeerFault):
+            SMALL.verifier().snapshot(fake)
+
+
+def test_a_snapshot_of_a_block_that_a_true_proof_does_not_name_is_refused() -> None:
+    """All certificates hold; only the block is another one."""
+    true = SMALL.snapshot()
+    with pytest.raises(BadBlock, match="does not name"):
+        SMALL.verifier().snapshot(tampered(true, block=BLOCK.header))
+
+
+def test_an_offer_must_say_what_it_was_trained_from() -> None:
+    manifest, _ = SMALL.blob(1, base=NO_DIGEST)
+    with pytest.raises(BadBlob):
+        SMALL.verifier().offer(SMALL.offer(1, 1, manifest))
+
+
+def signed_header(view: int, **fields: Any) -> SignedHeader:
+    proposal = SMALL.proposal(SMALL.block(view=view, **fields))
+    return SignedHeader(proposal.block.header, proposal.signature)
+
+
+ONE, TWO = name("one"), name("two")
+CONTRADICTIONS: dict[str, tuple[Any, Any]] = {
+    "proposals": (signed_header(5), signed_header(5, height=9)),
+    "votes": (SMALL.vote(1, 3, ONE), SMALL.vote(1, 3, TWO)),
+    "timeouts": (SMALL.timeout(1, 3, QC_1), SMALL.timeout(1, 3)),
+    "offers": (SMALL.offer(1, 1, MANIFEST), SMALL.offer(1, 1, OTHER_MANIFEST)),
+    "updates": (SMALL.upd(1, 1, digest=ONE), SMALL.upd(1, 1, digest=TWO)),
+    "bases": (SMALL.upd(1, 1, base=ONE), SMALL.upd(1, 1, base=TWO)),
+    "attestations": (SMALL.attestation(1, 3, ONE), SMALL.attestation(1, 3, TWO)),
+}
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_two_statements_that_no_honest_node_signs_both_are_evidence(what: str) -> None:
+    SMALL.verifier().evidence(Evidence(*CONTRADICTIONS[what]))
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_evidence_with_a_forged_half_is_refused(what: str) -> None:
+    first, second = CONTRADICTIONS[what]
+    for forged in (
+        Evidence(first, tampered(second, signature=first.signature)),
+        Evidence(tampered(first, signature=second.signature), second),
+    ):
+        with pytest.raises(BadSignature):
+            SMALL.verifier().evidence(forged)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (SMALL.vote(1, 3, ONE), SMALL.vote(1, 3, ONE)),
+        (SMALL.vote(1, 3, ONE), SMALL.vote(1, 4, TWO)),
+        (SMALL.vote(1, 3, ONE), SMALL.vote(2, 3, TWO)),
+        (SMALL.vote(1, 3, ONE), SMALL.timeout(1, 3)),
+        (signed_header(5), signed_header(9)),
+        (SMALL.timeout(1, 3, QC_1), SMALL.timeout(1, 4)),
+        # The same view, reported with a QC of other signers: nothing else was signed.
+        (SMALL.timeout(1, 3, QC_1), SMALL.timeout(1, 3, SMALL.qc(1, BLOCK.id, nodes(1, 2, 3)))),
+        (SMALL.offer(1, 1, MANIFEST), SMALL.offer(1, 2, OTHER_MANIFEST)),
+        # A restarted author may collect other signers.
+        (SMALL.upd(1, 1), SMALL.upd(1, 1, ackers=nodes(1, 2, 3))),
+        (SMALL.attestation(1, 3, ONE), SMALL.attestation(1, 2, TWO)),
+    ],
+)
+def test_what_an_honest_node_may_say_is_no_evidence(first: Any, second: Any) -> None:
+    with pytest.raises(BadSignature, match="may both sign"):
+        SMALL.verifier().evidence(Evidence(first, second))
