@@ -1,0 +1,355 @@
+"""Twins: two copies of one member, each honest by itself, both with the same key.
+
+Bano, Sonnino, Chursin, Perelman, Li, Ching, Malkhi: "Twins: BFT Systems Made Robust" (OPODIS 2021).
+A copy follows the rules but does not know what the other signs, so together they equivocate, vote
+twice and forget, in every way that needs no forged bytes. A case says for each of its first views
+who leads and how the network is cut; after them it is whole, and the log must grow again. The
+replica core is driven directly: no wire, no ingress, no participants.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import cycle, islice, permutations, product
+from time import perf_counter
+
+from defl.committee import Federation, Rules, Timing
+from defl.consensus.chain import genesis_of
+from defl.consensus.mempool import Mempool
+from defl.consensus.replica import Replica
+from defl.consensus.safety import first_record
+from defl.crypto import SIGNATURE_BYTES, Signer
+from defl.ids import NO_DIGEST, Digest, Height, NodeId, Round, View, digest_of
+from defl.messages import Agg, Block, Message, Proposal, Timeout, Transaction, Vote, genesis_qc
+from defl.output import Durable, Envelope, EvidenceFound, Response, SafetyBroken, SafetyRecord
+from defl.sim.scenario import federation_of, signers_of
+
+# Every step of time ends all views that cannot end by themselves: no back-off is needed.
+TIMING = Timing(view_base_s=1.0, view_cap_s=1.0)
+# Views after healing by which every honest replica must have committed a block made after it: a
+# leader may first have to ask for a block, and the first one asked may be a twin without it (each
+# costs a view in which others go on), then the three-chain needs three honest leaders in a row.
+HEALING_VIEWS_MAX = 10
+# A leader is known for this many views after the scripted ones: more than any run reaches.
+VIEWS_MAX = 64
+# A case with more steps than this has stopped moving.
+STEPS_PER_VIEW_MAX = 4
+
+
+# --- The log that is ordered ---------------------------------------------------------------
+
+
+class Tape:
+    """An application whose state is the hash of all that was executed, and that is never idle."""
+
+    def genesis(self) -> bytes:
+        return NO_DIGEST
+
+    def execute(self, state: bytes, block: Block) -> tuple[bytes, tuple[Response, ...]]:
+        return digest_of(state + block.id), (Response.OK,) * len(block.transactions)
+
+    def encode(self, state: bytes) -> bytes:
+        return state
+
+    def root_of(self, encoded: bytes) -> Digest:
+        return digest_of(encoded)
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+    def live(self, state: bytes, transaction: Transaction) -> bool:
+        del state
+        return transaction.round == 1
+
+    def wanted(self, state: bytes, transaction: Transaction) -> bool:
+        return self.live(state, transaction)
+
+
+def mark(number: int) -> Agg:
+    """A transaction that only says where it comes from."""
+    return Agg(Round(number), NodeId(0), bytes(SIGNATURE_BYTES))
+
+
+LIVE = mark(1)
+
+
+class OwnMark(Mempool):
+    """What a twin proposes: its own mark each time, so that two twin leaders always contradict."""
+
+    def __init__(self, own: Transaction) -> None:
+        super().__init__()
+        self._own = own
+
+    def without(self, *_: object) -> tuple[Transaction, ...]:
+        return (self._own,)
+
+
+class Twin(Replica[bytes]):
+    """Honest by itself, but it takes its brother's signatures for granted."""
+
+    def _saw_own_signature(self, kind: str, view: View) -> None:
+        pass
+
+    def propose_with(self, own: Transaction) -> None:
+        self._mempool = OwnMark(own)
+
+
+# --- Cases ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One scripted view."""
+
+    leader: NodeId
+    parts: tuple[int, ...]  # for each replica the part of the network that it is in
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Replicas 0 .. n-1 are the members; then comes one second copy for each of the twins."""
+
+    members: int
+    twins: tuple[NodeId, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def identities(self) -> tuple[NodeId, ...]:
+        return (*map(NodeId, range(self.members)), *self.twins)
+
+    @property
+    def leaders(self) -> list[NodeId]:
+        """By view: the scripted ones, then the honest members in turn. View 0 has none."""
+        honest = [NodeId(i) for i in range(self.members) if i not in self.twins]
+        scripted = [step.leader for step in self.steps]
+        return [NodeId(0), *scripted, *islice(cycle(honest), VIEWS_MAX)]
+
+
+TWIN = NodeId(0)
+COPY = 4  # with four members, the second copy of member 0
+SYMMETRIES = [
+    (first, *honest, second)
+    for first, second in ((TWIN, COPY), (COPY, TWIN))
+    for honest in permutations((1, 2, 3))
+]
+
+
+def choices() -> list[Step]:
+    """Every leader with every way to cut five replicas into at most two parts."""
+    cuts = [(0, *rest) for rest in product((0, 1), repeat=4)]
+    return [Step(NodeId(leader), cut) for leader in range(4) for cut in cuts]
+
+
+def renamed(step: Step, names: tuple[int, ...]) -> Step:
+    """The same view with replica i called names[i]; the part of replica 0 is part 0."""
+    parts = [0] * 5
+    for replica, part in enumerate(step.parts):
+        parts[names[replica]] = part
+    leader = step.leader if step.leader == TWIN else NodeId(names[step.leader])
+    return Step(leader, tuple(part ^ parts[0] for part in parts))
+
+
+def exhaustive(views: int) -> Iterator[Case]:
+    """All cases of four members with one twin pair, one of each class of symmetric ones.
+
+    The three honest members are alike, and so are the two copies. Each view's choice is the
+    smallest of its orbit under the renamings that leave the views before it as they are.
+    """
+    options = choices()
+    number = {step: i for i, step in enumerate(options)}
+    tables = [tuple(number[renamed(step, names)] for step in options) for names in SYMMETRIES]
+
+    def extend(chosen: tuple[int, ...], alike: list[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+        if len(chosen) == views:
+            yield chosen
+            return
+        for option in range(len(options)):
+            if all(table[option] >= option for table in alike):
+                fixing = [table for table in alike if table[option] == option]
+                yield from extend((*chosen, option), fixing)
+
+    for chosen in extend((), tables):
+        yield Case(4, (TWIN,), tuple(options[i] for i in chosen))
+
+
+def spread(cases: Iterable[Case], every: int, first: int = 0) -> Iterator[Case]:
+    """A deterministic slice: one case in `every`."""
+    return islice(cases, first, None, every)
+
+
+def random_case(seed: int, *, members: int = 7, pairs: int = 2, views: int = 6) -> Case:
+    rng = random.Random(f"defl/twins/{seed}")
+    twins = tuple(NodeId(i) for i in sorted(rng.sample(range(members), pairs)))
+    steps = []
+    for _ in range(views):
+        # Half of the leaders are twins: they are the ones that can lie.
+        leader = rng.choice(twins) if rng.random() < 0.5 else NodeId(rng.randrange(members))
+        parts = rng.choice((1, 2, 2, 2, 3))
+        cut = tuple(rng.randrange(parts) for _ in range(members + pairs))
+        steps.append(Step(leader, cut))
+    return Case(members, twins, tuple(steps))
+
+
+# --- Running one ---------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8)
+def facts(members: int, rules: Rules) -> tuple[Federation, tuple[Signer, ...], SafetyRecord]:
+    """A federation of no-op signers and the record that each of its replicas starts with."""
+    signers, _ = signers_of(members, seed=1, real=False)
+    federation, _ = federation_of(signers, rounds=1, rules=rules, timing=TIMING)
+    genesis = genesis_of(federation, Tape())
+    return federation, signers, first_record(federation.epoch, genesis_qc(genesis.id))
+
+
+class Run:
+    """One case from start to healing. `violations` says in words what went wrong."""
+
+    def __init__(self, case: Case, rules: Rules) -> None:
+        self.violations: list[str] = []
+        self.evidence: set[tuple[NodeId, str]] = set()  # against whom, and of which kind
+        self.case = case
+        self.now = 0.0
+        federation, signers, record = facts(case.members, rules)
+        leaders = case.leaders
+        self._identities = case.identities
+        self._is_honest = [member not in case.twins for member in case.identities]
+        self._places: dict[NodeId, list[int]] = {}
+        self.replicas: list[Replica[bytes]] = []
+        for place, member in enumerate(case.identities):
+            make = Replica if self._is_honest[place] else Twin
+            replica: Replica[bytes] = make(
+                federation, member, signers[member], Tape(), Durable(record), leaders.__getitem__
+            )
+            if isinstance(replica, Twin):
+                replica.propose_with(mark(2 + place))
+            self.replicas.append(replica)
+            self._places.setdefault(member, []).append(place)
+        self._queue: deque[tuple[int, NodeId, Message]] = deque()
+        self._lifted = View(0)  # cuts of views up to here are over
+        self._log: dict[Height, Digest] = {}
+        self._said: dict[tuple[type, NodeId, View], Message] = {}
+        # Honest replicas that have committed no block of a view after the scripted ones.
+        self._behind = {i for i, honest in enumerate(self._is_honest) if honest}
+
+    @property
+    def done(self) -> bool:
+        return not self._behind or bool(self.violations)
+
+    def run(self) -> "Run":
+        for place, replica in enumerate(self.replicas):
+            replica.submit(LIVE, self.now)
+            self._collect(place)
+        for _ in range(STEPS_PER_VIEW_MAX * (len(self.case.steps) + HEALING_VIEWS_MAX)):
+            before = [replica.view for replica in self.replicas]
+            self._tick()
+            self._deliver()
+            for place in [i for i in self._behind if self._is_ahead(self.replicas[i].head)]:
+                self._behind.discard(place)  # it came there by a snapshot
+            if self.done:
+                return self
+            if before == [replica.view for replica in self.replicas]:
+                # Nobody has a quorum: the cut lasts until all have given the view up.
+                self._lifted = max(before)
+        self.violations.append(f"it stopped moving, replicas {sorted(self._behind)} are behind")
+        return self
+
+    def _is_ahead(self, block: Block) -> bool:
+        return block.view > len(self.case.steps)
+
+    def _tick(self) -> None:
+        times = [at for replica in self.replicas if (at := replica.wake_at) is not None]
+        self.now = max(self.now, min(times, default=self.now))
+        for place, replica in enumerate(self.replicas):
+            at = replica.wake_at
+            if at is not None and at <= self.now:
+                replica.tick(self.now)
+                self._collect(place)
+
+    def _deliver(self) -> None:
+        queue, replicas = self._queue, self.replicas
+        views_max = len(self.case.steps) + HEALING_VIEWS_MAX
+        while queue and not self.done:
+            place, sender, message = queue.popleft()
+            replica = replicas[place]
+            replica.receive(sender, message, self.now)
+            self._collect(place)
+            if replica.view > views_max and not self.done:
+                self.violations.append(
+                    f"view {replica.view} is reached, replicas {sorted(self._behind)} are behind"
+                )
+
+    def _collect(self, place: int) -> None:
+        effects = self.replicas[place].take()
+        for envelope in effects.send:
+            self._post(place, envelope)
+        if self._is_honest[place]:
+            for committed in effects.committed:
+                self._check_commit(place, committed.block)
+        for notice in effects.notices:
+            if isinstance(notice, SafetyBroken):
+                self.violations.append(f"replica {place}: {notice.reason}")
+            elif isinstance(notice, EvidenceFound):
+                first = notice.evidence.first
+                self.evidence.add((first.author, type(first).__name__))
+                if first.author not in self.case.twins:
+                    self.violations.append(f"evidence against honest member {first.author}")
+
+    def _post(self, place: int, envelope: Envelope) -> None:
+        """A message belongs to the view that it speaks of, or else that its sender is in."""
+        message, sender = envelope.message, self._identities[place]
+        if isinstance(message, Vote | Timeout | Proposal):
+            view = message.block.view if isinstance(message, Proposal) else message.view
+            if self._is_honest[place]:
+                self._check_said(sender, view, message)
+        else:
+            view = self.replicas[place].view
+        if envelope.to is None:
+            targets: Iterable[int] = range(len(self.replicas))
+        else:
+            targets = [target for member in envelope.to for target in self._places[member]]
+        steps = self.case.steps
+        cut = steps[view - 1].parts if self._lifted < view <= len(steps) else None
+        for target in targets:
+            if target != place and (cut is None or cut[target] == cut[place]):
+                self._queue.append((target, sender, message))
+
+    def _check_said(self, author: NodeId, view: View, message: Message) -> None:
+        if self._said.setdefault((type(message), author, view), message) != message:
+            kind = type(message).__name__.lower()
+            self.violations.append(f"honest member {author} signed two {kind}s in view {view}")
+
+    def _check_commit(self, place: int, block: Block) -> None:
+        if self._log.setdefault(block.height, block.id) != block.id:
+            self.violations.append(
+                f"replica {place} committed another block at height {block.height}"
+            )
+        if self._is_ahead(block):
+            self._behind.discard(place)
+
+
+def search(cases: Iterable[Case], rules: Rules) -> tuple[int, list[tuple[Case, list[str]]]]:
+    """How many cases were run, and those that broke something."""
+    count, broken = 0, []
+    for case in cases:
+        count += 1
+        violations = Run(case, rules).run().violations
+        if violations:
+            broken.append((case, violations))
+    return count, broken
+
+
+# One case in this many of the exhaustive set is a fair sample of its mixture.
+MEASURE_EVERY = 37
+
+
+def measure(seconds: float, rules: Rules = Rules.HOTSTUFF) -> float:
+    """Cases per second on one core: four members, one twin pair, three scripted views."""
+    cases = list(spread(exhaustive(3), MEASURE_EVERY))
+    started, count = perf_counter(), 0
+    while (elapsed := perf_counter() - started) < seconds:
+        Run(cases[count % len(cases)], rules).run()
+        count += 1
+    return count / elapsed
