@@ -64,6 +64,12 @@ class Honest:
         return self.participant.handle(event, now)
 
 
+class Unruly(Output, frozen=True):
+    """A liar's output: besides messages, frames that are none."""
+
+    frames: tuple[tuple[NodeId, bytes], ...] = ()
+
+
 Wrap = Callable[[Participant, Signer, random.Random], Behaviour]
 
 
@@ -239,6 +245,9 @@ class Cluster:
         """What may follow once the persists and stores are done."""
         for item in output.send[:sends]:
             self._send(node, item)
+        if isinstance(output, Unruly):
+            for target, frame in output.frames:
+                self._transmit(node.id, target, frame, heavy=False)
         if output.committed or (output.persist and output.persist.snapshot):
             self._count_rounds()
         self.checker.committed(node.id, output.committed)

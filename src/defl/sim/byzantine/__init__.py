@@ -1,0 +1,27 @@
+"""Misbehaviour by name. Every liar wraps an honest participant from outside.
+
+The honest code has no branch for liars: a wrapper lets the participant live as usual, then
+changes what it says, or says more. It signs lies with its own key only.
+"""
+
+from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, YesVoter
+from defl.sim.byzantine.pool import Malformed, TwoFaced, Withholder
+from defl.sim.byzantine.rounds import EarlyAgg, WrongRound
+from defl.sim.byzantine.traffic import Flooder, Replayer, Silent, Slow
+from defl.sim.cluster import Wrap
+
+KINDS: dict[str, Wrap] = {
+    "silent": Silent,
+    "slow": Slow,
+    "equivocator": Equivocator,
+    "double-voter": DoubleVoter,
+    "forger": Forger,
+    "yes-voter": YesVoter,
+    "withholder": Withholder,
+    "two-faced": TwoFaced,
+    "malformed": Malformed,
+    "wrong-round": WrongRound,
+    "early-agg": EarlyAgg,
+    "replayer": Replayer,
+    "flooder": Flooder,
+}

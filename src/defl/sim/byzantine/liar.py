@@ -1,0 +1,105 @@
+"""What all liars share: the participant that they wrap, their key, and what they sign with it.
+
+A liar overrides `instead` (what it says in place of something honest) or `besides` (what it says
+on top); which lies those are belongs to the modules beside this one.
+"""
+
+import random
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from defl.crypto import Signer, Tag, statement
+from defl.ids import Digest, NodeId, Round, View
+from defl.messages import (
+    QC,
+    Agg,
+    Block,
+    Proposal,
+    Timeout,
+    Transaction,
+    Vote,
+    timeout_statement,
+    transactions_root,
+    vote_statement,
+)
+from defl.output import Envelope, Event, Output, ServeChunk
+from defl.participant import Participant
+
+Item = Envelope | ServeChunk
+
+
+class Liar:
+    def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
+        self.participant = participant
+        self._signer = signer
+        self._rng = rng
+        self._federation = participant.federation
+        self._committee = participant.federation.committee
+        self._chain = participant.federation.chain
+        self._epoch = participant.federation.epoch
+        self._me = participant.me
+        self._peers = tuple(m for m in self._committee.members if m != participant.me)
+
+    def handle(self, event: Event, now: float) -> Output:
+        output = self.participant.handle(event, now)
+        said = [lie for item in output.send for lie in self.instead(item)]
+        said.extend(self.besides(event, now))
+        return replace(output, send=tuple(said))
+
+    def instead(self, item: Item) -> Iterable[Item]:
+        """What leaves in place of what the honest participant would say."""
+        return (item,)
+
+    def besides(self, event: Event, now: float) -> Iterable[Item]:  # noqa: ARG002
+        """What is said on top."""
+        return ()
+
+    @property
+    def _halves(self) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
+        """The peers in two halves; of an odd number the middle one is in both."""
+        size = (len(self._peers) + 1) // 2
+        return self._peers[:size], self._peers[-size:]
+
+    @property
+    def _view(self) -> View:
+        return self.participant.replica.view
+
+    @property
+    def _round(self) -> Round:
+        """The newest closed round."""
+        return self.participant.state.round
+
+    # --- Statements that are validly signed, true or not -----------------------------------
+
+    def _vote(self, view: View, block: Digest, epoch: int | None = None) -> Vote:
+        epoch = self._epoch if epoch is None else epoch
+        signature = self._signer.sign(vote_statement(self._chain, epoch, view, block))
+        high = self.participant.replica.record.high_qc.view
+        return Vote(epoch, view, block, self._me, signature, high, View(0))
+
+    def _timeout(self, view: View, high_qc: QC, epoch: int | None = None) -> Timeout:
+        epoch = self._epoch if epoch is None else epoch
+        said = timeout_statement(self._chain, epoch, view, high_qc.view)
+        return Timeout(epoch, view, high_qc, None, self._me, self._signer.sign(said))
+
+    def _agg(self, round_: Round) -> Agg:
+        unsigned = Agg(round_, self._me, b"")
+        return replace(
+            unsigned, signature=self._signer.sign(unsigned.statement(self._chain, self._epoch))
+        )
+
+    def _proposal(self, block: Block) -> Proposal:
+        header = block.header
+        said = statement(Tag.PROPOSAL, self._chain, header.epoch, header.view, header.id)
+        return Proposal(block, self._signer.sign(said))
+
+    def _with_transactions(
+        self, proposal: Proposal, transactions: tuple[Transaction, ...]
+    ) -> Proposal:
+        """The same place in the chain, filled with something else."""
+        header = replace(proposal.block.header, transactions_root=transactions_root(transactions))
+        return self._proposal(Block(header, transactions))
+
+    def _noise(self) -> Digest:
+        return Digest(self._rng.randbytes(32))

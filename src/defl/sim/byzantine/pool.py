@@ -1,0 +1,240 @@
+"""Liars about blobs: kept back, two for one round, or not what the schema says."""
+
+import random
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from msgspec.structs import replace
+
+from defl.committee import Federation
+from defl.crypto import Signer
+from defl.ids import Digest, NodeId, Round, digest_of
+from defl.messages import (
+    Chunk,
+    ChunkRequest,
+    Gossip,
+    Manifest,
+    ManifestAnswer,
+    NotHeld,
+    Offer,
+    StoreAck,
+    Upd,
+    ack_statement,
+    bitmap_of,
+)
+from defl.output import Envelope, Event, Received, ServeChunk
+from defl.participant import Participant
+from defl.pool.weights import encode, manifest_of
+from defl.schema import Row
+from defl.sim.byzantine.liar import Item, Liar
+
+# The blobs of this many rounds are remembered: as long as anybody asks for them.
+ROUNDS_REMEMBERED = 8
+
+
+class Withholder(Liar):
+    """Acknowledges blobs and never serves them; its own it shows to just enough peers."""
+
+    def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
+        super().__init__(participant, signer, rng)
+        self._shown: dict[Digest, tuple[NodeId, ...]] = {}
+
+    def _chosen(self, round_: Round) -> tuple[NodeId, ...]:
+        """q - 1 peers, others in each round: with this node's own ack a certificate."""
+        start = round_ % len(self._peers)
+        return (self._peers[start:] + self._peers[:start])[: self._committee.quorum - 1]
+
+    def instead(self, item: Item) -> Iterable[Item]:
+        match item:
+            case ServeChunk(to=peer, digest=digest):
+                if peer in self._shown.get(digest, ()):
+                    return (item,)
+                return (Envelope((peer,), NotHeld(digest)),) if self._rng.random() < 0.5 else ()
+            case Envelope(message=ManifestAnswer()):
+                return ()
+            case Envelope(message=Offer(author=author) as offer) if author == self._me:
+                chosen = self._chosen(offer.round)
+                self._shown[offer.manifest.digest] = chosen
+                if len(self._shown) > ROUNDS_REMEMBERED:
+                    del self._shown[next(iter(self._shown))]
+                asked = chosen if item.to is None else tuple(m for m in item.to if m in chosen)
+                return (Envelope(asked, offer),)
+        return (item,)
+
+
+class FalseBlob:
+    """A blob beside the honest participant's own: its offer, its chunks, and acks for it."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        me: NodeId,
+        signer: Signer,
+        round_: Round,
+        manifest: Manifest,
+        chunks: tuple[bytes, ...],
+    ) -> None:
+        self._chain, self._epoch = federation.chain, federation.epoch
+        self._committee = federation.committee
+        self._me = me
+        self._signer = signer
+        self.manifest = manifest
+        self.chunks = chunks
+        unsigned = Offer(round_, me, manifest, b"")
+        signature = signer.sign(unsigned.statement(self._chain, self._epoch))
+        self.offer = replace(unsigned, signature=signature)
+        said = ack_statement(
+            self._chain, self._epoch, round_, me, manifest.digest, manifest.base, manifest.size
+        )
+        self._acks = {me: signer.sign(said)}
+
+    @property
+    def digest(self) -> Digest:
+        return self.manifest.digest
+
+    def answer(self, peer: NodeId, request: ChunkRequest) -> Iterator[Item]:
+        if request.index < len(self.chunks):
+            data = self.chunks[request.index]
+            yield Envelope((peer,), Chunk(self.digest, request.index, data))
+
+    def count(self, ack: StoreAck) -> Upd | None:
+        """A validly certified UPD, once q members acknowledged the blob."""
+        if ack.acker in self._acks:
+            return None
+        self._acks[ack.acker] = ack.signature
+        if len(self._acks) != self._committee.quorum:
+            return None
+        ackers = sorted(self._acks)
+        manifest = self.manifest
+        upd = Upd(
+            self.offer.round,
+            self._me,
+            manifest.digest,
+            manifest.size,
+            manifest.base,
+            bitmap_of(ackers, self._committee.size),
+            tuple(self._acks[acker] for acker in ackers),
+            b"",
+        )
+        return replace(upd, signature=self._signer.sign(upd.statement(self._chain, self._epoch)))
+
+
+class BlobLiar(Liar):
+    """Offers blobs of its own making and serves them."""
+
+    def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
+        super().__init__(participant, signer, rng)
+        self._false: dict[Digest, FalseBlob] = {}
+
+    def _row(self) -> Row:
+        values = self._federation.schema.values
+        return np.random.default_rng(self._rng.getrandbits(32)).random(values, dtype=np.float32)
+
+    def _made(self, round_: Round, base: Digest, row: Row) -> FalseBlob:
+        federation = self._federation
+        payload = encode(row, federation.schema, federation.codec, np.zeros_like(row))
+        size = federation.chunk_bytes
+        manifest = manifest_of(payload, federation.schema, federation.codec, size, base)
+        chunks = tuple(payload[start : start + size] for start in range(0, len(payload), size))
+        return self._offered(round_, manifest, chunks)
+
+    def _offered(self, round_: Round, manifest: Manifest, chunks: tuple[bytes, ...]) -> FalseBlob:
+        blob = FalseBlob(self._federation, self._me, self._signer, round_, manifest, chunks)
+        self._false[blob.digest] = blob
+        if len(self._false) > ROUNDS_REMEMBERED:
+            del self._false[next(iter(self._false))]
+        return blob
+
+    def _offer_made(self, round_: Round) -> Offer | None:
+        """The newest false offer for this round."""
+        offers = [blob.offer for blob in self._false.values() if blob.offer.round == round_]
+        return offers[-1] if offers else None
+
+    def instead(self, item: Item) -> Iterable[Item]:
+        match item:
+            case Envelope(message=NotHeld(digest=digest)) if digest in self._false:
+                return ()  # `besides` answers
+        return (item,)
+
+    def besides(self, event: Event, now: float) -> Iterator[Item]:  # noqa: ARG002
+        match event:
+            case Received(peer=peer, message=ChunkRequest(digest=digest) as request):
+                if digest in self._false:
+                    yield from self._false[digest].answer(peer, request)
+            case Received(message=StoreAck(author=author, digest=digest) as ack):
+                if author == self._me and digest in self._false:
+                    upd = self._false[digest].count(ack)
+                    if upd is not None:
+                        yield from self._certified(upd)
+
+    def _certified(self, upd: Upd) -> Iterable[Item]:  # noqa: ARG002
+        return ()
+
+
+class TwoFaced(BlobLiar):
+    """Two blobs for one round, one for each half of the peers; every other one on a false base."""
+
+    def instead(self, item: Item) -> Iterable[Item]:
+        match item:
+            case Envelope(message=Offer(author=author) as offer) if author == self._me:
+                twin = self._offer_made(offer.round) or self._twin(offer)
+                first, second = self._halves
+                return Envelope(first, offer), Envelope(second, twin)
+        return super().instead(item)
+
+    def _twin(self, offer: Offer) -> Offer:
+        base = offer.manifest.base if offer.round % 2 else self._noise()
+        return self._made(offer.round, base, self._row()).offer
+
+    def _certified(self, upd: Upd) -> Iterable[Item]:
+        return (Envelope(None, Gossip((upd,))),)
+
+
+class Malformed(BlobLiar):
+    """Instead of its update something that no schema allows, another way in each round."""
+
+    def instead(self, item: Item) -> Iterable[Item]:
+        match item:
+            case Envelope(to=to, message=Offer(author=author) as offer) if author == self._me:
+                bad = self._offer_made(offer.round) or self._bad(offer)
+                return (Envelope(to, bad),)
+        return super().instead(item)
+
+    def _bad(self, offer: Offer) -> Offer:
+        ways = (
+            self._not_a_number,
+            self._huge,
+            self._wrong_shape,
+            self._wrong_size,
+            self._truncated,
+            self._too_long,
+        )
+        return ways[(offer.round - 1) % len(ways)](offer.round, offer.manifest.base).offer
+
+    def _not_a_number(self, round_: Round, base: Digest) -> FalseBlob:
+        row = self._row()
+        row[self._rng.randrange(row.size)] = np.nan
+        return self._made(round_, base, row)
+
+    def _huge(self, round_: Round, base: Digest) -> FalseBlob:
+        return self._made(round_, base, self._row() * np.float32(1e38))
+
+    def _wrong_shape(self, round_: Round, base: Digest) -> FalseBlob:
+        blob = self._made(round_, base, self._row())
+        return self._offered(round_, replace(blob.manifest, schema=self._noise()), ())
+
+    def _wrong_size(self, round_: Round, base: Digest) -> FalseBlob:
+        blob = self._made(round_, base, self._row())
+        return self._offered(round_, replace(blob.manifest, size=blob.manifest.size + 4), ())
+
+    def _truncated(self, round_: Round, base: Digest) -> FalseBlob:
+        """The manifest is right, and the chunks lack their last bytes."""
+        blob = self._made(round_, base, self._row())
+        return self._offered(round_, blob.manifest, tuple(c[:-3] for c in blob.chunks))
+
+    def _too_long(self, round_: Round, base: Digest) -> FalseBlob:
+        """The manifest names chunks that are longer than its size says."""
+        blob = self._made(round_, base, self._row())
+        chunks = tuple(chunk + bytes(8) for chunk in blob.chunks)
+        manifest = replace(blob.manifest, chunks=tuple(digest_of(chunk) for chunk in chunks))
+        return self._offered(round_, manifest, chunks)
