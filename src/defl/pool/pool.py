@@ -192,10 +192,14 @@ class Pool:
                 return
             self._offers[slot] = offer
         digest = offer.manifest.digest
+        if self._shelf.labelled(slot) not in (None, digest):
+            return  # another update of this author was committed
+        # An equal blob of somebody else may be here; this label keeps it for as long as the ack
+        # promises.
+        self._relabel(slot, digest)
         if self._shelf.has(digest):
             self._validate_or_acknowledge(offer)
-        elif self._shelf.labelled(slot) in (None, digest):
-            self._relabel(slot, digest)
+        else:
             self._fetch(offer.manifest, (offer.author, peer))
 
     def _on_ack(self, ack: StoreAck) -> None:
@@ -249,10 +253,10 @@ class Pool:
         for slot, offer in list(self._offers.items()):
             if offer.manifest.digest != digest:
                 continue
-            if fault is None:
-                self._acknowledge(offer)
-            else:
+            if fault is not None:
                 self._refuse(slot, fault)
+            elif self._shelf.has(digest) and self._shelf.labelled(slot) == digest:
+                self._acknowledge(offer)  # unless a committed update took its place meanwhile
 
     def _acknowledge(self, offer: Offer) -> None:
         """Sign once per (round, author); the record is durable before the ack leaves."""
