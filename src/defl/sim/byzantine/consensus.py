@@ -196,8 +196,10 @@ class Forger(Liar):
         said = timeout_statement(self._chain, self._epoch, view, high_qc.view)
         for signers, signatures in self._signatures(said):
             yield TC(view, signers, (high_qc.view,) * len(signatures), signatures, high_qc)
-        # Claims a QC newer than the one that it carries.
-        yield TC(view, signers, (View(view - 1),) * len(signatures), signatures, high_qc)
+        # Claims a QC newer than the one that it carries, in a quorum's name.
+        q, n = self._committee.quorum, self._committee.size
+        everybody = bitmap_of(self._committee.members[:q], n)
+        yield TC(view, everybody, (View(view - 1),) * q, (self._signer.sign(said),) * q, high_qc)
 
     def _loose_qcs(self) -> Iterator[Message]:
         for qc in self._qcs(View(self._view + 3)):

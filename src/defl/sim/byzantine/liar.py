@@ -43,9 +43,16 @@ class Liar:
 
     def handle(self, event: Event, now: float) -> Output:
         output = self.participant.handle(event, now)
+        self._keep_talking()
         said = [lie for item in output.send for lie in self.instead(item)]
         said.extend(self.besides(event, now))
         return replace(output, send=tuple(said))
+
+    def _keep_talking(self) -> None:
+        """An honest node that is shown signatures beyond its record falls silent; a liar, whose
+        lies those are, does not."""
+        self.participant.replica.observing = None
+        self.participant.pool.muted = self.participant.client.muted = False
 
     def instead(self, item: Item) -> Iterable[Item]:
         """What leaves in place of what the honest participant would say."""

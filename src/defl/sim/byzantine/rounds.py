@@ -22,7 +22,7 @@ class WrongRound(BlobLiar):
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
         self._old: deque[Upd] = deque(maxlen=4)
-        self._ahead = Round(0)  # the newest round that was offered before its time
+        self._seen = Round(-1)  # the newest round that was lied about
         self._proposed: tuple[View, Digest] | None = None
 
     def instead(self, item: Item) -> Iterable[Item]:
@@ -38,29 +38,33 @@ class WrongRound(BlobLiar):
         return super().instead(item)
 
     def _moved(self, upd: Upd) -> Iterator[Item]:
-        """The same certificate, said to be of another round; and what is over, once more."""
+        """The same certificate, said to be of another round."""
         if upd not in self._old:
             self._old.append(upd)
         for step in (-1, 1, 2, 9):
             moved = replace(upd, round=Round(max(0, upd.round + step)))
             signature = self._signer.sign(moved.statement(self._chain, self._epoch))
             yield Envelope(None, Gossip((replace(moved, signature=signature),)))
-        for old in self._old:
-            if old.round < upd.round:
-                yield Envelope(None, Gossip((old,)))
 
     def _with_old_ones(self, proposal: Proposal) -> Proposal:
         given: tuple[Transaction, ...] = proposal.block.transactions
-        old = tuple(upd for upd in self._old if upd.round <= self._round and upd not in given)
-        proposal = self._with_transactions(proposal, given + old)
+        proposal = self._with_transactions(proposal, given + self._over())
         self._proposed = (proposal.block.view, proposal.block.id)
         return proposal
 
+    def _over(self) -> tuple[Upd, ...]:
+        """UPDs of rounds that are closed."""
+        return tuple(upd for upd in self._old if upd.round <= self._round)
+
     def besides(self, event: Event, now: float) -> Iterator[Item]:
         yield from super().besides(event, now)
+        if self._round == self._seen:
+            return
+        self._seen = self._round
+        for upd in self._over():
+            yield Envelope(None, Gossip((upd,)))
         ahead = Round(self._round + 2)
-        if ahead > self._ahead:
-            self._ahead = ahead
+        if ahead % 2:
             yield Envelope(None, self._made(ahead, self._noise(), self._row()).offer)
 
     def _certified(self, upd: Upd) -> Iterable[Item]:

@@ -1,0 +1,413 @@
+"""Each kind of liar really lies, and n nodes with f of it still pass every check."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from defl.committee import Rules
+from defl.ids import NodeId
+from defl.messages import (
+    Agg,
+    Certificates,
+    Chunk,
+    ChunkRequest,
+    Evidence,
+    Gossip,
+    Message,
+    Offer,
+    Proposal,
+    StoreAck,
+    Timeout,
+    Upd,
+    Vote,
+)
+from defl.output import EvidenceFound, Notice, PeerMisbehaved, RoundClosed
+from defl.sim.byzantine import KINDS
+from defl.sim.cluster import Cluster
+from defl.sim.conditions import Conditions
+from defl.sim.scenario import cluster_of
+from defl.sim.transcript import Transcript
+
+LIAR = NodeId(1)
+BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
+
+
+class Minutes(Transcript):
+    """Everything that was said and noticed, to look things up in."""
+
+    def __init__(self) -> None:
+        super().__init__([].append)
+        self.said: list[tuple[float, NodeId, NodeId, Message]] = []
+        self.noticed: list[tuple[float, NodeId, Notice]] = []
+
+    def message(self, now: float, source: NodeId, target: NodeId, message: Message) -> None:
+        self.said.append((now, source, target, message))
+
+    def notice(self, now: float, node: NodeId, notice: Notice) -> None:
+        self.noticed.append((now, node, notice))
+
+    def of(self, source: NodeId, kind: type[Message]) -> list[tuple[float, NodeId, Message]]:
+        return [(at, to, m) for at, by, to, m in self.said if by == source and isinstance(m, kind)]
+
+    def transactions_of(self, source: NodeId) -> Iterator[tuple[float, Upd | Agg]]:
+        for at, _, gossip in self.of(source, Gossip):
+            for tx in gossip.transactions:
+                if tx.author == source:
+                    yield at, tx
+
+    def closed(self) -> dict[int, tuple[NodeId, ...]]:
+        return {n.round: n.updates for _, _, n in self.noticed if isinstance(n, RoundClosed)}
+
+    def reasons(self, accused: NodeId) -> list[str]:
+        notices = [n for _, _, n in self.noticed if isinstance(n, PeerMisbehaved)]
+        return [notice.reason for notice in notices if notice.peer == accused]
+
+
+def run_with(
+    kind: str,
+    rules: Rules,
+    *,
+    nodes: int = 4,
+    liars: tuple[int, ...] = (LIAR,),
+    rounds: int = 3,
+    seed: int = 1,
+    conditions: Conditions = Conditions(),  # noqa: B008 - frozen
+) -> tuple[Cluster, Minutes]:
+    """A whole run with these liars, in which all rounds closed and every check held."""
+    minutes = Minutes()
+    cluster = cluster_of(
+        nodes,
+        rounds=rounds,
+        seed=seed,
+        rules=rules,
+        conditions=conditions,
+        byzantine={NodeId(liar): KINDS[kind] for liar in liars},
+        transcript=minutes,
+    )
+    cluster.run()
+
+    honest = [(node.behaviour.participant, node.disk) for node in cluster.honest]
+    cluster.checker.conclude(honest, rounds_due=True, calm_views=True)
+    assert cluster.checker.violations == []
+    assert cluster.rounds_closed == rounds
+    accused = {evidence.first.author for evidence in evidence_of(minutes)}
+    assert accused <= set(liars), "nobody honest is accused"
+    return cluster, minutes
+
+
+def evidence_of(minutes: Minutes) -> list[Evidence]:
+    return [n.evidence for _, _, n in minutes.noticed if isinstance(n, EvidenceFound)]
+
+
+def evidence_in(cluster: Cluster) -> Counter[tuple[str, NodeId]]:
+    """Kind and author of what honest nodes can prove."""
+    return Counter(
+        (type(evidence.first).__name__, evidence.first.author)
+        for node in cluster.honest
+        for evidence in node.behaviour.participant.evidence
+    )
+
+
+def test_every_kind_of_liar_has_its_name() -> None:
+    assert list(KINDS) == [
+        "silent",
+        "slow",
+        "equivocator",
+        "double-voter",
+        "forger",
+        "yes-voter",
+        "withholder",
+        "two-faced",
+        "malformed",
+        "wrong-round",
+        "early-agg",
+        "replayer",
+        "flooder",
+    ]
+
+
+@BOTH_RULES
+def test_a_silent_node_is_gone_on_without(rules: Rules) -> None:
+    _, minutes = run_with("silent", rules)
+
+    assert not [said for said in minutes.said if said[1] == LIAR]
+    assert all(updates == (0, 2, 3) for updates in minutes.closed().values())
+
+
+@BOTH_RULES
+def test_a_slow_node_costs_time_but_not_the_others_progress(rules: Rules) -> None:
+    honest = cluster_of(4, rounds=3, rules=rules)
+    honest.run()
+    cluster, minutes = run_with("slow", rules)
+
+    assert minutes.of(LIAR, Vote), "it does take part"
+    assert [said for said in minutes.said if isinstance(said[3], Timeout)]
+    assert cluster.checker.closed_at[3] > 2 * honest.checker.closed_at[3]
+
+
+@BOTH_RULES
+def test_an_equivocating_leader_is_proven_and_costs_its_own_views_only(rules: Rules) -> None:
+    cluster, minutes = run_with("equivocator", rules)
+
+    blocks = defaultdict(set)
+    for _, to, proposal in minutes.of(LIAR, Proposal):
+        blocks[proposal.block.view].add((proposal.block.id, to))
+    for proposed in blocks.values():
+        assert len({block for block, _ in proposed}) == 2
+        first = {to for block, to in proposed if block == min(proposed)[0]}
+        assert first != {0, 2, 3}, "each half gets its own"
+    assert blocks
+    # Peer 2 is in both halves, sees both, and tells everybody.
+    assert evidence_in(cluster)["SignedHeader", LIAR] == 3
+
+
+@BOTH_RULES
+def test_two_equivocators_among_seven_split_the_rest_in_vain(rules: Rules) -> None:
+    _, minutes = run_with("equivocator", rules, nodes=7, liars=(1, 4), rounds=2)
+
+    for liar in (1, 4):
+        proposals = {(p.block.view, p.block.id) for _, _, p in minutes.of(NodeId(liar), Proposal)}
+        assert len(proposals) == 2 * len({view for view, _ in proposals}) > 0
+
+
+@BOTH_RULES
+@pytest.mark.parametrize(("nodes", "liars"), [(4, (1,)), (7, (1, 4))])
+def test_a_second_vote_is_evidence_and_does_not_count(
+    rules: Rules, nodes: int, liars: tuple[int, ...]
+) -> None:
+    cluster, _ = run_with("double-voter", rules, nodes=nodes, liars=liars)
+
+    evidence = evidence_in(cluster)
+    assert all(evidence["Vote", NodeId(liar)] == len(cluster.honest) for liar in liars)
+
+
+@BOTH_RULES
+def test_forged_certificates_are_refused_at_the_door(rules: Rules) -> None:
+    cluster, minutes = run_with("forger", rules, rounds=5)
+
+    assert cluster.faults_refused["BadCertificate"] > 100
+    assert cluster.faults_refused["BadSignature"] > 100
+    reasons = " / ".join(minutes.reasons(LIAR))
+    for forgery in (
+        "a QC of 2 distinct members, 3 are needed",
+        "a QC of 1 members with 3 signatures",
+        "a QC names members that do not exist",
+        "a QC of view 0 that is not the genesis QC",
+        "a vote in a QC that member",
+        "a TC of 2 distinct members, 3 are needed",
+        "a TC of 1 members with 3 signatures",
+        "a timeout in a TC that member",
+        "a TC must carry the QC of its signers' maximum view",
+        "an availability certificate of 2 distinct members, 3 are needed",
+        "an availability certificate of 1 members with 3 signatures",
+        "a store-ack that member",
+    ):
+        assert forgery in reasons
+    forged = {m.qc.view for _, _, m in minutes.of(LIAR, Certificates)}
+    assert max(forged) > 0
+    # A quorum's view is at most one beyond the newest block that somebody proposed.
+    newest = max(m.block.view for _, by, _, m in minutes.said if by != LIAR and _is_proposal(m))
+    assert all(node.behaviour.participant.replica.view <= newest + 2 for node in cluster.honest)
+
+
+def _is_proposal(message: Message) -> bool:
+    return isinstance(message, Proposal)
+
+
+@BOTH_RULES
+def test_a_forging_leader_whose_state_or_qc_is_wrong_gets_no_votes(rules: Rules) -> None:
+    _, minutes = run_with("forger", rules, rounds=6)
+
+    truth = {p.block.header.committed: p.block.header.state_root
+             for by in (0, 2, 3) for _, _, p in minutes.of(NodeId(by), Proposal)}  # fmt: skip
+    bad = {
+        p.block.id
+        for _, _, p in minutes.of(LIAR, Proposal)
+        if truth.get(p.block.header.committed, p.block.header.state_root)
+        != p.block.header.state_root
+    }
+    assert bad, "it proposed a false state"
+    voted = {m.block for _, by, _, m in minutes.said if by != LIAR and isinstance(m, Vote)}
+    assert not bad & voted
+
+
+@BOTH_RULES
+def test_a_vote_for_everything_also_after_a_timeout_changes_nothing(rules: Rules) -> None:
+    """Node 2's words take ten times as long, so that views are given up before it is heard."""
+    late = Conditions(slow=frozenset({NodeId(2)}), latency_s=0.12, jitter_s=0.05)
+    _, minutes = run_with("yes-voter", rules, conditions=late)
+
+    given_up = {timeout.view: at for at, _, timeout in reversed(minutes.of(LIAR, Timeout))}
+    after = [v for at, _, v in minutes.of(LIAR, Vote) if given_up.get(v.view, at) < at]
+    assert after
+
+
+@BOTH_RULES
+def test_a_yes_voter_votes_twice_where_a_double_voter_tempts_it(rules: Rules) -> None:
+    minutes = Minutes()
+    liars = {NodeId(1): KINDS["yes-voter"], NodeId(4): KINDS["double-voter"]}
+    cluster = cluster_of(7, rounds=2, rules=rules, byzantine=liars, transcript=minutes)
+    cluster.run()
+
+    assert cluster.conclude() == []
+    votes = {(vote.view, vote.block) for _, _, vote in minutes.of(LIAR, Vote)}
+    assert len(votes) > len({view for view, _ in votes})
+    assert evidence_in(cluster)["Vote", LIAR] == 5
+
+
+@BOTH_RULES
+def test_what_a_withholder_acknowledged_and_kept_back_is_fetched_elsewhere(rules: Rules) -> None:
+    """Node 0's blobs do not reach node 3 by themselves, which therefore asks the liar, too."""
+    minutes = Minutes()
+    liars = {LIAR: KINDS["withholder"]}
+    cluster = cluster_of(4, rounds=3, rules=rules, byzantine=liars, transcript=minutes)
+    cluster.censor = lambda source, target, message: (
+        (source, target) == (0, 3) and isinstance(message, Offer | Chunk)
+    )
+    cluster.run()
+
+    assert cluster.conclude() == []
+    offers = {offer.round: offer.manifest.digest for _, _, offer in minutes.of(LIAR, Offer)}
+    served = {chunk.digest for _, _, chunk in minutes.of(LIAR, Chunk)}
+    assert served <= set(offers.values()), "it serves nothing of others"
+    acked = {ack.digest for _, _, ack in minutes.of(LIAR, StoreAck)}
+    asked = {r.digest for _, _, to, r in minutes.said if to == LIAR and _is_chunk_request(r)}
+    assert asked & acked, "though it said that it holds what it was asked for"
+    for round_ in offers:
+        shown_to = {to for _, to, offer in minutes.of(LIAR, Offer) if offer.round == round_}
+        assert len(shown_to) == 2, "its own blob it shows to q - 1 peers"
+    # The third peer got the withheld blob, too, from those who acknowledged it.
+    newest = cluster.honest[0].behaviour.participant.state.last
+    assert newest is not None
+    for ref in newest.updates:
+        assert all(ref.digest in node.disk.blobs for node in cluster.honest)
+
+
+def _is_chunk_request(message: Message) -> bool:
+    return isinstance(message, ChunkRequest)
+
+
+@BOTH_RULES
+@pytest.mark.parametrize(("nodes", "liars"), [(4, (1,)), (7, (1, 4))])
+def test_of_two_blobs_for_one_round_at_most_one_is_certified(
+    rules: Rules, nodes: int, liars: tuple[int, ...]
+) -> None:
+    cluster, minutes = run_with("two-faced", rules, nodes=nodes, liars=liars)
+
+    for liar in map(NodeId, liars):
+        offers = {(o.round, o.manifest.digest) for _, _, o in minutes.of(liar, Offer)}
+        assert len(offers) == 2 * len({round_ for round_, _ in offers}) > 0
+        upds = {(tx.round, tx.digest) for _, tx in minutes.transactions_of(liar) if _is_upd(tx)}
+        assert len(upds) == len({round_ for round_, _ in upds})
+    if nodes == 4:  # the peer in the middle sees both
+        assert evidence_in(cluster)["Offer", LIAR] == 3
+
+
+def _is_upd(tx: Upd | Agg) -> bool:
+    return isinstance(tx, Upd)
+
+
+@BOTH_RULES
+def test_a_malformed_update_is_never_acknowledged(rules: Rules) -> None:
+    _, minutes = run_with("malformed", rules, rounds=6)
+
+    reasons = " / ".join(minutes.reasons(LIAR))
+    assert reasons.count("holds NaN, infinity or a value beyond") >= 2 * 3  # NaN, and huge
+    assert "the manifest is of another schema" in reasons
+    assert "the manifest says 260 bytes, the schema makes 256" in reasons
+    assert "is not the one that the manifest names" in reasons  # truncated, and too long
+    assert not [ack for _, _, _, ack in minutes.said if _acks_for(ack, LIAR)]
+    assert all(LIAR not in updates for updates in minutes.closed().values())
+
+
+def _acks_for(message: Message, author: NodeId) -> bool:
+    return isinstance(message, StoreAck) and message.author == author
+
+
+@BOTH_RULES
+def test_an_update_for_another_round_is_refused_or_without_effect(rules: Rules) -> None:
+    cluster, minutes = run_with("wrong-round", rules, rounds=5)
+
+    closed_at = cluster.checker.closed_at
+    upds = [(at, tx) for at, tx in minutes.transactions_of(LIAR) if isinstance(tx, Upd)]
+    past = [tx for at, tx in upds if closed_at.get(tx.round, at) < at]
+    future = [tx for at, tx in upds if tx.round > 1 and closed_at.get(tx.round - 1, at + 1) > at]
+    assert past
+    assert future
+    assert cluster.faults_refused["BadSignature"] >= 4, "certificates of other rounds"
+    proposed = [
+        (proposal.block.view, tx.round)
+        for _, _, proposal in minutes.of(LIAR, Proposal)
+        for tx in proposal.block.transactions
+        if tx in past
+    ]
+    assert proposed, "as leader it proposed what was over"
+
+
+@BOTH_RULES
+@pytest.mark.parametrize(("nodes", "liars"), [(4, (1,)), (7, (1, 4))])
+def test_agg_before_time_shuts_no_honest_node_out(
+    rules: Rules, nodes: int, liars: tuple[int, ...]
+) -> None:
+    cluster, minutes = run_with("early-agg", rules, nodes=nodes, liars=liars)
+
+    closed_at = {0: 0.0, **cluster.checker.closed_at}
+    for round_, updates in minutes.closed().items():
+        said = [at for at, tx in minutes.transactions_of(LIAR) if tx == _agg(tx, round_)]
+        early = [at for at in said if at < closed_at[round_ - 1] + 4.0]  # gst_lt_min_s
+        assert len(early) > 3, "again and again, before its timer"
+        assert {node.id for node in cluster.honest} <= set(updates)
+
+
+def _agg(tx: Upd | Agg, round_: int) -> Agg | None:
+    return tx if isinstance(tx, Agg) and tx.round == round_ else None
+
+
+@BOTH_RULES
+def test_replayed_statements_of_other_times_and_places_are_refused(rules: Rules) -> None:
+    cluster, minutes = run_with("replayer", rules)
+
+    assert cluster.faults_refused["WrongEpoch"] > 10
+    assert cluster.faults_refused["BadSignature"] > 10, "of another federation"
+    assert cluster.faults_refused["WrongAuthor"] > 10, "others' votes"
+    views = [vote.view for _, to, vote in minutes.of(LIAR, Vote) if to == 0 and vote.epoch == 0]
+    assert any(later < earlier for earlier, later in pairwise(views))
+
+
+@BOTH_RULES
+def test_a_flood_is_refused_or_bounded(rules: Rules) -> None:
+    cluster, minutes = run_with("flooder", rules, rounds=2)
+
+    honest = max(Counter(by for _, by, _, _ in minutes.said if by != LIAR).values())
+    assert sum(by == LIAR for _, by, _, _ in minutes.said) > 2 * honest
+    assert cluster.faults_refused["Malformed"] > 100, "bytes that are no message"
+    reasons = " / ".join(minutes.reasons(LIAR))
+    for rubbish in ("bytes, at most", "not a message", "not in canonical form"):
+        assert rubbish in reasons
+    bounds = {name: amount for name, amount in cluster.checker.largest.items() if amount}
+    assert bounds["statements"] > 3 * 4 * 4, "it did fill what it may fill"
+
+
+@pytest.mark.parametrize("kind", ["silent", "malformed", "wrong-round"])
+def test_two_liars_of_one_kind_among_seven(kind: str) -> None:
+    _, minutes = run_with(kind, Rules.HOTSTUFF, nodes=7, liars=(1, 4), rounds=2)
+
+    honest = {0, 2, 3, 5, 6}
+    assert all(honest <= set(updates) for updates in minutes.closed().values())
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_real_signatures_make_no_difference(kind: str) -> None:
+    """The simulator's own signatures cost nothing; the liars do not live off that."""
+    minutes = Minutes()
+    cluster = cluster_of(
+        4, rounds=1, byzantine={LIAR: KINDS[kind]}, real_signatures=True, transcript=minutes
+    )
+    cluster.run(until=lambda: cluster.rounds_closed == 1)
+
+    assert cluster.rounds_closed == 1
+    assert cluster.checker.violations == []
+    lied_to = [said for said in minutes.said if said[1] == LIAR]
+    assert bool(lied_to) == (kind != "silent")
