@@ -43,8 +43,13 @@ def bitmap_of(members: Iterable[NodeId], count: int) -> bytes:
 
 
 def members_in(bitmap: bytes) -> tuple[NodeId, ...]:
+    members = []
     bits = int.from_bytes(bitmap, "little")
-    return tuple(NodeId(i) for i in range(bits.bit_length()) if bits >> i & 1)
+    while bits:
+        lowest = bits & -bits
+        members.append(NodeId(lowest.bit_length() - 1))
+        bits ^= lowest
+    return tuple(members)
 
 
 def is_in(bitmap: bytes, member: NodeId) -> bool:

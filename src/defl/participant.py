@@ -60,6 +60,7 @@ from defl.output import (
 from defl.pool.pool import Effects as Pooled
 from defl.pool.pool import Pool
 
+NEVER = float("inf")
 POOL_MESSAGES = (Offer, StoreAck, ManifestRequest, ManifestAnswer, ChunkRequest, Chunk, NotHeld)
 
 
@@ -87,6 +88,7 @@ class Participant:
         self._evidence: dict[tuple[NodeId, str], Evidence] = {}
         self._proven: Round = Round(-1)
         self._started = False
+        self._others_wake_at = 0.0  # when pool, client or finish want to be asked next
 
     # --- Looking in ------------------------------------------------------------------------
 
@@ -134,14 +136,22 @@ class Participant:
             self._pool.resume()
             self._client.state_is(self.state, now)
         output = _Output()
-        self._route(event, now, output)
+        if self._route(event, now, output) and self._replica.idle and now < self._others_wake_at:
+            return Output(wake_at=self._earliest(self._replica.wake_at))
         self._settle(now, output)
-        return output.done(self._wake_at())
+        others = (self._pool.wake_at, self._client.wake_at, self._finish.wake_at)
+        self._others_wake_at = min((at for at in others if at is not None), default=NEVER)
+        return output.done(self._earliest(self._replica.wake_at))
 
-    def _route(self, event: Event, now: float, output: "_Output") -> None:
+    def _earliest(self, replica_wakes_at: float | None) -> float | None:
+        at = min(self._others_wake_at, NEVER if replica_wakes_at is None else replica_wakes_at)
+        return None if at == NEVER else at
+
+    def _route(self, event: Event, now: float, output: "_Output") -> bool:
+        """True if only the replica was told: then nothing may follow for the other parts."""
         match event:
             case Received(peer=peer, message=message):
-                self._receive(peer, message, now, output)
+                return self._receive(peer, message, now, output)
             case ReceivedChunk():
                 self._pool.receive_chunk(event, now)
             case Tick():
@@ -158,8 +168,9 @@ class Participant:
                 self._client.failed(event, now)
             case Faulted(peer=peer, reason=reason):
                 output.notices.append(PeerMisbehaved(peer, reason))
+        return False
 
-    def _receive(self, peer: NodeId, message: Message, now: float, output: "_Output") -> None:
+    def _receive(self, peer: NodeId, message: Message, now: float, output: "_Output") -> bool:
         if isinstance(message, POOL_MESSAGES):
             self._pool.receive(peer, message, now)
         elif isinstance(message, Attestation):
@@ -171,6 +182,8 @@ class Participant:
                 for transaction in message.transactions:
                     self._client.saw(transaction)
             self._replica.receive(peer, message, now)
+            return True
+        return False
 
     def _settle(self, now: float, output: "_Output") -> None:
         """Let the parts feed each other until nothing new comes of it."""
@@ -243,10 +256,6 @@ class Participant:
             self._evidence[key] = evidence
             output.notices.append(EvidenceFound(evidence))
             output.send.append(Envelope(None, evidence))
-
-    def _wake_at(self) -> float | None:
-        parts = (self._replica, self._pool, self._client, self._finish)
-        return min((at for part in parts if (at := part.wake_at) is not None), default=None)
 
 
 T = TypeVar("T")

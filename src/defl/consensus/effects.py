@@ -14,3 +14,10 @@ class Effects:
     send: list[Envelope] = field(default_factory=list)
     committed: list[Committed] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
+
+    @property
+    def none(self) -> bool:
+        """Nothing follows: as for most votes, which are only counted."""
+        return not (
+            self.send or self.blocks or self.committed or self.notices or self.snapshot
+        ) and (self.record is None)

@@ -120,6 +120,11 @@ class Replica(Generic[S]):
         times = [at for at in (self._pace.deadline, self._sync.next_at) if at is not None]
         return min(times, default=None)
 
+    @property
+    def idle(self) -> bool:
+        """Did nothing follow from what was handled since the last `take`?"""
+        return self._effects.none and not self._safety.changed
+
     def take(self) -> Effects:
         """All effects since the last call. A changed record comes with them, to go first."""
         effects = self._effects

@@ -24,8 +24,9 @@ class Tally:
         self._proposals: dict[View, Proposal] = {}
 
     def __len__(self) -> int:
-        said = (*self._votes.values(), *self._timeouts.values(), self._proposals)
-        return sum(map(len, said))
+        votes = sum(len(votes) for votes in self._votes.values())
+        timeouts = sum(len(timeouts) for timeouts in self._timeouts.values())
+        return votes + timeouts + len(self._proposals)
 
     def entered(self, view: View) -> None:
         """Forget what can no longer matter; the last view's votes may still make its QC."""
@@ -56,11 +57,14 @@ class Tally:
         if earlier is not None:
             return Evidence(earlier, vote) if contradict(earlier, vote) else None
         votes[vote.author] = vote
+        if len(votes) < self._committee.quorum:
+            return None
         return self._qc(vote.view, vote.block)
 
     def _qc(self, view: View, block: Digest) -> QC | None:
+        """Made once, when the quorum is reached; what comes later adds nothing."""
         votes = {v.author: v for v in self._votes[view].values() if v.block == block}
-        if len(votes) < self._committee.quorum:
+        if len(votes) != self._committee.quorum:
             return None
         authors = sorted(votes)
         return QC(
@@ -83,7 +87,7 @@ class Tally:
 
     def _tc(self, view: View) -> TC | None:
         timeouts = self._timeouts[view]
-        if len(timeouts) < self._committee.quorum:
+        if len(timeouts) != self._committee.quorum:
             return None
         authors = sorted(timeouts)
         newest = max((timeouts[author].high_qc for author in authors), key=lambda qc: qc.view)
