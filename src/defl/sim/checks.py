@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from defl.committee import Federation
 from defl.crypto import Scheme
-from defl.ids import Digest, NodeId, Round, View
+from defl.ids import Digest, NodeId, Round, View, digest_of
 from defl.ledger import State
 from defl.messages import (
     QC,
@@ -19,6 +19,7 @@ from defl.messages import (
     Block,
     Blocks,
     Certificates,
+    Evidence,
     Gossip,
     Message,
     Offer,
@@ -34,7 +35,7 @@ from defl.messages import (
     timeout_statement,
     vote_statement,
 )
-from defl.output import Committed, ModelReady, Notice, RoundClosed, SafetyBroken
+from defl.output import Committed, EvidenceFound, ModelReady, Notice, RoundClosed, SafetyBroken
 from defl.participant import Participant
 from defl.sim.disk import Disk
 
@@ -99,6 +100,7 @@ class Checker:
         self._certificates: dict[QC | TC | Upd, None] = {}
         self._models: dict[Round, Digest] = {}
         self._updates: dict[tuple[Round, NodeId], Digest] = {}
+        self._certified: dict[tuple[Round, NodeId], Digest] = {}
         self._submitted: set[Transaction] = set()
         self._progress: tuple[Round, View] = (Round(0), View(0))  # newest round, view of its close
         self.closed_at: dict[Round, float] = {}
@@ -168,10 +170,21 @@ class Checker:
                 self._once(node, "attestation", (message.round,), message.digest)
             case Gossip(transactions=transactions):
                 for tx in transactions:
-                    if tx.author == node:
-                        self._submitted.add(tx)
+                    self._transaction(node, tx)
+            case Evidence(first=first, second=second):
+                for said in (first, second):
+                    if isinstance(said, Upd):
+                        self._certificate(said)
             case _:
                 pass
+
+    def _transaction(self, node: NodeId, tx: Transaction) -> None:
+        if isinstance(tx, Upd):
+            self._certificate(tx)
+        if tx.author == node:
+            self._submitted.add(tx)
+            if isinstance(tx, Upd):
+                self._once(node, "update", (tx.round,), tx.digest)
 
     def _once(self, node: NodeId, kind: str, key: tuple[int, ...], value: object) -> None:
         """`key` rises as time goes on; what is older than all that is remembered is too old."""
@@ -192,6 +205,9 @@ class Checker:
                 first = self._models.setdefault(round_, digest)
                 if first != digest:
                     self.violate(SAME_MODEL, f"round {round_}: node {node} computed another model")
+            case EvidenceFound(evidence=evidence) if self._honest(evidence.first.author):
+                accused = evidence.first.author
+                self.violate(NOTHING_SIGNED_TWICE, f"there is evidence against honest {accused}")
             case RoundClosed(round=round_):
                 self._round_closed(round_, now, participant)
             case _:
@@ -210,6 +226,7 @@ class Checker:
         self._progress = (round_, view)
         self._submitted = {tx for tx in self._submitted if tx.round > round_}
         _forget_oldest(self._updates)
+        _forget_oldest(self._certified)
         _forget_oldest(self._models)
 
     def _updates_of(self, state: State) -> None:
@@ -254,7 +271,7 @@ class Checker:
                 bitmap = certificate.signers
                 signed = [
                     (timeout_statement(chain, epoch, view, high), s)
-                    for high, s in zip(certificate.high_views, certificate.signatures, strict=True)
+                    for high, s in zip(certificate.high_views, certificate.signatures, strict=False)
                 ]
                 if certificate.qc.view != max(certificate.high_views):
                     self.violate(CERTIFICATES, f"TC {view} does not carry its maximum QC")
@@ -283,6 +300,11 @@ class Checker:
             self.violate(
                 CERTIFICATES, f"a {kind} with {len(valid)} valid distinct members was used"
             )
+        elif isinstance(certificate, Upd):
+            slot = (certificate.round, certificate.author)
+            if self._certified.setdefault(slot, certificate.digest) != certificate.digest:
+                what = f"round {slot[0]}: two certified updates of {slot[1]}"
+                self.violate(ONE_UPDATE, what)
 
     # --- Bounds ----------------------------------------------------------------------------
 
@@ -317,7 +339,7 @@ class Checker:
             self._updates_of(participant.state)
         self._same_ledger([participant for participant, _ in honest])
         self._retrievable(honest)
-        newest = max(participant.state.round for participant, _ in honest)
+        newest = max((participant.state for participant, _ in honest), key=lambda s: s.round)
         slowest = min(participant.state.round for participant, _ in honest)
         if rounds_due and slowest < self._federation.rounds:
             self.violate(ROUNDS_CLOSE, f"{slowest} of {self._federation.rounds} rounds closed")
@@ -325,7 +347,7 @@ class Checker:
             self.violate(ROUNDS_CLOSE, f"a round took {self.views_per_round_max} views")
         if rounds_due:
             for tx in self._submitted:
-                if tx.round > newest and not self._recorded(honest[0][0].state, tx):
+                if tx.round > newest.round and not self._recorded(newest, tx):
                     self.violate(TRANSACTIONS, f"{type(tx).__name__} of {tx.author} was lost")
 
     @staticmethod
@@ -359,4 +381,9 @@ class Checker:
     @staticmethod
     def _has(disk: Disk, digest: Digest) -> bool:
         blob = disk.blobs.get(digest)
-        return blob is not None and len(blob.chunks) == len(blob.manifest.chunks)
+        if blob is None or blob.manifest.digest != digest:
+            return False
+        return all(
+            index in blob.chunks and digest_of(blob.chunks[index]) == chunk
+            for index, chunk in enumerate(blob.manifest.chunks)
+        )

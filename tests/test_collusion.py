@@ -1,0 +1,232 @@
+"""With f + 1 liars the promises end, and the checker must say so.
+
+Each scenario breaks one assumption; one in which nothing is found is a failing test, since then
+the checker would be blind where the protocol is not.
+"""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from defl.committee import Rules
+from defl.crypto import Signer
+from defl.ids import Digest, NodeId
+from defl.messages import Gossip, Offer, StoreAck, Upd
+from defl.output import (
+    Durable,
+    Envelope,
+    Event,
+    Faulted,
+    Output,
+    Received,
+    ServeChunk,
+)
+from defl.participant import Participant, first_durable
+from defl.pool.certify import Certifier
+from defl.sim import checks
+from defl.sim.byzantine import KINDS
+from defl.sim.byzantine.liar import Item, Liar
+from defl.sim.byzantine.pool import BlobLiar
+from defl.sim.cluster import Cluster
+from defl.sim.conditions import Conditions, Partition
+from defl.sim.scenario import cluster_of
+from defl.wire import encode
+
+BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
+COLLUDERS = (NodeId(1), NodeId(2))  # f + 1 of four
+X, Y = NodeId(0), NodeId(3)
+
+
+def failed(cluster: Cluster) -> set[str]:
+    """The checks that found something, at the end of the run."""
+    cluster.conclude()
+    return {check for check, holds in cluster.checker.verdicts.items() if not holds}
+
+
+class Plot:
+    """What colluders know of each other's words: to which of the two worlds each belongs."""
+
+    def __init__(self) -> None:
+        self.worlds: dict[bytes, set[NodeId]] = {}
+
+    def said(self, world: NodeId, frame: bytes) -> None:
+        self.worlds.setdefault(frame, set()).add(world)
+
+    def of(self, frame: bytes) -> set[NodeId]:
+        return self.worlds.get(frame, {X, Y})
+
+
+class TwoWorlds:
+    """One member, two lives: a participant that X sees and another one that Y sees."""
+
+    def __init__(self, plot: Plot, participant: Participant, signer: Signer) -> None:
+        federation, me = participant.federation, participant.me
+        self._plot = plot
+        self.participant = participant
+        initial = participant.client.model(participant.state.round)
+        assert initial is not None
+        other = Participant(federation, me, signer, first_durable(federation, initial))
+        self._lives = {X: participant, Y: other}
+
+    def handle(self, event: Event, now: float) -> Output:
+        outputs = {w: self._lives[w].handle(event, now) for w in self._worlds(event)}
+        idle = {w: life for w, life in self._lives.items() if w not in outputs}
+        times = [o.wake_at for o in outputs.values() if o.wake_at is not None]
+        # The other life may be due earlier; a tick too early does no harm.
+        times += [now + 0.1 for _ in idle]
+        return Output(
+            store=tuple(chunk for output in outputs.values() for chunk in output.store),
+            send=tuple(item for w, o in outputs.items() for item in self._split(w, o.send)),
+            work=tuple(dict.fromkeys(work for o in outputs.values() for work in o.work)),
+            wake_at=min(times, default=None),
+        )
+
+    def _worlds(self, event: Event) -> set[NodeId]:
+        """Work, ticks and chunks serve both lives."""
+        match event:
+            case Received(peer=peer) | Faulted(peer=peer) if peer in (X, Y):
+                return {peer}
+            case Received(message=message):
+                return self._plot.of(encode(message))
+        return {X, Y}
+
+    def _split(self, world: NodeId, items: tuple[Item, ...]) -> Iterator[Item]:
+        other = Y if world == X else X
+        for item in items:
+            if isinstance(item, ServeChunk):
+                if item.to != other:
+                    yield item
+                continue
+            to = self.participant.federation.committee.members if item.to is None else item.to
+            self._plot.said(world, encode(item.message))
+            yield Envelope(tuple(member for member in to if member != other), item.message)
+
+
+@BOTH_RULES
+def test_two_of_four_that_lead_two_lives_make_honest_nodes_commit_different_blocks(
+    rules: Rules,
+) -> None:
+    """Breaks "at most f members sign two statements for one view": two quorums of three share two
+    members, none of them honest. X and Y do not hear each other, and the colluders live one
+    federation with each."""
+    plot = Plot()
+
+    def wrap(participant: Participant, signer: Signer, rng: random.Random) -> TwoWorlds:
+        return TwoWorlds(plot, participant, signer)
+
+    apart = Partition((frozenset({X, *COLLUDERS}), frozenset({Y, *COLLUDERS})), 0.0, 60.0)
+    cluster = cluster_of(
+        4,
+        rules=rules,
+        rounds=3,
+        conditions=Conditions(partitions=(apart,)),
+        byzantine=dict.fromkeys(COLLUDERS, wrap),
+    )
+    cluster.run(until=lambda: cluster.now > 90)
+
+    found = failed(cluster)
+    assert checks.NO_CONFLICTING_COMMITS in found
+    assert checks.SAME_LEDGER in found or checks.SAME_LOG in found
+    assert any("another block than the first" in what for what in cluster.checker.violations)
+    assert checks.NOTHING_SIGNED_TWICE not in found, "the honest ones kept to the rules"
+
+
+@BOTH_RULES
+def test_two_silent_ones_of_four_stop_every_round(rules: Rules) -> None:
+    """Breaks "at most f members are faulty" for progress: the two that are left are no quorum."""
+    byzantine = dict.fromkeys(COLLUDERS, KINDS["silent"])
+    cluster = cluster_of(4, rules=rules, rounds=1, byzantine=byzantine)
+    cluster.run(until=lambda: cluster.now > 300)
+
+    assert failed(cluster) == {checks.ROUNDS_CLOSE, checks.TRANSACTIONS}
+
+
+class Accomplice(Liar):
+    """Acknowledges every offer that its friends make, without a look at the bytes."""
+
+    def besides(self, event: Event, now: float) -> Iterator[Item]:  # noqa: ARG002
+        match event:
+            case Received(message=Offer(author=author) as offer) if author in COLLUDERS:
+                blank = Durable(record=None)
+                certifier = Certifier(self._federation, self._me, self._signer, blank)
+                yield Envelope((author,), certifier.sign_ack(offer))
+
+    def instead(self, item: Item) -> tuple[Item, ...]:
+        match item:
+            case Envelope(message=StoreAck(author=author)) if author in COLLUDERS:
+                return ()  # `besides` has said it
+            case ServeChunk():
+                return ()
+        return (item,)
+
+
+class TwoBlobs(BlobLiar):
+    """One blob for X, another for Y, and the accomplice acknowledges both."""
+
+    def instead(self, item: Item) -> tuple[Item, ...]:
+        match item:
+            case Envelope(message=Offer(author=author) as offer) if author == self._me:
+                twin = self._offer_made(offer.round)
+                if twin is None:
+                    twin = self._made(offer.round, offer.manifest.base, self._row()).offer
+                return Envelope((X, COLLUDERS[1]), offer), Envelope((Y, COLLUDERS[1]), twin)
+        return tuple(super().instead(item))
+
+    def _certified(self, upd: Upd) -> tuple[Item, ...]:
+        return (Envelope(None, Gossip((upd,))),)
+
+
+@BOTH_RULES
+def test_two_colluding_ackers_of_four_get_two_blobs_certified_for_one_round(rules: Rules) -> None:
+    """Breaks "two certificates share an honest acker, who acks one blob per author and round"."""
+    byzantine = {COLLUDERS[0]: TwoBlobs, COLLUDERS[1]: Accomplice}
+    cluster = cluster_of(4, rules=rules, rounds=1, byzantine=byzantine)
+    cluster.run()
+
+    assert failed(cluster) == {checks.ONE_UPDATE}
+    assert any("two certified updates of 1" in what for what in cluster.checker.violations)
+
+
+class OnlyToX(Liar):
+    """Shows its blob to X and to the accomplice, and once X has acknowledged it to nobody."""
+
+    def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
+        super().__init__(participant, signer, rng)
+        self._acked: set[Digest] = set()
+
+    def instead(self, item: Item) -> tuple[Item, ...]:
+        match item:
+            case Envelope(message=Offer(author=author) as offer) if author == self._me:
+                return (Envelope((X, COLLUDERS[1]), offer),)
+            case ServeChunk(to=to, digest=digest) if to != X or digest in self._acked:
+                return ()
+        return (item,)
+
+    def besides(self, event: Event, now: float) -> Iterator[Item]:  # noqa: ARG002
+        match event:
+            case Received(peer=peer, message=StoreAck(digest=digest)) if peer == X:
+                self._acked.add(digest)
+        yield from ()
+
+
+@BOTH_RULES
+def test_two_withholders_of_four_and_one_power_cut_lose_a_committed_update(rules: Rules) -> None:
+    """Breaks "a certificate means f + 1 honest holders": here it means f, and the one honest
+    holder loses power before anybody else has asked for the blob."""
+    byzantine = {COLLUDERS[0]: OnlyToX, COLLUDERS[1]: Accomplice}
+    cluster = cluster_of(4, rules=rules, rounds=2, byzantine=byzantine)
+
+    def committed() -> bool:
+        state = cluster.nodes[X].behaviour.participant.state
+        return state.update_of(COLLUDERS[0]) is not None
+
+    cluster.run(until=committed)
+    assert committed()
+    cluster.crash(X, power=True, downtime_s=1.0)
+    cluster.run(until=lambda: cluster.now > 300)
+
+    found = failed(cluster)
+    assert checks.RETRIEVABLE in found
+    assert checks.ROUNDS_CLOSE in found, "and without it nobody can aggregate"
+    assert any("update of 1 is lost" in what for what in cluster.checker.violations)
