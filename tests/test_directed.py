@@ -1,0 +1,29 @@
+"""Directed attacks: tests/scenarios/*.toml, each played against one honest replica."""
+
+from pathlib import Path
+
+import pytest
+
+from defl.committee import Rules
+from defl.sim.script import Script, Stage, read
+
+FOLDER = Path(__file__).parent / "scenarios"
+SCRIPTS: dict[str, Script] = {
+    path.stem: read(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.toml"))
+}
+PLAYS = [(name, rules) for name, script in SCRIPTS.items() for rules in script.rules]
+
+
+@pytest.mark.parametrize(("name", "rules"), PLAYS, ids=str)
+def test_the_replica_does_exactly_what_the_script_says(name: str, rules: Rules) -> None:
+    for number, (step, expected, happened) in enumerate(Stage(SCRIPTS[name], rules).play(), 1):
+        assert happened == expected, f"{name}, step {number}: {step}"
+
+
+def test_every_script_says_which_rule_it_attacks_and_where_that_comes_from() -> None:
+    assert len(SCRIPTS) >= 15
+    for name, script in SCRIPTS.items():
+        assert script.title, name
+        assert script.attacks, name
+        assert script.source, name
+        assert len(script.steps) > 1, name
