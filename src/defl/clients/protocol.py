@@ -1,0 +1,247 @@
+"""What a user writes against: a client that trains named arrays, whatever framework is behind it.
+
+Here are the protocol, the schema that follows from a client's weights, and `Training`, which turns
+an agreed row into the client's arrays and checks what comes back before anything is sent. No
+framework is imported here, and nothing is known of rounds beyond their number.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from defl.errors import WeightsError
+from defl.ids import Round
+from defl.schema import VALUE_MAX, Array, DType, Entry, Role, Row, Schema, Weights, within_bounds
+
+Metrics = Mapping[str, float]  # what a person wants to see: "loss", "accuracy", ...
+
+
+class TrainingClient(Protocol):
+    """One organisation's side of the learning: its data, its model, its way to train.
+
+    Arrays that are handed in are copies and may be changed in place. The same names, shapes and
+    dtypes come back each time, in any order.
+    """
+
+    def initial_weights(self) -> Weights:
+        """All arrays of the model, as they are before the first round."""
+        ...
+
+    def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
+        """Train from these weights on this organisation's data, for this round."""
+        ...
+
+    def evaluate(self, weights: Weights, /) -> Metrics:
+        """How good these weights are on this organisation's data."""
+        ...
+
+
+# --- The schema ------------------------------------------------------------------------------
+
+
+def schema_of(weights: Weights, roles: Mapping[str, Role | str] | None = None) -> Schema:
+    """The schema of these weights, in their order.
+
+    float32 entries are trainable, integers and booleans stay local, unless `roles` names the
+    entry. Other floats must be converted or be declared local.
+    """
+    roles = {} if roles is None else roles
+    strangers = [name for name in roles if name not in weights]
+    if strangers:
+        raise WeightsError(
+            f"roles name {_listed(strangers)}, which the weights do not have; "
+            f"the weights have {_listed(list(weights))}"
+        )
+    entries = []
+    for name, array in weights.items():
+        _require_array(name, array)
+        dtype = _dtype_of(name, array)
+        role = _role_of(name, dtype, roles.get(name))
+        entries.append(Entry(name, array.shape, dtype, role))
+    return Schema(tuple(entries))
+
+
+def _dtype_of(name: str, array: Array) -> DType:
+    try:
+        return DType(array.dtype.name)
+    except ValueError:
+        raise WeightsError(
+            f"entry {name!r} is {array.dtype}, which no schema can hold; "
+            f"convert it to one of {', '.join(DType)}"
+        ) from None
+
+
+def _role_of(name: str, dtype: DType, wanted: Role | str | None) -> Role:
+    if wanted is not None:
+        try:
+            role = Role(wanted)
+        except ValueError:
+            raise WeightsError(
+                f"entry {name!r} cannot have the role {wanted!r}; there are: {', '.join(Role)}"
+            ) from None
+        if role is not Role.LOCAL and dtype is not DType.FLOAT32:
+            raise WeightsError(
+                f"entry {name!r} is {dtype} and cannot be {role}: only float32 is shared; "
+                "convert it with .astype(np.float32), or give it the role 'local'"
+            )
+        return role
+    if dtype is DType.FLOAT32:
+        return Role.TRAINABLE
+    if dtype in (DType.FLOAT64, DType.FLOAT16):
+        raise WeightsError(
+            f"entry {name!r} is {dtype}, but only float32 is shared; "
+            "convert it with .astype(np.float32), or give it the role 'local'"
+        )
+    return Role.LOCAL
+
+
+def initial_row(client: TrainingClient, schema: Schema) -> Row:
+    """The client's initial weights as the row that a federation starts from."""
+    weights = client.initial_weights()
+    _check_weights(weights, schema, "initial_weights")
+    return schema.flatten(weights)
+
+
+# --- One training ----------------------------------------------------------------------------
+
+
+class Training:
+    """Runs a client on agreed rows, and keeps its local entries between rounds."""
+
+    def __init__(self, client: TrainingClient, schema: Schema) -> None:
+        self._client = client
+        self._schema = schema
+        first = client.initial_weights()
+        _check_weights(first, schema, "initial_weights")
+        self._local = self._local_of(first)
+
+    @property
+    def local(self) -> dict[str, Array]:
+        """The entries that never leave this node, as the last training left them."""
+        return {name: array.copy() for name, array in self._local.items()}
+
+    def train(self, row: Row, round_: Round) -> tuple[Row, Metrics]:
+        """The trained row; a WeightsError if the client's answer does not fit, and then nothing
+        has changed."""
+        answer: object = self._client.train(self._weights(row), round_)
+        weights, metrics = _two_parts(answer)
+        _check_weights(weights, self._schema, "train")
+        checked = _checked_metrics(metrics, "train")
+        trained = self._schema.flatten(weights)
+        self._local = self._local_of(weights)
+        return trained, checked
+
+    def evaluate(self, row: Row) -> Metrics:
+        answer: object = self._client.evaluate(self._weights(row))
+        return _checked_metrics(answer, "evaluate")
+
+    def _weights(self, row: Row) -> dict[str, Array]:
+        """Writable copies in the schema's order: what a client does to them harms nobody."""
+        shared = self._schema.unflatten(row)
+        return {
+            entry.name: (
+                self._local[entry.name] if entry.role is Role.LOCAL else shared[entry.name]
+            ).copy()
+            for entry in self._schema.entries
+        }
+
+    def _local_of(self, weights: Weights) -> dict[str, Array]:
+        return {
+            entry.name: np.array(weights[entry.name])
+            for entry in self._schema.entries
+            if entry.role is Role.LOCAL
+        }
+
+
+# --- Checking what a client returns ----------------------------------------------------------
+
+
+def _two_parts(answer: object) -> tuple[Weights, object]:
+    if answer is None:
+        raise WeightsError("train returned nothing; end it with `return weights, metrics`")
+    if not isinstance(answer, tuple):
+        raise WeightsError(
+            f"train returned a {type(answer).__name__} alone; end it with `return weights, metrics`"
+        )
+    if len(answer) != 2:
+        raise WeightsError(
+            f"train returned {len(answer)} things instead of two; "
+            "end it with `return weights, metrics`"
+        )
+    return answer
+
+
+def _check_weights(weights: Weights, schema: Schema, where: str) -> None:
+    if not isinstance(weights, Mapping):
+        raise WeightsError(
+            f"{where} returned its weights as a {type(weights).__name__}; "
+            "return a dict from each entry's name to its array"
+        )
+    names = [entry.name for entry in schema.entries]
+    missing = [name for name in names if name not in weights]
+    if missing:
+        raise WeightsError(
+            f"{where} did not return {_listed(missing)}; return every entry of the schema, "
+            "changed or not"
+        )
+    extra = [name for name in weights if name not in set(names)]
+    if extra:
+        raise WeightsError(
+            f"{where} returned {_listed(extra)}, which the schema does not have; leave it out, "
+            "or make a federation whose schema has it"
+        )
+    for entry in schema.entries:
+        _check_entry(entry, weights[entry.name], where)
+
+
+def _check_entry(entry: Entry, array: Array, where: str) -> None:
+    _require_array(entry.name, array)
+    if array.shape != entry.shape:
+        raise WeightsError(
+            f"{where} returned entry {entry.name!r} with shape {array.shape}, the schema says "
+            f"{entry.shape}; return it in the shape in which it was handed in"
+        )
+    if array.dtype != np.dtype(entry.dtype.value):
+        raise WeightsError(
+            f"{where} returned entry {entry.name!r} as {array.dtype}, the schema says "
+            f"{entry.dtype.value}; convert it with .astype(np.{np.dtype(entry.dtype.value).name})"
+        )
+    if entry.role is not Role.LOCAL and not within_bounds(array):
+        raise WeightsError(
+            f"{where} returned entry {entry.name!r} with NaN, infinity or a value beyond "
+            f"{VALUE_MAX:.3g}: the training diverged; try a smaller learning rate"
+        )
+
+
+def _require_array(name: str, array: object) -> None:
+    if not isinstance(array, np.ndarray | np.generic):
+        raise WeightsError(
+            f"entry {name!r} is a {type(array).__name__}, not an array; "
+            "convert it to a NumPy array first"
+        )
+
+
+def _checked_metrics(metrics: object, where: str) -> dict[str, float]:
+    if not isinstance(metrics, Mapping):
+        raise WeightsError(
+            f"{where} returned its metrics as a {type(metrics).__name__}; "
+            "return a dict from names to numbers, an empty one if there is nothing to say"
+        )
+    checked = {}
+    for name, value in metrics.items():
+        if not isinstance(name, str):
+            raise WeightsError(f"{where} names a metric {name!r}; a metric's name is a text")
+        number = isinstance(value, int | float | np.integer | np.floating)
+        if not number or isinstance(value, bool):
+            raise WeightsError(
+                f"{where} returned metric {name!r} as a {type(value).__name__}; "
+                "make it a number with float(...)"
+            )
+        checked[name] = float(value)
+    return checked
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"

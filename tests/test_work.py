@@ -1,0 +1,231 @@
+"""Work on bytes: checking, aggregating and encoding updates, the same at every honest node."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import Small, name, tampered
+from defl.aggregation.aggregate import Aggregate as Aggregation
+from defl.aggregation.aggregate import weighted_sum
+from defl.aggregation.fed_avg import fed_avg
+from defl.aggregation.rules import RULES
+from defl.errors import BadBlob, PreconditionBroken, UserError
+from defl.ids import NO_DIGEST, Digest, NodeId, Round
+from defl.output import Aggregate, Reference
+from defl.pool.weights import CODECS, check_payload, decode, encode
+from defl.schema import DType, Entry, Role, Row, Schema
+from defl.work import aggregate, aggregate_rows, model_blob, model_row, update_blob, validate
+
+SMALL = Small(real=False)
+MIXED = Schema(
+    (
+        Entry("variance", (2,), role=Role.VARIANCE),
+        Entry("weight", (3,)),
+        Entry("steps", (1,), DType.INT64, Role.LOCAL),
+        Entry("mean", (1,), role=Role.STATISTIC),
+    )
+)
+
+
+def row(*values: float) -> Row:
+    return np.array(values, dtype=np.float32)
+
+
+class Store:
+    """Blobs by digest, and the work that asks for their aggregate."""
+
+    def __init__(self, codec: str = "fp32", schema: Schema | None = None) -> None:
+        facts: dict[str, Any] = {"codec": codec}
+        self.federation = tampered(
+            SMALL.federation, **facts, **({} if schema is None else {"schema": schema})
+        )
+        self._payloads: dict[Digest, bytes] = {}
+        self.read = self._payloads.__getitem__
+        self.references: list[Reference] = []
+        self.base = NO_DIGEST
+        self.base_row = row()
+
+    def start_from(self, values: Row) -> None:
+        manifest, self._payloads[manifest.digest] = model_blob(self.federation, values)
+        self.base, self.base_row = manifest.digest, values
+
+    def add(self, author: int, values: Row) -> None:
+        manifest, payload = update_blob(self.federation, values, self.base, self.base_row)
+        self._payloads[manifest.digest] = payload
+        self.references.append(
+            Reference(NodeId(author), manifest.digest, manifest.size, self.base, b"", b"")
+        )
+
+    def work(self, closing_block: str = "block") -> Aggregate:
+        return Aggregate(Round(1), self.base, tuple(self.references), name(closing_block))
+
+
+def filled(codec: str = "fp32", members: int = 4) -> Store:
+    store = Store(codec)
+    rng = np.random.default_rng(5)
+    store.start_from(rng.standard_normal(100).astype(np.float32))
+    for author in range(members):
+        change = rng.standard_normal(100).astype(np.float32) * np.float32(0.01)
+        store.add(author, store.base_row + change)
+    return store
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("members", [3, 4])
+def test_the_aggregate_is_the_mean_of_the_rows_that_the_bytes_stand_for(
+    codec: str, members: int
+) -> None:
+    store = filled(codec, members)
+    rows = [
+        decode(store.read(ref.digest), store.federation.schema, codec, store.base_row)
+        for ref in store.references
+    ]
+
+    (manifest, payload), reasons = aggregate(store.federation, store.work(), store.read)
+
+    mean = np.mean(np.array(rows, dtype=np.float64), axis=0)
+    assert np.allclose(model_row(store.federation, payload), mean, rtol=2**-23, atol=0)
+    assert reasons.weights == (1 / members,) * members
+    assert (manifest.codec, manifest.base) == ("fp32", NO_DIGEST), "a model is always canonical"
+
+
+def test_the_aggregate_is_a_blob_whose_name_depends_on_its_values_alone() -> None:
+    one, _ = aggregate(filled().federation, filled().work("one block"), filled().read)
+    other, _ = aggregate(filled().federation, filled().work("another"), filled().read)
+
+    assert one == other
+
+
+def test_the_model_comes_back_from_its_blob_bit_by_bit() -> None:
+    values = np.random.default_rng(1).standard_normal(100).astype(np.float32)
+    manifest, payload = model_blob(SMALL.federation, values)
+
+    assert model_row(SMALL.federation, payload).tobytes() == values.tobytes()
+    assert len(manifest.chunks) == 2
+
+
+def test_an_update_names_what_it_was_trained_from() -> None:
+    values = np.ones(100, dtype=np.float32)
+    manifest, payload = update_blob(SMALL.federation, values, name("base"), values)
+
+    assert manifest.base == name("base")
+    assert validate(SMALL.federation, payload) is None
+
+
+# --- Statistics follow -----------------------------------------------------------------------
+
+
+def test_statistics_follow_the_weights_and_do_not_take_part_in_the_judgement() -> None:
+    judged: list[list[float]] = []
+
+    def first_row_only(
+        rows: Sequence[Row], base: Row, faults_max: int, ties: Sequence[bytes]
+    ) -> Aggregation:
+        judged.extend(r.tolist() for r in (*rows, base))
+        weights = (1.0, *(0.0,) * (len(rows) - 1))
+        return Aggregation(weighted_sum(rows, weights), weights, weights, "the first")
+
+    rows = [row(1, 2, 10, 20, 30, 5), row(100, 200, 11, 21, 31, 500)]
+    result = aggregate_rows(MIXED, first_row_only, rows, row(0, 0, 1, 1, 1, 0), 1, [b"a", b"b"])
+
+    assert judged == [[10, 20, 30], [11, 21, 31], [1, 1, 1]]
+    assert result.values.tolist() == [1, 2, 10, 20, 30, 5]
+    assert result.weights == (1.0, 0.0)
+
+
+def test_a_variance_is_kept_from_falling_below_zero_and_a_mean_is_not() -> None:
+    rows = [row(-4, 2, 1, 1, 1, -8), row(2, 4, 3, 3, 3, 2)]
+    result = aggregate_rows(MIXED, fed_avg, rows, row(0, 0, 0, 0, 0, 0), 0, [b"a", b"b"])
+
+    assert result.values.tolist() == [0, 3, 2, 2, 2, -3]
+
+
+def test_mixed_roles_go_through_the_whole_work_too() -> None:
+    store = Store(schema=MIXED)
+    store.start_from(row(1, 1, 0, 0, 0, 0))
+    for author in range(3):
+        store.add(author, row(-1, author, author, 0, -author, 3))
+
+    (_, payload), _ = aggregate(store.federation, store.work(), store.read)
+
+    assert model_row(store.federation, payload).tolist() == [0, 1, 1, 0, -1, 3]
+
+
+# --- Ties ------------------------------------------------------------------------------------
+
+
+def test_ties_differ_by_closing_block_author_and_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So nobody can choose to win them when an update is made."""
+    seen: list[list[bytes]] = []
+
+    def noting(
+        rows: Sequence[Row], base: Row, faults_max: int, ties: Sequence[bytes]
+    ) -> Aggregation:
+        seen.append(list(ties))
+        return fed_avg(rows, base, faults_max, ties)
+
+    monkeypatch.setitem(RULES, "fed_avg", noting)
+    store = filled(members=3)
+    store.add(3, store.base_row)
+    store.references.append(tampered(store.references[-1], author=NodeId(4)))
+    for block in ("one block", "another", "one block"):
+        aggregate(store.federation, store.work(block), store.read)
+
+    first, second, again = seen
+    assert len(set(first)) == 5, "equal bytes of two authors still differ"
+    assert not set(first) & set(second)
+    assert first == again
+
+
+# --- Validation ------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(CODECS),
+    st.lists(st.sampled_from([0, 1, 63, 127, 128, 129, 255]), min_size=24, max_size=24),
+    st.integers(-1, 1),
+)
+def test_validation_agrees_with_the_check_of_the_bytes(
+    codec: str, data: list[int], change: int
+) -> None:
+    store = Store(codec, MIXED)
+    exact = len(encode(np.zeros(6, dtype=np.float32), MIXED, codec, np.zeros(6, dtype=np.float32)))
+    payload = bytes(data)[: exact + change]
+    found = None
+    try:
+        check_payload(payload, MIXED, codec)
+    except BadBlob as fault:
+        found = str(fault)
+
+    assert validate(store.federation, payload) == found
+
+
+# --- The plain mean --------------------------------------------------------------------------
+
+
+def test_the_mean_rounds_once_and_does_not_depend_on_cancellation() -> None:
+    rows = [row(2**30, 1), row(1, 1), row(-(2**30), 1)]
+
+    assert fed_avg(rows, row(0, 0), 0, []).values.tolist() == [
+        float(np.float32((2**30 / 3 + 1 / 3) - 2**30 / 3)),
+        1.0,
+    ]
+
+
+def test_the_mean_of_nothing_is_refused() -> None:
+    with pytest.raises(PreconditionBroken, match="no rows"):
+        fed_avg([], row(0), 0, [])
+    with pytest.raises(PreconditionBroken, match="pair up"):
+        weighted_sum([row(1)], [0.5, 0.5])
+
+
+def test_an_unknown_rule_gets_the_names_of_those_there_are() -> None:
+    store = filled()
+    federation = tampered(store.federation, aggregation="no_such_rule")
+    with pytest.raises(UserError, match="fed_avg"):
+        aggregate(federation, store.work(), store.read)
