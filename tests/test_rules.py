@@ -1,0 +1,422 @@
+"""The pure rules, each as a table: what commits, what locks, what may be proposed and counted."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from defl.committee import Committee, Rules, Timing
+from defl.consensus.chain import Chain, Fork
+from defl.consensus.pacemaker import BACK_OFF, Pacemaker
+from defl.consensus.rules import RULES, ChainRules, admissible, commit_target
+from defl.consensus.tally import Tally
+from defl.consensus.tree import BLOCKS_MAX, KEPT_BELOW_ROOT, Tree
+from defl.ids import Digest, Height, NodeId, View, digest_of
+from defl.messages import (
+    QC,
+    TC,
+    Block,
+    Evidence,
+    Header,
+    Timeout,
+    Transaction,
+    Vote,
+    genesis_header,
+    genesis_qc,
+    members_in,
+    transactions_root,
+)
+from defl.output import Durable
+from defl.sim.twins import Tape, mark
+
+HOTSTUFF, JOLTEON = RULES[Rules.HOTSTUFF], RULES[Rules.JOLTEON]
+SIGNATURE = bytes(64)
+LEADER = NodeId(1)
+
+
+def qc_on(block: Block) -> QC:
+    return QC(block.view, block.id, b"\x07", (SIGNATURE,) * 3) if block.height else qc_0(block)
+
+
+def qc_0(genesis: Block) -> QC:
+    return genesis_qc(genesis.id)
+
+
+@dataclass
+class Grown:
+    """A tree of blocks by name, drawn as `a1 b2<a c3<b x4<a`: name, view and parent."""
+
+    rules: ChainRules = HOTSTUFF
+    blocks: dict[str, Block] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        root = Tape().root_of(Tape().genesis())
+        self.blocks["g"] = Block(genesis_header(digest_of(b"chain"), 0, root), ())
+
+    def grow(self, drawing: str, *, transactions: tuple[Transaction, ...] = ()) -> "Grown":
+        for word in drawing.split():
+            block, _, parent = word.partition("<")
+            self.blocks[block[0]] = self._child(
+                self.blocks[parent or "g"], View(int(block[1:])), transactions
+            )
+        return self
+
+    def _child(self, parent: Block, view: View, transactions: tuple[Transaction, ...]) -> Block:
+        header = Header(
+            epoch=0,
+            view=view,
+            height=Height(parent.height + 1),
+            parent=parent.id,
+            qc=qc_on(parent),
+            tc=None,
+            transactions_root=transactions_root(transactions),
+            committed=commit_target(parent, self.rules, self.get),
+            state_root=self.blocks["g"].header.state_root,
+            author=LEADER,
+        )
+        return Block(header, transactions)
+
+    def get(self, block_id: Digest) -> Block | None:
+        return next((b for b in self.blocks.values() if b.id == block_id), None)
+
+    def name(self, block_id: Digest | None) -> str | None:
+        return next((name for name, b in self.blocks.items() if b.id == block_id), None)
+
+    def __getitem__(self, name: str) -> Block:
+        return self.blocks[name]
+
+
+# --- Commit: Algorithm 4 of HotStuff, section 3.2 of Jolteon --------------------------------
+
+COMMITS = [
+    # the tree, the certified block, what three-chain and what two-chain commit by its QC
+    ("a2 b3<a c4<b", "c", "a", "b"),  # three in consecutive views
+    ("a2 b3<a", "b", None, "a"),  # two only
+    ("a2", "a", None, None),  # one only
+    ("a2 b4<a c5<b", "c", None, "b"),  # a gap below the second
+    ("a2 b3<a c5<b", "c", None, None),  # a gap below the third
+    ("a2 b4<a c6<b", "c", None, None),  # gaps everywhere
+    ("a2 b3<a x4<a y5<x", "y", None, "x"),  # a fork: views 3 and 4 are not in one chain
+    ("a2 b3<a c4<b x5<b y6<x", "y", None, "x"),  # c is not an ancestor of y
+    ("a2 b3<a c4<b d5<c e7<d", "d", "b", "c"),
+    ("a2 b3<a c4<b d5<c e7<d", "e", None, None),
+    ("a2 b3<a c4<b d5<c e6<d", "e", "c", "d"),
+    ("a1 b2<a", "b", "g", "a"),  # the genesis block is of view 0
+    ("a1", "a", None, "g"),
+]
+
+
+@pytest.mark.parametrize(("drawing", "certified", "three", "two"), COMMITS)
+def test_a_qc_commits_the_first_of_a_chain_in_consecutive_views(
+    drawing: str, certified: str, three: str | None, two: str | None
+) -> None:
+    grown = Grown().grow(drawing)
+    for rules, expected in ((HOTSTUFF, three), (JOLTEON, two)):
+        found = rules.committed_by_qc_on(grown[certified], grown.get)
+        assert (grown.name(found.id) if found is not None else None) == expected
+
+
+TARGETS = [
+    ("a1 b2<a c3<b d4<c", "c", "a", "b"),
+    ("a1 b2<a c3<b d5<c e7<d", "e", "a", "b"),  # gaps commit nothing new: what c showed stays
+    ("a1 b3<a c5<b", "c", "g", "g"),
+]
+
+
+@pytest.mark.parametrize(("drawing", "parent", "three", "two"), TARGETS)
+def test_a_block_names_what_the_qcs_in_its_own_chain_commit(
+    drawing: str, parent: str, three: str, two: str
+) -> None:
+    for rules, expected in ((HOTSTUFF, three), (JOLTEON, two)):
+        grown = Grown(rules).grow(drawing)
+        assert grown.name(commit_target(grown[parent], rules, grown.get)) == expected
+
+
+# --- Lock: safeNode -------------------------------------------------------------------------
+
+
+def test_a_three_chain_vote_locks_on_the_qc_inside_the_parent_a_two_chain_vote_on_its_own() -> None:
+    grown = Grown().grow("a1 b2<a c3<b")
+
+    assert HOTSTUFF.lock_after_vote(grown["c"], grown["b"]) == qc_on(grown["a"])
+    assert JOLTEON.lock_after_vote(grown["c"], grown["b"]) == qc_on(grown["b"])
+
+
+LOCKS = [
+    # view of the block's QC, view of the lock, does the block extend the locked block, may vote
+    (3, 3, True, True),
+    (1, 3, True, True),
+    (4, 3, False, True),  # a newer QC frees
+    (3, 3, False, False),  # as new is not newer
+    (2, 3, False, False),
+    (0, 0, True, True),
+]
+
+
+@pytest.mark.parametrize(("qc_view", "lock_view", "extends", "safe"), LOCKS)
+def test_a_block_is_safe_if_it_extends_the_lock_or_shows_a_newer_qc(
+    qc_view: int, lock_view: int, extends: bool, safe: bool
+) -> None:
+    """No TC is looked at here, so the TC rule cannot hide a fault of the lock."""
+    block = proposal_header(view=9, qc_view=qc_view)
+    lock = QC(View(lock_view), digest_of(b"locked"), b"\x07", ())
+
+    assert HOTSTUFF.safe_to_vote(Block(block, ()), lock, extends_lock=extends) is safe
+    assert JOLTEON.safe_to_vote(Block(block, ()), lock, extends_lock=extends) is True
+
+
+# --- Admissible -----------------------------------------------------------------------------
+
+
+def proposal_header(view: int, qc_view: int, tc: TC | None = None, author: int = LEADER) -> Header:
+    qc = QC(View(qc_view), digest_of(b"parent"), b"\x07", ())
+    return Header(
+        epoch=0,
+        view=View(view),
+        height=Height(5),
+        parent=qc.block,
+        qc=qc,
+        tc=tc,
+        transactions_root=transactions_root(()),
+        committed=digest_of(b"c"),
+        state_root=digest_of(b"root"),
+        author=NodeId(author),
+    )
+
+
+def tc_of(view: int, *high_views: int, carried: int | None = None) -> TC:
+    qc = QC(View(max(high_views) if carried is None else carried), digest_of(b"x"), b"\x07", ())
+    return TC(View(view), b"\x07", tuple(View(v) for v in high_views), (SIGNATURE,) * 3, qc)
+
+
+EIGHT = View(8)
+REPORTS = (3, 5, 4)
+ADMISSIBLE = [
+    # a proposal of view 8: what it shows, the view of its QC, its TC, its author, admissible
+    ("the QC of the view before", 7, None, LEADER, True),
+    ("an older QC and nothing else", 6, None, LEADER, False),
+    ("the QC of its own view", 8, None, LEADER, False),
+    ("the QC at the TC's maximum", 5, tc_of(7, *REPORTS), LEADER, True),
+    ("the QC above the TC's maximum", 6, tc_of(7, *REPORTS), LEADER, True),
+    ("the QC below the TC's maximum", 4, tc_of(7, *REPORTS), LEADER, False),
+    ("the QC at the one that is attached", 4, tc_of(7, *REPORTS, carried=4), LEADER, False),
+    ("a TC of an earlier view", 5, tc_of(6, *REPORTS), LEADER, False),
+    ("a TC of its own view", 5, tc_of(8, *REPORTS), LEADER, False),
+    ("a TC besides the QC of the view before", 7, tc_of(7, *REPORTS), LEADER, False),
+    ("somebody who is not the leader", 7, None, NodeId(2), False),
+    ("somebody who is not the leader, a TC", 5, tc_of(7, *REPORTS), NodeId(2), False),
+]
+
+
+@pytest.mark.parametrize(("what", "qc_view", "tc", "author", "expected"), ADMISSIBLE)
+def test_what_an_admissible_proposal_shows(
+    what: str, qc_view: int, tc: TC | None, author: NodeId, expected: bool
+) -> None:
+    assert admissible(proposal_header(EIGHT, qc_view, tc, author), LEADER) is expected, what
+
+
+# --- Tree and chain -------------------------------------------------------------------------
+
+
+def tree_of(grown: Grown, names: str) -> Tree:
+    tree = Tree(grown["g"])
+    for name in names:
+        assert tree.add(grown[name])
+    return tree
+
+
+def test_a_path_leads_to_the_ancestor_a_fork_or_a_missing_block() -> None:
+    grown = Grown().grow("a1 b2<a c3<b x4<a y5<x")
+    tree = tree_of(grown, "abcxy")
+
+    assert tree.path(grown["c"], grown["g"]) == ([grown["a"], grown["b"], grown["c"]], grown["g"])
+    assert tree.path(grown["y"], grown["b"]) == ([grown["y"]], grown["x"])
+    assert tree_of(grown, "ac").path(grown["c"], grown["g"]) == ([grown["c"]], None)
+    assert tree.extends(grown["c"], grown["a"])
+    assert tree.extends(grown["a"], grown["a"])
+    assert not tree.extends(grown["y"], grown["b"])
+    assert not tree.extends(grown["a"], grown["b"])
+
+
+def test_a_tree_drops_dead_forks_and_what_lies_far_below_its_root() -> None:
+    grown = Grown().grow("a1 b2<a c3<b d4<c e5<d f6<e x4<a y5<x z6<y")
+    tree = tree_of(grown, "abcdefxyz")
+    tree.drop_forks(grown["c"])
+
+    assert grown["x"].id not in tree
+    assert grown["y"].id not in tree
+    assert grown["z"].id in tree  # higher than the head: it is found dead by the next commit
+    tree.set_root(grown["e"])
+    assert grown["e"].height - grown["b"].height == KEPT_BELOW_ROOT
+    assert grown["b"].id in tree
+    assert grown["a"].id not in tree
+
+
+def test_a_full_tree_takes_no_more_blocks() -> None:
+    grown = Grown().grow("a1")
+    tree = Tree(grown["g"])
+    for view in range(2, BLOCKS_MAX + 1):
+        assert tree.add(Grown().grow(f"b{view}")["b"])
+
+    assert not tree.add(grown["a"])
+    assert len(tree) == BLOCKS_MAX
+
+
+def chain_of(grown: Grown, names: str) -> Chain[bytes]:
+    chain = Chain(grown.rules, Tape(), grown["g"], Durable(None))
+    for name in names:
+        chain.add(grown[name])
+    return chain
+
+
+def test_ancestors_commit_first_and_nothing_commits_twice() -> None:
+    grown = Grown().grow("a1 b3<a c4<b d5<c")
+    chain = chain_of(grown, "abcd")
+
+    assert chain.commit(grown["c"]) == []
+    assert [c.block for c in chain.commit(grown["d"])] == [grown["a"], grown["b"]]
+    assert chain.commit(grown["d"]) == []
+    assert chain.head == grown["b"]
+    assert chain.extends_committed(grown["d"])
+
+
+def test_a_commit_beside_the_committed_block_is_a_broken_promise() -> None:
+    grown = Grown().grow("a1 b2<a c3<b x4 y5<x z6<y")
+    chain = chain_of(grown, "abcxyz")
+    chain.commit(grown["c"])
+    for name in "xyz":
+        chain.add(grown[name])
+
+    assert not chain.extends_committed(grown["z"])
+    grown.grow("u7<z v8<u w9<v")
+    for name in "uvw":
+        chain.add(grown[name])
+    with pytest.raises(Fork):
+        chain.commit(grown["w"])
+
+
+def test_a_missing_ancestor_postpones_the_commit_and_is_named() -> None:
+    grown = Grown().grow("a1 b2<a c3<b d4<c")
+    chain = chain_of(grown, "bcd")
+
+    assert chain.commit(grown["d"]) == []
+    assert chain.missing_below(grown["d"]) == qc_on(grown["a"])
+    chain.add(grown["a"])
+    assert chain.missing_below(grown["d"]) is None
+    assert [c.block for c in chain.commit(grown["d"])] == [grown["a"], grown["b"]]
+
+
+def test_a_header_must_name_the_state_after_its_committed_block() -> None:
+    """The root is that of c(b), whatever the voter itself has committed by now."""
+    grown = Grown().grow("a1", transactions=(mark(1),)).grow("b2<a c3<b d4<c")
+    chain = chain_of(grown, "abcd")
+    after_a, _ = Tape().execute(Tape().genesis(), grown["a"])
+    expected = (grown["a"].id, Tape().root_of(after_a))
+
+    assert chain.commitment_above(grown["c"]) == (grown["a"].id, None)  # not executed here yet
+    chain.commit(grown["c"])
+    assert chain.commitment_above(grown["c"]) == expected
+    chain.commit(grown["d"])
+    assert chain.head == grown["b"]
+    assert chain.commitment_above(grown["c"]) == expected
+    assert not chain.commitment_right(grown["d"].header, grown["c"])  # it names the old root
+    assert chain.commitment_right(grown["c"].header, grown["b"])
+
+
+# --- Tally ----------------------------------------------------------------------------------
+
+FOUR = Committee(tuple(bytes([i]) * 32 for i in range(4)))
+
+
+def vote(author: int, block: str = "b", view: int = 1) -> Vote:
+    name = digest_of(block.encode())
+    return Vote(0, View(view), name, NodeId(author), bytes([author]) * 64, View(0), View(0))
+
+
+def timeout(author: int, high: int, view: int = 5) -> Timeout:
+    qc = QC(View(high), digest_of(bytes([high])), b"\x07", ())
+    return Timeout(0, View(view), qc, None, NodeId(author), bytes([author]) * 64)
+
+
+def test_q_distinct_votes_for_one_block_make_a_qc() -> None:
+    tally = Tally(FOUR)
+
+    assert tally.add_vote(vote(3)) is None
+    assert tally.add_vote(vote(3)) is None
+    assert tally.add_vote(vote(0, "other")) is None
+    assert tally.add_vote(vote(1)) is None
+    qc = tally.add_vote(vote(2))
+    assert isinstance(qc, QC)
+    assert members_in(qc.signers) == (1, 2, 3)
+    assert qc.signatures == (bytes([1]) * 64, bytes([2]) * 64, bytes([3]) * 64)
+
+
+def test_a_second_vote_of_one_author_is_evidence_and_does_not_count() -> None:
+    tally = Tally(FOUR)
+    for author in (0, 1):
+        tally.add_vote(vote(author))
+    tally.add_vote(vote(2, "other"))
+
+    assert tally.add_vote(vote(2)) == Evidence(vote(2, "other"), vote(2))
+    assert isinstance(tally.add_vote(vote(3)), QC)
+
+
+def test_a_tc_carries_the_newest_qc_of_its_signers_and_each_ones_view() -> None:
+    tally = Tally(FOUR)
+
+    assert tally.add_timeout(timeout(0, 2)) is None
+    assert tally.add_timeout(timeout(2, 4)) is None
+    assert tally.timeouts_for(View(5)) == 2
+    tc = tally.add_timeout(timeout(3, 1))
+    assert isinstance(tc, TC)
+    assert (tc.view, members_in(tc.signers), tc.high_views) == (5, (0, 2, 3), (2, 4, 1))
+    assert tc.qc == timeout(2, 4).high_qc
+
+
+def test_a_second_timeout_with_another_qc_is_evidence_and_the_same_bytes_are_not() -> None:
+    tally = Tally(FOUR)
+    tally.add_timeout(timeout(0, 2))
+
+    assert tally.add_timeout(timeout(0, 2)) is None
+    assert isinstance(tally.add_timeout(timeout(0, 3)), Evidence)
+    assert tally.timeouts_for(View(5)) == 1
+
+
+def test_votes_and_timeouts_of_past_views_are_forgotten_but_for_the_last() -> None:
+    tally = Tally(FOUR)
+    for view in (1, 2, 3):
+        tally.add_vote(vote(0, view=view))
+        tally.add_timeout(timeout(0, 0, view=view))
+    tally.entered(View(3))
+
+    assert len(tally) == 4
+    assert tally.timeouts_for(View(1)) == 0
+
+
+# --- Pacemaker ------------------------------------------------------------------------------
+
+
+def test_the_timer_runs_exactly_while_there_is_work() -> None:
+    pace = Pacemaker(View(1), Timing(view_base_s=2.0))
+    pace.run_while(False, 10.0)
+    assert pace.deadline is None
+    pace.run_while(True, 10.0)
+    assert pace.deadline == 12.0
+    pace.run_while(True, 11.0)
+    assert pace.deadline == 12.0
+    assert not pace.expired(11.9)
+    assert pace.expired(12.0)
+    pace.run_while(False, 12.0)
+    assert not pace.expired(99.0)
+
+
+def test_the_period_grows_with_each_view_up_to_the_cap_and_falls_back_at_a_commit() -> None:
+    pace = Pacemaker(View(1), Timing(view_base_s=2.0, view_cap_s=3.0))
+    pace.run_while(True, 0.0)
+    pace.enter(View(2))
+    assert pace.deadline is None
+    assert pace.period == 2.0 * BACK_OFF
+    for view in range(3, 2000):
+        pace.enter(View(view))
+    assert pace.period == 3.0
+    pace.committed()
+    assert pace.period == 2.0

@@ -1,0 +1,319 @@
+"""The safety record: what it forbids, what it remembers, and that it goes first."""
+
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+
+from defl.committee import Rules
+from defl.consensus.effects import Effects
+from defl.consensus.replica import Replica
+from defl.consensus.safety import Safety, first_record
+from defl.ids import NodeId, View, digest_of
+from defl.messages import (
+    QC,
+    TC,
+    Certificates,
+    Message,
+    Proposal,
+    Timeout,
+    Vote,
+    bitmap_of,
+    genesis_qc,
+    timeout_statement,
+    vote_statement,
+)
+from defl.output import Durable, Observing, SafetyRecord
+from defl.sim.script import BlockFacts, Cast, Script, TcFacts
+from defl.sim.signer import NoopSigner
+from defl.sim.twins import LIVE, facts
+
+BOTH = pytest.mark.parametrize("rules", list(Rules))
+ME, PEER = NodeId(0), NodeId(1)
+CHAIN = digest_of(b"chain")
+GENESIS_QC = genesis_qc(digest_of(b"genesis"))
+DENIED = {"1": "genesis", "2": "genesis", "3": "genesis"}
+SCENE = Script(
+    title="three blocks in a row, and what follows when view 1, or views 1 and 2, were lost",
+    attacks="",
+    source="",
+    node=ME,
+    steps=[],
+    blocks={
+        "a": BlockFacts(1, "genesis"),
+        "b": BlockFacts(2, "a"),
+        "c": BlockFacts(3, "b"),
+        "late": BlockFacts(2, "genesis", tc="T1"),
+    },
+    tcs={"T1": TcFacts(1, DENIED), "T3": TcFacts(3, DENIED)},
+)
+
+
+def qc_of(view: int, name: str = "x") -> QC:
+    return QC(View(view), digest_of(name.encode()), b"\x0e", ())
+
+
+def safety(record: SafetyRecord | None = None) -> Safety:
+    return Safety(record or first_record(0, GENESIS_QC), CHAIN, ME, NoopSigner(bytes(32)))
+
+
+def replica_of(cast: Cast, record: SafetyRecord | None, blocks: Iterable[object] = ()) -> Replica:
+    replica = cast.replica(Durable(record, None, tuple(blocks)))
+    replica.submit(LIVE, 0.0)
+    return replica
+
+
+def signed(effects: Effects) -> list[Message]:
+    """The statements of this node that leave with these effects."""
+    return [e.message for e in effects.send if isinstance(e.message, Proposal | Vote | Timeout)]
+
+
+def time_out(replica: Replica) -> Effects:
+    assert replica.wake_at is not None
+    replica.tick(replica.wake_at)
+    return replica.take()
+
+
+# --- The record by itself -----------------------------------------------------------------
+
+
+def test_a_view_is_voted_in_once_and_never_an_earlier_one() -> None:
+    cast = Cast(SCENE, Rules.HOTSTUFF)
+    said = safety()
+    said.sign_vote(cast.block("b"), GENESIS_QC)
+
+    assert not said.may_vote(View(2))
+    assert not said.may_vote(View(1))
+    assert said.may_vote(View(3))
+    assert not safety(said.record).may_vote(View(2))
+
+
+def test_a_view_that_was_given_up_is_not_voted_in() -> None:
+    said = safety()
+    said.sign_timeout(View(4))
+
+    assert not said.may_vote(View(4))
+    assert not said.may_vote(View(3))
+    assert not said.may_time_out(View(4))
+    assert said.may_vote(View(5))
+    assert not safety(said.record).may_vote(View(4))
+
+
+def test_the_lock_only_rises() -> None:
+    cast = Cast(SCENE, Rules.HOTSTUFF)
+    said = safety()
+    said.sign_vote(cast.block("a"), qc_of(5))
+    assert said.record.lock == qc_of(5)
+    said.sign_vote(cast.block("b"), qc_of(3))
+    assert said.record.lock == qc_of(5)
+    said.sign_vote(cast.block("c"), qc_of(6))
+    assert said.record.lock == qc_of(6)
+
+
+def test_the_high_certificates_only_rise_and_the_view_follows_the_higher() -> None:
+    said = safety()
+    tc = TC(View(6), b"\x0e", (), (), qc_of(2))
+    assert said.learn_qc(qc_of(4))
+    assert not said.learn_qc(qc_of(3))
+    assert not said.learn_qc(qc_of(4, "other"))
+    assert said.next_view == 5
+    assert said.learn_tc(tc)
+    assert not said.learn_tc(replace(tc, view=View(5)))
+    assert said.record.high_qc == qc_of(4)
+    assert said.next_view == 7
+
+
+def test_a_timeout_reports_the_high_qc_and_the_tc_that_led_into_its_view() -> None:
+    said = safety()
+    said.learn_qc(qc_of(4))
+    said.learn_tc(TC(View(6), b"\x0e", (), (), qc_of(2)))
+    timeout = said.sign_timeout(View(7))
+
+    assert timeout.high_qc == qc_of(4)
+    assert timeout.tc == said.record.high_tc
+    assert timeout.signature.startswith(timeout_statement(CHAIN, 0, View(7), View(4)))
+    assert said.sign_timeout(View(8)).tc is None
+
+
+def test_one_proposal_is_signed_for_a_view() -> None:
+    said = safety()
+    said.sign_proposal(Cast(SCENE, Rules.HOTSTUFF).block("b"))
+
+    assert not said.may_propose(View(2))
+    assert not said.may_propose(View(1))
+    assert said.may_propose(View(3))
+
+
+# --- Persist before send ------------------------------------------------------------------
+
+
+@BOTH
+def test_a_vote_leaves_with_its_record_and_its_block(rules: Rules) -> None:
+    cast = Cast(SCENE, rules)
+    replica = replica_of(cast, cast.record)
+    replica.take()
+    replica.receive(PEER, cast.proposal("a"), 0.0)
+    effects = replica.take()
+
+    (vote,) = signed(effects)
+    assert effects.record is not None
+    assert effects.record.last_vote == vote
+    assert effects.record.last_voted_view == 1
+    assert effects.blocks == [cast.block("a")]
+    assert replica.take().record is None
+
+
+def test_a_vote_makes_uncommitted_ancestors_durable_too() -> None:
+    """b came by sync and was never voted for; the vote for c must not leave without it."""
+    cast = Cast(SCENE, Rules.HOTSTUFF)
+    replica = replica_of(cast, cast.record)
+    replica.receive(PEER, Certificates(cast.qc("b"), None), 0.0)
+    replica.receive(PEER, cast.proposal("b"), 0.0)
+    replica.receive(PEER, cast.proposal("a"), 0.0)
+    assert not signed(replica.take())
+    replica.receive(PEER, cast.proposal("c"), 0.0)
+    effects = replica.take()
+
+    assert len(signed(effects)) == 1
+    assert effects.blocks == [cast.block("a"), cast.block("b"), cast.block("c")]
+
+
+def test_a_timeout_leaves_with_its_record_and_the_certificates_that_it_rests_on() -> None:
+    cast = Cast(SCENE, Rules.HOTSTUFF)
+    replica = replica_of(cast, cast.record)
+    replica.receive(PEER, Certificates(cast.qc("b"), cast.tc("T3")), 0.0)
+    replica.receive(PEER, Certificates(cast.qc("a"), None), 0.0)
+    replica.take()
+    effects = time_out(replica)
+
+    (timeout,) = signed(effects)
+    assert effects.record is not None
+    assert effects.record.last_timeout == timeout
+    assert effects.record.last_timeout_view == 4
+    assert effects.record.high_qc == cast.qc("b")
+    assert effects.record.high_tc == cast.tc("T3")
+    assert replica_of(cast, effects.record).view == 4
+
+
+def test_a_proposal_leaves_with_its_record_and_the_vote_for_it() -> None:
+    cast = Cast(SCENE, Rules.HOTSTUFF)
+    replica = replica_of(cast, cast.record)
+    for name in "abc":
+        replica.receive(PEER, cast.proposal(name), 0.0)
+    replica.take()
+    replica.receive(PEER, Certificates(cast.qc("c"), None), 0.0)
+    effects = replica.take()
+
+    proposal, vote = signed(effects)
+    assert effects.record is not None
+    assert (effects.record.last_proposal, effects.record.last_vote) == (proposal, vote)
+    assert isinstance(proposal, Proposal)
+    assert effects.blocks[-1] == proposal.block
+
+
+# --- Across a restart ---------------------------------------------------------------------
+
+
+@BOTH
+def test_what_was_said_last_is_said_again_byte_for_byte_and_nothing_else(rules: Rules) -> None:
+    cast = Cast(SCENE, rules)
+    replica = replica_of(cast, cast.record)
+    replica.receive(PEER, cast.proposal("a"), 0.0)
+    voted = replica.take()
+    timed_out = time_out(replica)
+    restarted = replica_of(cast, timed_out.record, voted.blocks)
+    restarted.take()
+    restarted.resume(5.0)
+
+    assert signed(restarted.take()) == [*signed(timed_out), *signed(voted)]
+    restarted.receive(PEER, cast.proposal("a"), 5.0)
+    assert signed(restarted.take()) == []
+    assert signed(time_out(restarted)) == signed(timed_out)
+
+
+@BOTH
+def test_a_restarted_node_keeps_its_votes_lock_and_high_qc(rules: Rules) -> None:
+    cast = Cast(SCENE, rules)
+    replica = replica_of(cast, cast.record)
+    blocks = []
+    for name in "abc":
+        replica.receive(PEER, cast.proposal(name), 0.0)
+        effects = replica.take()
+        blocks += effects.blocks
+    restarted = replica_of(cast, effects.record, blocks)
+
+    assert restarted.view == 3
+    assert restarted.record.high_qc == cast.qc("b")
+    assert restarted.record.lock == cast.qc("a" if rules is Rules.HOTSTUFF else "b")
+    assert restarted.record.last_voted_view == 3
+    assert restarted.head == replica.head
+
+
+# --- Observers ----------------------------------------------------------------------------
+
+
+def tempted(cast: Cast, replica: Replica) -> list[Message]:
+    """Everything that would make an honest node vote, propose, time out or repeat itself."""
+    replica.resume(0.0)
+    for name in "abc":
+        replica.receive(PEER, cast.proposal(name), 0.0)
+    replica.receive(PEER, Certificates(cast.qc("c"), None), 0.0)
+    for author in (1, 2):
+        replica.receive(NodeId(author), cast.timeout(View(4), NodeId(author), "c"), 0.0)
+    effects = replica.take()
+    return [*signed(effects), *signed(time_out(replica))]
+
+
+def test_without_a_record_nothing_is_signed_but_the_log_is_followed() -> None:
+    cast = Cast(SCENE, Rules.HOTSTUFF)
+    replica = replica_of(cast, None)
+
+    assert any(isinstance(notice, Observing) for notice in replica.take().notices)
+    assert tempted(cast, replica) == []
+    assert replica.observing is not None
+    assert replica.head == cast.block("a")
+    assert len(tempted(cast, replica_of(cast, cast.record))) > 3
+
+
+def test_a_record_of_another_epoch_is_no_record() -> None:
+    cast = Cast(SCENE, Rules.HOTSTUFF)
+    replica = replica_of(cast, replace(cast.record, epoch=7))
+
+    assert replica.observing is not None
+    assert tempted(cast, replica) == []
+
+
+def test_my_vote_beyond_my_record_makes_me_an_observer() -> None:
+    """The disk was put back to an older state: a QC shows a vote that the record forgot."""
+    cast = Cast(SCENE, Rules.HOTSTUFF)
+    _, signers, _ = facts(4, Rules.HOTSTUFF)
+    block = cast.block("a")
+    message = vote_statement(cast.federation.chain, 0, block.view, block.id)
+    authors = [NodeId(0), NodeId(1), NodeId(2)]
+    signatures = tuple(signers[author].sign(message) for author in authors)
+    shown = QC(block.view, block.id, bitmap_of(authors, 4), signatures)
+    replica = replica_of(cast, cast.record)
+    replica.receive(PEER, Certificates(shown, None), 0.0)
+
+    assert any(isinstance(notice, Observing) for notice in replica.take().notices)
+    assert tempted(cast, replica) == []
+
+    honest = replica_of(cast, cast.record)
+    honest.receive(PEER, cast.proposal("a"), 0.0)
+    honest.receive(PEER, Certificates(shown, None), 0.0)
+    assert honest.observing is None
+
+
+def test_my_timeout_beyond_my_record_makes_me_an_observer() -> None:
+    cast = Cast(replace(SCENE, tcs={"mine": TcFacts(1, {"0": "genesis", **DENIED})}), Rules.JOLTEON)
+    tc = cast.tc("mine")
+    replica = replica_of(cast, cast.record)
+    replica.receive(PEER, Certificates(tc.qc, tc), 0.0)
+
+    assert replica.observing is not None
+    assert tempted(cast, replica) == []
+
+    honest = replica_of(cast, cast.record)
+    time_out(honest)
+    honest.receive(PEER, Certificates(tc.qc, tc), 1.0)
+    assert honest.observing is None
