@@ -1,0 +1,305 @@
+"""Every check sees its violation: each is shown exactly the bad thing, and must say so.
+
+Signatures and certificates are in test_checker_signatures.py.
+"""
+
+import pytest
+from msgspec.structs import replace
+
+from defl.ids import NodeId, Round
+from defl.messages import (
+    Agg,
+    Attestation,
+    Block,
+    Gossip,
+    Offer,
+    Proposal,
+    StoreAck,
+    Timeout,
+    Vote,
+)
+from defl.output import (
+    Committed,
+    ModelReady,
+    Reference,
+    RoundClosed,
+    SafetyBroken,
+)
+from defl.sim import checks
+from defl.sim.checks import CHECKS, Checker, views_to_close_max
+from defl.sim.cluster import Cluster
+from defl.sim.scenario import cluster_of
+from exhibits import (
+    ALL_CLOSED,
+    LIAR,
+    MODEL,
+    NOISE,
+    PAYLOAD,
+    UPDATES,
+    Looks,
+    checker_of_four,
+    closed,
+    conclude,
+    digest,
+    disk,
+    failed,
+    honest_blocks,
+    honest_conversation,
+    reference,
+    upd,
+)
+
+
+@pytest.fixture
+def checker() -> Checker:
+    return checker_of_four()
+
+
+@pytest.fixture
+def blocks() -> list[Block]:
+    return honest_blocks()
+
+
+def test_what_is_in_order_passes_every_check(checker: Checker, blocks: list[Block]) -> None:
+    for message in honest_conversation():
+        if not isinstance(message, Vote | Timeout | Offer | StoreAck | Attestation | Proposal):
+            checker.sent(NodeId(0), message)
+    for node in range(3):
+        checker.committed(NodeId(node), [Committed(block, ()) for block in blocks])
+
+    assert conclude(checker, ALL_CLOSED, ALL_CLOSED) == set()
+    assert set(CHECKS) == set(SEEN_BY_A_TEST)
+
+
+# --- Commits and logs ----------------------------------------------------------------------
+
+
+def test_two_blocks_at_one_height_are_a_conflict(checker: Checker, blocks: list[Block]) -> None:
+    other = Block(replace(blocks[0].header, author=NodeId(2)), ())
+    checker.committed(NodeId(0), [Committed(blocks[0], ())])
+    checker.committed(LIAR, [Committed(other, ())])
+    assert failed(checker) == set(), "what a liar says it committed does not count"
+    checker.committed(NodeId(1), [Committed(other, ())])
+
+    assert failed(checker) == {checks.NO_CONFLICTING_COMMITS}
+
+
+def test_a_node_that_saw_its_own_log_contradicted_is_believed(checker: Checker) -> None:
+    checker.notice(LIAR, SafetyBroken("so it says"), 1.0, Looks(LIAR, ALL_CLOSED))
+    assert failed(checker) == set()
+    checker.notice(NodeId(0), SafetyBroken("a fork"), 1.0, Looks(NodeId(0), ALL_CLOSED))
+
+    assert failed(checker) == {checks.NO_CONFLICTING_COMMITS}
+
+
+def test_a_node_that_replaces_what_it_committed_breaks_the_log(
+    checker: Checker, blocks: list[Block]
+) -> None:
+    """It may even be right the second time."""
+    other = Block(replace(blocks[0].header, author=NodeId(2)), ())
+    checker.committed(NodeId(0), [Committed(blocks[0], ())])
+    checker.committed(NodeId(0), [Committed(other, ())])
+
+    assert failed(checker) == {checks.SAME_LOG, checks.NO_CONFLICTING_COMMITS}
+
+
+def test_a_block_that_does_not_link_to_the_one_below_breaks_the_log(
+    checker: Checker, blocks: list[Block]
+) -> None:
+    stray = Block(replace(blocks[1].header, parent=digest("nowhere")), ())
+    checker.committed(NodeId(0), [Committed(blocks[0], ()), Committed(stray, ())])
+
+    assert failed(checker) == {checks.SAME_LOG}
+
+
+def test_two_states_at_one_height_are_two_ledgers(checker: Checker) -> None:
+    other = replace(ALL_CLOSED, voters=(NodeId(1),))
+
+    assert conclude(checker, ALL_CLOSED, other) == {checks.SAME_LEDGER}
+
+
+def test_one_round_closed_in_two_ways_is_two_ledgers_whatever_the_height(checker: Checker) -> None:
+    one, two = (closed(3, *UPDATES), replace(closed(3, *UPDATES), block=digest("another block")))
+    ahead = Looks(NodeId(1), replace(ALL_CLOSED, closed=(two,)), height=12)
+    behind = Looks(NodeId(0), replace(ALL_CLOSED, closed=(one,)), height=9)
+    checker.conclude([(behind, disk()), (ahead, disk())], rounds_due=True, calm_views=True)
+
+    assert failed(checker) == {checks.SAME_LEDGER}
+
+
+# --- Updates and models --------------------------------------------------------------------
+
+
+def test_a_lost_update_is_seen(checker: Checker) -> None:
+    none = disk(whole=False)
+
+    assert conclude(checker, ALL_CLOSED, ALL_CLOSED, disks=(none, disk())) == set()
+    assert conclude(checker, ALL_CLOSED, disks=(none,)) == {checks.RETRIEVABLE}
+
+
+def test_bytes_that_are_not_the_update_do_not_count_as_held(checker: Checker) -> None:
+    spoilt = disk(data=PAYLOAD[:-1] + b"\xff")
+
+    assert conclude(checker, ALL_CLOSED, disks=(spoilt,)) == {checks.RETRIEVABLE}
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [
+        (*UPDATES[:3], UPDATES[0]),
+        UPDATES[:2],
+        (*UPDATES[:3], reference(3, MODEL.digest, base=digest("another"))),
+    ],
+    ids=["two of one author", "fewer than n - f", "mixed bases"],
+)
+def test_a_round_with_wrong_updates_is_seen(
+    checker: Checker, updates: tuple[Reference, ...]
+) -> None:
+    state = replace(ALL_CLOSED, closed=(closed(3, *updates),))
+
+    assert conclude(checker, state) == {checks.ONE_UPDATE}
+
+
+def test_a_wrong_round_is_seen_when_it_closes_and_not_only_at_the_end(checker: Checker) -> None:
+    state = replace(ALL_CLOSED, closed=(closed(3, *UPDATES[:2]),))
+    notice = RoundClosed(Round(3), (), ())
+    checker.notice(NodeId(0), notice, 1.0, Looks(NodeId(0), state))
+
+    assert failed(checker) == {checks.ONE_UPDATE}
+
+
+def test_two_committed_updates_of_one_author_are_seen_across_time(checker: Checker) -> None:
+    notice = RoundClosed(Round(3), (), ())
+    other = (reference(0, digest("b")), *UPDATES[1:])
+    checker.notice(NodeId(0), notice, 1.0, Looks(NodeId(0), ALL_CLOSED))
+    state = replace(ALL_CLOSED, closed=(closed(3, *other),))
+    checker.notice(NodeId(1), notice, 1.0, Looks(NodeId(1), state))
+
+    assert failed(checker) == {checks.ONE_UPDATE}
+
+
+def test_two_certified_updates_of_a_liar_are_seen(checker: Checker) -> None:
+    checker.sent(NodeId(0), Gossip((upd(1, LIAR, digest("a")),)))
+    checker.sent(NodeId(1), Gossip((upd(1, LIAR, digest("a"), (1, 2, 3)),)))
+    assert failed(checker) == set(), "other ackers of the same blob are fine"
+    checker.sent(NodeId(1), Gossip((upd(1, LIAR, digest("b"), (1, 2, 3)),)))
+
+    assert failed(checker) == {checks.ONE_UPDATE}
+
+
+def test_two_models_of_one_round_are_seen(checker: Checker) -> None:
+    looks = Looks(NodeId(0), ALL_CLOSED)
+    for node, name in ((0, "a"), (3, "b"), (1, "a")):
+        checker.notice(NodeId(node), ModelReady(Round(2), digest(name)), 1.0, looks)
+    assert failed(checker) == set(), "a liar may compute what it likes"
+    checker.notice(NodeId(2), ModelReady(Round(2), digest("b")), 1.0, looks)
+
+    assert failed(checker) == {checks.SAME_MODEL}
+
+
+# --- Progress and bounds -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["UPD", "AGG"])
+def test_a_transaction_that_got_lost_is_seen(checker: Checker, kind: str) -> None:
+    tx = upd(4, 0, digest("a")) if kind == "UPD" else Agg(Round(4), NodeId(0), NOISE)
+    checker.sent(NodeId(0), Gossip((tx,)))
+    recorded = replace(ALL_CLOSED, current=(reference(0, digest("a")),), voters=(NodeId(0),))
+
+    assert conclude(checker, recorded) == set()
+    assert conclude(checker, ALL_CLOSED) == {checks.TRANSACTIONS}
+
+
+def test_a_transaction_whose_round_closed_without_it_is_not_lost(checker: Checker) -> None:
+    checker.sent(NodeId(0), Gossip((upd(3, 0, digest("a")),)))
+
+    assert conclude(checker, ALL_CLOSED) == set()
+
+
+def test_a_node_that_stays_behind_is_seen(checker: Checker) -> None:
+    behind = replace(ALL_CLOSED, round=Round(2), closed=(closed(2, *UPDATES),))
+    looks = [Looks(NodeId(0), ALL_CLOSED), Looks(NodeId(1), behind, height=5)]
+    honest = [(look, disk()) for look in looks]
+    checker.conclude(honest, rounds_due=False, calm_views=True)
+    assert failed(checker) == set()
+    checker.conclude(honest, rounds_due=True, calm_views=True)
+
+    assert failed(checker) == {checks.ROUNDS_CLOSE}
+
+
+@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {checks.ROUNDS_CLOSE})])
+def test_a_round_that_takes_too_many_views_is_seen(
+    checker: Checker, more: int, found: set[str]
+) -> None:
+    views = (7, 7 + views_to_close_max(4) + more)
+    for round_, view in zip((1, 2), views, strict=True):
+        looks = Looks(NodeId(0), ALL_CLOSED, view=view)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, looks)
+
+    assert conclude(checker, ALL_CLOSED) == found
+
+
+def test_views_are_not_counted_across_a_restart(checker: Checker) -> None:
+    for round_, view in ((1, 7), (2, 9999)):
+        looks = Looks(NodeId(0), ALL_CLOSED, view=view)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, looks)
+        checker.disturbed()
+
+    assert conclude(checker, ALL_CLOSED) == set()
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    ["blocks", "transactions", "statements", "blobs", "offers", "acks", "fetches", "evidence"],
+)
+def test_a_buffer_beyond_its_bound_is_seen(checker: Checker, buffer: str) -> None:
+    assert conclude(checker, ALL_CLOSED, stored={buffer: 2}) == set()
+    assert conclude(checker, ALL_CLOSED, stored={buffer: 5000}) == {checks.WITHIN_BOUNDS}
+
+
+def test_every_buffer_of_a_participant_has_a_bound() -> None:
+    cluster: Cluster = cluster_of(4, rounds=1)
+    cluster.run()
+    cluster.conclude()
+
+    stored = cluster.nodes[0].behaviour.participant.stored
+    assert set(stored) == set(cluster.checker.largest)
+    assert cluster.checker.largest["blocks"] > 0
+
+
+@pytest.mark.parametrize("what", ["blobs", "blocks"])
+def test_a_disk_that_holds_too_much_is_seen(
+    checker: Checker, blocks: list[Block], what: str
+) -> None:
+    full = disk()
+    if what == "blobs":
+        full.blobs.update({digest(f"{i}"): full.blobs[MODEL.digest] for i in range(100)})
+    else:
+        full.blocks.update({digest(f"{i}"): blocks[0] for i in range(5000)})
+
+    assert conclude(checker, ALL_CLOSED, disks=(full,)) == {checks.WITHIN_BOUNDS}
+
+
+def test_the_list_of_violations_is_bounded_and_the_verdicts_are_not(checker: Checker) -> None:
+    for _ in range(500):
+        checker.violate(checks.SAME_LOG, "again")
+    checker.violate(checks.SAME_MODEL, "once")
+
+    assert len(checker.violations) == 100
+    assert checker.verdicts[checks.SAME_MODEL] is False
+
+
+# A new check must be shown here, too.
+SEEN_BY_A_TEST = (
+    checks.NO_CONFLICTING_COMMITS,
+    checks.SAME_LOG,
+    checks.SAME_LEDGER,
+    checks.NOTHING_SIGNED_TWICE,
+    checks.CERTIFICATES,
+    checks.RETRIEVABLE,
+    checks.ONE_UPDATE,
+    checks.TRANSACTIONS,
+    checks.ROUNDS_CLOSE,
+    checks.WITHIN_BOUNDS,
+    checks.SAME_MODEL,
+)
