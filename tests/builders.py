@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from defl.consensus.replica import genesis_of
+from defl.consensus.chain import genesis_of
 from defl.crypto import Tag, statement
 from defl.ids import Digest, Height, NodeId, Round, View, digest_of
 from defl.ingress import Ingress

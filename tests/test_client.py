@@ -1,105 +1,26 @@
-"""Algorithm 1: when this node trains, aggregates, says AGG and attests, and when it does not."""
+"""Algorithm 1: when this node trains, aggregates and says AGG, and when it does not."""
 
 from itertools import pairwise
 
 import pytest
 
-from builders import Small, name, nodes
-from defl.client import GST_LT_DECAY, GST_LT_GROWTH, WORK_RETRY_MAX_S, Client
-from defl.client import Effects as Done
-from defl.finish import Finish
-from defl.ids import Digest, NodeId, Round, digest_of
-from defl.messages import Agg, Attestation, Manifest, ManifestAnswer, Transaction
+from benches import ME, Desk
+from builders import name
+from defl.client import GST_LT_DECAY, GST_LT_GROWTH, WORK_RETRY_MAX_S
+from defl.ids import Round
+from defl.messages import Agg
 from defl.output import (
     Aggregate,
-    Aggregated,
-    Attested,
-    Envelope,
-    EvidenceFound,
-    Finished,
     ModelReady,
-    ReceivedChunk,
     Train,
     Trained,
     WorkFailed,
     WorkFailing,
 )
-from defl.pool.pool import Pool
-from defl.work import model_blob, model_row
 
-ME = NodeId(0)
 GST_LT_S = 4.0  # the least time that is given for a round in these federations
 GST_LT_MAX_S = 120.0
 GRACE_S = 120.0
-
-
-class Desk:
-    """One node's client with its pool, and a ledger that is told what was committed."""
-
-    def __init__(self, rounds: int = 5, *, muted: bool = False) -> None:
-        self.small = Small(real=False, rounds=rounds)
-        federation, signer = self.small.federation, self.small.signers[ME]
-        durable = self.small.durable()
-        self.pool = Pool(federation, ME, signer, durable, Round(0))
-        self.finish = Finish(federation, ME, signer)
-        self.client = Client(federation, ME, signer, self.pool, durable.models, self.finish)
-        self.pool.muted = self.client.muted = self.finish.muted = muted
-        self.state = self.small.ledger.genesis()
-        self.model = self.small.initial
-        self.blobs: dict[Digest, tuple[Manifest, bytes]] = {}
-        self.client.state_is(self.state, 0.0)
-
-    def at(self, now: float) -> Done:
-        self.client.advance(now)
-        return self.client.take()
-
-    def aggs_at(self, now: float) -> list[int]:
-        return [tx.round for tx in self.at(now).submit if isinstance(tx, Agg)]
-
-    def commit(self, *transactions: Transaction, now: float) -> None:
-        block = self.small.block(tuple(transactions), view=self.state.round + 1)
-        self.state, _ = self.small.ledger.execute(self.state, block)
-        self.client.state_is(self.state, now)
-
-    def close_round(self, *authors: int, now: float) -> None:
-        """With these members' updates alone; the last AGG closes it."""
-        round_ = self.state.round + 1
-        updates = []
-        for author in authors:
-            manifest, payload = self.small.blob(10 * round_ + author, self.model.digest)
-            self.blobs[manifest.digest] = manifest, payload
-            digest, base = manifest.digest, manifest.base
-            updates.append(self.small.upd(author, round_, digest=digest, base=base))
-        self.commit(*updates, *(self.small.agg(member, round_) for member in range(3)), now=now)
-        assert self.state.round == round_
-
-    def fetch(self) -> None:
-        """The peers answer everything that was asked for."""
-        for manifest, payload in self.blobs.values():
-            self.pool.receive(NodeId(1), ManifestAnswer(manifest), 0.0)
-            for index in range(len(manifest.chunks)):
-                data = payload[index * 256 : (index + 1) * 256]
-                event = ReceivedChunk(NodeId(1), manifest.digest, index, data, digest_of(data))
-                self.pool.receive_chunk(event, 0.0)
-
-    def aggregated(self, round_: int) -> Done:
-        row = model_row(self.small.federation, self.small.initial_payload) + round_
-        self.model, _ = model_blob(self.small.federation, row)
-        self.client.aggregated(Aggregated(Round(round_), self.model))
-        return self.client.take()
-
-    def to_round(self, round_: int, now: float) -> None:
-        """Closed, fetched and aggregated up to here."""
-        while self.state.round < round_:
-            self.close_round(0, 1, 2, 3, now=now)
-            self.at(now)
-            self.fetch()
-            self.at(now)
-            self.aggregated(self.state.round)
-
-    def attestations(self, now: float) -> list[Envelope]:
-        self.at(now)
-        return [item for item in self.finish.take().send if isinstance(item.message, Attestation)]
 
 
 # --- The GST_LT timer ------------------------------------------------------------------------
@@ -368,125 +289,3 @@ def test_failures_of_one_round_are_forgotten_in_the_next() -> None:
     desk.to_round(1, now=3.5)
 
     assert desk.at(3.5).work == [Train(Round(2), desk.model.digest)]
-
-
-# --- The end ---------------------------------------------------------------------------------
-
-
-def finished_desk(*, muted: bool = False) -> Desk:
-    desk = Desk(rounds=2, muted=muted)
-    desk.to_round(2, now=0.0)
-    return desk
-
-
-def test_the_last_model_is_attested_instead_of_trained_from() -> None:
-    desk = finished_desk()
-    assert desk.at(10.0).work == []
-    (envelope,) = desk.finish.take().send
-
-    assert envelope.to is None
-    said = envelope.message
-    assert isinstance(said, Attestation)
-    assert (said.round, said.digest, said.author) == (2, desk.model.digest, ME)
-    desk.small.verifier().attestation(said)
-
-
-def test_nothing_is_attested_before_this_node_has_the_model_itself() -> None:
-    desk = Desk(rounds=1)
-    desk.close_round(0, 1, 2, now=0.0)
-
-    assert desk.attestations(0.0) == []
-    assert not desk.finish.finished
-
-
-def test_an_attestation_is_repeated_while_somebody_is_silent() -> None:
-    desk = finished_desk()
-    assert len(desk.attestations(10.0)) == 1
-    assert desk.finish.wake_at == 11.0
-    assert desk.attestations(10.5) == []
-    assert len(desk.attestations(11.0)) == 1
-    for author in (1, 2, 3):
-        said = desk.small.attestation(author, 2, desk.model.digest)
-        desk.finish.receive(NodeId(author), said, 11.5)
-    desk.attestations(12.0)
-    assert desk.attestations(13.0) == []
-
-
-def test_q_equal_attestations_prove_the_model_and_all_of_them_finish_the_node() -> None:
-    desk = finished_desk()
-    desk.attestations(10.0)
-    notices = []
-    for author, digest in ((3, desk.model.digest), (2, name("a lie")), (1, desk.model.digest)):
-        assert not desk.finish.finished
-        desk.finish.receive(NodeId(author), desk.small.attestation(author, 2, digest), 11.0)
-        desk.at(11.0)
-        notices.append(desk.finish.take().notices)
-
-    assert notices[:2] == [[], []]
-    attested, finished = notices[2]
-    assert isinstance(attested, Attested)
-    assert (attested.round, attested.digest) == (2, desk.model.digest)
-    assert [said.author for said in attested.attestations] == [0, 1, 3]
-    assert finished == Finished(Round(2))
-    assert desk.finish.finished
-    assert desk.finish.wake_at is None
-
-
-def test_a_node_serves_until_the_grace_is_over_when_somebody_stays_silent() -> None:
-    desk = finished_desk()
-    desk.at(10.0)
-    desk.at(10.0 + GRACE_S - 0.1)
-    assert not desk.finish.finished
-
-    desk.at(10.0 + GRACE_S)
-
-    assert desk.finish.finished
-    assert desk.finish.take().notices == [Finished(Round(2))]
-
-
-def test_who_asks_by_attesting_is_answered_but_not_each_time() -> None:
-    desk = finished_desk()
-    desk.attestations(10.0)
-    said = desk.small.attestation(1, 2, desk.model.digest)
-    answers = []
-    for now in (10.0, 10.1, 10.2, 11.5):
-        desk.finish.receive(NodeId(1), said, now)
-        answers.append([item.to for item in desk.finish.take().send])
-
-    assert answers == [[nodes(1)], [], [], [nodes(1)]]
-
-
-def test_two_attestations_of_one_member_are_evidence_and_those_of_other_rounds_are_ignored() -> (
-    None
-):
-    desk = finished_desk()
-    desk.finish.receive(NodeId(1), desk.small.attestation(1, 1, name("old")), 0.0)
-    desk.finish.receive(NodeId(1), desk.small.attestation(1, 2, name("one")), 0.0)
-    assert desk.finish.take().notices == []
-
-    desk.finish.receive(NodeId(1), desk.small.attestation(1, 2, name("two")), 0.0)
-
-    (found,) = desk.finish.take().notices
-    assert isinstance(found, EvidenceFound)
-    desk.small.verifier().evidence(found.evidence)
-
-
-# --- An observer -----------------------------------------------------------------------------
-
-
-def test_an_observer_signs_nothing_but_follows_to_the_end() -> None:
-    desk = Desk(rounds=2, muted=True)
-    started = desk.at(0.0)
-    assert started.work == []
-    assert desk.at(100.0).submit == []
-    desk.client.trained(Trained(Round(1), desk.small.blob(1)[0]))
-    assert desk.pool.take().offer is None
-
-    desk.to_round(2, now=0.0)
-
-    assert desk.client.model(Round(2)) == desk.model
-    assert desk.attestations(10.0) == []
-    desk.finish.receive(NodeId(1), desk.small.attestation(1, 2, desk.model.digest), 11.0)
-    assert desk.finish.take().send == []
-    desk.at(10.0 + GRACE_S)
-    assert desk.finish.finished

@@ -1,0 +1,200 @@
+"""Blobs on their way here and on the shelf: whom to ask next, what is kept and for how long."""
+
+import pytest
+
+from benches import Host, acks_sent, asked, sent
+from builders import Small, nodes
+from defl.ids import NO_DIGEST, NodeId, Round
+from defl.messages import (
+    ChunkRequest,
+    ManifestAnswer,
+    ManifestRequest,
+    NotHeld,
+)
+from defl.output import (
+    PeerMisbehaved,
+    ServeChunk,
+)
+from defl.pool.transfer import ANSWER_WAIT_S
+
+SMALL = Small()  # n = 4, q = 3, tau = 2; a blob has two chunks: 256 and 144 bytes
+AUTHOR, OTHER = NodeId(1), NodeId(2)
+BLOB, BYTES = SMALL.blob(1)
+BLOB_2, BYTES_2 = SMALL.blob(2)
+
+
+# --- Whom to ask next ------------------------------------------------------------------------
+
+
+def host_in_need(sources: tuple[NodeId, ...] = nodes(1, 2, 3)) -> Host:
+    """Fetches a committed update of which it knows only the digest."""
+    host = Host(SMALL)
+    assert not host.pool.need((Round(1), AUTHOR), BLOB.digest, sources)
+    return host
+
+
+def test_a_blob_known_by_its_digest_alone_is_fetched_by_its_manifest() -> None:
+    host = host_in_need()
+    ((whom, question),) = sent(host.settle(), ManifestRequest)
+    assert question == ManifestRequest(BLOB.digest)
+    assert whom == nodes(1)
+
+    answered = host.receive(1, ManifestAnswer(BLOB))
+    assert sorted(chunk for _, chunk in asked(answered)) == [0, 1]
+    host.deliver(2, BLOB, BYTES)
+
+    assert host.pool.need((Round(1), AUTHOR), BLOB.digest, nodes(1))
+    assert host.disk.read(BLOB.digest) == BYTES
+
+
+def fetching(sources: tuple[NodeId, ...] = nodes(1, 2)) -> tuple[Host, list[tuple[int, int]]]:
+    host = host_in_need(sources)
+    host.settle()
+    return host, asked(host.receive(1, ManifestAnswer(BLOB)))
+
+
+def test_several_sources_serve_one_blob_at_once() -> None:
+    _, questions = fetching()
+
+    assert sorted(questions) == [(1, 0), (2, 1)]
+
+
+def test_a_withheld_chunk_is_asked_from_the_next_source() -> None:
+    host, _ = fetching()
+    host.chunk(2, BLOB.digest, 1, BYTES[256:])
+
+    assert asked(host.settle(ANSWER_WAIT_S - 0.1)) == []
+    assert host.pool.wake_at == ANSWER_WAIT_S
+    assert asked(host.settle(ANSWER_WAIT_S)) == [(2, 0)]
+
+
+def test_who_does_not_hold_a_blob_loses_its_turn_at_once() -> None:
+    host, _ = fetching()
+
+    assert asked(host.receive(1, NotHeld(BLOB.digest), now=0.1)) == [(2, 0)]
+
+
+def test_a_source_that_failed_is_asked_again_later_when_there_is_no_other() -> None:
+    host, _ = fetching(nodes(1))
+
+    assert asked(host.receive(1, NotHeld(BLOB.digest), now=0.0)) == []
+    assert host.pool.wake_at == ANSWER_WAIT_S
+    assert asked(host.settle(ANSWER_WAIT_S)) == [(1, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("rubbish", [b"rubbish", bytes(256), BYTES[:255], BYTES[:257], b""])
+def test_a_rubbish_chunk_is_refused_and_asked_from_another_source(rubbish: bytes) -> None:
+    host, _ = fetching()
+
+    done = host.chunk(1, BLOB.digest, 0, rubbish)
+
+    assert not done.store
+    assert [notice.peer for notice in done.notices if isinstance(notice, PeerMisbehaved)] == [1]
+    assert asked(done) == [(2, 0)]
+    host.deliver(2, BLOB, BYTES)
+    assert host.disk.read(BLOB.digest) == BYTES
+
+
+def test_chunks_that_nobody_asked_for_are_not_stored() -> None:
+    host = Host(SMALL)
+
+    assert not host.chunk(1, BLOB.digest, 0, BYTES[:256]).store
+    host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    assert host.chunk(1, BLOB.digest, 0, BYTES[:256]).store
+    assert not host.chunk(1, BLOB.digest, 0, BYTES[:256]).store, "once is enough"
+    assert not host.chunk(1, BLOB.digest, 2, BYTES[:256]).store
+
+
+def test_a_fetch_goes_on_after_a_restart_with_what_is_already_there() -> None:
+    host = Host(SMALL)
+    (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
+    del host.disk.blobs[BLOB.digest].chunks[1]
+    host.restart()
+
+    offered = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB), now=100.0)
+
+    assert {chunk for _, chunk in asked(offered)} == {1}
+    assert acks_sent(host.chunk(1, BLOB.digest, 1, BYTES[256:])) == [ack]
+
+
+def test_what_is_here_is_served_and_what_is_not_is_said() -> None:
+    host = Host(SMALL)
+    initial = SMALL.initial.digest
+
+    assert host.receive(2, ChunkRequest(initial, 1)).send == [ServeChunk(OTHER, initial, 1)]
+    assert sent(host.receive(2, ManifestRequest(initial)), ManifestAnswer)
+    for question in (ManifestRequest(BLOB.digest), ChunkRequest(BLOB.digest, 0)):
+        assert sent(host.receive(2, question), NotHeld) == [((OTHER,), NotHeld(BLOB.digest))]
+
+
+# --- What is kept ----------------------------------------------------------------------------
+
+
+def test_a_committed_update_takes_the_place_of_the_offered_one() -> None:
+    host = Host(SMALL)
+    host.take_in(AUTHOR, 1, BLOB, BYTES)
+
+    host.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
+    done = host.settle()
+
+    assert done.drop == [BLOB.digest]
+    assert not host.pool.has(BLOB.digest)
+    assert len(sent(done, ManifestRequest)) == 1
+    assert not asked(host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))), "the old one is not wanted"
+    host.receive(2, ManifestAnswer(BLOB_2))
+    host.deliver(2, BLOB_2, BYTES_2)
+    assert host.pool.has(BLOB_2.digest)
+
+
+def test_a_blob_is_kept_for_tau_rounds_and_one_of_grace() -> None:
+    host = Host(SMALL)
+    host.take_in(AUTHOR, 1, BLOB, BYTES)
+    for round_ in (1, 2, 3):
+        host.pool.round_is(Round(round_))
+        assert BLOB.digest not in host.settle().drop
+    assert host.pool.has(BLOB.digest)
+    assert host.pool.stored["acks"] == 0, "round 1 is no longer within tau: no ack is left"
+
+    host.pool.round_is(Round(4))
+
+    assert host.settle().drop == [BLOB.digest]
+    assert BLOB.digest not in host.disk.blobs
+
+
+def test_a_blob_that_two_labels_name_stays_until_the_last_one_goes() -> None:
+    host = Host(SMALL)
+    host.take_in(AUTHOR, 1, BLOB, BYTES)
+    host.take_in(OTHER, 2, BLOB, BYTES)
+
+    host.pool.round_is(Round(4))
+    assert BLOB.digest not in host.settle().drop
+    host.pool.round_is(Round(5))
+    assert BLOB.digest in host.settle().drop
+
+
+def test_one_author_never_occupies_more_than_tau_plus_three_blobs() -> None:
+    host = Host(SMALL)
+    most = 0
+    for round_ in range(12):
+        host.pool.round_is(Round(round_))
+        for target in range(13 + 3):
+            for seed in (0, 1):
+                manifest, payload = SMALL.blob(100 * target + seed)
+                host.receive(AUTHOR, SMALL.offer(1, target, manifest))
+                host.deliver(AUTHOR, manifest, payload)
+        mine = [label for label in host.pool.labels if label[1] == AUTHOR]
+        most = max(most, len(mine))
+        held = [blob for blob in host.disk.blobs.values() if blob.manifest.base != NO_DIGEST]
+        assert len(held) <= SMALL.federation.tau + 3
+
+    assert most == SMALL.federation.tau + 3
+
+
+def test_a_fetch_that_retention_no_longer_wants_is_given_up() -> None:
+    host = host_in_need()
+    host.settle()
+
+    host.pool.round_is(Round(4))
+
+    assert host.pool.stored["fetches"] == 0
+    assert host.pool.wake_at is None
