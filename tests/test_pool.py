@@ -8,6 +8,7 @@ from builders import Small, name, nodes, tampered
 from defl.ids import NodeId, Round, digest_of
 from defl.messages import (
     Manifest,
+    ManifestAnswer,
     Offer,
     StoreAck,
     Upd,
@@ -17,9 +18,12 @@ from defl.output import (
     Envelope,
     EvidenceFound,
     PeerMisbehaved,
+    Received,
+    ReceivedChunk,
     Tick,
     Train,
     Trained,
+    Validated,
 )
 from defl.participant import Participant
 from defl.sim.disk import Disk
@@ -28,6 +32,10 @@ SMALL = Small()  # n = 4, q = 3, tau = 2; a blob has two chunks: 256 and 144 byt
 AUTHOR, OTHER = NodeId(1), NodeId(2)
 BLOB, BYTES = SMALL.blob(1)
 BLOB_2, BYTES_2 = SMALL.blob(2)
+
+
+def participant_with(durable: Durable) -> Participant:
+    return Participant(SMALL.federation, ME, SMALL.signers[ME], durable)
 
 
 # --- One ack per author and round ------------------------------------------------------------
@@ -89,6 +97,41 @@ def test_one_ack_per_author_and_round_also_across_a_restart() -> None:
     assert not offered.acks
     assert not checked.acks
     assert not acks_sent(checked)
+
+
+def test_an_ack_binds_across_a_restart_also_when_another_blob_was_committed() -> None:
+    """The other blob is here, whole and wanted; still it is the author's second one."""
+    host = Host(SMALL)
+    host.take_in(AUTHOR, 1, BLOB, BYTES)
+    host.restart()
+    host.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
+    host.receive(2, ManifestAnswer(BLOB_2), now=100.0)
+    host.deliver(2, BLOB_2, BYTES_2)
+    assert host.pool.has(BLOB_2.digest)
+
+    offered = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB_2), now=100.0)
+    host.pool.validated(BLOB_2.digest, None)
+    checked = host.settle(100.0)
+
+    assert not offered.work
+    for done in (offered, checked):
+        assert not done.acks
+        assert not acks_sent(done)
+
+
+def test_the_record_of_an_ack_goes_to_the_disk_in_the_output_that_sends_it() -> None:
+    participant = participant_with(SMALL.durable())
+    participant.handle(Received(AUTHOR, SMALL.offer(1, 1, BLOB)), 0.0)
+    for index, data in enumerate((BYTES[:256], BYTES[256:])):
+        event = ReceivedChunk(AUTHOR, BLOB.digest, index, data, digest_of(data))
+        participant.handle(event, 0.0)
+
+    output = participant.handle(Validated(BLOB.digest, None), 0.0)
+
+    acks = [e.message for e in output.send if isinstance(e, Envelope) and e.to == (AUTHOR,)]
+    assert [type(ack) for ack in acks] == [StoreAck]
+    assert output.persist is not None
+    assert list(output.persist.acks) == acks
 
 
 def test_other_authors_and_rounds_are_not_affected_by_an_ack() -> None:
@@ -298,10 +341,6 @@ def test_an_author_that_lost_the_bytes_fetches_its_own_blob_back() -> None:
     (upd,) = host.deliver(OTHER, BLOB, BYTES).certified
     assert upd.digest == BLOB.digest
     assert host.disk.read(BLOB.digest) == BYTES
-
-
-def participant_with(durable: Durable) -> Participant:
-    return Participant(SMALL.federation, ME, SMALL.signers[ME], durable)
 
 
 def test_an_author_killed_after_one_peer_acked_does_not_train_again() -> None:
