@@ -28,8 +28,9 @@ from defl.sim import checks
 from defl.sim.byzantine import KINDS
 from defl.sim.byzantine.liar import Item, Liar
 from defl.sim.byzantine.pool import BlobLiar
-from defl.sim.cluster import Cluster
+from defl.sim.cluster import Cluster, Honest, Wrap
 from defl.sim.conditions import Conditions, Partition
+from defl.sim.disk import Disk
 from defl.sim.scenario import cluster_of
 from defl.wire import encode
 
@@ -103,6 +104,23 @@ class TwoWorlds:
             yield Envelope(tuple(member for member in to if member != other), item.message)
 
 
+def two_worlds(rules: Rules, colluders: tuple[NodeId, ...]) -> Cluster:
+    """X and Y do not hear each other for a minute, and each hears the other two."""
+    plot = Plot()
+
+    def wrap(participant: Participant, signer: Signer, rng: random.Random) -> TwoWorlds:
+        return TwoWorlds(plot, participant, signer)
+
+    apart = Partition((frozenset({X, *COLLUDERS}), frozenset({Y, *COLLUDERS})), 0.0, 60.0)
+    return cluster_of(
+        4,
+        rules=rules,
+        rounds=3,
+        conditions=Conditions(partitions=(apart,)),
+        byzantine=dict.fromkeys(colluders, wrap),
+    )
+
+
 @BOTH_RULES
 def test_two_of_four_that_lead_two_lives_make_honest_nodes_commit_different_blocks(
     rules: Rules,
@@ -110,25 +128,47 @@ def test_two_of_four_that_lead_two_lives_make_honest_nodes_commit_different_bloc
     """Breaks "at most f members sign two statements for one view": two quorums of three share two
     members, none of them honest. X and Y do not hear each other, and the colluders live one
     federation with each."""
-    plot = Plot()
-
-    def wrap(participant: Participant, signer: Signer, rng: random.Random) -> TwoWorlds:
-        return TwoWorlds(plot, participant, signer)
-
-    apart = Partition((frozenset({X, *COLLUDERS}), frozenset({Y, *COLLUDERS})), 0.0, 60.0)
-    cluster = cluster_of(
-        4,
-        rules=rules,
-        rounds=3,
-        conditions=Conditions(partitions=(apart,)),
-        byzantine=dict.fromkeys(COLLUDERS, wrap),
-    )
+    cluster = two_worlds(rules, COLLUDERS)
     cluster.run(until=lambda: cluster.now > 90)
 
     found = failed(cluster)
     assert checks.NO_CONFLICTING_COMMITS in found
     assert checks.SAME_LEDGER in found or checks.SAME_LOG in found
     assert any("another block than the first" in what for what in cluster.checker.violations)
+    assert checks.NOTHING_SIGNED_TWICE not in found, "the honest ones kept to the rules"
+
+
+def alone(member: NodeId, start_s: float, end_s: float) -> Partition:
+    others = frozenset(NodeId(i) for i in range(4)) - {member}
+    return Partition((others, frozenset({member})), start_s, end_s)
+
+
+def run_with_lost_records(rules: Rules, forgetful: tuple[NodeId, ...]) -> Cluster:
+    """First Y is cut off and the others go on; then X is cut off, and the forgetful ones come
+    back with empty disks, to a Y that knows nothing either."""
+    conditions = Conditions(partitions=(alone(Y, 0.0, 30.0), alone(X, 30.0, 90.0)))
+    byzantine = {member: lambda participant, *_: Honest(participant) for member in forgetful}
+    cluster = cluster_of(4, rules=rules, rounds=2, conditions=conditions, byzantine=byzantine)
+    cluster.run(until=lambda: cluster.now > 29.0)
+    initial = cluster.nodes[Y].disk.blobs[cluster.federation.initial]
+    for member in forgetful:
+        cluster.crash(member, power=False, downtime_s=1.5)
+        empty = Disk(first_durable(cluster.federation, initial.manifest))
+        empty.store_blob(
+            initial.manifest, initial.payload, cluster.federation.chunk_bytes, synced=True
+        )
+        cluster.nodes[member].disk = empty
+    cluster.run(until=lambda: cluster.now > 400)
+    return cluster
+
+
+@BOTH_RULES
+def test_two_of_four_that_lost_their_records_commit_a_second_history(rules: Rules) -> None:
+    """Breaks "the safety record is durable before a signature leaves" at f + 1 members, who need
+    not even be malicious: somebody set their disks back."""
+    found = failed(run_with_lost_records(rules, COLLUDERS))
+
+    assert checks.NO_CONFLICTING_COMMITS in found
     assert checks.NOTHING_SIGNED_TWICE not in found, "the honest ones kept to the rules"
 
 
@@ -214,7 +254,16 @@ class OnlyToX(Liar):
 def test_two_withholders_of_four_and_one_power_cut_lose_a_committed_update(rules: Rules) -> None:
     """Breaks "a certificate means f + 1 honest holders": here it means f, and the one honest
     holder loses power before anybody else has asked for the blob."""
-    byzantine = {COLLUDERS[0]: OnlyToX, COLLUDERS[1]: Accomplice}
+    cluster = run_with_power_cut(rules, {COLLUDERS[0]: OnlyToX, COLLUDERS[1]: Accomplice})
+
+    found = failed(cluster)
+    assert checks.RETRIEVABLE in found
+    assert checks.ROUNDS_CLOSE in found, "and without it nobody can aggregate"
+    assert any("update of 1 is lost" in what for what in cluster.checker.violations)
+
+
+def run_with_power_cut(rules: Rules, byzantine: dict[NodeId, Wrap]) -> Cluster:
+    """X loses power as soon as the update of the first colluder is committed."""
     cluster = cluster_of(4, rules=rules, rounds=2, byzantine=byzantine)
 
     def committed() -> bool:
@@ -225,8 +274,34 @@ def test_two_withholders_of_four_and_one_power_cut_lose_a_committed_update(rules
     assert committed()
     cluster.crash(X, power=True, downtime_s=1.0)
     cluster.run(until=lambda: cluster.now > 300)
+    return cluster
 
-    found = failed(cluster)
-    assert checks.RETRIEVABLE in found
-    assert checks.ROUNDS_CLOSE in found, "and without it nobody can aggregate"
-    assert any("update of 1 is lost" in what for what in cluster.checker.violations)
+
+class ToXAndY(OnlyToX):
+    """One colluder alone must show its blob to both, or it is never certified."""
+
+    def instead(self, item: Item) -> tuple[Item, ...]:
+        match item:
+            case Envelope(message=Offer(author=author) as offer) if author == self._me:
+                return (Envelope((X, Y), offer),)
+            case ServeChunk(to=to) if to == Y:
+                return (item,)
+        return super().instead(item)
+
+
+@BOTH_RULES
+def test_the_same_plots_with_f_liars_come_to_nothing(rules: Rules) -> None:
+    """So it is the one liar too many that the checker saw above."""
+    split = two_worlds(rules, COLLUDERS[:1])
+    split.run()
+    assert split.conclude() == []
+
+    for wrap in (KINDS["silent"], TwoBlobs):
+        cluster = cluster_of(4, rules=rules, rounds=1, byzantine={COLLUDERS[0]: wrap})
+        cluster.run()
+        assert cluster.conclude() == []
+
+    assert run_with_lost_records(rules, COLLUDERS[:1]).conclude() == []
+
+    cut = run_with_power_cut(rules, {COLLUDERS[0]: ToXAndY})
+    assert cut.conclude() == []
