@@ -28,6 +28,7 @@ class Finish:
         self._heard: dict[NodeId, Attestation] = {}
         self._answered: dict[NodeId, float] = {}
         self._mine: Attestation | None = None
+        self._said = False
         self._repeat_at: float | None = None
         self._over_at: float | None = None
         self._proven = False
@@ -54,11 +55,12 @@ class Finish:
                 self._heard[self._me] = self._mine
                 self._repeat_at = now
         if self._repeat_at is not None and now >= self._repeat_at and self._mine is not None:
-            silent = [m for m in self._federation.committee.members if m not in self._heard]
-            self._repeat_at = now + self._federation.timing.view_base_s
-            self._effects.send.append(Envelope(None, self._mine))
-            if not silent:
-                self._repeat_at = None
+            # First to all, then to those who have not been heard; who was heard but did not
+            # hear asks by repeating its own word, and is answered.
+            silent = tuple(m for m in self._federation.committee.members if m not in self._heard)
+            self._effects.send.append(Envelope(silent if self._said else None, self._mine))
+            self._said = True
+            self._repeat_at = now + self._federation.timing.view_base_s if silent else None
         self._conclude(now)
 
     def _sign(self, round_: Round, digest: Digest) -> Attestation:

@@ -62,7 +62,7 @@ def memory_bytes() -> int | None:
 @click.option("--loss", default=0.0, help="Share of messages that are lost.")
 @click.option("--duplication", default=0.0, help="Share of messages that arrive twice.")
 @click.option("--crash-rate", default=0.0, help="Chance that a node dies at an event.")
-@click.option("--disk-full-rate", default=0.0, help="Chance that a disk fills up at an event.")
+@click.option("--disk-full-rate", default=0.0, help="Chance that a disk fills up at a write.")
 @click.option("--crash-all", multiple=True, type=float, metavar="SECOND", help="All die at once.")
 @click.option("--partition", multiple=True, metavar="A,B|C,D@START-END", help="Groups cut apart.")
 @click.option("--slow", multiple=True, type=int, metavar="NODE", help="Ten times slower.")

@@ -45,6 +45,9 @@ from defl.work import Read, aggregate, model_row, update_blob, validate
 
 # A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
 EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
+# So is one in which no round closed for so long after the last trouble: all back-offs and the
+# longest GST_LT are over by then.
+STUCK_AFTER_S = 3600.0
 
 
 class Behaviour(Protocol):
@@ -133,15 +136,28 @@ class Cluster:
         # A scenario's own network fault: True loses the message from one node to another.
         self.censor: Callable[[NodeId, NodeId, Message], bool] | None = None
         self._rounds_closed = 0
+        self._progress_at = 0.0
+        self._power_victims = self._choose_power_victims()
         self._plan()
 
     def _is_honest(self, member: NodeId) -> bool:
         return member not in self._wraps
 
+    def _choose_power_victims(self) -> frozenset[NodeId]:
+        """Who may lose unsynced bytes by chance.
+
+        Every author's own updates are synced, so without liars all may. A liar may withhold its
+        own; then f + 1 honest members hold them, of whom at most f may lose them.
+        """
+        members = self.federation.committee.members
+        if not self._wraps:
+            return frozenset(members)
+        return frozenset(self._rng.sample(members, self.federation.committee.faults))
+
     def _new_node(self, member: NodeId, scheme: Scheme) -> Node:
         manifest, payload = self._initial
         disk = Disk(first_durable(self.federation, manifest))
-        disk.store_blob(manifest, payload, self.federation.chunk_bytes, synced=True)
+        disk.store_blob(manifest, payload, self.federation.chunk_bytes)
         skew = self.conditions.clock_skew
         return Node(
             id=member,
@@ -179,7 +195,10 @@ class Cluster:
         return self._rounds_closed
 
     def _count_rounds(self) -> None:
-        self._rounds_closed = min(n.behaviour.participant.state.round for n in self.honest)
+        closed = min(n.behaviour.participant.state.round for n in self.honest)
+        if closed != self._rounds_closed:
+            self._rounds_closed = closed
+            self._progress_at = self.now
 
     @property
     def calm(self) -> bool:
@@ -190,12 +209,16 @@ class Cluster:
         """Until all honest nodes are finished, `until` holds, or far too much has happened."""
         pairs = len(self.nodes) ** 2
         limit = EVENTS_PER_ROUND_AND_PAIR_MAX * pairs * (self.federation.rounds + 2)
-        while self._heap and self.events < limit:
+        while self._heap and self.events < limit and not self._stuck():
             if until is not None and until():
                 return
             self.step()
             if self.events % 64 == 0 and self._all_finished():
                 return
+
+    def _stuck(self) -> bool:
+        since = max(self._progress_at, self.conditions.last_trouble_s)
+        return self.now > since + STUCK_AFTER_S
 
     def step(self) -> None:
         self.now, _, action = heappop(self._heap)
@@ -221,9 +244,10 @@ class Cluster:
     def handle(self, node: Node, event: Event) -> None:
         output = node.behaviour.handle(event, self.now * node.rate)
         conditions = self.conditions
-        if self._strikes(node, conditions.disk_full_rate):
+        writes = output.persist is not None or bool(output.store)
+        if writes and self._strikes(node, conditions.disk_full_rate):
             self._fill_disk(node)
-        if node.waiting or (node.disk.full and (output.persist or output.store)):
+        if node.waiting or (node.disk.full and writes):
             node.waiting.append(output)
             return
         if self._strikes(node, conditions.crash_rate):
@@ -300,13 +324,13 @@ class Cluster:
                 return Validated(manifest.digest, validate(federation, read(manifest.digest)))
             case Aggregate():
                 (manifest, payload), _ = aggregate(federation, work, read)
-                disk.store_blob(manifest, payload, federation.chunk_bytes, synced=False)
+                disk.store_blob(manifest, payload, federation.chunk_bytes)
                 return Aggregated(work.round, manifest)
             case Train():
                 base = model_row(federation, read(work.base))
                 row = task.train(self.seed, node.id, work.round, base)
                 manifest, payload = update_blob(federation, row, work.base, base)
-                disk.store_blob(manifest, payload, federation.chunk_bytes, synced=True)
+                disk.store_blob(manifest, payload, federation.chunk_bytes)
                 return Trained(work.round, manifest)
 
     def conclude(self) -> list[str]:
@@ -422,6 +446,7 @@ class Cluster:
         node.disk.full = False
         if power is None:
             power = self._rng.random() < self.conditions.power_loss_share
+            power = power and member in self._power_victims
         if power:
             node.disk.lose_power()
         if self._transcript is not None:

@@ -31,7 +31,7 @@ class Conditions:
     duplication: float = 0.0  # share that arrives twice
     crash_rate: float = 0.0  # chance that a node dies while handling an event
     power_loss_share: float = 0.3  # share of the crashes that also lose what was not synced
-    disk_full_rate: float = 0.0  # chance that a node's disk fills up while handling an event
+    disk_full_rate: float = 0.0  # chance that a node's disk fills up when it writes
     all_crash_at_s: tuple[float, ...] = ()  # every node dies at once
     downtime_s: float = 3.0  # mean time until a dead node is started again
     clock_skew: float = 0.0  # clocks run faster or slower by up to this share
@@ -53,6 +53,13 @@ class Conditions:
         """Does anything but liars stand in the way of progress?"""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
         return bool(by_chance or self.partitions or self.all_crash_at_s)
+
+    @property
+    def last_trouble_s(self) -> float:
+        """When the last planned fault is over, and chance is at most allowed to strike."""
+        planned = [*self.all_crash_at_s, *(partition.end_s for partition in self.partitions)]
+        by_chance = self.loss or self.crash_rate or self.disk_full_rate
+        return max([*planned, self.calm_after_s if by_chance else 0.0])
 
 
 SLOWNESS = 10.0

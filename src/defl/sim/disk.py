@@ -1,7 +1,8 @@
 """A simulated disk: what survives a killed process, and what survives a power cut.
 
-Persists are atomic and synced. Blobs are written but not synced, except the node's own updates:
-a power cut loses the others.
+Persists are atomic and synced. Blobs of others are written but not synced: a power cut loses
+them. What a node makes itself, its updates and aggregates, is synced before it is used: even if
+all members lose power at once, every update is at its author and every model at all of them.
 """
 
 from collections.abc import Iterable
@@ -60,15 +61,13 @@ class Disk:
         blob = self.blobs.setdefault(digest, StoredBlob(chunk.manifest, {}))
         blob.chunks[chunk.index] = chunk.data
 
-    def store_blob(
-        self, manifest: Manifest, payload: bytes, chunk_bytes: int, *, synced: bool
-    ) -> None:
-        """A blob that this node made itself, whole."""
+    def store_blob(self, manifest: Manifest, payload: bytes, chunk_bytes: int) -> None:
+        """A blob that this node made itself, whole and synced."""
         chunks = {
             index: payload[index * chunk_bytes : (index + 1) * chunk_bytes]
             for index in range(len(manifest.chunks))
         }
-        self.blobs[manifest.digest] = StoredBlob(manifest, chunks, synced)
+        self.blobs[manifest.digest] = StoredBlob(manifest, chunks, synced=True)
 
     def drop(self, digest: Digest) -> None:
         self.blobs.pop(digest, None)

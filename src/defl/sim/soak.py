@@ -52,14 +52,14 @@ def _conditions(rng: random.Random, nodes: int) -> Conditions:
         bandwidth_bytes_s=rng.choice((2e3, 1e5, 1e7)),
         loss=sometimes(0.5, rng.uniform(0, 0.2)),
         duplication=sometimes(0.3, rng.uniform(0, 0.2)),
-        crash_rate=sometimes(0.5, rng.choice((0.001, 0.01, 0.03))),
+        crash_rate=sometimes(0.5, rng.choice((0.004, 0.04, 0.1)) / nodes),
         disk_full_rate=sometimes(0.2, 0.005),
         all_crash_at_s=tuple(rng.uniform(0.5, 20) for _ in range(rng.choice((0, 0, 1, 2)))),
         clock_skew=sometimes(0.3, 0.2),
         slow=frozenset({NodeId(rng.randrange(nodes))} if rng.random() < 0.2 else ()),
         partitions=_partitions(rng, nodes),
         work_s=rng.choice((0.1, 0.5, 3.0)),
-        calm_after_s=120.0,
+        calm_after_s=60.0,
     )
 
 

@@ -36,6 +36,9 @@ HEALING_VIEWS_MAX = 10
 VIEWS_MAX = 64
 # A case with more steps than this has stopped moving.
 STEPS_PER_VIEW_MAX = 4
+# In a view each replica tells each other one about its proposal, vote, timeout, certificates and
+# transactions, and asks or answers a few times: with more than this they talk for ever.
+MESSAGES_PER_VIEW_AND_PAIR_MAX = 20
 
 
 # --- The log that is ordered ---------------------------------------------------------------
@@ -228,6 +231,7 @@ class Run:
             self.replicas.append(replica)
             self._places.setdefault(member, []).append(place)
         self._queue: deque[tuple[int, NodeId, Message]] = deque()
+        self._delivered = 0
         self._lifted = View(0)  # cuts of views up to here are over
         self._log: dict[Height, Digest] = {}
         self._said: dict[tuple[type, NodeId, View], Message] = {}
@@ -271,7 +275,12 @@ class Run:
     def _deliver(self) -> None:
         queue, replicas = self._queue, self.replicas
         views_max = len(self.case.steps) + HEALING_VIEWS_MAX
+        messages_max = MESSAGES_PER_VIEW_AND_PAIR_MAX * views_max * len(replicas) ** 2
         while queue and not self.done:
+            self._delivered += 1
+            if self._delivered > messages_max:
+                self.violations.append(f"view {max(r.view for r in replicas)} never ends")
+                return
             place, sender, message = queue.popleft()
             replica = replicas[place]
             replica.receive(sender, message, self.now)
