@@ -22,7 +22,17 @@ from defl.consensus.replica import Replica
 from defl.consensus.safety import first_record
 from defl.crypto import SIGNATURE_BYTES, Signer
 from defl.ids import NO_DIGEST, Digest, Height, NodeId, Round, View, digest_of
-from defl.messages import Agg, Block, Message, Proposal, Timeout, Transaction, Vote, genesis_qc
+from defl.messages import (
+    Agg,
+    Block,
+    Gossip,
+    Message,
+    Proposal,
+    Timeout,
+    Transaction,
+    Vote,
+    genesis_qc,
+)
 from defl.output import Durable, Envelope, EvidenceFound, Response, SafetyBroken, SafetyRecord
 from defl.sim.scenario import federation_of, signers_of
 
@@ -291,7 +301,10 @@ class Run:
                 )
 
     def _collect(self, place: int) -> None:
-        effects = self.replicas[place].take()
+        replica = self.replicas[place]
+        if replica.idle:
+            return
+        effects = replica.take()
         for envelope in effects.send:
             self._post(place, envelope)
         if self._is_honest[place]:
@@ -313,6 +326,8 @@ class Run:
             view = message.block.view if isinstance(message, Proposal) else message.view
             if self._is_honest[place]:
                 self._check_said(sender, view, message)
+        elif isinstance(message, Gossip):
+            return  # all have the one transaction from the start
         else:
             view = self.replicas[place].view
         if envelope.to is None:
