@@ -35,7 +35,7 @@ class Host:
         self.small = small
         self.round = Round(round_)
         self.disk = Disk(small.durable())
-        self.disk.store_blob(small.initial, small.initial_payload, 256, synced=True)
+        self.disk.store_blob(small.initial, small.initial_payload, 256)
         self.pool = self._pool()
 
     def _pool(self) -> Pool:
@@ -86,7 +86,7 @@ class Host:
         return self.checked(manifest.digest)
 
     def publish(self, round_: int, manifest: Manifest, payload: bytes) -> Effects:
-        self.disk.store_blob(manifest, payload, 256, synced=True)
+        self.disk.store_blob(manifest, payload, 256)
         self.pool.publish(Round(round_), manifest)
         return self.settle()
 

@@ -345,10 +345,10 @@ def test_an_author_that_lost_the_bytes_fetches_its_own_blob_back() -> None:
 
 def test_an_author_killed_after_one_peer_acked_does_not_train_again() -> None:
     disk = Disk(SMALL.durable())
-    disk.store_blob(SMALL.initial, SMALL.initial_payload, 256, synced=True)
+    disk.store_blob(SMALL.initial, SMALL.initial_payload, 256)
     before = participant_with(disk.recovered())
     assert before.handle(Tick(), 0.0).work == (Train(Round(1), SMALL.initial.digest),)
-    disk.store_blob(BLOB, BYTES, 256, synced=True)
+    disk.store_blob(BLOB, BYTES, 256)
     trained = before.handle(Trained(Round(1), BLOB), 1.0)
     assert trained.persist is not None
     disk.apply(trained.persist)
@@ -364,7 +364,7 @@ def test_an_author_killed_after_one_peer_acked_does_not_train_again() -> None:
 
 def test_a_blob_that_was_stored_but_never_offered_is_dropped_at_the_start() -> None:
     host = Host(SMALL)
-    host.disk.store_blob(BLOB, BYTES, 256, synced=True)
+    host.disk.store_blob(BLOB, BYTES, 256)
 
     assert host.restart().drop == [BLOB.digest]
     assert host.pool.has(SMALL.initial.digest)

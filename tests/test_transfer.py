@@ -3,8 +3,8 @@
 import pytest
 
 from benches import Host, acks_sent, asked, sent
-from builders import Small, nodes
-from defl.ids import NO_DIGEST, NodeId, Round
+from builders import Small, nodes, tampered
+from defl.ids import NO_DIGEST, NodeId, Round, digest_of
 from defl.messages import (
     ChunkRequest,
     ManifestAnswer,
@@ -93,6 +93,19 @@ def test_a_rubbish_chunk_is_refused_and_asked_from_another_source(rubbish: bytes
     assert asked(done) == [(2, 0)]
     host.deliver(2, BLOB, BYTES)
     assert host.disk.read(BLOB.digest) == BYTES
+
+
+def test_a_chunk_longer_than_a_chunk_is_refused_though_the_manifest_names_it() -> None:
+    """Nobody can make others store more than the schema's size by lying in the manifest."""
+    host = Host(SMALL)
+    long = bytes(100_000)
+    lying = tampered(BLOB, chunks=(digest_of(long), BLOB.chunks[1]))
+    host.receive(AUTHOR, SMALL.offer(1, 1, lying))
+
+    done = host.chunk(AUTHOR, lying.digest, 0, long)
+
+    assert not done.store
+    assert [type(notice) for notice in done.notices] == [PeerMisbehaved]
 
 
 def test_chunks_that_nobody_asked_for_are_not_stored() -> None:
