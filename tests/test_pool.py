@@ -191,6 +191,19 @@ def test_bytes_that_made_room_while_they_were_checked_are_not_acknowledged() -> 
     assert not host.settle().acks
 
 
+def test_a_check_that_broke_down_is_asked_for_again_with_the_next_offer() -> None:
+    host = Host(SMALL)
+    offer = SMALL.offer(1, 1, BLOB)
+    host.receive(AUTHOR, offer)
+    host.deliver(AUTHOR, BLOB, BYTES)
+    assert not host.receive(AUTHOR, offer).work, "it is under way"
+
+    host.pool.validation_failed(BLOB.digest)
+
+    assert [work.manifest for work in host.receive(AUTHOR, offer).work] == [BLOB]
+    assert len(host.checked(BLOB.digest).acks) == 1
+
+
 # --- What is refused -------------------------------------------------------------------------
 
 

@@ -258,6 +258,10 @@ class Pool:
             elif self._shelf.has(digest) and self._shelf.labelled(slot) == digest:
                 self._acknowledge(offer)  # unless a committed update took its place meanwhile
 
+    def validation_failed(self, digest: Digest) -> None:
+        """The check itself broke down: it is asked for again when the blob is offered again."""
+        self._validating.discard(digest)
+
     def _acknowledge(self, offer: Offer) -> None:
         """Sign once per (round, author); the record is durable before the ack leaves."""
         if self.muted:
