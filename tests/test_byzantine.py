@@ -419,10 +419,6 @@ def test_real_signatures_make_no_difference(kind: str) -> None:
     assert bool(lied_to) == (kind != "silent")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a node that lost power fetches back what it acknowledged only when the round closes",
-)
 def test_power_cuts_one_after_the_other_do_not_lose_a_withheld_update() -> None:
     """The liar's update is acknowledged by nodes 2 and 3. Each loses power once, twenty seconds
     apart: time enough for the first to get the bytes back from the second."""

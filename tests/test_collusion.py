@@ -154,9 +154,7 @@ def run_with_lost_records(rules: Rules, forgetful: tuple[NodeId, ...]) -> Cluste
     for member in forgetful:
         cluster.crash(member, power=False, downtime_s=1.5)
         empty = Disk(first_durable(cluster.federation, initial.manifest))
-        empty.store_blob(
-            initial.manifest, initial.payload, cluster.federation.chunk_bytes, synced=True
-        )
+        empty.store_blob(initial.manifest, initial.payload, cluster.federation.chunk_bytes)
         cluster.nodes[member].disk = empty
     cluster.run(until=lambda: cluster.now > 400)
     return cluster
