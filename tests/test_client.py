@@ -259,7 +259,6 @@ def test_the_pause_before_another_try_doubles_up_to_a_bound() -> None:
     assert pauses == [1, 2, 4, 8, 16, 32, WORK_RETRY_MAX_S, WORK_RETRY_MAX_S, WORK_RETRY_MAX_S]
 
 
-@pytest.mark.xfail(strict=True, reason="Client.wake_at keeps the time of a try that is under way")
 def test_a_second_try_under_way_does_not_keep_the_node_awake() -> None:
     desk = Desk()
     (train,) = desk.at(1000.0).work
@@ -269,7 +268,6 @@ def test_a_second_try_under_way_does_not_keep_the_node_awake() -> None:
     assert desk.client.wake_at is None
 
 
-@pytest.mark.xfail(strict=True, reason="Client.failed plans another try of work of a closed round")
 def test_the_failure_of_stale_work_does_not_keep_the_node_awake() -> None:
     desk = Desk(rounds=1)
     (train,) = desk.at(0.0).work

@@ -381,3 +381,13 @@ def test_a_blob_that_was_stored_but_never_offered_is_dropped_at_the_start() -> N
 
     assert host.restart().drop == [BLOB.digest]
     assert host.pool.has(SMALL.initial.digest)
+
+
+def test_a_check_that_could_not_be_done_is_asked_for_again_with_the_next_offer() -> None:
+    host = Host(SMALL)
+    host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    assert len(host.deliver(AUTHOR, BLOB, BYTES).work) == 1
+    assert not host.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work, "it is under way"
+    host.pool.not_validated(BLOB.digest)
+
+    assert len(host.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work) == 1

@@ -19,8 +19,10 @@ from defl.output import (
     Aggregated,
     ModelReady,
     Notice,
+    Reference,
     Train,
     Trained,
+    Validate,
     Work,
     WorkFailed,
     WorkFailing,
@@ -73,7 +75,7 @@ class Client:
 
     @property
     def wake_at(self) -> float | None:
-        times = [at for _, at in self._retry.values()]
+        times = [at for work, (_, at) in self._retry.items() if work not in self._working]
         if self._agg_at is not None:
             times.append(self._agg_at)
         return min(times, default=None)
@@ -93,10 +95,30 @@ class Client:
 
     def state_is(self, state: State, now: float) -> None:
         """The ledger's state after the newest committed block."""
-        opened = self._state is None or state.round != self._state.round
+        started, opened = self._state is None, state.round != self.round
         self._state = state
-        if not opened:
-            return
+        if started or opened:
+            self._open_round(state, now)
+        # A committed update is fetched at once, not when the round closes: until then its
+        # holders may fail one after the other. After a restart also what a power cut took.
+        self._need(Round(state.round + 1), state.current)
+        if started:
+            for closed in state.closed:
+                self._need(closed.round, closed.updates)
+
+    @property
+    def round(self) -> Round:
+        return self._state.round if self._state is not None else Round(0)
+
+    def _need(self, round_: Round, updates: tuple[Reference, ...]) -> bool:
+        """Keep these updates and fetch what is missing; True if all are here."""
+        here = [
+            self._pool.need((round_, ref.author), ref.digest, (ref.author, *members_in(ref.ackers)))
+            for ref in updates
+        ]
+        return all(here)
+
+    def _open_round(self, state: State, now: float) -> None:
         self._pool.round_is(state.round)
         timing = self._federation.timing
         self._gst_lt_s = max(timing.gst_lt_min_s, self._gst_lt_s * GST_LT_DECAY)
@@ -146,10 +168,7 @@ class Client:
             return  # round 0: its model comes with the federation's file
         everybody = self._federation.committee.members
         ready = self._pool.need((Round(last.round - 1), None), last.base, everybody)
-        for ref in last.updates:
-            sources = (ref.author, *members_in(ref.ackers))
-            ready &= self._pool.need((last.round, ref.author), ref.digest, sources)
-        if ready:
+        if self._need(last.round, last.updates) and ready:
             self._start(Aggregate(last.round, last.base, last.updates, last.block), now)
 
     def _train(self, round_: Round, model: Manifest, now: float) -> None:
@@ -185,11 +204,22 @@ class Client:
         self._pool.discard(event.manifest.digest)
 
     def failed(self, event: WorkFailed, now: float) -> None:
+        self._effects.notices.append(WorkFailing(event.work, event.reason))
+        self._working.discard(event.work)
+        if not self._is_current(event.work):
+            return
         failures = self._retry.get(event.work, (0, 0.0))[0] + 1
         wait = min(WORK_RETRY_MAX_S, WORK_RETRY_S * 2.0 ** min(failures - 1, 8))
-        self._working.discard(event.work)
         self._retry[event.work] = (failures, now + wait)
-        self._effects.notices.append(WorkFailing(event.work, event.reason))
+
+    def _is_current(self, work: Work) -> bool:
+        match work:
+            case Aggregate(round=round_):
+                return round_ == self.round
+            case Train(round=round_):
+                return round_ == self.round + 1
+            case Validate():
+                return False  # the pool asks for it again when the blob is offered again
 
     def _done(self, which: Callable[[Work], bool]) -> None:
         self._working = {work for work in self._working if not which(work)}

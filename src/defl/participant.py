@@ -53,6 +53,7 @@ from defl.output import (
     ServeChunk,
     Tick,
     Trained,
+    Validate,
     Validated,
     Work,
     WorkFailed,
@@ -164,7 +165,9 @@ class Participant:
                 self._client.aggregated(event)
             case Trained():
                 self._client.trained(event)
-            case WorkFailed():
+            case WorkFailed(work=work):
+                if isinstance(work, Validate):
+                    self._pool.not_validated(work.manifest.digest)
                 self._client.failed(event, now)
             case Faulted(peer=peer, reason=reason):
                 output.notices.append(PeerMisbehaved(peer, reason))

@@ -262,6 +262,10 @@ class Pool:
         """The check itself broke down: it is asked for again when the blob is offered again."""
         self._validating.discard(digest)
 
+    def not_validated(self, digest: Digest) -> None:
+        """The check itself failed; the next repetition of the offer asks for it again."""
+        self._validating.discard(digest)
+
     def _acknowledge(self, offer: Offer) -> None:
         """Sign once per (round, author); the record is durable before the ack leaves."""
         if self.muted:
