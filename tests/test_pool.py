@@ -9,6 +9,7 @@ from defl.ids import NodeId, Round, digest_of
 from defl.messages import (
     Manifest,
     ManifestAnswer,
+    ManifestRequest,
     Offer,
     StoreAck,
     Upd,
@@ -189,19 +190,6 @@ def test_bytes_that_made_room_while_they_were_checked_are_not_acknowledged() -> 
     host.pool.validated(BLOB.digest, None)
 
     assert not host.settle().acks
-
-
-def test_a_check_that_broke_down_is_asked_for_again_with_the_next_offer() -> None:
-    host = Host(SMALL)
-    offer = SMALL.offer(1, 1, BLOB)
-    host.receive(AUTHOR, offer)
-    host.deliver(AUTHOR, BLOB, BYTES)
-    assert not host.receive(AUTHOR, offer).work, "it is under way"
-
-    host.pool.validation_failed(BLOB.digest)
-
-    assert [work.manifest for work in host.receive(AUTHOR, offer).work] == [BLOB]
-    assert len(host.checked(BLOB.digest).acks) == 1
 
 
 # --- What is refused -------------------------------------------------------------------------
@@ -391,3 +379,14 @@ def test_a_check_that_could_not_be_done_is_asked_for_again_with_the_next_offer()
     host.pool.not_validated(BLOB.digest)
 
     assert len(host.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work) == 1
+
+
+def test_acknowledged_bytes_that_a_power_cut_took_are_fetched_back_at_once() -> None:
+    """Not only when the update is committed: others count on this ack from the first moment."""
+    host = Host(SMALL)
+    host.take_in(AUTHOR, 1, BLOB, BYTES)
+
+    back = host.restart(power_lost=True)
+
+    assert {to for to, _ in sent(back, ManifestRequest)} <= {(node,) for node in nodes(1, 2, 3)}
+    assert sent(back, ManifestRequest)

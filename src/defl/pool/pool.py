@@ -147,6 +147,13 @@ class Pool:
                 self._acknowledge(offer)
             else:
                 self._fetch(offer.manifest, self._everybody)
+        # Others count on what was acknowledged here; a power cut may have taken the bytes.
+        for ack in self._certifier.given:
+            named = self._shelf.labelled((ack.round, ack.author)) == ack.digest
+            if named and not self._shelf.has(ack.digest):
+                manifest = self._shelf.manifest(ack.digest)
+                held = self._shelf.chunks(ack.digest)
+                self._transfer.want(ack.digest, self._everybody, manifest, held)
 
     # --- What others offer -----------------------------------------------------------------
 
@@ -257,10 +264,6 @@ class Pool:
                 self._refuse(slot, fault)
             elif self._shelf.has(digest) and self._shelf.labelled(slot) == digest:
                 self._acknowledge(offer)  # unless a committed update took its place meanwhile
-
-    def validation_failed(self, digest: Digest) -> None:
-        """The check itself broke down: it is asked for again when the blob is offered again."""
-        self._validating.discard(digest)
 
     def not_validated(self, digest: Digest) -> None:
         """The check itself failed; the next repetition of the offer asks for it again."""
