@@ -122,11 +122,11 @@ def test_a_fetch_goes_on_after_a_restart_with_what_is_already_there() -> None:
     host = Host(SMALL)
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
     del host.disk.blobs[BLOB.digest].chunks[1]
-    host.restart()
 
-    offered = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB), now=100.0)
+    back = host.restart()
 
-    assert {chunk for _, chunk in asked(offered)} == {1}
+    assert {chunk for _, chunk in asked(back)} == {1}
+    host.receive(AUTHOR, SMALL.offer(1, 1, BLOB), now=100.0)
     assert acks_sent(host.chunk(1, BLOB.digest, 1, BYTES[256:])) == [ack]
 
 

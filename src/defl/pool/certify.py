@@ -31,6 +31,10 @@ class Certifier:
     def __len__(self) -> int:
         return len(self._given)
 
+    @property
+    def given(self) -> tuple[StoreAck, ...]:
+        return tuple(self._given.values())
+
     def sign_offer(self, round_: Round, manifest: Manifest) -> Offer:
         unsigned = Offer(round_, self._me, manifest, b"")
         signature = self._signer.sign(unsigned.statement(self._chain, self._epoch))
