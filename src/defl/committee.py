@@ -14,13 +14,15 @@ from msgspec import Meta, Struct
 from defl.crypto import KEY_BYTES
 from defl.errors import UserError
 from defl.ids import Digest, NodeId, View, digest_of
-from defl.messages import MEMBERS_MAX, ADigest
+from defl.messages import CHUNKS_MAX, MEMBERS_MAX, ADigest
 from defl.schema import Schema
 
 # f = 1 needs four members; with fewer nobody may fail, and one server would do as well.
 MEMBERS_MIN = 4
 # Two rounds are the least that aggregation needs: `last`, and the base that it was trained from.
 TAU_MIN = 2
+# A state holds the references of tau rounds; a hundred members' must still fit a snapshot's frame.
+TAU_MAX = 32
 
 
 class Rules(StrEnum):
@@ -80,8 +82,13 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
             values = [getattr(member, what) for member in self.members]
             if len(set(values)) != len(values):
                 raise UserError(f"two members have the same {what}")
-        if self.tau < TAU_MIN:
-            raise UserError(f"tau is {self.tau}, but at least {TAU_MIN} rounds must be kept")
+        if not TAU_MIN <= self.tau <= TAU_MAX:
+            raise UserError(f"tau is {self.tau}, but {TAU_MIN} to {TAU_MAX} rounds can be kept")
+        if 4 * self.schema.values > CHUNKS_MAX * self.chunk_bytes:
+            raise UserError(
+                f"a model of {4 * self.schema.values} bytes has more than {CHUNKS_MAX} chunks of "
+                f"{self.chunk_bytes} bytes; choose a larger chunk_bytes"
+            )
         if self.faults_max is not None and not 0 <= self.faults_max <= self.committee.faults:
             raise UserError(
                 f"faults_max is {self.faults_max}, but consensus among {len(self.members)} members "

@@ -221,13 +221,13 @@ class Participant:
             self._mute_if_observing()
         state = self.state
         if ordered.committed or ordered.snapshot is not None:
-            for committed in ordered.committed:
-                for transaction in committed.block.transactions:
-                    self._client.saw(transaction)
             if state.round != self._round:
                 self._round_closed(state, output)
             self._prove(state, output)
             self._client.state_is(state, now)
+            for committed in ordered.committed:
+                for transaction in committed.block.transactions:
+                    self._client.saw(transaction)
 
     def _round_closed(self, state: State, output: "_Output") -> None:
         for closed in state.closed:

@@ -1,0 +1,91 @@
+"""The agreed facts: what a federation may be, and what follows from it."""
+
+import pytest
+
+from builders import Small
+from defl.committee import TAU_MAX, Committee, Federation, Timing
+from defl.errors import UserError
+from defl.ids import NodeId, View
+from defl.ledger import ClosedRound, Ledger, State
+from defl.messages import MEMBERS_MAX
+from defl.output import Reference
+from defl.schema import Entry, Schema
+from defl.sim.scenario import federation_of, signers_of
+from defl.wire import frame_bytes_max
+
+
+def facts_of(nodes: int = 4, **changes: object) -> Federation:
+    signers, _ = signers_of(nodes, seed=1, real=False)
+    return federation_of(signers, rounds=3, **changes)[0]
+
+
+@pytest.mark.parametrize(
+    ("members", "faults", "quorum"), [(4, 1, 3), (5, 1, 4), (6, 1, 5), (7, 2, 5), (100, 33, 67)]
+)
+def test_two_quorums_always_share_an_honest_member(members: int, faults: int, quorum: int) -> None:
+    committee = Committee(tuple(bytes([i]) for i in range(members)))
+    assert (committee.faults, committee.quorum) == (faults, quorum)
+    assert 2 * committee.quorum - members > committee.faults
+
+
+def test_leaders_take_turns() -> None:
+    committee = Committee(tuple(bytes([i]) for i in range(4)))
+    assert [committee.leader(View(view)) for view in range(5)] == [
+        NodeId(i) for i in (0, 1, 2, 3, 0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tau": 1}, "2 to 32 rounds"),
+        ({"tau": TAU_MAX + 1}, "2 to 32 rounds"),
+        ({"faults_max": 2}, "at most 1"),
+        ({"nodes": 3}, "4 to 100 members"),
+        ({"values": 2**20, "chunk_bytes": 256}, "larger chunk_bytes"),
+    ],
+)
+def test_facts_that_cannot_work_are_refused_with_what_is_allowed(
+    changes: dict[str, int], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        facts_of(**changes)
+
+
+def test_two_members_with_one_key_are_refused() -> None:
+    signers, _ = signers_of(4, seed=1, real=False)
+    with pytest.raises(UserError, match="same key"):
+        federation_of((*signers[:3], signers[0]), rounds=1)
+
+
+@pytest.mark.parametrize("bounds", [{"view_base_s": 0.0}, {"gst_lt_min_s": 9e9}, {"grace_s": -1.0}])
+def test_timing_that_cannot_work_is_refused(bounds: dict[str, float]) -> None:
+    with pytest.raises(UserError):
+        Timing(**bounds)
+
+
+def test_every_fact_is_in_the_chain_id() -> None:
+    plain = facts_of()
+    others = [facts_of(tau=3), facts_of(values=65), facts_of(nodes=5), facts_of(faults_max=0)]
+    assert len({federation.chain for federation in (plain, *others)}) == 5
+    assert facts_of().chain == plain.chain
+
+
+def test_the_largest_state_fits_a_snapshots_frame() -> None:
+    small = Small(real=False)
+    digest, signature = bytes(32), bytes(64)
+    refs = tuple(
+        Reference(NodeId(i), digest, 2**40, digest, bytes(13), signature)
+        for i in range(MEMBERS_MAX)
+    )
+    closed = tuple(ClosedRound(2**40, digest, digest, refs) for _ in range(TAU_MAX))
+    state = State(2**40, refs, tuple(NodeId(i) for i in range(MEMBERS_MAX)), closed)
+    # The snapshot's two headers carry a QC and a TC each.
+    headers = 2 * 3 * MEMBERS_MAX * 80
+    room = frame_bytes_max(MEMBERS_MAX, 256)
+    assert len(Ledger(small.federation).encode(state)) + headers < room
+
+
+def test_a_schema_that_shares_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match="shares nothing"):
+        Schema((Entry("empty", (0,)),))
