@@ -38,10 +38,10 @@ from defl.sim.scenario import federation_of, signers_of
 
 # Every step of time ends all views that cannot end by themselves: no back-off is needed.
 TIMING = Timing(view_base_s=1.0, view_cap_s=1.0)
-# Views after healing by which every honest replica must have committed a block made after it: a
-# leader may first have to ask for a block, and the first one asked may be a twin without it (each
-# costs a view in which others go on), then the three-chain needs three honest leaders in a row.
-HEALING_VIEWS_MAX = 10
+# Views after healing by which every honest replica must have committed a block made after it. The
+# three-chain needs the three honest leaders in a row. One that lacks a block loses its turn, three
+# views, for each question: to a twin without the block, for a snapshot, for the blocks above it.
+HEALING_VIEWS_MAX = 16
 # A leader is known for this many views after the scripted ones: more than any run reaches.
 VIEWS_MAX = 64
 # A case with more steps than this has stopped moving.
