@@ -1,0 +1,374 @@
+"""The documents say what the code does: fields, tags, constants, places, commands.
+
+Only what can be compared is compared; whether the sentences are right is for readers.
+"""
+
+import ast
+import importlib
+import inspect
+import operator
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import msgspec
+import pytest
+
+from defl.cli.main import COMMANDS, cli
+from defl.cli.sim import sim
+from defl.committee import Federation, Member, Timing
+from defl.crypto import Tag
+from defl.ids import Digest, View, digest_of
+from defl.ledger import ClosedRound, Ledger, State
+from defl.messages import (
+    QC,
+    TC,
+    Agg,
+    Block,
+    Header,
+    Manifest,
+    Message,
+    SignedHeader,
+    Upd,
+    transactions_root,
+    vote_statement,
+)
+from defl.output import Reference, Response
+from defl.schema import Entry, Schema
+from defl.sim.byzantine import KINDS
+from defl.sim.checks import CHECKS
+from test_layers import LAYER
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "defl"
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+MESSAGES: tuple[type[msgspec.Struct], ...] = get_args(Message)
+PARTS = (QC, TC, Upd, Agg, Header, Block, Manifest, SignedHeader)
+RECORDS = (Federation, Member, Timing, Schema, Entry, State, ClosedRound, Reference)
+
+# Words in capitals that are no constant of the code.
+WORDS = {"GST_LT"}  # the paper's name for the client's timer
+
+
+@cache
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def protocol() -> str:
+    return text(ROOT / "docs" / "PROTOCOL.md")
+
+
+def architecture() -> str:
+    return text(ROOT / "docs" / "ARCHITECTURE.md")
+
+
+def rows_after(document: str, opening: str) -> list[list[str]]:
+    """The cells of the first table after a line, without its head."""
+    _, found, rest = document.partition(f"\n{opening}\n")
+    assert found, f"no line is {opening!r}"
+    table = re.search(r"(?:^\|.*\n)+", rest, re.MULTILINE)
+    assert table, f"no table follows {opening!r}"
+    heading = re.search(r"^#", rest, re.MULTILINE)
+    assert heading is None or table.start() < heading.start(), f"{opening!r} has no table"
+    lines = table.group().splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def names(rows: Iterable[list[str]]) -> list[str]:
+    return [row[0].strip("`") for row in rows]
+
+
+# --- PROTOCOL.md: what travels -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*MESSAGES, *PARTS], ids=lambda kind: kind.__name__)
+def test_the_protocol_describes_each_message_field_by_field(kind: type[msgspec.Struct]) -> None:
+    tag = kind.__struct_config__.tag
+    heading = f"### {kind.__name__}" + ("" if tag is None else f" ({tag})")
+
+    rows = rows_after(protocol(), heading)
+
+    assert names(rows) == list(kind.__struct_fields__)
+    assert all(row[1] for row in rows), "a field without a type"
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+def test_the_protocol_describes_each_hashed_record_in_its_order(kind: type[msgspec.Struct]) -> None:
+    assert names(rows_after(protocol(), f"{kind.__name__}:")) == list(kind.__struct_fields__)
+
+
+def test_the_protocol_describes_no_message_that_does_not_exist() -> None:
+    described = re.findall(r"^### (\w+) \((\d+)\)$", protocol(), re.MULTILINE)
+    tags = {(kind.__name__, str(kind.__struct_config__.tag)) for kind in (*MESSAGES, *PARTS)}
+
+    assert {(name, tag) for name, tag in tags if tag != "None"} == set(described)
+
+
+def test_the_protocol_lists_each_tag_of_a_signed_statement() -> None:
+    assert set(re.findall(r"\| `(defl/[\w-]+)` \|", protocol())) == {
+        tag.value.decode() for tag in Tag
+    }
+
+
+def test_the_protocol_names_each_response_of_the_ledger() -> None:
+    assert [response for response in Response if f"`{response}`" not in protocol()] == []
+
+
+def test_the_check_values_of_the_protocol_are_computed_by_the_code() -> None:
+    ledger = Ledger.__new__(Ledger)  # encoding needs no federation
+    genesis = ledger.encode(ledger.genesis())
+    computed = (
+        ledger.root_of(genesis),
+        transactions_root(()),
+        vote_statement(Digest(bytes(32)), 0, View(8), Digest(b"\xa4" * 32)),
+    )
+
+    values = [row[1].strip("`") for row in rows_after(protocol(), "**Check values.**")]
+
+    assert genesis == bytes.fromhex("94 00 90 90 90")
+    assert values == [value.hex() for value in computed]
+
+
+@pytest.mark.parametrize(
+    ("what", "module", "name"),
+    [
+        ("chain id", "committee", "Federation.chain"),
+        ("block id", "messages", "Header.id"),
+        ("transactions root", "messages", "transactions_root"),
+        ("state root", "ledger", "Ledger.root_of"),
+        ("blob digest", "messages", "Manifest.digest"),
+    ],
+)
+def test_each_hash_has_the_prefix_that_the_protocol_says(what: str, module: str, name: str) -> None:
+    table = dict(rows_after(protocol(), "## Hashes and signatures"))
+    prefix = table[what].split("`")[1]
+
+    assert f"b{prefix}" in ast.unparse(definitions(f"{module}.py")[name]).replace("'", '"')
+
+
+def test_the_schema_digest_is_of_the_json_that_the_protocol_shows() -> None:
+    shown = re.search(r"`(\[\{.*?\}\])`", protocol())
+
+    assert shown is not None
+    assert Schema((Entry("point", (64,)),)).digest == digest_of(shown.group(1).encode())
+
+
+# --- PROTOCOL.md: bounds -------------------------------------------------------------------------
+
+_ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+}
+
+
+def arithmetic(node: ast.AST) -> Any:
+    """The value of a formula as it stands in the table: numbers and + - * ** only."""
+    match node:
+        case ast.Expression(body=body):
+            return arithmetic(body)
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.BinOp(left=left, op=op, right=right):
+            return _ARITHMETIC[type(op)](arithmetic(left), arithmetic(right))
+        case ast.UnaryOp(op=op, operand=operand):
+            return _ARITHMETIC[type(op)](arithmetic(operand))
+    raise AssertionError(f"no formula: {ast.dump(node)}")
+
+
+BOUNDS = rows_after(protocol(), "## Bounds")
+
+
+@pytest.mark.parametrize("row", BOUNDS, ids=lambda row: row[0].strip("`"))
+def test_a_bound_in_the_protocol_is_the_codes_and_has_a_reason(row: list[str]) -> None:
+    constant, value, where, reason = row
+
+    module = importlib.import_module(f"defl.{where}")
+
+    assert getattr(module, constant.strip("`")) == arithmetic(ast.parse(value, mode="eval"))
+    assert reason
+
+
+def test_no_bound_of_the_machine_is_missing_from_the_table() -> None:
+    machine = [path for path in SOURCE.rglob("*.py") if LAYER.get(room(path), 9) <= 2]
+    outside = [path for path in machine if room(path) not in ("aggregation", "attacks")]
+    bounds = {
+        name
+        for path in outside
+        for name in assigned(ast.parse(text(path)).body)
+        if name.endswith(("_MAX", "_MIN"))
+    }
+
+    assert bounds - set(names(BOUNDS)) == set()
+
+
+# --- All documents: constants, files, functions ---------------------------------------------------
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def assigned(body: list[ast.stmt]) -> set[str]:
+    """Names given by assignments of a module or class."""
+    targets: list[ast.expr] = []
+    for node in body:
+        if isinstance(node, ast.Assign):
+            targets.extend(node.targets)
+        elif isinstance(node, ast.AnnAssign):
+            targets.append(node.target)
+    flat = [e for t in targets for e in (t.elts if isinstance(t, ast.Tuple) else [t])]
+    return {target.id for target in flat if isinstance(target, ast.Name)}
+
+
+@cache
+def definitions(file: str) -> dict[str, ast.stmt]:
+    """Classes, functions and methods of a file, by their dotted names."""
+    found: dict[str, ast.stmt] = {}
+    for node in ast.parse(text(SOURCE / file)).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        if isinstance(node, ast.ClassDef):
+            methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+            found.update((f"{node.name}.{item.name}", item) for item in methods)
+    return found
+
+
+@cache
+def constants() -> set[str]:
+    found: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        tree = ast.parse(text(path))
+        found |= assigned(tree.body)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found |= assigned(node.body)
+    return found
+
+
+def constants_named_in(document: str) -> set[str]:
+    return set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", document)) - WORDS
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_no_document_names_a_constant_that_does_not_exist(path: Path) -> None:
+    assert constants_named_in(text(path)) - constants() == set()
+
+
+def test_a_constant_that_does_not_exist_would_be_seen() -> None:
+    assert constants_named_in("`VIEWS_AHEAD_MAX` and `PEERS_MAX`") - constants() == {"PEERS_MAX"}
+
+
+def places_named_in(document: str) -> list[tuple[str, str]]:
+    return re.findall(r"`([\w/]+\.py):([\w.]+)`", document)
+
+
+def test_every_place_that_a_document_names_exists() -> None:
+    places = [place for path in DOCUMENTS for place in places_named_in(text(path))]
+
+    missing = [f"{file}:{name}" for file, name in places if name not in definitions(file)]
+
+    assert len(places) > 50
+    assert missing == []
+
+
+def test_every_file_that_a_document_names_exists() -> None:
+    """In backticks or as the target of a link, from the root, the package or the document."""
+    missing = []
+    for document in DOCUMENTS:
+        named = re.findall(r"`([\w./-]+/|[\w./-]+\.(?:py|md|toml|hex))`", text(document))
+        named += re.findall(r"\]\(((?!http)[^)#]+)\)", text(document))
+        places = (ROOT, SOURCE, document.parent)
+        missing += [
+            f"{document.name}: {name}"
+            for name in named
+            if "KIND" not in name and not any((place / name).exists() for place in places)
+        ]
+
+    assert missing == []
+
+
+def test_the_architecture_has_every_module_in_its_layer() -> None:
+    order = ("VALUES", "CORES", "MACHINE", "LEARNING", "SHELL", "USES")
+    table = {
+        row[0]: re.findall(r"`(\w+)`", row[1]) for row in rows_after(architecture(), "## Layers")
+    }
+
+    assert tuple(table) == order
+    assert {module: order.index(layer) for layer in table for module in table[layer]} == LAYER
+
+
+def test_the_architecture_tells_of_every_file_of_the_consensus() -> None:
+    files = {path.name for path in (SOURCE / "consensus").glob("[a-z]*.py")}
+
+    assert {file for file in files if f"`consensus/{file}`" not in architecture()} == set()
+
+
+# --- Commands ------------------------------------------------------------------------------------
+
+
+def test_every_command_has_a_sentence_of_help() -> None:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert command.get_short_help_str().strip()
+
+
+def test_every_option_of_the_simulator_is_in_its_help_with_a_text() -> None:
+    page = sim.get_help(click.Context(sim, info_name="sim"))
+    options = [option for option in sim.params if isinstance(option, click.Option)]
+    parameters = set(inspect.signature(sim.callback or sim).parameters)
+
+    assert parameters == {option.name for option in options}
+    for option in options:
+        assert option.opts[0] in page
+        assert option.help, f"{option.opts[0]} has no help"
+
+
+def test_the_examples_in_the_help_are_understood() -> None:
+    for line in re.findall(r"^ +(defl sim.*?)(?:  |$)", sim.epilog or "", re.MULTILINE):
+        sim.make_context("sim", shlex.split(line)[2:])
+
+
+def readme_command() -> list[str]:
+    shown = re.search(r"^\$ defl sim (.*)$", text(ROOT / "README.md"), re.MULTILINE)
+    assert shown is not None
+    return shlex.split(shown.group(1))
+
+
+def test_the_readme_shows_a_command_that_is_understood_and_every_check() -> None:
+    context = sim.make_context("sim", readme_command())
+    shown = re.findall(r"^ok  (.*)$", text(ROOT / "README.md"), re.MULTILINE)
+
+    assert all(kind.partition(":")[0] in KINDS for kind in context.params["byzantine"])
+    assert tuple(shown) == CHECKS
+
+
+def test_the_number_of_liars_in_the_documents_is_right() -> None:
+    for path in (*DOCUMENTS, ROOT / "CHANGELOG.md"):
+        counted = re.findall(r"(\d+) kinds of liar", text(path))
+        assert all(int(number) == len(KINDS) for number in counted), path.name
+
+
+def test_what_is_checked_before_a_change_lands_is_the_readmes_test_command() -> None:
+    commands = [line.split("#")[0].strip() for line in text(ROOT / ".ci" / "run").splitlines()]
+    readme = re.findall(r"^(make \w+)", text(ROOT / "README.md"), re.MULTILINE)
+
+    assert readme[0] == "make test"
+    assert "make test" in commands
+
+
+def test_every_make_target_that_a_document_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", text(ROOT / "Makefile"), re.MULTILINE))
+    for path in DOCUMENTS:
+        named = set(re.findall(r"(?:^|`)make ([a-z]+)", text(path), re.MULTILINE))
+        assert named <= targets, path.name
