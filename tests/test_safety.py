@@ -24,7 +24,7 @@ from defl.messages import (
     vote_statement,
 )
 from defl.output import Durable, Observing, SafetyRecord
-from defl.sim.script import BlockFacts, Cast, Script, TcFacts
+from defl.sim.script import BlockFacts, Cast, Script, Stage, TcFacts
 from defl.sim.signer import NoopSigner
 from defl.sim.twins import LIVE, facts
 
@@ -317,3 +317,16 @@ def test_my_timeout_beyond_my_record_makes_me_an_observer() -> None:
     time_out(honest)
     honest.receive(PEER, Certificates(tc.qc, tc), 1.0)
     assert honest.observing is None
+
+
+@BOTH
+def test_what_was_committed_before_a_restart_is_committed_after_it(rules: Rules) -> None:
+    """The QC that committed is in the record, so the node still refuses whatever forks below."""
+    stage = Stage(SCENE, rules)
+    for step in ("proposal a", "proposal b", "proposal c", "qc c"):
+        stage.do(step)
+    head = stage.replica.head
+    assert head.height > 0
+    stage.do("restart")
+
+    assert stage.replica.head == head

@@ -73,6 +73,7 @@ class Replica(Generic[S]):
         self._now = 0.0
         self._effects = Effects()
         self._mempool = Mempool()
+        self._work: bool | None = None  # forgotten whenever the mempool or the state changes
         self._tally = Tally(federation.committee)
         self._sync = Sync(me, federation.timing.view_base_s)
         self._answers = Answers(federation.timing.view_base_s)
@@ -169,10 +170,10 @@ class Replica(Generic[S]):
     def receive(self, peer: NodeId, message: Message, now: float) -> None:
         self._now = now
         match message:
-            case Proposal():
-                self._on_proposal(message)
             case Vote():
                 self._on_vote(message)
+            case Proposal():
+                self._on_proposal(message)
             case Timeout():
                 self._on_timeout(message)
             case Certificates(qc=qc, tc=tc):
@@ -263,11 +264,13 @@ class Replica(Generic[S]):
             self._effects.snapshot = snapshot
             self._state_changed()
             self._apply_qc(snapshot.proof_qc)
+            self._sync.want(None)  # whoever is asked next, is asked at once
             self._want_what_is_missing()
 
     def _learn_transactions(self, transactions: tuple[Transaction, ...]) -> None:
         for transaction in transactions:
             if self._application.wanted(self.state, transaction):
+                self._work = None
                 evidence = self._mempool.add(transaction)
                 if evidence is not None:
                     self._report(evidence)
@@ -279,7 +282,7 @@ class Replica(Generic[S]):
         self._apply_qc(qc)
         if tc is not None:
             self._apply_qc(tc.qc)
-            if is_in(tc.signers, self._me) and tc.view > self.record.last_timeout_view:
+            if tc.view > self._safety.record.last_timeout_view and is_in(tc.signers, self._me):
                 self._saw_own_signature("timeout", tc.view)
             self._safety.learn_tc(tc)
             self._enter(View(tc.view + 1))
@@ -292,7 +295,7 @@ class Replica(Generic[S]):
             self._commit()
 
     def _check_own_vote(self, qc: QC) -> None:
-        if is_in(qc.signers, self._me) and qc.view > self.record.last_voted_view:
+        if qc.view > self._safety.record.last_voted_view and is_in(qc.signers, self._me):
             self._saw_own_signature("vote", qc.view)
 
     def _saw_own_signature(self, kind: str, view: View) -> None:
@@ -361,32 +364,46 @@ class Replica(Generic[S]):
         if committed:
             self._effects.committed.extend(committed)
             self._effects.blocks.extend(self._chain.not_yet_durable(certified))
+            # The record holds the QC that committed: a restart takes nothing back.
+            if self.observing is None:
+                self._safety.changed = True
             self._pace.committed()
             self._state_changed()
         if self._chain.move_snapshot(certified, qc):
+            self._work = None
             self._effects.snapshot = self._chain.snapshot
 
     def _state_changed(self) -> None:
+        self._work = None
         self._mempool.keep_only(lambda tx: self._application.wanted(self.state, tx))
 
     # --- Voting and proposing --------------------------------------------------------------
 
     def _settle(self) -> None:
         """Vote and propose while that leads to something new, then ask and set the timer."""
+        pace = self._pace
         view = None
-        while view != self.view:
-            view = self.view
-            self._vote()
-            self._propose()
+        while view != pace.view:
+            view = pace.view
+            if self._safety.may_vote(view):
+                self._vote()
+            if self._leader(view) == self._me:
+                self._propose()
+        if self._sync.wanted is not None:
+            self._ask()
+        pace.run_while(self._has_work(), self._now)
+
+    def _ask(self) -> None:
         question = self._sync.due(self._now)
         if question is not None:
             source, block_id = question
             self._send(source, BlockRequest(block_id, self.head.height))
-        self._pace.run_while(self._has_work(), self._now)
 
     def _has_work(self) -> bool:
         """A live transaction, or a committed one whose state no certified header shows yet."""
-        return not self._chain.shows_all or self._mempool.any_live(self._is_live)
+        if self._work is None:
+            self._work = not self._chain.shows_all or self._mempool.any_live(self._is_live)
+        return self._work
 
     def _is_live(self, transaction: Transaction) -> bool:
         return self._application.live(self.state, transaction)

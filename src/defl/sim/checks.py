@@ -67,7 +67,7 @@ CHECKS = (
 
 
 # The checker's own memory is bounded, so that a long run shows whether the nodes' memory is.
-REMEMBERED = 2048
+REMEMBERED = 512
 
 K = TypeVar("K")
 
