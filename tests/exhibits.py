@@ -24,6 +24,7 @@ from defl.messages import (
     vote_statement,
 )
 from defl.output import (
+    Durable,
     Reference,
     StoreChunk,
 )
@@ -151,7 +152,7 @@ class Looks:
 
 
 def disk(*, whole: bool = True, data: bytes = PAYLOAD) -> Disk:
-    made = Disk(SimpleNamespace(record=None, snapshot=None, blocks=(), models=()))
+    made = Disk(Durable(record=None))
     if whole:
         made.store_chunk(StoreChunk(MODEL, 0, data))
     return made

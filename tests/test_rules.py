@@ -412,11 +412,11 @@ def test_the_timer_runs_exactly_while_there_is_work() -> None:
 def test_the_period_grows_with_each_view_up_to_the_cap_and_falls_back_at_a_commit() -> None:
     pace = Pacemaker(View(1), Timing(view_base_s=2.0, view_cap_s=3.0))
     pace.run_while(True, 0.0)
-    pace.enter(View(2))
+    pace.enter(View(2), working=True)
     assert pace.deadline is None
     assert pace.period == 2.0 * BACK_OFF
     for view in range(3, 2000):
-        pace.enter(View(view))
+        pace.enter(View(view), working=True)
     assert pace.period == 3.0
     pace.committed()
     assert pace.period == 2.0

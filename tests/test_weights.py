@@ -12,7 +12,6 @@ from defl.errors import BadBlob, UserError
 from defl.ids import NO_DIGEST, digest_of
 from defl.messages import CHUNKS_MAX
 from defl.pool.weights import (
-    CODECS,
     EXPONENT_MAX,
     EXPONENT_MIN,
     check_manifest,
@@ -23,7 +22,7 @@ from defl.pool.weights import (
     manifest_of,
     payload_bytes,
 )
-from defl.schema import VALUE_MAX, DType, Entry, Role, Row, Schema
+from defl.schema import VALUE_MAX, Codec, DType, Entry, Role, Row, Schema
 
 SCHEMA = Schema(
     (
@@ -47,7 +46,7 @@ def test_the_schema_alone_says_how_long_an_update_is(codec: str, size: int) -> N
     assert len(encode(CHANGED, SCHEMA, codec, BASE)) == size
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", list(Codec))
 def test_what_these_values_need_comes_back_exactly(codec: str) -> None:
     payload = encode(CHANGED, SCHEMA, codec, BASE)
 
@@ -135,7 +134,7 @@ def test_int8_never_strays_further_than_half_a_step(values: list[float]) -> None
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(st.sampled_from(CODECS), st.binary(min_size=32, max_size=32))
+@given(st.sampled_from(Codec), st.binary(min_size=32, max_size=32))
 def test_whatever_bytes_pass_the_check_decode_to_finite_values(codec: str, data: bytes) -> None:
     payload = data[: payload_bytes(SCHEMA, codec)]
     largest = np.full(8, VALUE_MAX, dtype=np.float32)
@@ -200,7 +199,7 @@ def test_the_outermost_scales_are_allowed_and_keep_base_plus_delta_finite(expone
     assert 127 * 2.0**exponent <= VALUE_MAX
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("change", [-1, 1, 4])
 def test_bytes_of_another_length_are_refused(codec: str, change: int) -> None:
     payload = bytes(payload_bytes(SCHEMA, codec) + change)

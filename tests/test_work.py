@@ -16,8 +16,8 @@ from defl.aggregation.rules import RULES
 from defl.errors import BadBlob, PreconditionBroken, UserError
 from defl.ids import NO_DIGEST, Digest, NodeId, Round
 from defl.output import Aggregate, Reference
-from defl.pool.weights import CODECS, check_payload, decode, encode
-from defl.schema import DType, Entry, Role, Row, Schema
+from defl.pool.weights import check_payload, decode, encode
+from defl.schema import Codec, DType, Entry, Role, Row, Schema
 from defl.work import aggregate, aggregate_rows, model_blob, model_row, update_blob, validate
 
 SMALL = Small(real=False)
@@ -74,7 +74,7 @@ def filled(codec: str = "fp32", members: int = 4) -> Store:
     return store
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("members", [3, 4])
 def test_the_aggregate_is_the_mean_of_the_rows_that_the_bytes_stand_for(
     codec: str, members: int
@@ -186,7 +186,7 @@ def test_ties_differ_by_closing_block_author_and_digest(monkeypatch: pytest.Monk
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
-    st.sampled_from(CODECS),
+    st.sampled_from(Codec),
     st.lists(st.sampled_from([0, 1, 63, 127, 128, 129, 255]), min_size=24, max_size=24),
     st.integers(-1, 1),
 )

@@ -15,7 +15,7 @@ from defl.crypto import KEY_BYTES
 from defl.errors import UserError
 from defl.ids import Digest, NodeId, View, digest_of
 from defl.messages import CHUNKS_MAX, MEMBERS_MAX, ADigest
-from defl.schema import Schema
+from defl.schema import Codec, Schema
 
 # f = 1 needs four members; with fewer nobody may fail, and one server would do as well.
 MEMBERS_MIN = 4
@@ -50,6 +50,8 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: float = 60.0  # how long a finished node goes on serving those who are behind
 
     def __post_init__(self) -> None:
+        for name in self.__struct_fields__:  # 1 and 1.0 are one fact, and make one chain id
+            msgspec.structs.force_setattr(self, name, float(getattr(self, name)))
         if not 0 < self.view_base_s <= self.view_cap_s:
             raise UserError("timing needs 0 < view_base_s <= view_cap_s")
         if not 0 < self.gst_lt_min_s <= self.gst_lt_max_s:
@@ -69,7 +71,7 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     agg_quorum: AggQuorum = AggQuorum.QUORUM
     aggregation: str = "fed_avg"
     faults_max: int | None = None  # None: f
-    codec: str = "fp32"
+    codec: Codec = Codec.FP32
     chunk_bytes: Annotated[int, Meta(ge=256, le=2**26)] = 4 * 2**20
     timing: Timing = Timing()
 
@@ -78,6 +80,10 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
             raise UserError(
                 f"a federation has {MEMBERS_MIN} to {MEMBERS_MAX} members, not {len(self.members)}"
             )
+        if self.rounds < 1:
+            raise UserError(f"a federation trains at least one round, not {self.rounds}")
+        if self.codec not in set(Codec):
+            raise UserError(f"no codec is named {self.codec!r}; there are: {', '.join(Codec)}")
         for what in ("name", "key"):
             values = [getattr(member, what) for member in self.members]
             if len(set(values)) != len(values):

@@ -40,6 +40,7 @@ class SafetyRecord(Struct, frozen=True, array_like=True):
     last_vote: Vote | None  # as sent: after a restart the same bytes are sent again
     last_timeout: Timeout | None
     last_proposal: Proposal | None
+    observing: str | None = None  # why nothing is signed any more in this epoch
 
 
 class Persist(Struct, frozen=True):
@@ -51,6 +52,7 @@ class Persist(Struct, frozen=True):
     acks: tuple[StoreAck, ...] = ()
     offer: Offer | None = None
     model: tuple[Round, Manifest] | None = None
+    evidence: tuple[Evidence, ...] = ()
     forget_round: Round | None = None  # acks, offers and models of this round and older
 
 
@@ -63,6 +65,7 @@ class Durable(Struct):
     acks: tuple[StoreAck, ...] = ()
     offers: tuple[Offer, ...] = ()
     models: tuple[tuple[Round, Manifest], ...] = ()
+    evidence: tuple[Evidence, ...] = ()
     held: tuple[tuple[Manifest, frozenset[int]], ...] = ()  # chunks that are really there
 
 

@@ -86,7 +86,7 @@ class Participant:
         self._pool = Pool(federation, me, signer, durable, self._round)
         self._finish = Finish(federation, me, signer)
         self._client = Client(federation, me, signer, self._pool, durable.models, self._finish)
-        self._evidence: dict[tuple[NodeId, str], Evidence] = {}
+        self._evidence = {_charge(evidence): evidence for evidence in durable.evidence}
         self._proven: Round = Round(-1)
         self._started = False
         self._others_wake_at = 0.0  # when pool, client or finish want to be asked next
@@ -238,7 +238,8 @@ class Participant:
                 )
                 output.notices.append(RoundClosed(closed.round, authors, missing))
         self._round = state.round
-        output.forget_round = Round(state.round - self.federation.tau)
+        # With one round of grace, like the blobs that these records name.
+        output.forget_round = Round(state.round - self.federation.tau - 1)
 
     def _prove(self, state: State, output: "_Output") -> None:
         """q updates of the next round that share a base prove that base as a round's model."""
@@ -254,11 +255,17 @@ class Participant:
 
     def _learn_evidence(self, evidence: Evidence, output: "_Output") -> None:
         """Keep the first proof of each kind against each member, and pass it on once."""
-        key = (evidence.first.author, type(evidence.first).__name__)
-        if key not in self._evidence and key[0] != self.me:
-            self._evidence[key] = evidence
+        charge = _charge(evidence)
+        if charge not in self._evidence and evidence.first.author != self.me:
+            self._evidence[charge] = evidence
+            output.evidence.append(evidence)
             output.notices.append(EvidenceFound(evidence))
             output.send.append(Envelope(None, evidence))
+
+
+def _charge(evidence: Evidence) -> tuple[NodeId, str]:
+    """Who did what: one proof of each kind against each member says all that there is to say."""
+    return evidence.first.author, type(evidence.first).__name__
 
 
 T = TypeVar("T")
@@ -279,6 +286,7 @@ class _Output:
         self.work: list[Work] = []
         self.notices: list[Notice] = []
         self.model: tuple[Round, Manifest] | None = None
+        self.evidence: list[Evidence] = []
         self.forget_round: Round | None = None
         self._ordered: list[Ordered] = []
         self._pooled: list[Pooled] = []
@@ -317,6 +325,7 @@ class _Output:
             acks=tuple(ack for pooled in self._pooled for ack in pooled.acks),
             offer=_last(pooled.offer for pooled in self._pooled),
             model=self.model,
+            evidence=tuple(self.evidence),
             forget_round=self.forget_round,
         )
         return None if persist == Persist() else persist

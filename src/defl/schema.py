@@ -49,6 +49,14 @@ class DType(StrEnum):
     BOOL = "bool"
 
 
+class Codec(StrEnum):
+    """How a row of values becomes bytes; see pool/weights.py."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    INT8 = "int8"  # the change from the base
+
+
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One named array of the model."""
 

@@ -7,11 +7,24 @@ from defl.ids import NodeId, View
 from defl.messages import Certificates
 from defl.output import SafetyRecord
 
+# A node that catches up asks for one batch after the other, each from a source that answered the
+# last; more than this in one period only wastes our uplink.
+BLOCK_ANSWERS_PER_PERIOD_MAX = 16
+
 
 class Answers:
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
         self._given: dict[NodeId, tuple[View, View, float]] = {}
+        self._blocks: dict[NodeId, tuple[float, int]] = {}  # since when, how many answers
+
+    def may_send_blocks(self, peer: NodeId, now: float) -> bool:
+        """A small question can have a large answer, so a peer gets only so many in a period."""
+        since, count = self._blocks.get(peer, (now, 0))
+        if not since <= now < since + self._period_s:
+            since, count = now, 0
+        self._blocks[peer] = (since, count + 1)
+        return count < BLOCK_ANSWERS_PER_PERIOD_MAX
 
     def to(
         self, peer: NodeId, *, shows: tuple[View, View], mine: SafetyRecord, view: View, now: float

@@ -24,10 +24,10 @@ class Pacemaker:
         steps = min(self._views_since_commit, BACK_OFF_STEPS_MAX)
         return float(min(self._timing.view_cap_s, self._timing.view_base_s * BACK_OFF**steps))
 
-    def enter(self, view: View) -> None:
+    def enter(self, view: View, *, working: bool) -> None:
         self.view = view
         self.deadline = None
-        self._views_since_commit += 1
+        self._views_since_commit += working
 
     def committed(self) -> None:
         self._views_since_commit = 0

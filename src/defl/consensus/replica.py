@@ -77,14 +77,17 @@ class Replica(Generic[S]):
         self._tally = Tally(federation.committee)
         self._sync = Sync(me, federation.timing.view_base_s)
         self._answers = Answers(federation.timing.view_base_s)
-        self.observing: str | None = None
 
         genesis = genesis_of(federation, application)
         record = durable.record
-        if record is None or record.epoch != federation.epoch:
+        missing = record is None or record.epoch != federation.epoch
+        if record is None or missing:
             record = first_record(federation.epoch, genesis_qc(genesis.id))
-            self._observe("the safety record is missing, so what was signed before is unknown")
         self._safety = Safety(record, federation.chain, me, signer)
+        if missing:
+            self._observe("the safety record is missing, so what was signed before is unknown")
+        elif record.observing is not None:
+            self._effects.notices.append(Observing(record.observing))
         self._chain = Chain(self._rules, application, genesis, durable)
         self._pace = Pacemaker(self._safety.next_view, federation.timing)
         self._recover(durable)
@@ -102,6 +105,11 @@ class Replica(Generic[S]):
     @property
     def head(self) -> Block:
         return self._chain.head
+
+    @property
+    def observing(self) -> str | None:
+        """Why this node signs nothing any more, if so."""
+        return self._safety.record.observing
 
     @property
     def record(self) -> SafetyRecord:
@@ -215,9 +223,8 @@ class Replica(Generic[S]):
         self._add_block(block)
 
     def _on_vote(self, vote: Vote) -> None:
-        behind = View(vote.high_qc_view + VOTE_HINT_SLACK)
-        if behind < self.record.high_qc.view:
-            self._answer_if_behind(vote.author, vote.view, vote.high_qc_view)
+        view = View(max(vote.high_qc_view, vote.high_tc_view) + 1 + VOTE_HINT_SLACK)
+        self._answer_if_behind(vote.author, view, View(vote.high_qc_view + VOTE_HINT_SLACK))
         if self._in_window(vote.view):
             self._count_vote(vote)
 
@@ -234,9 +241,8 @@ class Replica(Generic[S]):
         if self._in_window(timeout.view):
             self._count_timeout(timeout)
         # Echo: with f + 1 giving the view up at least one honest node is among them.
-        if self._tally.timeouts_for(
-            self.view
-        ) > self._committee.faults and self._safety.may_time_out(self.view):
+        enough = self._tally.timeouts_for(self.view) > self._committee.faults
+        if enough and self.observing is None and self._safety.may_time_out(self.view):
             self._time_out()
 
     def _count_timeout(self, timeout: Timeout) -> None:
@@ -248,9 +254,10 @@ class Replica(Generic[S]):
             self._broadcast(Certificates(self.record.high_qc, result))
 
     def _on_block_request(self, peer: NodeId, request: BlockRequest) -> None:
-        answer = self._chain.answer(request)
-        if answer is not None:
-            self._send(peer, answer)
+        if self._answers.may_send_blocks(peer, self._now):
+            answer = self._chain.answer(request)
+            if answer is not None:
+                self._send(peer, answer)
 
     def _on_blocks(self, blocks: tuple[Block, ...]) -> None:
         for block in blocks:
@@ -303,13 +310,13 @@ class Replica(Generic[S]):
 
     def _observe(self, reason: str) -> None:
         if self.observing is None:
-            self.observing = reason
+            self._safety.observe(reason)
             self._effects.notices.append(Observing(reason))
 
     def _enter(self, view: View) -> None:
         if view <= self.view:
             return
-        self._pace.enter(view)
+        self._pace.enter(view, working=self._has_work())
         self._tally.entered(view)
 
     def _in_window(self, view: View) -> bool:
@@ -365,8 +372,7 @@ class Replica(Generic[S]):
             self._effects.committed.extend(committed)
             self._effects.blocks.extend(self._chain.not_yet_durable(certified))
             # The record holds the QC that committed: a restart takes nothing back.
-            if self.observing is None:
-                self._safety.changed = True
+            self._safety.changed = True
             self._pace.committed()
             self._state_changed()
         if self._chain.move_snapshot(certified, qc):

@@ -54,6 +54,11 @@ class Safety:
         self.record = replace(self.record, high_tc=tc)
         return True
 
+    def observe(self, reason: str) -> None:
+        """Sign nothing any more in this epoch, also after a restart."""
+        self.record = replace(self.record, observing=reason)
+        self.changed = True
+
     def may_vote(self, view: View) -> bool:
         return view > self.record.last_voted_view and view > self.record.last_timeout_view
 

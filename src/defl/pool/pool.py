@@ -198,6 +198,8 @@ class Pool:
                 self._refuse(slot, str(fault))
                 return
             self._offers[slot] = offer
+            if offer.author == self._me:
+                self._effects.offer = offer  # said before this disk's memory: never another one
         digest = offer.manifest.digest
         if self._shelf.labelled(slot) not in (None, digest):
             return  # another update of this author was committed

@@ -16,10 +16,9 @@ import numpy as np
 from defl.errors import BadBlob, UserError
 from defl.ids import NO_DIGEST, Digest, digest_of
 from defl.messages import CHUNKS_MAX, Manifest
-from defl.schema import VALUE_MAX, Row, Schema, within_bounds
+from defl.schema import VALUE_MAX, Codec, Row, Schema, within_bounds
 
-FP32, BF16, INT8 = "fp32", "bf16", "int8"
-CODECS = (FP32, BF16, INT8)
+FP32 = Codec.FP32
 
 # q * 2^e stays below VALUE_MAX = 2^40, and 2^e is a normal float32.
 EXPONENT_MIN, EXPONENT_MAX = -126, 33
@@ -34,7 +33,7 @@ def payload_bytes(schema: Schema, codec: str) -> int:
             return 2 * schema.values
         case "int8":
             return schema.values + len(schema.shared)
-    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(CODECS)}")
+    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(Codec)}")
 
 
 def encode(row: Row, schema: Schema, codec: str, base: Row | None = None) -> bytes:
@@ -49,7 +48,7 @@ def encode(row: Row, schema: Schema, codec: str, base: Row | None = None) -> byt
             if base is None:
                 raise UserError("the int8 codec sends changes and needs the base")
             return b"".join(_encode_int8(part) for part in _parts(row - base, schema))
-    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(CODECS)}")
+    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(Codec)}")
 
 
 def _encode_int8(change: Row) -> bytes:
@@ -80,7 +79,7 @@ def decode(payload: bytes | memoryview, schema: Schema, codec: str, base: Row | 
                 row[start : start + codes.size] += change
                 start += codes.size
             return row
-    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(CODECS)}")
+    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(Codec)}")
 
 
 def _parts(row: Row, schema: Schema) -> Iterator[Row]:
@@ -136,7 +135,7 @@ def check_payload(payload: bytes | memoryview, schema: Schema, codec: str) -> No
     """Is every value finite and bounded? Decided on the bytes alone, the same at every node."""
     if len(payload) != payload_bytes(schema, codec):
         raise BadBlob(f"{len(payload)} bytes, the schema makes {payload_bytes(schema, codec)}")
-    if codec == INT8:
+    if codec == Codec.INT8:
         for entry, (exponent, codes) in zip(
             schema.shared, _int8_parts(payload, schema), strict=True
         ):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from msgspec.msgpack import encode
 
 from defl.ids import Digest, NodeId, Round
-from defl.messages import Block, Manifest, Offer, Snapshot, StoreAck
+from defl.messages import Block, Evidence, Manifest, Offer, Snapshot, StoreAck
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk
 
 
@@ -34,6 +34,7 @@ class Disk:
         self.acks: dict[tuple[Round, NodeId], StoreAck] = {}
         self.offers: dict[Round, Offer] = {}
         self.models: dict[Round, Manifest] = dict(durable.models)
+        self.evidence: list[Evidence] = list(durable.evidence)
         self.blobs: dict[Digest, StoredBlob] = {}
         self.full = False
 
@@ -50,11 +51,12 @@ class Disk:
             self.offers[persist.offer.round] = persist.offer
         if persist.model is not None:
             self.models[persist.model[0]] = persist.model[1]
+        self.evidence.extend(persist.evidence)
         forget = persist.forget_round
         if forget is not None:
             self.acks = {slot: ack for slot, ack in self.acks.items() if slot[0] > forget}
             self.offers = {r: offer for r, offer in self.offers.items() if r > forget}
-            self.models = {r: model for r, model in self.models.items() if r >= forget}
+            self.models = {r: model for r, model in self.models.items() if r > forget}
 
     def store_chunk(self, chunk: StoreChunk) -> None:
         digest = chunk.manifest.digest
@@ -86,6 +88,7 @@ class Disk:
             acks=tuple(self.acks.values()),
             offers=tuple(self.offers.values()),
             models=tuple(self.models.items()),
+            evidence=tuple(self.evidence),
             held=tuple((blob.manifest, frozenset(blob.chunks)) for blob in self.blobs.values()),
         )
 

@@ -50,8 +50,10 @@ class Liar:
 
     def _keep_talking(self) -> None:
         """An honest node that is shown signatures beyond its record falls silent; a liar, whose
-        lies those are, does not."""
-        self.participant.replica.observing = None
+        lies those are, tampers with its own record and does not."""
+        safety = self.participant.replica._safety
+        if safety.record.observing is not None:
+            safety.record = replace(safety.record, observing=None)
         self.participant.pool.muted = self.participant.client.muted = False
 
     def instead(self, item: Item) -> Iterable[Item]:
