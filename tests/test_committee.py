@@ -1,6 +1,7 @@
 """The agreed facts: what a federation may be, and what follows from it."""
 
 import pytest
+from msgspec.structs import replace
 
 from builders import Small
 from defl.committee import TAU_MAX, Committee, Federation, Timing
@@ -89,3 +90,17 @@ def test_the_largest_state_fits_a_snapshots_frame() -> None:
 def test_a_schema_that_shares_nothing_is_refused() -> None:
     with pytest.raises(UserError, match="shares nothing"):
         Schema((Entry("empty", (0,)),))
+
+
+def test_one_second_and_one_point_zero_seconds_are_one_fact() -> None:
+    assert (
+        facts_of(timing=Timing(view_base_s=1)).chain
+        == facts_of(timing=Timing(view_base_s=1.0)).chain
+    )
+
+
+def test_an_unknown_codec_and_no_rounds_are_refused() -> None:
+    with pytest.raises(UserError, match="fp32, bf16, int8"):
+        facts_of(codec="zip")
+    with pytest.raises(UserError, match="at least one round"):
+        replace(facts_of(), rounds=0)

@@ -7,6 +7,7 @@ from copy import deepcopy
 import pytest
 
 from defl.committee import Rules
+from defl.consensus.answers import BLOCK_ANSWERS_PER_PERIOD_MAX
 from defl.ids import NodeId, Round
 from defl.messages import (
     Agg,
@@ -23,7 +24,8 @@ from defl.messages import (
     Vote,
     genesis_qc,
 )
-from defl.output import Observing, Train
+from defl.output import Observing, Received, Train
+from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
 from defl.sim.scenario import cluster_of
@@ -340,3 +342,95 @@ def test_a_quiet_log_is_quiet() -> None:
     views = [participant(cluster, m).replica.view for m in range(4)]
     cluster.run()
     assert [participant(cluster, m).replica.view for m in range(4)] == views
+
+
+def test_an_observer_is_one_after_its_next_restart_too() -> None:
+    """Shown its own later signature once, it must not forget that and sign after all."""
+    cluster = cluster_of(4, rounds=6, seed=2)
+    rolled = NodeId(2)
+    run_until(cluster, lambda: participant(cluster, rolled).replica.view > 5)
+    old_copy = deepcopy(cluster.nodes[rolled].disk)
+    run_until(cluster, lambda: cluster.rounds_closed == 1)
+    cluster.crash(rolled, downtime_s=0.5, power=False)
+    cluster.nodes[rolled].disk = old_copy
+    run_until(
+        cluster,
+        lambda: (
+            cluster.nodes[rolled].alive
+            and participant(cluster, rolled).replica.observing is not None
+        ),
+    )
+    cluster.crash(rolled, downtime_s=0.5, power=False)
+    seen = Seen(cluster)
+    run_until(cluster, lambda: participant(cluster, 0).state.round == 6)
+
+    assert participant(cluster, rolled).replica.observing is not None
+    assert not seen.of(rolled, Vote)
+    assert not seen.of(rolled, Timeout)
+
+
+def test_an_observer_does_not_answer_every_timeout_with_a_broadcast() -> None:
+    cluster = cluster_of(4, rounds=2, seed=2)
+    run_until(cluster, lambda: cluster.rounds_closed == 1)
+    node = cluster.nodes[2]
+    cluster.crash(node.id, downtime_s=0.5, power=False)
+    node.disk.record = None
+    run_until(cluster, lambda: node.alive)
+    view = participant(cluster, 2).replica.view
+    qc = participant(cluster, 2).replica.record.high_qc
+    timeouts = [Timeout(0, view, qc, None, NodeId(author), bytes(64)) for author in (0, 1)]
+    sent = [
+        node.behaviour.handle(Received(said.author, said), cluster.now).send
+        for said in timeouts * 20
+    ]
+
+    assert sum(len(items) for items in sent) <= 2
+
+
+def test_evidence_outlives_a_restart() -> None:
+    cluster = cluster_of(4, rounds=3, seed=3, byzantine={NodeId(1): KINDS["double-voter"]})
+    run_until(cluster, lambda: bool(participant(cluster, 0).evidence))
+    evidence = participant(cluster, 0).evidence
+    cluster.crash(NodeId(0), downtime_s=0.5, power=True)
+    run_until(cluster, lambda: cluster.nodes[0].alive)
+
+    assert set(evidence) <= set(participant(cluster, 0).evidence)
+
+
+def test_blobs_of_the_grace_round_outlive_a_restart() -> None:
+    cluster = cluster_of(4, rounds=6, seed=3)
+    run_until(cluster, lambda: cluster.rounds_closed == 5)
+    before = set(participant(cluster, 0).pool.labels)
+    assert (Round(5 - 2), NodeId(1)) in before
+    cluster.crash(NodeId(0), downtime_s=0.1, power=False)
+    run_until(cluster, lambda: cluster.nodes[0].alive)
+
+    assert {label for label in before if label[0] <= 5} <= set(participant(cluster, 0).pool.labels)
+
+
+def test_a_peer_that_asks_for_blocks_without_end_gets_so_many_answers_in_a_period() -> None:
+    cluster = cluster_of(4, rounds=2, seed=3)
+    run_until(cluster, lambda: cluster.rounds_closed == 1)
+    replica = participant(cluster, 0).replica
+    request = BlockRequest(replica.record.high_qc.block, type(replica.head.height)(0))
+    node = cluster.nodes[0]
+    answers = 0
+    for _ in range(100):
+        sent = node.behaviour.handle(Received(NodeId(3), request), cluster.now).send
+        answers += sum(type(item.message).__name__ in ("Blocks", "Snapshot") for item in sent)
+
+    assert answers == BLOCK_ANSWERS_PER_PERIOD_MAX
+
+
+def test_an_author_that_lost_its_memory_keeps_to_the_offer_that_it_is_shown() -> None:
+    """It is adopted and made durable, so that no later restart offers another."""
+    cluster = cluster_of(4, rounds=2, seed=4)
+    seen = Seen(cluster)
+    run_until(cluster, lambda: bool(seen.of(1, Offer)))
+    offer = seen.of(1, Offer)[0]
+    fresh = cluster_of(4, rounds=2, seed=4)
+    output = fresh.nodes[1].behaviour.handle(Received(NodeId(0), offer), 0.0)
+
+    assert output.persist is not None
+    assert output.persist.offer == offer
+    assert fresh.nodes[1].behaviour.participant.pool.offer_for(Round(1)) == offer

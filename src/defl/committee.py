@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from defl.crypto import KEY_BYTES
 from defl.errors import UserError
-from defl.ids import Digest, NodeId, View, digest_of
+from defl.ids import NO_DIGEST, Digest, NodeId, View, digest_of
 from defl.messages import CHUNKS_MAX, MEMBERS_MAX, ADigest
 from defl.schema import Codec, Schema
 
@@ -74,6 +74,7 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     codec: Codec = Codec.FP32
     chunk_bytes: Annotated[int, Meta(ge=256, le=2**26)] = 4 * 2**20
     timing: Timing = Timing()
+    document: ADigest = NO_DIGEST  # of the agreed file's bytes; zero where there is no file
 
     def __post_init__(self) -> None:
         if not MEMBERS_MIN <= len(self.members) <= MEMBERS_MAX:
