@@ -4,7 +4,7 @@ VENV   := .venv
 STAMP  := $(VENV)/.installed
 SEED   ?= 1
 
-.PHONY: test check mutants soak clean
+.PHONY: test check mutants twins soak clean
 
 # All work happens in .venv, made from pyproject.toml with the exact versions of constraints.txt.
 $(STAMP): pyproject.toml constraints.txt
@@ -23,6 +23,10 @@ check: $(STAMP)
 
 mutants: $(STAMP)
 	$(VENV)/bin/python tests/mutants/run.py
+
+# Every small schedule of leaders and cuts with a twin pair (some minutes), and the speed.
+twins: $(STAMP)
+	$(VENV)/bin/python tests/test_twins.py
 
 soak: $(STAMP)
 	$(VENV)/bin/defl sim --soak 600 --seed $(SEED)

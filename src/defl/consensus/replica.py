@@ -2,7 +2,8 @@
 
 Each entry point first applies certificates, then judges, then settles what follows (commit, vote,
 propose, ask, timer). What may be signed is in safety.py, what the rules are in rules.py; here is
-only the order in which things happen.
+only the order in which things happen. That order is the subject, and it is read best in one place:
+hence a file longer than others.
 """
 
 from collections.abc import Callable

@@ -14,12 +14,10 @@ from typing import Protocol
 from defl.committee import Federation
 from defl.crypto import Scheme, Signer
 from defl.errors import PeerFault
-from defl.ids import Digest, NodeId
+from defl.ids import NodeId
 from defl.ingress import Ingress
 from defl.messages import Chunk, Manifest, Message
 from defl.output import (
-    Aggregate,
-    Aggregated,
     Connected,
     Durable,
     Envelope,
@@ -29,9 +27,7 @@ from defl.output import (
     ServeChunk,
     Tick,
     Train,
-    Trained,
     Validate,
-    Validated,
     Work,
 )
 from defl.participant import Participant, first_durable
@@ -39,9 +35,9 @@ from defl.sim import task
 from defl.sim.checks import Checker
 from defl.sim.conditions import SLOWNESS, Conditions
 from defl.sim.disk import Disk
+from defl.sim.network import Network
 from defl.sim.transcript import Transcript
 from defl.wire import encode
-from defl.work import Read, aggregate, model_row, update_blob, validate
 
 # A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
 EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
@@ -91,16 +87,6 @@ class Node:
     busy_until: float = 0.0
 
 
-def _inputs(work: Work) -> tuple[Digest, ...]:
-    match work:
-        case Validate(manifest=manifest):
-            return (manifest.digest,)
-        case Aggregate(base=base, updates=updates):
-            return (base, *(ref.digest for ref in updates))
-        case Train(base=base):
-            return (base,)
-
-
 class Cluster:
     def __init__(
         self,
@@ -128,7 +114,7 @@ class Cluster:
         self._rng = random.Random(seed)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
-        self._link_free: dict[tuple[NodeId, NodeId], float] = {}
+        self._network = Network(conditions, self._rng)
         self._transcript = transcript
         self.checker = Checker(federation, scheme, honest=self._is_honest)
         self._initial = initial
@@ -309,29 +295,15 @@ class Cluster:
             takes *= SLOWNESS
 
         # A worker keeps its inputs open: retention may drop their names while it works.
-        inputs = {digest: node.disk.read(digest) for digest in _inputs(work)}
+        inputs = {digest: node.disk.read(digest) for digest in task.inputs_of(work)}
 
         def done() -> None:
             if node.alive and node.incarnation == incarnation:
-                self.handle(node, self._result(node, work, inputs.__getitem__))
+                self.handle(
+                    node, task.done(self.federation, self.seed, node.id, work, inputs, node.disk)
+                )
 
         self._at(self.now + takes, done)
-
-    def _result(self, node: Node, work: Work, read: Read) -> Event:
-        federation, disk = self.federation, node.disk
-        match work:
-            case Validate(manifest=manifest):
-                return Validated(manifest.digest, validate(federation, read(manifest.digest)))
-            case Aggregate():
-                (manifest, payload), _ = aggregate(federation, work, read)
-                disk.store_blob(manifest, payload, federation.chunk_bytes)
-                return Aggregated(work.round, manifest)
-            case Train():
-                base = model_row(federation, read(work.base))
-                row = task.train(self.seed, node.id, work.round, base)
-                manifest, payload = update_blob(federation, row, work.base, base)
-                disk.store_blob(manifest, payload, federation.chunk_bytes)
-                return Trained(work.round, manifest)
 
     def conclude(self) -> list[str]:
         """Judge the whole run; returns the violations."""
@@ -363,23 +335,11 @@ class Cluster:
                     self._transmit(node.id, target, frame, heavy=isinstance(message, Chunk))
 
     def _transmit(self, source: NodeId, target: NodeId, frame: bytes, *, heavy: bool) -> None:
-        conditions, rng = self.conditions, self._rng
-        if self._cut(source, target):
-            return
-        faulty = (conditions.loss > 0 or conditions.duplication > 0) and not self.calm
-        if faulty and rng.random() < conditions.loss:
-            return
-        copies = 2 if faulty and rng.random() < conditions.duplication else 1
-        sent_at = self.now
-        if heavy:
-            sent_at = max(self.now, self._link_free.get((source, target), 0.0))
-            sent_at += len(frame) / conditions.bandwidth_bytes_s
-            self._link_free[source, target] = sent_at
-        for _ in range(copies):
-            delay = conditions.latency_s + rng.expovariate(1.0) * conditions.jitter_s
-            if source in conditions.slow:
-                delay *= SLOWNESS
-            self._deliver_at(sent_at + delay, source, self.nodes[target], frame)
+        node = self.nodes[target]
+        for when in self._network.arrivals(
+            source, target, len(frame), heavy=heavy, now=self.now, calm=self.calm
+        ):
+            self._deliver_at(when, source, node, frame)
 
     def _deliver_at(self, when: float, source: NodeId, node: Node, frame: bytes) -> None:
         incarnation = node.incarnation
@@ -398,12 +358,6 @@ class Cluster:
         except PeerFault as fault:
             self.faults_refused[type(fault).__name__] += 1
             return Faulted(source, str(fault))
-
-    def _cut(self, one: NodeId, other: NodeId) -> bool:
-        return any(
-            partition.start_s <= self.now < partition.end_s and partition.cuts(one, other)
-            for partition in self.conditions.partitions
-        )
 
     def _reconnect_all(self) -> None:
         for node in self.nodes:
@@ -471,7 +425,7 @@ class Cluster:
         self._count_rounds()
         self.handle(node, Tick())
         for peer in self.nodes:
-            if peer is not node and not self._cut(member, peer.id):
+            if peer is not node and not self._network.cuts(member, peer.id, self.now):
                 self._connect(peer, member)
                 self._connect(node, peer.id)
 

@@ -1,13 +1,19 @@
-"""A tiny synthetic learning task, so that simulated work takes no real time.
+"""A tiny synthetic learning task, and a node's work on it, which takes no real time.
 
 Each node's data pull the model towards a point of its own; the best common model is the mean of
 those points. Training goes half of the way.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from defl.ids import NodeId, Round
+from defl.committee import Federation
+from defl.ids import Digest, NodeId, Round
+from defl.output import Aggregate, Aggregated, Train, Trained, Validate, Validated, Work
 from defl.schema import Entry, Row, Schema
+from defl.sim.disk import Disk
+from defl.work import aggregate, model_row, update_blob, validate
 
 
 def schema_of(values: int) -> Schema:
@@ -29,3 +35,38 @@ def train(seed: int, node: NodeId, round_: Round, base: Row) -> Row:
     noise = rng.standard_normal(base.size).astype(np.float32) * np.float32(0.01)
     step = (target_of(seed, node, base.size) - base) * np.float32(0.5)
     return np.asarray(base + step + noise, dtype=np.float32)
+
+
+def inputs_of(work: Work) -> tuple[Digest, ...]:
+    """The blobs that a piece of work reads."""
+    match work:
+        case Validate(manifest=manifest):
+            return (manifest.digest,)
+        case Aggregate(base=base, updates=updates):
+            return (base, *(ref.digest for ref in updates))
+        case Train(base=base):
+            return (base,)
+
+
+def done(
+    federation: Federation,
+    seed: int,
+    node: NodeId,
+    work: Work,
+    inputs: Mapping[Digest, bytes],
+    disk: Disk,
+) -> Validated | Aggregated | Trained:
+    """The finished work as an event; a blob that was made is on the node's disk."""
+    match work:
+        case Validate(manifest=manifest):
+            return Validated(manifest.digest, validate(federation, inputs[manifest.digest]))
+        case Aggregate():
+            (manifest, payload), _ = aggregate(federation, work, inputs.__getitem__)
+            disk.store_blob(manifest, payload, federation.chunk_bytes)
+            return Aggregated(work.round, manifest)
+        case Train():
+            base = model_row(federation, inputs[work.base])
+            row = train(seed, node, work.round, base)
+            manifest, payload = update_blob(federation, row, work.base, base)
+            disk.store_blob(manifest, payload, federation.chunk_bytes)
+            return Trained(work.round, manifest)

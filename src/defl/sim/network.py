@@ -1,0 +1,48 @@
+"""When, and whether, a frame arrives: latency, bandwidth, loss, duplication, partitions.
+
+Small messages and chunks travel on lanes of their own, as on the real connections: a blob takes
+its time on a link, a vote does not wait for it.
+"""
+
+import random
+
+from defl.ids import NodeId
+from defl.sim.conditions import SLOWNESS, Conditions
+
+
+class Network:
+    def __init__(self, conditions: Conditions, rng: random.Random) -> None:
+        self._conditions = conditions
+        self._rng = rng
+        self._free_at: dict[tuple[NodeId, NodeId], float] = {}  # of each link's lane for chunks
+
+    def arrivals(
+        self, source: NodeId, target: NodeId, size: int, *, heavy: bool, now: float, calm: bool
+    ) -> list[float]:
+        """The times at which copies of a frame that is sent now arrive; none if it is lost."""
+        conditions, rng = self._conditions, self._rng
+        if self.cuts(source, target, now):
+            return []
+        faulty = (conditions.loss > 0 or conditions.duplication > 0) and not calm
+        if faulty and rng.random() < conditions.loss:
+            return []
+        copies = 2 if faulty and rng.random() < conditions.duplication else 1
+        sent_at = self._through_link(source, target, size, now) if heavy else now
+        return [sent_at + self._delay(source) for _ in range(copies)]
+
+    def cuts(self, one: NodeId, other: NodeId, now: float) -> bool:
+        return any(
+            partition.start_s <= now < partition.end_s and partition.cuts(one, other)
+            for partition in self._conditions.partitions
+        )
+
+    def _through_link(self, source: NodeId, target: NodeId, size: int, now: float) -> float:
+        sent_at = max(now, self._free_at.get((source, target), 0.0))
+        sent_at += size / self._conditions.bandwidth_bytes_s
+        self._free_at[source, target] = sent_at
+        return sent_at
+
+    def _delay(self, source: NodeId) -> float:
+        conditions = self._conditions
+        delay = conditions.latency_s + self._rng.expovariate(1.0) * conditions.jitter_s
+        return delay * SLOWNESS if source in conditions.slow else delay
