@@ -1,0 +1,307 @@
+"""Blobs as files named by their digest, and what a crash may leave of them.
+
+    <digest>.manifest   what the blob is made of; its hash is its name, so it proves itself
+    <digest>.part       a blob of which chunks are missing; each chunk stands at its place
+    <digest>.blob       a whole blob: exactly the payload, to be mapped
+    *.new               being written; swept away at the next start
+
+No list of chunks is kept: a chunk is there if its bytes hash to what the manifest says, which is
+looked at once, at start. A torn or rotten chunk is thereby a missing one and is fetched again.
+"""
+
+import contextlib
+import errno
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from defl.errors import LocalFault
+from defl.ids import Digest, digest_of
+from defl.messages import Manifest
+from defl.output import StoreChunk
+from defl.pool.weights import chunk_size
+
+Payload = bytes | bytearray | memoryview
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class DiskFull(LocalFault):
+    """There is no room: nothing was changed, and the same call works once there is."""
+
+
+@contextlib.contextmanager
+def disk_faults(what: str) -> Iterator[None]:
+    """The system's errors as ours, named by what could not be done."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise DiskFull(f"no room on the disk to {what}: {error}") from error
+        raise LocalFault(f"cannot {what}: {error}") from error
+
+
+def require_room(folder: Path, size: int, reserve_bytes: int) -> None:
+    """Refuse before the first byte is written, while there is still room for what matters more."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free - size < reserve_bytes:
+        raise DiskFull(
+            f"{free} bytes are free in {folder}; {size} more would leave less than the "
+            f"{reserve_bytes} that are held in reserve"
+        )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(slots=True)
+class Stored:
+    manifest: Manifest
+    chunks: set[int]
+
+    @property
+    def whole(self) -> bool:
+        return len(self.chunks) == len(self.manifest.chunks)
+
+
+class Blobs:
+    """One folder of blobs; safe to call from several threads."""
+
+    def __init__(self, folder: Path, chunk_bytes: int, reserve_bytes: int) -> None:
+        self._folder = folder
+        self._chunk_bytes = chunk_bytes
+        self._reserve_bytes = reserve_bytes
+        self._stored: dict[Digest, Stored] = {}
+        self._lock = threading.RLock()
+        self.faults: list[str] = []  # what the last recovery found damaged, for a person
+
+    # --- Recovery --------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Look at every byte, sweep away leftovers, and know again which chunks are here."""
+        with self._lock, disk_faults(f"read the blobs in {self._folder}"):
+            self._stored = {}
+            self.faults = []
+            manifests = {}
+            for path in sorted(self._folder.glob("*.manifest")):
+                manifest = self._read_manifest(path)
+                if manifest is not None:
+                    manifests[path.stem] = manifest
+            for path in sorted(self._folder.iterdir()):
+                if path.suffix == ".new" or path.stem not in manifests:
+                    path.unlink()
+            with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
+                found = threads.map(self._present, manifests.values())
+                for manifest, chunks in zip(manifests.values(), found, strict=True):
+                    self._restore(manifest, chunks)
+
+    def _read_manifest(self, path: Path) -> Manifest | None:
+        try:
+            manifest = msgspec.msgpack.decode(path.read_bytes(), type=Manifest)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            manifest = None
+        if manifest is None or manifest.digest.hex() != path.stem:
+            self.faults.append(f"the manifest of blob {path.stem} is corrupt: the blob is dropped")
+            return None
+        return manifest
+
+    def _present(self, manifest: Manifest) -> set[int]:
+        path = self._path(manifest.digest, "blob")
+        if not path.exists():
+            path = self._path(manifest.digest, "part")
+        if not path.exists():
+            return set()
+        present = set()
+        with path.open("rb", buffering=0) as file:
+            for index, expected in enumerate(manifest.chunks):
+                size = chunk_size(manifest, index, self._chunk_bytes)
+                data = os.pread(file.fileno(), size, index * self._chunk_bytes)
+                if digest_of(data) == expected:
+                    present.add(index)
+        return present
+
+    def _restore(self, manifest: Manifest, chunks: set[int]) -> None:
+        digest, stored = manifest.digest, Stored(manifest, chunks)
+        whole, part = self._path(digest, "blob"), self._path(digest, "part")
+        if whole.exists() and not stored.whole:
+            missing = sorted(set(range(len(manifest.chunks))) - chunks)
+            self.faults.append(
+                f"blob {digest.hex()} is corrupt in {_chunks_named(missing)}: "
+                "what is missing is fetched again"
+            )
+            whole.replace(part)
+        elif part.exists() and stored.whole:
+            part.replace(whole)
+        if chunks:
+            self._stored[digest] = stored
+        else:
+            self._unlink(digest)
+
+    # --- Writing ---------------------------------------------------------------------------
+
+    def store_chunk(self, chunk: StoreChunk) -> None:
+        """A chunk of another's blob: in place when this returns, but not synced."""
+        manifest, digest = chunk.manifest, chunk.manifest.digest
+        _require_size(digest, len(chunk.data), chunk_size(manifest, chunk.index, self._chunk_bytes))
+        with self._lock, disk_faults(f"store chunk {chunk.index} of blob {digest.hex()}"):
+            stored = self._stored.get(digest)
+            if stored is not None and chunk.index in stored.chunks:
+                return
+            if stored is None:
+                require_room(self._folder, manifest.size, self._reserve_bytes)
+                self._begin(manifest)
+                stored = Stored(manifest, set())
+            part = self._path(digest, "part")
+            try:
+                with part.open("r+b", buffering=0) as file:
+                    _write_at(file.fileno(), chunk.data, chunk.index * self._chunk_bytes)
+                if len(stored.chunks) + 1 == len(manifest.chunks):
+                    part.replace(self._path(digest, "blob"))
+            except OSError:
+                if not stored.chunks:
+                    self._unlink(digest)
+                raise
+            stored.chunks.add(chunk.index)
+            self._stored[digest] = stored
+
+    def _begin(self, manifest: Manifest) -> None:
+        """Take the blob's whole room now, so that a fetch does not run out of it half-way."""
+        new = self._path(manifest.digest, "part.new")
+        try:
+            with new.open("wb", buffering=0) as file:
+                _allocate(file.fileno(), manifest.size)
+            self._write_manifest(manifest, sync=False)
+            new.replace(self._path(manifest.digest, "part"))
+        except OSError:
+            new.unlink(missing_ok=True)
+            self._unlink(manifest.digest)
+            raise
+
+    def store_blob(self, manifest: Manifest, payload: Payload) -> None:
+        """A blob that this node made itself: whole and synced when this returns."""
+        new = self._path(manifest.digest, "blob.new")
+        with self._lock, disk_faults(f"store blob {manifest.digest.hex()}"):
+            require_room(self._folder, manifest.size, self._reserve_bytes)
+            try:
+                with new.open("wb", buffering=0) as file:
+                    _write_at(file.fileno(), payload, 0)
+                self._place(manifest, new)
+            except OSError:
+                new.unlink(missing_ok=True)
+                raise
+
+    def adopt(self, manifest: Manifest, path: Path) -> None:
+        """Like `store_blob`, for a payload that is already a file on the same disk: it is moved."""
+        with self._lock, disk_faults(f"store blob {manifest.digest.hex()}"):
+            self._place(manifest, path)
+
+    def _place(self, manifest: Manifest, payload: Path) -> None:
+        digest = manifest.digest
+        _require_size(digest, payload.stat().st_size, manifest.size)
+        with payload.open("rb") as file:
+            os.fsync(file.fileno())
+        self._write_manifest(manifest, sync=True)
+        payload.replace(self._path(digest, "blob"))
+        self._path(digest, "part").unlink(missing_ok=True)
+        self._stored[digest] = Stored(manifest, set(range(len(manifest.chunks))))
+        sync_folder(self._folder)
+
+    def _write_manifest(self, manifest: Manifest, *, sync: bool) -> None:
+        new = self._path(manifest.digest, "manifest.new")
+        try:
+            with new.open("wb", buffering=0) as file:
+                _write_at(file.fileno(), msgspec.msgpack.encode(manifest), 0)
+                if sync:
+                    os.fsync(file.fileno())
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+        new.replace(self._path(manifest.digest, "manifest"))
+
+    def drop(self, digest: Digest) -> None:
+        """Forget a blob; who has it mapped or open keeps its bytes."""
+        with self._lock, disk_faults(f"delete blob {digest.hex()}"):
+            if self._stored.pop(digest, None) is not None:
+                self._unlink(digest)
+
+    def _unlink(self, digest: Digest) -> None:
+        for kind in ("blob", "part", "manifest"):
+            self._path(digest, kind).unlink(missing_ok=True)
+
+    # --- Reading ---------------------------------------------------------------------------
+
+    @property
+    def held(self) -> tuple[tuple[Manifest, frozenset[int]], ...]:
+        with self._lock:
+            return tuple((s.manifest, frozenset(s.chunks)) for s in self._stored.values())
+
+    @property
+    def bytes_used(self) -> int:
+        """What the held blobs take on the disk; one that is being fetched counts whole."""
+        with self._lock:
+            return sum(stored.manifest.size for stored in self._stored.values())
+
+    def path(self, digest: Digest) -> Path:
+        """The file of a whole blob, for a worker to map."""
+        with self._lock:
+            stored = self._stored.get(digest)
+            if stored is None or not stored.whole:
+                raise LocalFault(f"blob {digest.hex()} is not here whole")
+            return self._path(digest, "blob")
+
+    def read(self, digest: Digest) -> memoryview:
+        """The payload, mapped: pages come from the disk when they are looked at."""
+        what = f"read blob {digest.hex()}"
+        with self._lock, disk_faults(what), self.path(digest).open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def read_chunk(self, digest: Digest, index: int) -> bytes:
+        with self._lock, disk_faults(f"read chunk {index} of blob {digest.hex()}"):
+            stored = self._stored.get(digest)
+            if stored is None or index not in stored.chunks:
+                raise LocalFault(f"chunk {index} of blob {digest.hex()} is not here")
+            path = self._path(digest, "blob" if stored.whole else "part")
+            size = chunk_size(stored.manifest, index, self._chunk_bytes)
+            with path.open("rb", buffering=0) as file:
+                return os.pread(file.fileno(), size, index * self._chunk_bytes)
+
+    def _path(self, digest: Digest, kind: str) -> Path:
+        return self._folder / f"{digest.hex()}.{kind}"
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.ftruncate(descriptor, size)
+
+
+def _write_at(descriptor: int, data: Payload, offset: int) -> None:
+    view = memoryview(data).cast("B")
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _require_size(digest: Digest, size: int, expected: int) -> None:
+    if size != expected:
+        raise LocalFault(f"{size} bytes for blob {digest.hex()}, its manifest says {expected}")
+
+
+def _chunks_named(indexes: list[int]) -> str:
+    shown = ", ".join(str(index) for index in indexes[:5])
+    more = f" and {len(indexes) - 5} more" if len(indexes) > 5 else ""
+    return f"chunk {shown}{more}"

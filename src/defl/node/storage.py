@@ -1,0 +1,401 @@
+"""What a node must not lose: SQLite for what is small and signed, files for blobs.
+
+A persist is one SQLite transaction, synced before it returns; every record carries a checksum over
+itself and its place. Nothing is decided here: `recovered` gives back what was persisted, or says by
+name what is damaged. What is kept and what is forgotten is as `output.Persist` says.
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from defl.committee import Federation
+from defl.errors import LocalFault, UserError
+from defl.ids import Digest, Round, digest_of
+from defl.messages import Block, Evidence, Manifest, Offer, Snapshot, StoreAck
+from defl.node.blobs import Blobs, DiskFull, Payload, disk_faults, require_room, sync_folder
+from defl.output import Durable, Persist, SafetyRecord, StoreChunk
+from defl.participant import first_durable
+
+__all__ = ["DiskFull", "Storage"]
+
+DATABASE = "state.db"
+BLOBS = "blobs"
+WORK = "work"  # where workers put what they make; on the same disk, so that it can be moved
+LOCK = "lock"
+USED = "used"  # from the first start on: this node may have signed something
+
+# Blobs leave this much free; the log, which is small, may go on until a quarter of it is left. So
+# a disk that fills up stops the weights first and the signing later, and never in between.
+RESERVE_BYTES = 64 * 2**20
+# SQLite gives this much of its log back after a checkpoint, so that the disk stays flat.
+LOG_BYTES_MAX = 16 * 2**20
+# A reader of the same file, such as a backup, may hold it this long before that is a fault.
+BUSY_S = 10.0
+
+_TABLE = """
+CREATE TABLE records (
+    kind TEXT NOT NULL,
+    slot BLOB NOT NULL,       -- what it is about: one record of a kind for each
+    number INTEGER NOT NULL,  -- height or round, by which it is forgotten
+    data BLOB NOT NULL,
+    checksum BLOB NOT NULL,
+    PRIMARY KEY (kind, slot)
+);
+CREATE INDEX by_number ON records (kind, number);
+"""
+_PUT = """
+INSERT INTO records (kind, slot, number, data, checksum) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (kind, slot) DO UPDATE
+SET number = excluded.number, data = excluded.data, checksum = excluded.checksum
+"""
+_FORGET = "DELETE FROM records WHERE kind = ? AND number <= ?"
+_ALL = "SELECT slot, number, data, checksum FROM records WHERE kind = ? ORDER BY rowid"
+
+T = TypeVar("T")
+Row = tuple[str, bytes, int, bytes, bytes]
+
+
+class Facts(Struct, frozen=True, array_like=True):
+    """Whose storage this is; it never changes."""
+
+    chain: Digest
+    epoch: int
+    chunk_bytes: int
+
+
+def _encoded(thing: object) -> bytes:
+    return msgspec.msgpack.encode(thing)
+
+
+def _row(kind: str, slot: bytes, number: int, thing: object) -> Row:
+    data = _encoded(thing)
+    return kind, slot, number, data, _checksum(kind, slot, number, data)
+
+
+def _checksum(kind: str, slot: bytes, number: int, data: bytes) -> bytes:
+    return digest_of(_encoded((kind, slot, number, data)))
+
+
+class Storage:
+    """One node's folder, held by one process; safe to call from several threads."""
+
+    def __init__(self, folder: Path, lock: int, reserve_bytes: int) -> None:
+        self.folder = folder
+        self.work = folder / WORK
+        self._lock_file = lock
+        self._reserve_bytes = reserve_bytes
+        self._using = threading.RLock()
+        self._database = _connect(folder / DATABASE)
+        try:
+            self.facts = self._read_facts()
+        except LocalFault:
+            self._database.close()
+            raise
+        self._blobs = Blobs(folder / BLOBS, self.facts.chunk_bytes, reserve_bytes)
+
+    # --- Making and opening ----------------------------------------------------------------
+
+    @staticmethod
+    def create(
+        folder: Path,
+        federation: Federation,
+        manifest: Manifest,
+        payload: Payload,
+        *,
+        observer: bool = False,
+    ) -> None:
+        """A new node's storage: a record that nothing was signed, and the initial weights.
+
+        An observer gets no record: a node that may have signed and lost its disk follows without
+        signing.
+        """
+        if (folder / DATABASE).exists() or ((folder / USED).exists() and not observer):
+            raise UserError(
+                f"{folder} already is a node's, whose record must not be made anew: a node that "
+                "forgets what it signed could contradict itself; choose another folder"
+            )
+        with disk_faults(f"make {folder}"):
+            (folder / BLOBS).mkdir(parents=True, exist_ok=True)
+            (folder / WORK).mkdir(exist_ok=True)
+        lock = _take_lock(folder)
+        try:
+            blobs = Blobs(folder / BLOBS, federation.chunk_bytes, 0)
+            blobs.store_blob(manifest, payload)
+            _make_database(folder, federation, manifest, observer=observer)
+        finally:
+            os.close(lock)
+
+    @classmethod
+    def open(
+        cls, folder: Path, *, chain: Digest | None = None, reserve_bytes: int = RESERVE_BYTES
+    ) -> Self:
+        """The storage in this folder, for this process alone."""
+        if not (folder / DATABASE).exists():
+            if (folder / USED).exists():
+                raise LocalFault(
+                    f"{folder / DATABASE} is gone, and with it the record of what this node "
+                    "signed; put it back, or make the node anew as an observer"
+                )
+            raise UserError(f"{folder} holds no node's state; make it with `defl node init`")
+        lock = _take_lock(folder)
+        try:
+            _mark_used(folder)
+            storage = cls(folder, lock, reserve_bytes)
+        except LocalFault:
+            os.close(lock)
+            raise
+        if chain is not None and storage.facts.chain != chain:
+            found = storage.facts.chain.hex()
+            storage.close()
+            raise UserError(
+                f"{folder} is the state of federation {found[:16]}, not of {chain.hex()[:16]}; "
+                "start the node with the federation's file that it was made for"
+            )
+        return storage
+
+    def close(self) -> None:
+        with self._using:
+            if self._lock_file < 0:
+                return
+            self._database.close()
+            os.close(self._lock_file)
+            self._lock_file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- Recovery --------------------------------------------------------------------------
+
+    def _read_facts(self) -> Facts:
+        facts = self._one("facts", Facts)
+        if facts is None:
+            raise LocalFault(f"{self.folder / DATABASE} does not say which federation it is of")
+        return facts
+
+    def recovered(self) -> Durable:
+        """Everything that was acknowledged: first what was signed, then the log, then the blobs."""
+        with self._using:
+            record = self._one("safety", SafetyRecord)
+            snapshot = self._one("snapshot", Snapshot)
+            blocks = tuple(self._many("block", Block))
+            acks = tuple(self._many("ack", StoreAck))
+            offers = tuple(self._many("offer", Offer))
+            models = tuple(self._many("model", tuple[Round, Manifest]))
+            evidence = tuple(self._many("evidence", Evidence))
+            self._sweep_work()
+            self._blobs.recover()
+        return Durable(
+            record=record,
+            snapshot=snapshot,
+            blocks=blocks,
+            acks=acks,
+            offers=offers,
+            models=models,
+            evidence=evidence,
+            held=self._blobs.held,
+        )
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Damage that `recovered` found and that is mended by fetching again."""
+        return tuple(self._blobs.faults)
+
+    def _one(self, kind: str, type_: type[T]) -> T | None:
+        return next(iter(self._many(kind, type_)), None)
+
+    def _many(self, kind: str, type_: type[T]) -> list[T]:
+        with _database_faults(f"read the records of kind {kind!r}"):
+            rows = self._database.execute(_ALL, (kind,)).fetchall()
+        return [self._checked(kind, row, type_) for row in rows]
+
+    def _checked(self, kind: str, row: tuple[Any, ...], type_: type[T]) -> T:
+        slot, number, data, checksum = row
+        which = slot.hex() if isinstance(slot, bytes) else repr(slot)
+        where = f"the {kind} record {which or '(only one)'} in {self.folder / DATABASE}"
+        if checksum != _checksum(kind, slot, number, data):
+            raise LocalFault(f"{where} is corrupt: its checksum is wrong; restore it from a backup")
+        try:
+            return msgspec.msgpack.decode(data, type=type_)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise LocalFault(f"{where} cannot be read by this version: {error}") from error
+
+    def _sweep_work(self) -> None:
+        with disk_faults(f"sweep {self.work}"):
+            self.work.mkdir(exist_ok=True)
+            for path in self.work.iterdir():
+                path.unlink()
+
+    # --- Records ---------------------------------------------------------------------------
+
+    def persist(self, persist: Persist) -> None:
+        """All of it or nothing; synced when this returns."""
+        rows = list(_rows(persist))
+        size = sum(len(row[3]) for row in rows)
+        with self._using:
+            require_room(self.folder, size, self._reserve_bytes // 4)
+            with _database_faults("persist"), _transaction(self._database):
+                self._database.executemany(_PUT, rows)
+                self._database.executemany(_FORGET, _forgets(persist))
+
+    # --- Blobs -----------------------------------------------------------------------------
+
+    def store_chunk(self, chunk: StoreChunk) -> None:
+        self._blobs.store_chunk(chunk)
+
+    def store_blob(self, manifest: Manifest, payload: Payload) -> None:
+        self._blobs.store_blob(manifest, payload)
+
+    def adopt(self, manifest: Manifest, path: Path) -> None:
+        self._blobs.adopt(manifest, path)
+
+    def path(self, digest: Digest) -> Path:
+        return self._blobs.path(digest)
+
+    def read(self, digest: Digest) -> memoryview:
+        return self._blobs.read(digest)
+
+    def read_chunk(self, digest: Digest, index: int) -> bytes:
+        return self._blobs.read_chunk(digest, index)
+
+    def drop(self, digest: Digest) -> None:
+        self._blobs.drop(digest)
+
+    @property
+    def bytes_used(self) -> int:
+        files = (self.folder / f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm"))
+        return self._blobs.bytes_used + sum(f.stat().st_size for f in files if f.exists())
+
+
+# --- What a persist changes ------------------------------------------------------------------
+
+
+def _rows(persist: Persist) -> Iterator[Row]:
+    if persist.record is not None:
+        yield _row("safety", b"", 0, persist.record)
+    for block in persist.blocks:
+        yield _row("block", block.id, block.height, block)
+    if persist.snapshot is not None:
+        yield _row("snapshot", b"", persist.snapshot.block.height, persist.snapshot)
+    for ack in persist.acks:
+        yield _row("ack", _encoded((ack.round, ack.author)), ack.round, ack)
+    if persist.offer is not None:
+        yield _row("offer", _encoded(persist.offer.round), persist.offer.round, persist.offer)
+    if persist.model is not None:
+        yield _row("model", _encoded(persist.model[0]), persist.model[0], persist.model)
+    for evidence in persist.evidence:
+        yield _row("evidence", digest_of(_encoded(evidence)), 0, evidence)
+
+
+def _forgets(persist: Persist) -> Iterator[tuple[str, int]]:
+    if persist.snapshot is not None:
+        yield "block", persist.snapshot.block.height
+    if persist.forget_round is not None:
+        for kind in ("ack", "offer", "model"):
+            yield kind, persist.forget_round
+
+
+# --- The database and the lock ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _database_faults(what: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise DiskFull(f"no room on the disk to {what}: {error}") from error
+        raise LocalFault(f"the node's database failed to {what}: {error}") from error
+
+
+@contextlib.contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except sqlite3.Error:
+        if database.in_transaction:  # some errors have already rolled it back
+            database.execute("ROLLBACK")
+        raise
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    with _database_faults(f"open {path}"):
+        database = sqlite3.connect(
+            path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")
+            verdict = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+            database.text_factory = bytes  # no record is text; one that claims to be is corrupt
+        except sqlite3.Error:
+            database.close()
+            raise
+    if verdict != "ok":
+        database.close()
+        raise LocalFault(f"{path} is corrupt ({verdict}); restore it from a backup")
+    return database
+
+
+def _make_database(
+    folder: Path, federation: Federation, initial: Manifest, *, observer: bool
+) -> None:
+    """Under another name first: a node's database is there with its first record, or not at all."""
+    new = folder / f"{DATABASE}.new"
+    first = first_durable(federation, initial)
+    facts = Facts(federation.chain, federation.epoch, federation.chunk_bytes)
+    rows: Iterable[Row] = (
+        _row("facts", b"", 0, facts),
+        *_rows(Persist(record=None if observer else first.record, model=(Round(0), initial))),
+    )
+    with disk_faults(f"make {folder / DATABASE}"), _database_faults(f"make {folder / DATABASE}"):
+        new.unlink(missing_ok=True)
+        database = sqlite3.connect(new, isolation_level=None)
+        try:
+            database.execute("PRAGMA synchronous = FULL")
+            database.executescript(_TABLE)
+            with _transaction(database):
+                database.executemany(_PUT, rows)
+        finally:
+            database.close()
+        new.replace(folder / DATABASE)
+        sync_folder(folder)
+        sync_folder(folder.parent)
+
+
+def _mark_used(folder: Path) -> None:
+    if not (folder / USED).exists():
+        with disk_faults(f"write {folder / USED}"):
+            (folder / USED).touch(mode=0o600)
+            sync_folder(folder)
+
+
+def _take_lock(folder: Path) -> int:
+    with disk_faults(f"lock {folder}"):
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
+            os.close(lock)
+            raise UserError(
+                f"{folder} is in use by another process (pid {holder}); stop that one first: two "
+                "processes with one key would contradict each other"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock

@@ -1,0 +1,584 @@
+"""What a node wrote is there again after a crash, or its damage is named; real files throughout."""
+
+import errno
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders import Small, name
+from defl.consensus.safety import first_record
+from defl.errors import LocalFault, UserError
+from defl.ids import NodeId, Round, View
+from defl.messages import Evidence, Manifest
+from defl.node import blobs
+from defl.node.storage import DATABASE, DiskFull, Storage
+from defl.output import Durable, Persist, SafetyRecord, StoreChunk
+from defl.participant import Participant
+from defl.sim.disk import Disk
+
+SMALL = Small(real=False)
+CHUNK = SMALL.federation.chunk_bytes
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "state"
+    Storage.create(path, SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    return path
+
+
+@pytest.fixture
+def storage(folder: Path) -> Iterator[Storage]:
+    with Storage.open(folder, reserve_bytes=0) as opened:
+        opened.recovered()
+        yield opened
+
+
+def reopened(storage: Storage) -> Durable:
+    """As a new process would find it."""
+    storage.close()
+    with Storage.open(storage.folder) as again:
+        return again.recovered()
+
+
+def record(view: int) -> SafetyRecord:
+    first = first_record(SMALL.epoch, SMALL.genesis_qc)
+    return replace(first, last_voted_view=View(view), high_qc=SMALL.qc(view, name(f"b{view}")))
+
+
+def chunks_of(blob: tuple[Manifest, bytes]) -> list[StoreChunk]:
+    manifest, payload = blob
+    return [
+        StoreChunk(manifest, index, payload[index * CHUNK : (index + 1) * CHUNK])
+        for index in range(len(manifest.chunks))
+    ]
+
+
+def files(storage: Storage) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (storage.folder / "blobs").iterdir()}
+
+
+# --- What comes back -------------------------------------------------------------------------
+
+
+def test_a_new_nodes_storage_is_what_a_participant_starts_from(storage: Storage) -> None:
+    durable = storage.recovered()
+
+    assert durable == SMALL.durable()
+    Participant(SMALL.federation, NodeId(0), SMALL.signers[0], durable)
+    assert bytes(storage.read(SMALL.initial.digest)) == SMALL.initial_payload
+
+
+def test_everything_that_was_persisted_comes_back(storage: Storage) -> None:
+    block = SMALL.block((SMALL.upd(0, 1), SMALL.agg(2, 1)))
+    blob, other = SMALL.blob(1), SMALL.blob(2)
+    offer = SMALL.offer(1, 1, blob[0])
+    change = Persist(
+        record=record(7),
+        blocks=(block, SMALL.block(view=2, parent=block)),
+        snapshot=SMALL.snapshot(),
+        acks=(SMALL.ack(1, SMALL.offer(0, 1, blob[0])),),
+        offer=offer,
+        model=(Round(1), other[0]),
+        evidence=(Evidence(offer, SMALL.offer(1, 1, other[0])),),
+    )
+    storage.persist(change)
+
+    durable = reopened(storage)
+    assert durable.record == change.record
+    assert [found.id for found in durable.blocks] == [change.blocks[1].id]
+    assert durable.snapshot == change.snapshot
+    assert (durable.acks, durable.offers) == (change.acks, (offer,))
+    assert durable.models == ((Round(0), SMALL.initial), change.model)
+    assert durable.evidence == change.evidence
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_it_keeps_and_forgets_as_the_simulated_disk_does(folder: Path, seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311
+    disk = Disk(SMALL.durable())
+    disk.store_blob(SMALL.initial, SMALL.initial_payload, CHUNK)
+    storage = Storage.open(folder)
+    storage.recovered()
+    for step in range(30):
+        change = random_persist(rng, step)
+        disk.apply(change)
+        storage.persist(change)
+        for chunk in rng.sample(chunks_of(SMALL.blob(rng.randrange(4))), k=1):
+            disk.store_chunk(chunk)
+            storage.store_chunk(chunk)
+        if rng.random() < 0.3:
+            gone = SMALL.blob(rng.randrange(4))[0].digest
+            disk.drop(gone)
+            storage.drop(gone)
+
+    found, expected = reopened(storage), disk.recovered()
+    assert set(found.held) == set(expected.held)
+    assert replace_held(found) == replace_held(expected)
+
+
+def replace_held(durable: Durable) -> Durable:
+    return replace(durable, held=())
+
+
+def random_persist(rng: random.Random, step: int) -> Persist:
+    blob = SMALL.blob(rng.randrange(4))[0]
+    round_ = rng.randrange(1, 6)
+    author = rng.randrange(4)
+    parent = SMALL.genesis
+    blocks = []
+    for view in range(1, rng.randrange(1, 5)):
+        parent = SMALL.block((SMALL.agg(author, round_),), view=view, parent=parent)
+        blocks.append(parent)
+    some: dict[str, Callable[[], Any]] = {
+        "record": lambda: record(step + 1),
+        "blocks": lambda: tuple(blocks),
+        "snapshot": SMALL.snapshot,
+        "acks": lambda: (SMALL.ack(1, SMALL.offer(author, round_, blob)),),
+        "offer": lambda: SMALL.offer(1, round_, blob),
+        "model": lambda: (Round(round_), blob),
+        "evidence": lambda: (
+            Evidence(SMALL.offer(1, step, blob), SMALL.offer(1, step, SMALL.blob(9)[0])),
+        ),
+        "forget_round": lambda: Round(rng.randrange(4)),
+    }
+    return Persist(**{key: make() for key, make in some.items() if rng.random() < 0.4})
+
+
+# --- Blobs -----------------------------------------------------------------------------------
+
+
+def test_a_fetch_goes_on_where_a_restart_interrupted_it(storage: Storage) -> None:
+    first, second = chunks_of(SMALL.blob(1))
+    storage.store_chunk(second)
+
+    storage.close()
+    with Storage.open(storage.folder) as again:
+        assert (first.manifest, frozenset({1})) in again.recovered().held
+        assert again.read_chunk(first.manifest.digest, 1) == second.data
+        again.store_chunk(first)
+        assert bytes(again.read(first.manifest.digest)) == first.data + second.data
+        assert again.faults == ()
+
+
+def test_a_chunk_that_is_not_here_is_never_served(storage: Storage) -> None:
+    first, second = chunks_of(SMALL.blob(1))
+    storage.store_chunk(second)
+
+    with pytest.raises(LocalFault, match="chunk 0 of blob"):
+        storage.read_chunk(first.manifest.digest, 0)
+    with pytest.raises(LocalFault, match="not here whole"):
+        storage.read(first.manifest.digest)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own blob", "another's blob"])
+def test_a_rotten_chunk_is_named_and_fetched_again(storage: Storage, own: bool) -> None:
+    manifest, payload = SMALL.blob(1)
+    if own:
+        storage.store_blob(manifest, payload)
+    else:
+        for chunk in chunks_of((manifest, payload)):
+            storage.store_chunk(chunk)
+    path = storage.path(manifest.digest)
+    storage.close()
+    path.write_bytes(payload[:CHUNK] + b"\xff" + payload[CHUNK + 1 :])
+
+    with Storage.open(storage.folder) as again:
+        assert (manifest, frozenset({0})) in again.recovered().held
+        (fault,) = again.faults
+        assert manifest.digest.hex() in fault
+        assert "chunk 1" in fault
+        again.store_chunk(chunks_of((manifest, payload))[1])
+        assert bytes(again.read(manifest.digest)) == payload
+
+
+@pytest.mark.parametrize("length", [0, 1, CHUNK, CHUNK + 1])
+def test_a_torn_blob_keeps_the_chunks_that_are_whole(storage: Storage, length: int) -> None:
+    manifest, payload = SMALL.blob(1)
+    storage.store_blob(manifest, payload)
+    path = storage.path(manifest.digest)
+    storage.close()
+    path.write_bytes(payload[:length])
+
+    with Storage.open(storage.folder) as again:
+        held = dict(again.recovered().held)
+        assert held.get(manifest, frozenset()) == frozenset(range(length // CHUNK))
+        assert manifest.digest.hex() in "".join(again.faults)
+        for chunk in chunks_of((manifest, payload)):
+            again.store_chunk(chunk)
+        assert bytes(again.read(manifest.digest)) == payload
+
+
+def test_a_corrupt_manifest_is_named_and_its_blob_is_gone(storage: Storage) -> None:
+    manifest, payload = SMALL.blob(1)
+    storage.store_blob(manifest, payload)
+    storage.path(manifest.digest).with_suffix(".manifest").write_bytes(b"\x95\x00")
+
+    assert manifest not in dict(reopened(storage).held)
+    assert [name for name in files(storage) if manifest.digest.hex() in name] == []
+
+
+def test_leftovers_of_a_crash_are_swept_away(storage: Storage) -> None:
+    blob = SMALL.blob(1)[0].digest.hex()
+    for leftover in (f"{blob}.blob.new", f"{blob}.manifest.new", f"{blob}.part"):
+        (storage.folder / "blobs" / leftover).write_bytes(b"half")
+    (storage.work / "made").write_bytes(b"half")
+
+    assert reopened(storage) == SMALL.durable()
+    assert len(files(storage)) == 2
+    assert list(storage.work.iterdir()) == []
+
+
+def test_who_has_a_blob_mapped_keeps_its_bytes_when_it_is_dropped(storage: Storage) -> None:
+    manifest, payload = SMALL.blob(1)
+    storage.store_blob(manifest, payload)
+    used = storage.bytes_used
+    mapped = storage.read(manifest.digest)
+    storage.drop(manifest.digest)
+    storage.drop(name("never held"))
+
+    assert bytes(mapped) == payload
+    assert storage.bytes_used == used - manifest.size
+    assert manifest not in dict(reopened(storage).held)
+
+
+def test_a_file_that_a_worker_made_is_moved_in_not_copied(storage: Storage) -> None:
+    manifest, payload = SMALL.blob(1)
+    made = storage.work / "made"
+    made.write_bytes(payload)
+    inode = made.stat().st_ino
+    storage.adopt(manifest, made)
+
+    assert storage.path(manifest.digest).stat().st_ino == inode
+    assert not made.exists()
+    assert bytes(storage.read(manifest.digest)) == payload
+
+
+def test_what_a_node_makes_itself_is_synced_and_anothers_chunk_is_not(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    for chunk in chunks_of(SMALL.blob(1)):
+        storage.store_chunk(chunk)
+    assert synced == []
+
+    manifest, payload = SMALL.blob(2)
+    storage.store_blob(manifest, payload)
+    digest = manifest.digest.hex()
+    assert synced == [f"{digest}.blob.new", f"{digest}.manifest.new", "blobs"]
+
+
+# --- Damage ----------------------------------------------------------------------------------
+
+
+def spoil(folder: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(folder / DATABASE) as database:
+        assert database.execute(statement, values).rowcount > 0
+    database.close()
+
+
+@pytest.mark.parametrize("kind", ["safety", "block", "ack", "offer", "model", "evidence"])
+def test_a_corrupt_record_stops_the_node_and_is_named(storage: Storage, kind: str) -> None:
+    blob, other = SMALL.blob(1)[0], SMALL.blob(2)[0]
+    offer = SMALL.offer(1, 1, blob)
+    evidence = Evidence(offer, SMALL.offer(1, 1, other))
+    acks = (SMALL.ack(1, SMALL.offer(0, 1, blob)),)
+    storage.persist(Persist(blocks=(SMALL.block(),), acks=acks, offer=offer, evidence=(evidence,)))
+    storage.close()
+    spoil(
+        storage.folder,
+        "UPDATE records SET data = CAST(substr(data, 2) || x'00' AS BLOB) WHERE kind = ?",
+        kind,
+    )
+    with (
+        Storage.open(storage.folder) as again,
+        pytest.raises(LocalFault, match=f"the {kind} record .* is corrupt"),
+    ):
+        again.recovered()
+
+
+def test_a_record_in_the_wrong_place_is_corrupt(storage: Storage) -> None:
+    """An ack that moved to another slot would let a second one be signed."""
+    storage.persist(Persist(acks=(SMALL.ack(1, SMALL.offer(0, 1, SMALL.blob(1)[0])),)))
+    storage.close()
+    spoil(storage.folder, "UPDATE records SET slot = x'920101' WHERE kind = 'ack'")
+
+    with Storage.open(storage.folder) as again, pytest.raises(LocalFault, match="corrupt"):
+        again.recovered()
+
+
+def test_a_missing_safety_record_makes_an_observer_never_a_fresh_one(storage: Storage) -> None:
+    storage.persist(Persist(record=record(3)))
+    storage.close()
+    spoil(storage.folder, "DELETE FROM records WHERE kind = 'safety'")
+
+    with Storage.open(storage.folder) as again:
+        assert again.recovered().record is None
+
+
+def test_a_database_of_rubbish_is_named(storage: Storage) -> None:
+    storage.close()
+    (storage.folder / DATABASE).write_bytes(b"rubbish" * 1000)
+
+    with pytest.raises(LocalFault, match=DATABASE):
+        Storage.open(storage.folder)
+
+
+def test_a_page_of_zeros_in_the_database_is_noticed(storage: Storage) -> None:
+    for view in range(50):
+        storage.persist(Persist(blocks=(SMALL.block((SMALL.agg(0, 1),), view=view + 1),)))
+    storage.close()
+    path = storage.folder / DATABASE
+    data = bytearray(path.read_bytes())
+    assert len(data) > 6 * 4096
+    data[4 * 4096 : 5 * 4096] = bytes(4096)
+    path.write_bytes(data)
+
+    with pytest.raises(LocalFault), Storage.open(storage.folder) as again:
+        again.recovered()
+
+
+def test_a_lost_database_is_never_made_anew(storage: Storage) -> None:
+    storage.close()
+    (storage.folder / DATABASE).unlink()
+    new = (storage.folder, SMALL.federation, SMALL.initial, SMALL.initial_payload)
+
+    with pytest.raises(LocalFault, match="record of what this node signed"):
+        Storage.open(storage.folder)
+    with pytest.raises(UserError, match="must not be made anew"):
+        Storage.create(*new)
+
+    Storage.create(*new, observer=True)
+    with Storage.open(storage.folder) as again:
+        durable = again.recovered()
+    assert durable.record is None
+    assert durable.models == ((Round(0), SMALL.initial),)
+
+
+def test_a_folder_without_a_node_and_one_of_another_federation_are_refused(
+    storage: Storage, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="defl node init"):
+        Storage.open(tmp_path)
+    with pytest.raises(UserError, match="must not be made anew"):
+        Storage.create(storage.folder, SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    storage.close()
+    with pytest.raises(UserError, match="is the state of federation"):
+        Storage.open(storage.folder, chain=name("another"))
+    Storage.open(storage.folder, chain=SMALL.chain).close()
+
+
+# --- A full disk -----------------------------------------------------------------------------
+
+
+def test_a_full_disk_takes_no_record_and_goes_on_when_there_is_room(storage: Storage) -> None:
+    storage.persist(Persist(record=record(1)))
+    database = storage._database
+    pages = database.execute("PRAGMA page_count").fetchone()[0]
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    blocks = tuple(SMALL.block((SMALL.upd(0, 1),), view=view) for view in range(1, 60))
+    change = Persist(record=record(2), blocks=blocks)
+
+    with pytest.raises(DiskFull):
+        storage.persist(change)
+    assert storage.recovered().record == record(1)
+    assert storage.recovered().blocks == ()
+
+    database.execute("PRAGMA max_page_count = 1000000")
+    storage.persist(change)
+    durable = reopened(storage)
+    assert durable.record == record(2)
+    assert durable.blocks == blocks
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_a_full_disk_leaves_no_half_of_a_blob(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, code: int, writes: int
+) -> None:
+    before = files(storage)
+    manifest, payload = SMALL.blob(1)
+    turn = count()
+    pwrite = os.pwrite
+
+    def full(descriptor: int, data: memoryview, offset: int) -> int:
+        if next(turn) >= writes:
+            raise OSError(code, os.strerror(code))
+        return pwrite(descriptor, data[:20], offset)
+
+    made = storage.work / "made"
+    made.write_bytes(payload)
+    attempts: list[Callable[[], None]] = [
+        lambda: storage.store_chunk(chunks_of((manifest, payload))[0]),
+        lambda: storage.store_blob(manifest, payload),
+        lambda: storage.adopt(manifest, made),
+    ]
+    for attempt in attempts:
+        turn = count()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            with pytest.raises(DiskFull):
+                attempt()
+        assert files(storage) == before
+        with pytest.raises(LocalFault, match="not here"):
+            storage.read_chunk(manifest.digest, 0)
+    assert made.read_bytes() == payload
+    for attempt in attempts:
+        attempt()
+    assert bytes(storage.read(manifest.digest)) == payload
+
+
+def test_a_full_disk_in_the_middle_of_a_fetch_keeps_what_is_there(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = chunks_of(SMALL.blob(1))
+    storage.store_chunk(first)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(DiskFull):
+            storage.store_chunk(second)
+    assert (first.manifest, frozenset({0})) in reopened(storage).held
+
+
+def test_the_reserve_stops_blobs_before_the_log(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.close()
+    free = 0
+
+    class Disk:
+        f_frsize = 1
+
+        @property
+        def f_bavail(self) -> int:
+            return free
+
+    monkeypatch.setattr(blobs.os, "statvfs", lambda _: Disk())
+    with Storage.open(storage.folder, reserve_bytes=100_000) as again:
+        again.recovered()
+        free = 60_000
+        with pytest.raises(DiskFull, match="reserve"):
+            again.store_blob(*SMALL.blob(1))
+        with pytest.raises(DiskFull, match="reserve"):
+            again.store_chunk(chunks_of(SMALL.blob(1))[0])
+        again.persist(Persist(record=record(4)))
+        free = 25_000
+        with pytest.raises(DiskFull, match="reserve"):
+            again.persist(Persist(record=record(5)))
+        free = 200_000
+        again.store_blob(*SMALL.blob(1))
+        assert again.recovered().record == record(4)
+
+
+# --- Other processes -------------------------------------------------------------------------
+
+OPENER = """
+import sys
+from pathlib import Path
+from defl.errors import UserError
+from defl.node.storage import Storage
+try:
+    Storage.open(Path(sys.argv[1])).close()
+except UserError as error:
+    sys.exit(f"refused: {error}")
+"""
+
+# Persists record after record and says so after each; view i with ack i and blob i mod 5.
+WRITER = """
+import sys
+from pathlib import Path
+from test_storage import SMALL, acknowledged_step
+from defl.node.storage import Storage
+storage = Storage.open(Path(sys.argv[1]))
+storage.recovered()
+for step in range(1, 100_000):
+    acknowledged_step(storage, step)
+    sys.stdout.write(f"{step}\\n")
+    sys.stdout.flush()
+"""
+
+
+def acknowledged_step(storage: Storage, step: int) -> None:
+    blob = SMALL.blob(step % 5)
+    storage.persist(
+        Persist(record=record(step), acks=(SMALL.ack(1, SMALL.offer(0, step, blob[0])),))
+    )
+    if step % 2:
+        storage.store_blob(*blob)
+    else:
+        for chunk in chunks_of(blob):
+            storage.store_chunk(chunk)
+        storage.drop(SMALL.blob((step + 2) % 5)[0].digest)
+
+
+def python(code: str, folder: Path) -> "subprocess.Popen[str]":
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def test_a_second_process_on_the_same_folder_is_refused(storage: Storage) -> None:
+    second = python(OPENER, storage.folder)
+    _, errors = second.communicate(timeout=30)
+    assert second.returncode == 1
+    assert f"in use by another process (pid {os.getpid()})" in errors
+
+    storage.close()
+    third = python(OPENER, storage.folder)
+    assert third.communicate(timeout=30) == ("", "")
+    assert third.returncode == 0
+
+
+@pytest.mark.parametrize("acknowledged", [1, 17, 60])
+def test_a_killed_process_loses_nothing_that_it_acknowledged(
+    folder: Path, acknowledged: int
+) -> None:
+    writer = python(WRITER, folder)
+    assert writer.stdout is not None
+    last = 0
+    for line in writer.stdout:
+        last = int(line)
+        if last == acknowledged:
+            writer.send_signal(signal.SIGKILL)
+    _, errors = writer.communicate(timeout=30)
+    assert writer.returncode == -signal.SIGKILL, errors
+
+    with Storage.open(folder) as storage:
+        durable = storage.recovered()
+        assert storage.faults == ()
+        assert durable.record is not None
+        assert durable.record.last_voted_view in (last, last + 1)
+        assert durable.record == record(durable.record.last_voted_view)
+        assert [ack.round for ack in durable.acks] == [
+            Round(step) for step in range(1, durable.record.last_voted_view + 1)
+        ]
+        held = {manifest.digest: chunks for manifest, chunks in durable.held}
+        assert held[SMALL.blob(last % 5)[0].digest] == {0, 1}
+        acknowledged_step(storage, last + 2)
