@@ -16,7 +16,10 @@ import defl
 from defl.errors import DeflError
 
 COMMANDS: dict[str, str] = {
+    "federation": "defl.cli.federation:federation",
+    "node": "defl.cli.node:node",
     "sim": "defl.cli.sim:sim",
+    "verify": "defl.cli.verify:verify",
 }
 
 

@@ -1,0 +1,299 @@
+"""`defl federation`: the agreed file, made from the members' cards and shown in words."""
+
+import json
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import click
+
+from defl.aggregation.rules import RULES
+from defl.clients.protocol import schema_of
+from defl.committee import TAU_MIN, AggQuorum, Federation, Rules, Timing
+from defl.errors import PreconditionBroken, UserError
+from defl.ids import Digest
+from defl.node.config import (
+    INITIAL_FILE,
+    Agreement,
+    federation_of,
+    fingerprint,
+    read_card_file,
+    read_federation,
+    write_federation,
+)
+from defl.node.identity import Card
+from defl.node.model import read_model, read_npz, write_model
+from defl.node.needs import coverage, needs_of
+from defl.node.user_code import load_client
+from defl.pool.weights import FP32, encode, manifest_of
+from defl.schema import Codec, Role, Row, Schema, Weights
+
+CREATE_EXAMPLES = """
+Examples:
+
+\b
+  defl federation create *.card.toml --model task:client --project . -o federation.toml
+  defl federation create *.card.toml --model start.safetensors --rounds 50 -o federation.toml
+  defl federation create *.card.toml --model start.npz --role '*running_var=variance' \\
+      -o federation.toml
+"""
+SHOW_EXAMPLES = """
+Example:
+
+\b
+  defl federation show federation.toml
+"""
+CHUNK_BYTES = 4 * 2**20
+ENTRIES_SHOWN_MAX = 8
+TIMING = Timing()
+
+
+@click.group()
+def federation() -> None:
+    """Make and read the file that all members agree on."""
+
+
+@federation.command(epilog=CREATE_EXAMPLES)
+@click.argument(
+    "cards", nargs=-1, required=True, metavar="CARD...", type=click.Path(path_type=Path)
+)
+@click.option("--model", required=True, help="A client (module:attribute), .safetensors or .npz.")
+@click.option(
+    "--project", default=".", type=click.Path(path_type=Path), help="Folder of the client."
+)
+@click.option("--role", "roles", multiple=True, metavar="NAME=ROLE", help="Of entries; * matches.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write."
+)
+@click.option("--rounds", default=10, show_default=True, help="Rounds of learning.")
+@click.option("--tau", default=TAU_MIN, show_default=True, help="Rounds whose weights are kept.")
+@click.option("--rules", type=click.Choice([*Rules]), default=Rules.HOTSTUFF, show_default=True,
+              help="Consensus: three-chain or two-chain.")  # fmt: skip
+@click.option("--agg-quorum", type=click.Choice([*AggQuorum]), default=AggQuorum.QUORUM,
+              show_default=True, help="Who closes a round: n - f members, or f + 1.")  # fmt: skip
+@click.option("--aggregation", type=click.Choice([*RULES]), default=next(iter(RULES)),
+              show_default=True, help="How updates become a model.")  # fmt: skip
+@click.option("--faults-max", type=int, help="Byzantine updates to tolerate; default f.")
+@click.option("--codec", type=click.Choice([*Codec]), default=Codec.FP32, show_default=True,
+              help="How updates travel.")  # fmt: skip
+@click.option("--chunk-bytes", default=CHUNK_BYTES, show_default=True, help="Pieces of a blob.")
+@click.option("--view-base-s", default=TIMING.view_base_s, show_default=True, help="First timeout.")
+@click.option("--view-cap-s", default=TIMING.view_cap_s, show_default=True, help="Longest timeout.")
+@click.option("--gst-lt-min-s", default=TIMING.gst_lt_min_s, show_default=True,
+              help="Least time that a round waits for slow members.")  # fmt: skip
+@click.option("--gst-lt-max-s", default=TIMING.gst_lt_max_s, show_default=True, help="Most time.")
+@click.option("--grace-s", default=TIMING.grace_s, show_default=True, help="Serving after the end.")
+@click.option("--strict", is_flag=True, help="Refuse what no theorem covers.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def create(
+    cards: tuple[Path, ...],
+    model: str,
+    project: Path,
+    roles: tuple[str, ...],
+    output: Path,
+    strict: bool,
+    force: bool,
+    as_json: bool,
+    view_base_s: float,
+    view_cap_s: float,
+    gst_lt_min_s: float,
+    gst_lt_max_s: float,
+    grace_s: float,
+    **facts: Any,
+) -> None:
+    """Assemble the members' cards and the agreed facts into one file.
+
+    The initial weights are written beside it; hand both to every member. The same cards, weights
+    and options always make the same bytes, in whatever order the cards are named.
+    """
+    initial_path = output.parent / INITIAL_FILE
+    for path in (output, initial_path):
+        if path.exists() and not force:
+            raise UserError(f"{path} exists; choose another folder, or overwrite it with --force")
+    if not output.parent.is_dir():
+        raise UserError(f"{output.parent}: no such folder; make it first")
+    members = _members(cards)
+    schema, row = _model(model, project, roles)
+    proposed = federation_of(
+        members,
+        schema,
+        _initial_digest(schema, row, facts["chunk_bytes"]),
+        timing=Timing(view_base_s, view_cap_s, gst_lt_min_s, gst_lt_max_s, grace_s),
+        **_typed(facts),
+    )
+    _require_conditions(proposed, strict)
+    write_model(
+        initial_path, schema, row, {"round": "0", "digest": proposed.initial.hex(), "format": "np"}
+    )
+    try:
+        agreement = write_federation(output, proposed, members)
+    except OSError as error:
+        raise UserError(f"{output}: cannot be written: {error.strerror}") from error
+    if as_json:
+        click.echo(json.dumps(_json(agreement), indent=1))
+        return
+    click.echo(f"Wrote {output} and {initial_path}; give both to every member.\n")
+    click.echo(_text(agreement))
+
+
+def _typed(facts: dict[str, Any]) -> dict[str, Any]:
+    return facts | {
+        "rules": Rules(facts["rules"]),
+        "agg_quorum": AggQuorum(facts["agg_quorum"]),
+        "codec": Codec(facts["codec"]),
+    }
+
+
+def _members(paths: tuple[Path, ...]) -> list[Card]:
+    """By name, so that the order of the arguments makes no other file."""
+    cards: list[tuple[Path, Card]] = []
+    for path in paths:
+        card = read_card_file(path)
+        for earlier, other in cards:
+            for what in ("name", "key"):
+                if getattr(card, what) == getattr(other, what):
+                    raise UserError(
+                        f"{earlier} and {path} are cards of one {what} ({card.name}); leave one "
+                        "out, or ask one of the two members to choose another name"
+                    )
+        cards.append((path, card))
+    return sorted((card for _, card in cards), key=lambda card: card.name)
+
+
+def _model(model: str, project: Path, roles: tuple[str, ...]) -> tuple[Schema, Row]:
+    path = Path(model)
+    weights: Weights
+    if path.suffix == ".safetensors":
+        weights = read_model(path)[0]
+    elif path.suffix == ".npz":
+        weights = read_npz(path)
+    elif ":" in model:
+        weights = load_client(model, project).initial_weights()
+    else:
+        raise UserError(
+            f"--model {model!r}: name a .safetensors or .npz file, or a client as module:attribute"
+        )
+    schema = schema_of(weights, _roles(roles, list(weights)))
+    return schema, schema.flatten(weights)
+
+
+def _roles(wanted: tuple[str, ...], names: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in wanted:
+        pattern, equals, role = text.rpartition("=")
+        if not (equals and pattern and role in set(Role)):
+            raise UserError(
+                f"--role takes NAME=ROLE with a role of {', '.join(Role)}, not {text!r}"
+            )
+        matched = [name for name in names if fnmatchcase(name, pattern)]
+        if not matched:
+            raise UserError(f"--role {text!r} matches no entry; there are: {', '.join(names[:20])}")
+        found.update(dict.fromkeys(matched, role))
+    return found
+
+
+def _initial_digest(schema: Schema, row: Row, chunk_bytes: int) -> Digest:
+    if not 256 <= chunk_bytes <= 2**26:
+        raise UserError(f"--chunk-bytes is {chunk_bytes}, but 256 to {2**26} are allowed")
+    return manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
+
+
+def _require_conditions(proposed: Federation, strict: bool) -> None:
+    checks = coverage(proposed)
+    for check in checks:
+        if not check.holds and (strict or check.name.startswith(f"{proposed.aggregation}'s own")):
+            raise PreconditionBroken(f"{check.name}: {check.detail}")
+
+
+@federation.command(epilog=SHOW_EXAMPLES)
+@click.argument("file", metavar="FEDERATION.TOML", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def show(file: Path, as_json: bool) -> None:
+    """Who takes part, what is tolerated and proven, what it costs, and the fingerprint."""
+    agreement = read_federation(file)
+    click.echo(json.dumps(_json(agreement), indent=1) if as_json else _text(agreement))
+
+
+def _json(agreement: Agreement) -> dict[str, object]:
+    facts = agreement.federation
+    committee = facts.committee
+    return {
+        "id": facts.chain.hex(),
+        "fingerprint": fingerprint(facts.chain),
+        "members": [
+            {"name": card.name, "address": card.address, "key": card.key.hex()}
+            for card in agreement.cards
+        ],
+        "n": committee.size,
+        "f": committee.faults,
+        "quorum": committee.quorum,
+        "faults_max": facts.updates_faults_max,
+        "aggregation": facts.aggregation,
+        "rules": facts.rules.value,
+        "agg_quorum": _closing(facts),
+        "rounds": facts.rounds,
+        "tau": facts.tau,
+        "codec": facts.codec.value,
+        "values": facts.schema.values,
+        "initial": facts.initial.hex(),
+        "coverage": [check.json for check in coverage(facts)],
+        "needs": asdict(needs_of(facts)),
+    }
+
+
+def _closing(facts: Federation) -> int:
+    committee = facts.committee
+    return committee.quorum if facts.agg_quorum is AggQuorum.QUORUM else committee.faults + 1
+
+
+def _text(agreement: Agreement) -> str:
+    facts = agreement.federation
+    n, f, q = facts.committee.size, facts.committee.faults, facts.committee.quorum
+    width = max(len(card.name) for card in agreement.cards) + 2
+    needs = needs_of(facts)
+    lines = [
+        f"fingerprint  {fingerprint(facts.chain)}",
+        "             read it to each other on the phone before anybody starts",
+        "",
+        f"{n} members; up to f = {f} may be Byzantine",
+        *(f"  {i:<3}{card.name:<{width}}{card.address}" for i, card in enumerate(agreement.cards)),
+        "",
+        f"consensus    {facts.rules}, quorum q = {q} of {n}",
+        (
+            f"rounds       {facts.rounds}; one closes with all {n} updates, or with {q} and "
+            f"{_closing(facts)} AGG votes"
+        ),
+        (
+            f"aggregation  {facts.aggregation}, told to tolerate {facts.updates_faults_max} "
+            "Byzantine updates"
+        ),
+        (
+            f"model        {facts.schema.values} shared values in {len(facts.schema.shared)} of "
+            f"{len(facts.schema.entries)} entries, sent as {facts.codec}"
+        ),
+    ]
+    shown = facts.schema.entries[:ENTRIES_SHOWN_MAX]
+    lines += [f"  {e.role:<10} {e.dtype:<8} {list(e.shape)!s:<16} {e.name}" for e in shown]
+    if len(facts.schema.entries) > len(shown):
+        lines.append(f"  ... and {len(facts.schema.entries) - len(shown)} more")
+    lines += ["", "covered by a theorem?"]
+    lines += [f"  {check.line}" for check in coverage(facts)]
+    lines += [
+        "",
+        "each node needs",
+        f"  disk     {_size(needs.disk_bytes)} at most: weights of tau + 3 rounds, models, log",
+        f"  memory   {_size(needs.memory_bytes)} about, with its worker",
+        f"  traffic  {_size(needs.sent_bytes_per_round)} sent per round and as much received",
+    ]
+    return "\n".join(lines)
+
+
+def _size(count: int) -> str:
+    amount, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{amount:.3g} {unit}"

@@ -1,0 +1,115 @@
+"""`defl node`: one organisation's node, from its making to its daily care."""
+
+import json
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+
+import click
+
+from defl.node.check import all_hold
+from defl.node.config import CONFIG_FILE, KEY_FILE, NodeConfig, card_file, create_node
+from defl.node.identity import make_card, make_identity, split_address
+from defl.node.preflight import preflight
+
+INIT_EXAMPLES = """
+Example:
+
+\b
+  defl node init alice --name alice --address alice.example.org:7400
+"""
+CHECK_EXAMPLES = """
+Example:
+
+\b
+  defl node check alice
+
+Exit code 0: ready; 1: something is not, and what to do; 2: there is no node in the folder.
+"""
+# Metrics are served this far from the node's port, so that nodes on one machine keep apart.
+TELEMETRY_PORT_STEP = 1000
+PORT_MAX = 65535
+
+
+@click.group()
+def node() -> None:
+    """Make and run your organisation's node."""
+
+
+@node.command(epilog=INIT_EXAMPLES)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--name", required=True, help="What the other members call this node.")
+@click.option("--address", required=True, metavar="HOST:PORT", help="Where they reach it.")
+@click.option("--listen", metavar="HOST:PORT", help="Where it listens; default: all interfaces.")
+@click.option("--client", default="", metavar="MODULE:ATTRIBUTE", help="Your training code.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def init(
+    folder: Path, name: str, address: str, listen: str | None, client: str, as_json: bool
+) -> None:
+    """Make a node: its key, TLS certificate, settings, and a card for the other members.
+
+    The key never leaves DIR, and an existing one is never overwritten.
+    """
+    host, port = split_address(address)
+    config = NodeConfig(
+        name=name,
+        address=address,
+        listen=listen or f"{_interface(host)}:{port}",
+        client=client,
+        telemetry_port=_telemetry_port(port),
+    )
+    identity = make_identity(name)
+    card = make_card(identity, address)
+    create_node(folder, config, identity, card)
+    made = {
+        "name": name,
+        "public_key": identity.public_key.hex(),
+        "key": str(folder / KEY_FILE),
+        "config": str(folder / CONFIG_FILE),
+        "card": str(card_file(folder, name)),
+    }
+    if as_json:
+        click.echo(json.dumps(made, indent=1))
+        return
+    click.echo(
+        f"Made node {name}, public key {made['public_key']}\n"
+        f"  {made['key']}  the private key: keep it, keep a safe copy, show it to nobody\n"
+        f"  {made['config']}  settings, with comments\n"
+        f"  {made['card']}  the card: give it to the other members\n"
+        "Next: collect everybody's cards and make the federation's file:\n"
+        "  defl federation create CARD... --model MODEL -o federation.toml"
+    )
+
+
+def _interface(host: str) -> str:
+    """All interfaces, unless the node can be reached from this machine alone."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return "127.0.0.1" if host == "localhost" else "0.0.0.0"  # noqa: S104 - others must reach it
+    if address.version == 6:
+        return "[::1]" if address.is_loopback else "[::]"
+    return host if address.is_loopback else "0.0.0.0"  # noqa: S104 - likewise
+
+
+def _telemetry_port(port: int) -> int:
+    above = port + TELEMETRY_PORT_STEP
+    return above if above <= PORT_MAX else port - TELEMETRY_PORT_STEP
+
+
+@node.command(epilog=CHECK_EXAMPLES)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--peers/--no-peers", default=True, help="Whether to try to reach the others.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def check(folder: Path, peers: bool, as_json: bool) -> None:
+    """Is everything ready? Key, certificate, card, federation, clock, disk, port, peers."""
+    checks = preflight(folder, peers=peers)
+    ready = all_hold(checks)
+    if as_json:
+        found = {"ready": ready, "checks": [item.json for item in checks]}
+        click.echo(json.dumps(found, indent=1))
+    else:
+        for item in checks:
+            click.echo(item.line)
+        click.echo("\nready" if ready else "\nNOT READY: see the lines that begin with NO")
+    sys.exit(0 if ready else 1)
