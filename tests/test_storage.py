@@ -446,6 +446,24 @@ def test_a_full_disk_leaves_no_half_of_a_blob(
     assert bytes(storage.read(manifest.digest)) == payload
 
 
+def test_a_disk_that_is_full_at_the_first_chunk_leaves_nothing(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(storage)
+    pwrite = os.pwrite
+
+    def full(descriptor: int, data: memoryview, offset: int) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".part"):
+            raise OSError(errno.ENOSPC, "full")
+        return pwrite(descriptor, data, offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(DiskFull):
+            storage.store_chunk(chunks_of(SMALL.blob(1))[0])
+    assert files(storage) == before
+
+
 def test_a_full_disk_in_the_middle_of_a_fetch_keeps_what_is_there(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
