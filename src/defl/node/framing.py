@@ -1,0 +1,368 @@
+"""One connection: length-prefixed frames in and out, bounded and back-pressured.
+
+A link knows nothing of federations or TLS. Its first frame is a short hello for whoever owns the
+link; nothing more is read until the owner opens it. A frame larger than the scratch buffer is
+received straight into its own memory.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from inspect import isawaitable
+from typing import Annotated, cast
+
+import msgspec
+from msgspec import Meta, Struct
+
+from defl.ids import DIGEST_BYTES
+
+PROTOCOL_VERSION = 1
+HEADER_BYTES = 4
+# Ours has about 50; a stranger must not make us hold more.
+HELLO_BYTES_MAX = 256
+# Small frames are parsed out of this; it is all that an idle connection costs.
+SCRATCH_BYTES = 64 * 2**10
+# Encrypted and written at once: larger pieces would keep other connections waiting, and make the
+# event loop move its unsent bytes about.
+SLICE_BYTES = 256 * 2**10
+# After this much, the other connections have their turn.
+PUMP_BYTES = 4 * SLICE_BYTES
+
+Frame = bytes | memoryview  # a large one is a read-only view of its own memory
+Handler = Callable[[Frame], Awaitable[None] | None]
+
+
+class Lane(StrEnum):
+    """The two connections of a pair: a large blob never delays a vote."""
+
+    CONTROL = "control"
+    WEIGHTS = "weights"
+
+
+class Hello(Struct, frozen=True, array_like=True):
+    """The first frame on a connection, each way; later versions may append fields."""
+
+    version: int
+    chain: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+    node: int
+    lane: Lane
+
+
+_hello_decoder = msgspec.msgpack.Decoder(Hello)
+
+
+def encode_hello(hello: Hello) -> bytes:
+    return msgspec.msgpack.encode(hello)
+
+
+def decode_hello(frame: Frame) -> Hello | None:
+    try:
+        return _hello_decoder.decode(frame)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+class TokenBucket:
+    """How much may pass: `burst` at once, `per_s` in the long run."""
+
+    def __init__(self, per_s: float, burst: float, now: float) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._tokens = burst
+        self._at = now
+
+    def take(self, amount: float, now: float) -> float:
+        """Takes the amount, into debt if need be; returns the seconds until the debt is paid."""
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s)
+        self._at = now
+        self._tokens -= amount
+        return max(0.0, -self._tokens / self._per_s)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What passed one lane of one peer; bytes are those of frames and their headers."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    frames_in: int = 0
+    frames_out: int = 0
+    dropped: int = 0  # frames that found the queue full or grew old while the peer was away
+
+
+class SendQueue:
+    """Frames that wait for a connection or its turn; outlives the connections of its lane."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._frames: deque[Frame] = deque()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def __bool__(self) -> bool:
+        return bool(self._frames)
+
+    def offer(self, frame: Frame, *, frames_max: int, bytes_max: int) -> bool:
+        """Takes the frame unless that would break a bound; one frame always has room."""
+        full = len(self._frames) >= frames_max or self.bytes + len(frame) > bytes_max
+        if full and self._frames:
+            self._traffic.dropped += 1
+            return False
+        self._frames.append(frame)
+        self.bytes += len(frame)
+        return True
+
+    def push(self, frame: Frame, *, frames_max: int, bytes_max: int) -> None:
+        """Takes the frame; the oldest make room: while a peer is away, news is worth more."""
+        while not self.offer(frame, frames_max=frames_max, bytes_max=bytes_max):
+            self.pop()
+
+    def pop(self) -> Frame:
+        frame = self._frames.popleft()
+        self.bytes -= len(frame)
+        return frame
+
+    def head_bytes(self) -> int:
+        return len(self._frames[0])
+
+    def clear(self) -> None:
+        self._traffic.dropped += len(self._frames)
+        self._frames.clear()
+        self.bytes = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What an opened link is for."""
+
+    frame_bytes_max: int
+    handler: Handler
+    queue: SendQueue
+    traffic: Traffic
+    messages: TokenBucket
+    volume: TokenBucket  # in bytes
+
+
+class Link(asyncio.BufferedProtocol):
+    """A connection's both directions. `closed` is done when it has ended, with the reason."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.hello: asyncio.Future[Frame] = self._loop.create_future()
+        self.closed: asyncio.Future[str] = self._loop.create_future()
+        self.broken: str | None = None  # which rule the peer broke, if that is why it ended
+        self._transport: asyncio.Transport | None = None
+        self._frame_bytes_max = HELLO_BYTES_MAX
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._start = 0  # scratch[start:end] is not parsed yet
+        self._end = 0
+        self._large: memoryview | None = None  # a frame that arrives in its own memory
+        self._filled = 0
+        self._holds = 1  # reasons not to read on; the first is that nobody opened the link
+        self._use: Use | None = None
+        self._rest: memoryview | None = None  # of the frame that is being written
+        self._writable = True
+        self._pump_due = False
+
+    # ------------------------------------------------------------------ for the owner
+
+    def send_hello(self, hello: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(len(hello).to_bytes(HEADER_BYTES, "big") + hello)
+
+    def open(self, use: Use) -> None:
+        """From now on frames go to the handler, and those in the queue leave."""
+        self._use = use
+        self._frame_bytes_max = use.frame_bytes_max
+        self.pump_soon()
+        # Not at once: the owner first tells the world that the peer is here.
+        self._loop.call_soon(self._release)
+
+    @property
+    def certificate(self) -> bytes | None:
+        """What the peer showed at the handshake, DER."""
+        if self._transport is None:
+            return None
+        shown = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return None if shown is None else bytes(shown)
+
+    def close(self) -> None:
+        """Ends the link after what was written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------------ called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=SLICE_BYTES, low=SLICE_BYTES // 4)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = self.broken or (str(error) or type(error).__name__ if error else "closed")
+        self._use = self._large = self._rest = None
+        if not self.hello.done():
+            self.hello.set_exception(ConnectionResetError(reason))
+            self.hello.exception()  # whoever waited may have gone; then it is no news
+        if not self.closed.done():
+            self.closed.set_result(reason)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (asyncio's signature)
+        if self._large is not None:
+            return self._large[self._filled :]
+        return self._scratch[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._large is not None:
+            self._filled += nbytes
+        else:
+            self._end += nbytes
+        self._parse()
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self.pump_soon()
+
+    # ------------------------------------------------------------------ in
+
+    def _parse(self) -> None:
+        while self._use is not None and not self._holds:
+            frame = self._next_frame()
+            if frame is None:
+                return
+            self._deliver(frame, self._use)
+        if not self.hello.done() and (frame := self._next_frame()) is not None:
+            self._pause()
+            self.hello.set_result(frame)
+
+    def _next_frame(self) -> Frame | None:
+        if self._large is not None:
+            if self._filled < len(self._large):
+                return None
+            frame, self._large = self._large.toreadonly(), None
+            return frame
+        available = self._end - self._start
+        if available < HEADER_BYTES:
+            self._compact()
+            return None
+        body = self._start + HEADER_BYTES
+        length = int.from_bytes(self._scratch[self._start : body], "big")
+        if not 1 <= length <= self._frame_bytes_max:
+            self._break(f"a frame of {length} bytes, but 1 to {self._frame_bytes_max} are allowed")
+            return None
+        if available >= HEADER_BYTES + length:
+            self._start = body + length
+            return bytes(self._scratch[body : body + length])
+        if HEADER_BYTES + length <= SCRATCH_BYTES:
+            self._compact()
+            return None
+        self._large = memoryview(bytearray(length))
+        self._filled = self._end - body
+        self._large[: self._filled] = self._scratch[body : self._end]
+        self._start = self._end = 0
+        return None
+
+    def _compact(self) -> None:
+        """Moves the unparsed bytes to the front, so that there is room behind them."""
+        rest = self._end - self._start
+        if self._start:
+            self._scratch[:rest] = bytes(self._scratch[self._start : self._end])
+        self._start, self._end = 0, rest
+
+    def _deliver(self, frame: Frame, use: Use) -> None:
+        size = HEADER_BYTES + len(frame)
+        use.traffic.frames_in += 1
+        use.traffic.bytes_in += size
+        now = self._loop.time()
+        wait_s = max(use.messages.take(1, now), use.volume.take(size, now))
+        if wait_s > 0:
+            self._hold()
+            self._loop.call_later(wait_s, self._release)
+        result = use.handler(frame)
+        if isawaitable(result):
+            self._hold()
+            asyncio.ensure_future(result).add_done_callback(self._handled)
+
+    def _handled(self, task: "asyncio.Future[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The handler is our own code: its error is reported, and this peer not blamed.
+            self._loop.call_exception_handler(
+                {"message": "a frame's handler failed", "exception": error, "future": task}
+            )
+        self._release()
+
+    def _hold(self) -> None:
+        self._holds += 1
+        if self._holds == 1:
+            self._pause()
+
+    def _release(self) -> None:
+        self._holds -= 1
+        if self._use is None or self._transport is None:
+            return
+        self._parse()
+        if not self._holds and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _pause(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _break(self, reason: str) -> None:
+        self.broken = reason
+        self.abort()
+
+    # ------------------------------------------------------------------ out
+
+    def pump_soon(self) -> None:
+        """Frames of one turn of the event loop leave together."""
+        if not self._pump_due:
+            self._pump_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_due = False
+        budget = PUMP_BYTES
+        while self._writable and self._use is not None and self._transport is not None:
+            if self._transport.is_closing():
+                return
+            if budget <= 0:
+                self.pump_soon()
+                return
+            piece = self._next_piece(self._use)
+            if not piece:
+                return
+            budget -= len(piece)
+            self._use.traffic.bytes_out += len(piece)
+            self._transport.write(piece)
+
+    def _next_piece(self, use: Use) -> Frame:
+        """Up to a slice: the rest of a large frame, or as many small ones as fit."""
+        if self._rest is not None:
+            piece = self._rest[:SLICE_BYTES]
+            self._rest = self._rest[SLICE_BYTES:] if len(self._rest) > SLICE_BYTES else None
+            return piece
+        batch = bytearray()
+        while use.queue:
+            length = use.queue.head_bytes()
+            if batch and len(batch) + HEADER_BYTES + length > SLICE_BYTES:
+                break
+            frame = memoryview(use.queue.pop())
+            use.traffic.frames_out += 1
+            batch += length.to_bytes(HEADER_BYTES, "big")
+            room = SLICE_BYTES - HEADER_BYTES
+            batch += frame[:room]
+            if length > room:
+                self._rest = frame[room:]
+                break
+        return bytes(batch)

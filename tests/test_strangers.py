@@ -1,0 +1,420 @@
+"""Whoever is no member, or no member of this federation, gets nothing: no frame of theirs is
+handed on, honest members go on, and what they can make us hold is bounded.
+
+The cast: member 2 is the victim, member 0 its honest peer, member 1 has turned bad.
+"""
+
+import asyncio
+import contextlib
+import gc
+import os
+import ssl
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+
+from defl.ids import digest_of
+from defl.node.framing import HELLO_BYTES_MAX, PROTOCOL_VERSION, Hello, Lane, encode_hello
+from defl.node.identity import Identity, make_identity
+from defl.node.tls import client_context
+from defl.node.transport import Limits, Refusal
+from transports import (
+    CHAIN,
+    FRAME_BYTES_MAX,
+    IDENTITIES,
+    QUICK,
+    TIME_LIMIT_S,
+    Peer,
+    cards_of,
+    listener,
+    running,
+    shorter,
+)
+
+BAD = IDENTITIES[1]
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+GoesOn = Callable[[], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def served(limits: Limits = QUICK) -> AsyncIterator[tuple[Peer, GoesOn]]:
+    """The victim, and a check that it and its honest peer still get on with each other."""
+    listeners = [listener() for _ in range(4)]
+    cards = cards_of(listeners)
+    listeners[1].close()
+    listeners[3].close()
+    honest = Peer(0, cards, listeners[0])
+    victim = Peer(2, cards, listeners[2], limits=limits)
+    sent = 0
+
+    async def goes_on() -> None:
+        nonlocal sent
+        for lane in Lane:
+            assert honest.send(victim, b"%d" % sent, lane)
+            sent += 1
+        await victim.until(lambda: len(victim.received) >= sent)
+        assert sorted(int(frame) for _, _, frame in victim.received) == list(range(sent))
+        assert {peer for peer, _, _ in victim.received} == {honest.me}
+        assert victim.events == [("connected", honest.me)]
+
+    async with running(honest, victim):
+        await honest.until_connected(victim)
+        await victim.until_connected(honest)
+        yield victim, goes_on
+        await goes_on()
+
+
+async def plain(victim: Peer) -> Streams:
+    return await asyncio.open_connection(*victim.transport.address)
+
+
+async def tls(victim: Peer, context: ssl.SSLContext) -> Streams:
+    host, port = victim.transport.address
+    return await asyncio.open_connection(host, port, ssl=context, server_hostname="")
+
+
+def context_of(victim: Peer, identity: Identity) -> ssl.SSLContext:
+    return client_context(identity, victim.transport._cards[victim.me])
+
+
+async def last_words(streams: Streams) -> bytes:
+    """All that the victim says until it hangs up, which it must do."""
+    reader, writer = streams
+    said = b""
+    async with asyncio.timeout(TIME_LIMIT_S):
+        with contextlib.suppress(OSError):
+            said = await reader.read()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    return said
+
+
+async def answer(victim: Peer, context: ssl.SSLContext, said: bytes) -> bytes:
+    """What the victim answers to these words until it hangs up."""
+    try:
+        streams = await tls(victim, context)
+    except OSError:
+        return b""
+    streams[1].write(said)
+    return await last_words(streams)
+
+
+async def refused(victim: Peer, kind: Refusal, times: int = 1) -> None:
+    await victim.until(lambda: victim.transport.stats.refusals[kind] >= times)
+    await victim.until(lambda: victim.transport.unauthenticated == 0)
+
+
+def framed(frame: bytes) -> bytes:
+    return len(frame).to_bytes(4, "big") + frame
+
+
+def hello(
+    node: int,
+    *,
+    version: int = PROTOCOL_VERSION,
+    chain: bytes = CHAIN,
+    lane: Lane = Lane.CONTROL,
+) -> bytes:
+    return framed(encode_hello(Hello(version, chain, node, lane)))
+
+
+def expired(identity: Identity) -> Identity:
+    past = datetime.now(UTC) - timedelta(days=10)
+    return make_identity(
+        identity.name, key=identity.key, valid_from=past, valid_until=past + timedelta(days=1)
+    )
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        make_identity("member 1"),
+        make_identity("member 1", key=BAD.key),
+        expired(BAD),
+    ],
+    ids=["wrong key", "a certificate that the card does not name", "expired"],
+)
+def test_a_strangers_certificate_is_turned_away_at_the_handshake(identity: Identity) -> None:
+    async def scenario() -> None:
+        async with served() as (victim, goes_on):
+            context = context_of(victim, identity)
+            for lane in Lane:
+                assert not await answer(victim, context, hello(1, lane=lane) + framed(b"vote"))
+            await refused(victim, Refusal.CERTIFICATE, times=2)
+            await goes_on()
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_without_a_certificate_is_turned_away_at_the_handshake() -> None:
+    async def scenario() -> None:
+        async with served() as (victim, _):
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            assert not await answer(victim, context, hello(0) + framed(b"vote"))
+            await refused(victim, Refusal.CERTIFICATE)
+
+    asyncio.run(scenario())
+
+
+def test_a_member_that_speaks_only_tls_1_2_is_turned_away() -> None:
+    async def scenario() -> None:
+        async with served() as (victim, _):
+            context = context_of(victim, BAD)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            assert not await answer(victim, context, hello(1) + framed(b"vote"))
+            await refused(victim, Refusal.NOT_TLS)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("whose", [0, 1], ids=["the caller's", "the called one's"])
+def test_a_members_certificate_that_has_expired_is_refused_and_the_reason_told(whose: int) -> None:
+    async def scenario() -> None:
+        identities = list(IDENTITIES)
+        identities[whose] = expired(identities[whose])
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners, identities)
+        for bound in listeners[2:]:
+            bound.close()
+        a, b = (Peer(i, cards, listeners[i], identity=identities[i]) for i in (0, 1))
+        async with running(a, b):
+            judge = (b, a)[whose]
+            await judge.until(lambda: judge.transport.stats.refusals[Refusal.CERTIFICATE] >= 4)
+            assert not a.events + b.events
+            if judge is a:
+                assert "expired" in a.transport.stats.trouble[b.me]
+            else:
+                await a.until(lambda: "turned us away" in a.transport.stats.trouble.get(b.me, ""))
+
+    asyncio.run(scenario())
+
+
+def test_a_member_that_claims_to_be_another_is_refused_and_the_other_stays_connected() -> None:
+    async def scenario() -> None:
+        async with served() as (victim, goes_on):
+            context = context_of(victim, BAD)
+            for claimed in (0, 2, 3, 4, -1, 2**40):
+                await answer(victim, context, hello(claimed) + framed(b"vote"))
+            await refused(victim, Refusal.IDENTITY, times=6)
+            assert not victim.transport.stats.replaced
+            await goes_on()
+
+    asyncio.run(scenario())
+
+
+def test_another_member_at_a_members_address_is_not_taken_for_it() -> None:
+    """Swapped certificates: member 2's machine answers where member 1 is called."""
+
+    async def scenario() -> None:
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners)
+        a = Peer(0, cards, listeners[0])
+        impostor = Peer(2, cards, listeners[1])
+        for bound in listeners[2:]:
+            bound.close()
+        async with running(a, impostor):
+            await a.until(lambda: a.transport.stats.refusals[Refusal.CERTIFICATE] >= 4)
+            assert not a.events + impostor.events
+            assert "another certificate" in a.transport.stats.trouble[1]
+
+    asyncio.run(scenario())
+
+
+def test_members_whose_federations_differ_refuse_each_other_and_both_can_say_why() -> None:
+    async def scenario() -> None:
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners)
+        for bound in listeners[2:]:
+            bound.close()
+        other = digest_of(b"one byte differs")
+        a = Peer(0, cards, listeners[0])
+        b = Peer(1, cards, listeners[1], chain=other)
+        a.send(b, b"vote")
+        b.send(a, b"vote")
+        async with running(a, b):
+            for here, there, theirs, ours in ((a, b, other, CHAIN), (b, a, CHAIN, other)):
+                trouble = here.transport.stats.trouble
+                await here.until(lambda t=trouble, p=there.me: "federation" in t.get(p, ""))
+                assert trouble[there.me] == (
+                    f"member {there.me}: their federation is {theirs.hex()[:16]}, "
+                    f"ours is {ours.hex()[:16]}: compare federation.toml"
+                )
+            assert not a.events + b.events
+            assert not a.received + b.received
+
+    asyncio.run(scenario())
+
+
+def test_another_version_or_a_call_in_the_wrong_direction_is_refused() -> None:
+    async def scenario() -> None:
+        async with served() as (victim, _):
+            newer = hello(1, version=PROTOCOL_VERSION + 1) + framed(b"vote")
+            said = await answer(victim, context_of(victim, BAD), newer)
+            assert said == hello(2)  # so that the caller can say what differs, and no more
+            assert "install the same release" in victim.transport.stats.trouble[1]
+            await answer(victim, context_of(victim, IDENTITIES[3]), hello(3) + framed(b"vote"))
+            await refused(victim, Refusal.DIRECTION)
+            assert victim.transport.stats.refusals[Refusal.VERSION] == 1
+
+    asyncio.run(scenario())
+
+
+def test_plain_tcp_gets_no_answer_but_a_tls_alert() -> None:
+    async def scenario() -> None:
+        async with served() as (victim, _):
+            for said in (b"GET / HTTP/1.1\r\n\r\n", hello(0) + framed(b"vote")):
+                streams = await plain(victim)
+                streams[1].write(said)
+                said_back = await last_words(streams)
+                assert len(said_back) <= 7
+                assert said_back[:1] in (b"", b"\x15")  # nothing, or an alert
+            await refused(victim, Refusal.NOT_TLS, times=2)
+
+    asyncio.run(scenario())
+
+
+def test_half_open_and_slow_callers_are_cut_off_in_time() -> None:
+    async def scenario() -> None:
+        async with served(shorter(handshake_s=0.3)) as (victim, goes_on):
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            silent = await plain(victim)
+            mute_member = await tls(victim, context_of(victim, BAD))
+            dripping = await plain(victim)
+            dripping_member = await tls(victim, context_of(victim, BAD))
+
+            async def drip(streams: Streams, said: bytes) -> None:
+                with contextlib.suppress(OSError):
+                    for byte in said:
+                        streams[1].write(bytes([byte]))
+                        await streams[1].drain()
+                        await asyncio.sleep(0.01)  # this is what a slow-loris does
+
+            client_hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
+            drips = [
+                asyncio.create_task(drip(dripping, client_hello)),
+                asyncio.create_task(drip(dripping_member, framed(bytes(HELLO_BYTES_MAX)))),
+            ]
+            await goes_on()
+            for streams in (silent, mute_member, dripping, dripping_member):
+                assert await last_words(streams) in (b"",)
+            assert loop.time() - began < 2.5
+            for task in drips:
+                task.cancel()
+            await asyncio.wait(drips)
+            await refused(victim, Refusal.SLOW, times=4)
+
+    asyncio.run(scenario())
+
+
+def test_a_crowd_that_says_nothing_cannot_shut_a_member_out() -> None:
+    async def scenario() -> None:
+        limits = shorter(handshake_s=60.0, unauthenticated_max=8)
+        async with served(limits) as (victim, goes_on):
+            crowd = [await plain(victim) for _ in range(40)]
+            await victim.until(lambda: victim.transport.stats.refusals[Refusal.CROWDED] >= 40 - 8)
+            assert victim.transport.unauthenticated <= 8
+            # Member 1, honest for once, comes in while every place is taken.
+            reader, writer = await tls(victim, context_of(victim, BAD))
+            writer.write(hello(1))
+            async with asyncio.timeout(TIME_LIMIT_S):
+                assert await reader.readexactly(len(hello(2))) == hello(2)
+            writer.close()
+            await goes_on()
+            for _, stranger in crowd:
+                stranger.close()
+            await victim.until(lambda: victim.transport.unauthenticated == 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("length", [0, HELLO_BYTES_MAX + 1, 2**31, 2**32 - 1])
+def test_a_first_frame_that_is_too_long_is_refused_before_anything_is_allocated(
+    length: int,
+) -> None:
+    async def scenario() -> None:
+        async with served() as (victim, _):
+            said = length.to_bytes(4, "big") + bytes(1000)
+            assert not await answer(victim, context_of(victim, BAD), said)
+            await refused(victim, Refusal.HELLO)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("length", [0, FRAME_BYTES_MAX + 1, 2**32 - 1])
+def test_a_members_oversized_frame_ends_its_connection_and_only_that(length: int) -> None:
+    async def scenario() -> None:
+        async with served() as (victim, _):
+            tracemalloc.start()
+            said = hello(1) + length.to_bytes(4, "big") + bytes(1000)
+            assert await answer(victim, context_of(victim, BAD), said) in (hello(2), b"")
+            await refused(victim, Refusal.FRAME)
+            assert tracemalloc.get_traced_memory()[1] < FRAME_BYTES_MAX
+            tracemalloc.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_bytes_reach_nobody(seed: int) -> None:
+    """Before the handshake, instead of a hello, and as a hello with flipped bytes."""
+
+    async def scenario() -> None:
+        rng = Random(seed)  # noqa: S311
+        async with served(shorter(handshake_s=0.2)) as (victim, goes_on):
+            context = context_of(victim, BAD)
+            for _ in range(12):
+                rubbish = rng.randbytes(rng.randrange(1, 3000))
+                streams = await plain(victim)
+                streams[1].write(rubbish)
+                streams[1].write_eof()
+                await last_words(streams)
+                rubbish = framed(rng.randbytes(rng.randrange(1, HELLO_BYTES_MAX + 20)))
+                assert not await answer(victim, context, rubbish + framed(b"vote"))
+                mutated = bytearray(hello(1))
+                mutated[rng.randrange(4, len(mutated))] ^= 1 << rng.randrange(8)
+                said = await answer(victim, context, bytes(mutated) + framed(b"vote"))
+                assert said in (b"", hello(2), hello(2, lane=Lane.WEIGHTS))
+            await goes_on()
+            assert not [frame for peer, _, frame in victim.received if peer == 1]
+
+    asyncio.run(scenario())
+
+
+def test_many_strangers_leave_neither_memory_nor_open_files_behind() -> None:
+    async def scenario() -> None:
+        async with served() as (victim, goes_on):
+            stranger = context_of(victim, make_identity("member 1"))
+            member = context_of(victim, BAD)
+
+            async def visit(times: int) -> None:
+                for _ in range(times):
+                    await answer(victim, stranger, hello(0))
+                    await answer(victim, member, hello(0))
+                    streams = await plain(victim)
+                    streams[1].write(b"GET / HTTP/1.1\r\n\r\n")
+                    await last_words(streams)
+                await victim.until(lambda: victim.transport.unauthenticated == 0)
+                gc.collect()
+
+            await visit(5)
+            files = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+            tracemalloc.start()
+            await visit(3)
+            before, _ = tracemalloc.get_traced_memory()
+            await visit(30)
+            after, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert after - before < 100_000  # 90 visits; one link alone has a buffer of 65,536
+            await goes_on()
+            if files:
+                await victim.until(lambda: len(os.listdir("/proc/self/fd")) <= files + 2)
+
+    asyncio.run(scenario())

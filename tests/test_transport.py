@@ -1,0 +1,374 @@
+"""Frames between members over real TLS on loopback."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from defl.errors import Malformed, UserError
+from defl.ids import NodeId
+from defl.node.framing import SendQueue, TokenBucket, Traffic
+from defl.node.identity import make_card, make_identity
+from defl.node.transport import Lane, Limits, Refusal, Transport
+from transports import (
+    CHAIN,
+    FRAME_BYTES_MAX,
+    IDENTITIES,
+    Peer,
+    address_of,
+    cards_of,
+    listener,
+    pair,
+    running,
+    shorter,
+)
+
+MB = 2**20
+
+
+def test_frames_of_every_size_arrive_whole_and_in_order() -> None:
+    async def scenario() -> None:
+        rng = Random(1)  # noqa: S311
+        sizes = [1, 2, 3, 4, 5, 65_531, 65_532, 65_533, 65_536, 262_140, 262_141, FRAME_BYTES_MAX]
+        sizes += [rng.randrange(1, 200_000) for _ in range(60)]
+        frames = [rng.randbytes(size) for size in sizes]
+        async with pair() as (a, b):
+            for lane in Lane:
+                for frame in frames:
+                    assert a.send(b, frame, lane)
+                    assert b.send(a, frame, lane)
+            for receiver, sender in ((a, b), (b, a)):
+                await receiver.until(lambda r=receiver: len(r.received) == 2 * len(frames))
+                for lane in Lane:
+                    got = [frame for _, on, frame in receiver.received if on is lane]
+                    assert got == frames
+                    traffic = receiver.transport.stats.traffic[sender.me, lane]
+                    assert traffic.frames_in == traffic.frames_out == len(frames)
+                    assert traffic.bytes_in == sum(sizes) + 4 * len(frames)
+                    assert traffic.bytes_out == traffic.bytes_in
+                assert {peer for peer, _, _ in receiver.received} == {sender.me}
+
+    asyncio.run(scenario())
+
+
+def test_four_members_exchange_eight_megabytes_all_to_all() -> None:
+    async def scenario() -> None:
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners)
+        peers = [Peer(i, cards, bound) for i, bound in enumerate(listeners)]
+        blobs = [Random(i).randbytes(8 * MB) for i in range(4)]  # noqa: S311
+        async with running(*peers):
+            for peer in peers:
+                others = [other for other in peers if other is not peer]
+                await peer.until_connected(*others)
+                for other in others:
+                    for start in range(0, 8 * MB, 4 * MB):
+                        assert peer.send(other, blobs[peer.me][start:][: 4 * MB], Lane.WEIGHTS)
+            for peer in peers:
+                await peer.until(lambda p=peer: len(p.received) == 6)
+                for other in peers:
+                    if other is not peer:
+                        parts = [frame for who, _, frame in peer.received if who == other.me]
+                        assert b"".join(parts) == blobs[other.me]
+
+    asyncio.run(scenario())
+
+
+def test_a_control_frame_overtakes_a_weights_lane_that_stands_still() -> None:
+    async def scenario() -> None:
+        vote_came = asyncio.Event()
+
+        async def handle(_: NodeId, lane: Lane, frame: bytes) -> None:
+            if lane is Lane.CONTROL:
+                vote_came.set()
+            else:
+                await vote_came.wait()
+
+        async with pair(second={"on_frame": handle}) as (a, b):
+            for _ in range(10):
+                assert a.send(b, bytes(4 * MB), Lane.WEIGHTS)
+            await b.until(lambda: b.received)
+            assert a.send(b, b"vote")
+            await b.until(lambda: len(b.received) == 11)
+            lanes = [lane for _, lane, _ in b.received]
+            assert lanes[:2] == [Lane.WEIGHTS, Lane.CONTROL]
+
+    asyncio.run(scenario())
+
+
+def test_a_receiver_that_is_busy_slows_the_sender_whose_queue_stays_bounded() -> None:
+    async def scenario() -> None:
+        free = asyncio.Event()
+
+        async def handle(_peer: NodeId, _lane: Lane, _frame: bytes) -> None:
+            await free.wait()
+
+        limits = shorter(queue_bytes_max=8 * MB)
+        async with pair(first={"limits": limits}, second={"on_frame": handle}) as (a, b):
+            accepted = 0
+            for _ in range(200):  # far more than the kernel's buffers take
+                accepted += a.send(b, bytes(MB), Lane.WEIGHTS)
+                assert a.transport.queued_bytes(b.me, Lane.WEIGHTS) <= 8 * MB
+                await asyncio.sleep(0)
+            assert accepted < 60
+            await b.until(lambda: b.received)
+            assert len(b.received) == 1
+            dropped = a.transport.stats.traffic[b.me, Lane.WEIGHTS].dropped
+            assert dropped == 200 - accepted
+            free.set()
+            await b.until(lambda: len(b.received) == accepted)
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_that_sends_too_many_messages_is_read_slower_and_loses_none() -> None:
+    async def scenario() -> None:
+        limits = shorter(messages_per_s=200.0, messages_burst=10.0)
+        async with pair(second={"limits": limits}) as (a, b):
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            for i in range(60):
+                assert a.send(b, bytes([i]))
+            await b.until(lambda: len(b.received) == 60)
+            assert loop.time() - began > 0.2  # (60 - 10) / 200 s, less what rounding gives
+            assert [frame[0] for _, _, frame in b.received] == list(range(60))
+
+    asyncio.run(scenario())
+
+
+def test_a_token_bucket_lets_a_burst_through_and_then_its_rate() -> None:
+    bucket = TokenBucket(per_s=10, burst=5, now=100.0)
+    assert bucket.take(5, 100.0) == 0
+    assert bucket.take(1, 100.0) == pytest.approx(0.1)
+    assert bucket.take(1, 100.1) == pytest.approx(0.1)
+    assert bucket.take(5, 1000.0) == 0  # idle time saves up a burst, no more
+    assert bucket.take(20, 1000.0) == pytest.approx(2.0)
+
+
+def test_for_a_peer_that_is_away_the_newest_frames_are_kept() -> None:
+    traffic = Traffic()
+    queue = SendQueue(traffic)
+    for i in range(10):
+        queue.push(bytes([i]), frames_max=3, bytes_max=100)
+    assert [queue.pop()[0] for _ in range(3)] == [7, 8, 9]
+    assert traffic.dropped >= 7
+    queue.push(bytes(200), frames_max=3, bytes_max=100)
+    assert len(queue) == 1
+    queue.push(bytes(60), frames_max=3, bytes_max=100)
+    assert queue.bytes == 60
+
+
+def test_what_was_sent_before_the_peer_came_is_delivered_when_it_comes() -> None:
+    async def scenario() -> None:
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners)
+        for bound in listeners[2:]:
+            bound.close()
+        a, b = Peer(0, cards, listeners[0]), Peer(1, cards, listeners[1])
+        async with running(a):
+            assert a.send(b, b"early")
+            async with running(b):
+                await b.until(lambda: b.received)
+                assert b.received == [(a.me, Lane.CONTROL, b"early")]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("restarted", [0, 1])
+def test_a_member_that_restarts_is_connected_again_by_whoever_dials(restarted: int) -> None:
+    async def scenario() -> None:
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners)
+        spare = listeners[restarted].dup()  # the second life listens at the same address
+        for bound in listeners[2:]:
+            bound.close()
+        stays, goes = (Peer(i, cards, listeners[i]) for i in (1 - restarted, restarted))
+        async with running(stays):
+            async with running(goes):
+                await stays.until_connected(goes)
+            await stays.until(lambda: not stays.transport.connected(goes.me))
+            again = Peer(restarted, cards, spare)
+            async with running(again):
+                await stays.until_connected(again)
+                await again.until_connected(stays)
+                assert stays.events[:3] == [
+                    ("connected", goes.me),
+                    ("disconnected", goes.me),
+                    ("connected", goes.me),
+                ]
+                stays.send(again, b"to the second life")
+                await again.until(lambda: again.received)
+                assert stays.transport.stats.reconnects[goes.me] >= 2
+
+    asyncio.run(scenario())
+
+
+def test_a_newer_connection_of_a_member_replaces_an_older_one_that_did_not_say_goodbye() -> None:
+    async def scenario() -> None:
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners)
+        elsewhere = listener()
+        b = Peer(1, cards, listeners[1])
+        first, second = Peer(0, cards, listeners[0]), Peer(0, cards, elsewhere)
+        for bound in listeners[2:]:
+            bound.close()
+
+        async def never(_: float) -> None:
+            await asyncio.Event().wait()
+
+        first.transport._wait = never  # the first life is hung: it does not come back
+        async with running(b, first):
+            await b.until_connected(first)
+            await first.until_connected(b)
+            async with running(second):
+                await b.until(lambda: b.transport.stats.replaced[first.me] == 2)
+                await b.until_connected(second)
+                await first.until(lambda: not first.transport.connected(b.me))
+                b.send(second, b"hello")
+                await second.until(lambda: second.received)
+                assert not first.received
+
+    asyncio.run(scenario())
+
+
+def test_a_member_that_moved_is_found_by_its_newer_signed_card() -> None:
+    async def scenario() -> None:
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners)
+        for bound in listeners[1:]:
+            bound.close()
+        moved_to = listener()
+        waits: list[float] = []
+
+        async def forever(seconds: float) -> None:
+            waits.append(seconds)
+            await asyncio.Event().wait()
+
+        a = Peer(0, cards, listeners[0], wait=forever)
+        b = Peer(1, cards, moved_to)
+        async with running(a, b):
+            await a.until(lambda: len(waits) == 6)  # two lanes to each of three
+            assert "cannot be reached" in a.transport.stats.trouble[b.me]
+            newer = make_card(IDENTITIES[1], address_of(moved_to), serial=1)
+            assert a.transport.update_card(newer)
+            await a.until_connected(b)
+            assert b.me not in a.transport.stats.trouble
+            assert not a.transport.update_card(newer)
+
+    asyncio.run(scenario())
+
+
+def test_a_card_that_is_older_altered_or_a_strangers_changes_nothing() -> None:
+    async def scenario() -> None:
+        bound = [listener() for _ in range(4)]
+        cards = [make_card(i, "127.0.0.1:9", serial=5) for i in IDENTITIES]
+        a = Peer(0, cards, bound[0])
+        older = make_card(IDENTITIES[1], "127.0.0.1:10", serial=4)
+        stranger = make_card(make_identity("member 1"), "127.0.0.1:10", serial=9)
+        renamed = make_card(make_identity("me", key=IDENTITIES[1].key), "127.0.0.1:10", serial=9)
+        newer = make_card(IDENTITIES[1], "127.0.0.1:10", serial=6)
+        for card in (older, cards[1], stranger, renamed):
+            assert not a.transport.update_card(card)
+        object.__setattr__(newer, "address", "127.0.0.1:11")
+        assert not a.transport.update_card(newer)
+        for sock in bound:
+            sock.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_renewed_certificate_of_the_same_key_is_accepted_by_its_card() -> None:
+    async def scenario() -> None:
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners)
+        renewed = make_identity("member 0", key=IDENTITIES[0].key)
+        a = Peer(0, cards, listeners[0], identity=renewed)
+        b = Peer(1, cards, listeners[1])
+        for bound in listeners[2:]:
+            bound.close()
+        async with running(a, b):
+            refusals = b.transport.stats.refusals
+            await b.until(lambda: refusals[Refusal.CERTIFICATE] >= 2)
+            assert b.transport.update_card(make_card(renewed, cards[0].address, serial=1))
+            await b.until_connected(a)
+
+    asyncio.run(scenario())
+
+
+def test_back_off_grows_to_its_bound_and_is_jittered() -> None:
+    async def scenario() -> None:
+        waits: list[float] = []
+        enough = asyncio.Event()
+
+        async def passing(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) >= 60:
+                enough.set()
+                await asyncio.Event().wait()
+
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners)
+        for bound in listeners[:3]:
+            if bound is not listeners[2]:
+                bound.close()
+        listeners[3].close()  # nobody answers there
+        c = Peer(2, cards, listeners[2], limits=Limits(), wait=passing)
+        async with running(c):
+            async with asyncio.timeout(10):
+                await enough.wait()
+        assert 0.05 <= waits[0] <= 0.1
+        assert all(1.5 <= seconds <= 3.0 for seconds in waits[20:])
+        assert len(set(waits)) == len(waits)
+
+    asyncio.run(scenario())
+
+
+def test_a_frame_that_the_handler_finds_faulty_is_counted_and_the_next_one_comes() -> None:
+    async def scenario() -> None:
+        def handle(_peer: NodeId, _lane: Lane, frame: bytes) -> None:
+            if frame == b"rubbish":
+                raise Malformed("not a message")
+
+        async with pair(second={"on_frame": handle}) as (a, b):
+            a.send(b, b"rubbish")
+            a.send(b, b"good")
+            await b.until(lambda: len(b.received) == 2)
+            assert b.transport.stats.refusals[Refusal.FAULT] == 1
+            assert b.transport.connected(a.me)
+
+    asyncio.run(scenario())
+
+
+def test_our_own_frame_may_not_be_longer_than_the_others_accept() -> None:
+    async def scenario() -> None:
+        async with pair() as (a, b):
+            for frame in (b"", bytes(FRAME_BYTES_MAX + 1)):
+                with pytest.raises(ValueError, match="allowed"):
+                    a.send(b, frame)
+
+    asyncio.run(scenario())
+
+
+def test_a_port_that_is_taken_or_a_foreign_key_is_told_to_the_user() -> None:
+    async def scenario() -> None:
+        taken = listener()
+        cards = [make_card(identity, "127.0.0.1:9") for identity in IDENTITIES]
+
+        def transport(me: int) -> Transport:
+            return Transport(
+                me=NodeId(me),
+                identity=IDENTITIES[0],
+                cards=cards,
+                chain=CHAIN,
+                listen=taken.getsockname(),
+                frame_bytes_max=100,
+                on_frame=lambda *_: None,
+            )
+
+        with pytest.raises(UserError, match="cannot listen on 127"):
+            await transport(0).start()
+        with pytest.raises(UserError, match="another key"):
+            transport(1)
+        taken.close()
+
+    asyncio.run(scenario())
