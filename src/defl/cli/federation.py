@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,10 @@ ENTRIES_SHOWN_MAX = 8
 TIMING = Timing()
 
 
+def _choice(kind: type[StrEnum]) -> click.Choice[str]:
+    return click.Choice([member.value for member in kind])
+
+
 @click.group()
 def federation() -> None:
     """Make and read the file that all members agree on."""
@@ -68,14 +73,14 @@ def federation() -> None:
 )
 @click.option("--rounds", default=10, show_default=True, help="Rounds of learning.")
 @click.option("--tau", default=TAU_MIN, show_default=True, help="Rounds whose weights are kept.")
-@click.option("--rules", type=click.Choice([*Rules]), default=Rules.HOTSTUFF, show_default=True,
+@click.option("--rules", type=_choice(Rules), default=Rules.HOTSTUFF.value, show_default=True,
               help="Consensus: three-chain or two-chain.")  # fmt: skip
-@click.option("--agg-quorum", type=click.Choice([*AggQuorum]), default=AggQuorum.QUORUM,
+@click.option("--agg-quorum", type=_choice(AggQuorum), default=AggQuorum.QUORUM.value,
               show_default=True, help="Who closes a round: n - f members, or f + 1.")  # fmt: skip
 @click.option("--aggregation", type=click.Choice([*RULES]), default=next(iter(RULES)),
               show_default=True, help="How updates become a model.")  # fmt: skip
 @click.option("--faults-max", type=int, help="Byzantine updates to tolerate; default f.")
-@click.option("--codec", type=click.Choice([*Codec]), default=Codec.FP32, show_default=True,
+@click.option("--codec", type=_choice(Codec), default=Codec.FP32.value, show_default=True,
               help="How updates travel.")  # fmt: skip
 @click.option("--chunk-bytes", default=CHUNK_BYTES, show_default=True, help="Pieces of a blob.")
 @click.option("--view-base-s", default=TIMING.view_base_s, show_default=True, help="First timeout.")

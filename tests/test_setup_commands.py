@@ -1,0 +1,410 @@
+"""From nothing to an agreed federation by the commands, and every way to go wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from defl.cli.main import cli
+from defl.committee import Federation
+from defl.node import needs as needs_module
+from defl.node.config import (
+    Agreement,
+    create_node,
+    read_federation,
+    read_identity,
+    read_node,
+)
+from defl.node.identity import Identity, make_card
+from defl.node.model import read_model
+from defl.node.needs import coverage, needs_of
+from defl.schema import Role
+from founding import NAMES, Said, agree, defl, found, weights_file
+
+# --- defl node init ------------------------------------------------------------------------------
+
+
+def test_a_new_node_has_all_that_it_needs_and_says_what_comes_next(tmp_path: Path) -> None:
+    said = defl(
+        "node", "init", tmp_path / "a", "--name", "alice", "--address", "a.example.org:7400"
+    )
+
+    assert said.code == 0
+    assert "defl federation create" in said.text
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {
+        "node.key", "node.crt", "node.toml", "alice.card.toml",
+    }  # fmt: skip
+    assert (tmp_path / "a" / "node.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("address", "listen"),
+    [
+        ("a.example.org:7400", "0.0.0.0:7400"),
+        ("203.0.113.5:7400", "0.0.0.0:7400"),
+        ("127.0.0.1:7400", "127.0.0.1:7400"),
+        ("localhost:7400", "127.0.0.1:7400"),
+        ("[2001:db8::1]:7400", "[::]:7400"),
+        ("[::1]:65000", "[::1]:65000"),
+    ],
+)
+def test_a_node_listens_where_its_address_can_be_reached(
+    tmp_path: Path, address: str, listen: str
+) -> None:
+    assert defl("node", "init", tmp_path / "a", "--name", "a", "--address", address).code == 0
+
+    assert read_node(tmp_path / "a").listen == listen
+
+
+def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
+    found(tmp_path)
+    key = (tmp_path / "alice" / "node.key").read_bytes()
+
+    said = defl("node", "init", tmp_path / "alice", "--name", "alice", "--address", "a:7400")
+
+    assert said.code == 2
+    assert "exists and is not overwritten" in said.text
+    assert (tmp_path / "alice" / "node.key").read_bytes() == key
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "answer"),
+    [
+        ("alice", "a.example.org", "is no address: write host:port"),
+        ("alice", "a.example.org:99999", "is no address"),
+        ("", "a.example.org:7400", "a name has 1 to 64"),
+        ("x" * 65, "a.example.org:7400", "a name has 1 to 64"),
+    ],
+)
+def test_a_wrong_name_or_address_makes_nothing(
+    tmp_path: Path, name: str, address: str, answer: str
+) -> None:
+    said = defl("node", "init", tmp_path / "a", "--name", name, "--address", address)
+
+    assert said.code == 2
+    assert answer in said.text
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_name_of_any_script_makes_a_card_that_is_a_file_in_the_folder(tmp_path: Path) -> None:
+    said = defl("node", "init", tmp_path / "a", "--name", "../Ünïversity / 2", "--address", "a:1",
+                "--json")  # fmt: skip
+
+    card = Path(said.json["card"])
+    assert card.parent == tmp_path / "a"
+    assert card.is_file()
+
+
+# --- defl federation create ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("founded")
+    found(folder)
+    return folder
+
+
+def cards_in(folder: Path) -> list[Path]:
+    return [folder / name / f"{name}.card.toml" for name in NAMES]
+
+
+def create(folder: Path, cards: list[Path], *options: object) -> Said:
+    """With weights from a file, unless the options name a model."""
+    model = () if "--model" in options else ("--model", weights_file(folder))
+    return defl("federation", "create", *cards, *model, "-o", folder / "federation.toml", *options)
+
+
+def test_the_same_cards_in_any_order_make_the_same_file(founded: Path, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+
+    one = agree(tmp_path / "one", cards_in(founded))
+    two = agree(tmp_path / "two", cards_in(founded)[::-1])
+
+    assert one.text == two.text
+    assert one.federation.chain == two.federation.chain
+
+
+def test_the_initial_weights_lie_beside_the_file(founded: Path, tmp_path: Path) -> None:
+    agreement = agree(tmp_path, cards_in(founded))
+
+    arrays, metadata = read_model(tmp_path / "initial.safetensors")
+
+    assert metadata["digest"] == agreement.federation.initial.hex()
+    assert metadata["round"] == "0"
+    assert list(arrays) == ["point"]
+
+
+CLIENT = """
+import numpy as np
+class Client:
+    def initial_weights(self):
+        return {
+            "dense": np.ones((3, 2), np.float32),
+            "bn.running_mean": np.zeros(2, np.float32),
+            "bn.running_var": np.ones(2, np.float32),
+            "bn.steps": np.array(7),
+        }
+    def train(self, weights, round_): return weights, {}
+    def evaluate(self, weights): return {}
+client = Client()
+nothing = object()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module of its own, forgotten afterwards."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "setup_task.py").write_text(CLIENT, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "setup_task", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return folder
+
+
+@pytest.mark.parametrize("attribute", ["client", "Client"])
+def test_a_clients_weights_make_the_schema_with_roles(
+    founded: Path, tmp_path: Path, project: Path, attribute: str
+) -> None:
+    said = create(
+        tmp_path, cards_in(founded), "--model", f"setup_task:{attribute}", "--project", project,
+        "--role", "*running_mean=statistic", "--role", "*running_var=variance",
+    )  # fmt: skip
+    assert said.code == 0, said.text
+
+    entries = read_federation(tmp_path / "federation.toml").federation.schema.entries
+
+    assert [(entry.name, entry.role) for entry in entries] == [
+        ("dense", Role.TRAINABLE),
+        ("bn.running_mean", Role.STATISTIC),
+        ("bn.running_var", Role.VARIANCE),
+        ("bn.steps", Role.LOCAL),
+    ]
+    assert set(load_file(tmp_path / "initial.safetensors")) == {e.name for e in entries[:3]}
+
+
+def test_weights_in_a_safetensors_file_will_do(founded: Path, tmp_path: Path) -> None:
+    start = tmp_path / "start.safetensors"
+    save_file({"w": np.arange(6, dtype=np.float32).reshape(2, 3)}, start)
+
+    assert create(tmp_path, cards_in(founded), "--model", start).code == 0
+
+    schema = read_federation(tmp_path / "federation.toml").federation.schema
+    assert [(entry.name, entry.shape) for entry in schema.entries] == [("w", (2, 3))]
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        (("--tau", 1), "tau is 1, but 2 to 32"),
+        (("--rounds", 0), "at least one round"),
+        (("--faults-max", 2), "tolerates at most 1"),
+        (("--gst-lt-min-s", 9, "--gst-lt-max-s", 2), "gst_lt_min_s <= gst_lt_max_s"),
+        (("--grace-s", "inf"), "must be a number of seconds"),
+        (("--chunk-bytes", 1), "256 to 67108864 are allowed"),
+        (("--role", "point"), "--role takes NAME=ROLE"),
+        (("--role", "point=heavy"), "trainable, statistic, variance, local"),
+        (("--role", "nothing=local"), "matches no entry; there are: point"),
+        (("--role", "point=local"), "shares nothing"),
+        (("--model", "weights"), "name a .safetensors or .npz file, or a client"),
+        (("--model", "gone.npz"), "gone.npz: no such file"),
+        (("--model", "gone.safetensors"), "gone.safetensors: no such file"),
+        (("--model", "no_such_module:client"), "no module named 'no_such_module'"),
+        (("--model", "json:client"), "json has no 'client'"),
+        (("--model", "json:decoder"), "has no initial_weights, train, evaluate"),
+        (("--strict",), "one poisoned update moves the model anywhere"),
+    ],
+)
+def test_a_wrong_request_is_answered_with_what_is_allowed_and_writes_nothing(
+    founded: Path, tmp_path: Path, options: tuple[object, ...], answer: str
+) -> None:
+    said = create(tmp_path, cards_in(founded), *options)
+
+    assert said.code == 2
+    assert answer in said.text
+    assert not (tmp_path / "federation.toml").exists()
+    assert not (tmp_path / "initial.safetensors").exists()
+
+
+def test_pickled_weights_are_refused(founded: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "bad.npz", w=np.array([{"any": "object"}], dtype=object))
+    (tmp_path / "text.npz").write_text("not a zip", encoding="utf-8")
+
+    for name in ("bad.npz", "text.npz"):
+        said = create(tmp_path, cards_in(founded), "--model", tmp_path / name)
+        assert said.code == 2
+        assert f"{name}: not an .npz file of plain arrays" in said.text
+
+
+def test_too_few_members_are_refused(founded: Path, tmp_path: Path) -> None:
+    said = create(tmp_path, cards_in(founded)[:3])
+
+    assert said.code == 2
+    assert "4 to 100 members, not 3" in said.text
+
+
+def test_two_cards_of_one_name_are_refused_and_both_files_named(
+    founded: Path, tmp_path: Path
+) -> None:
+    assert defl("node", "init", tmp_path / "x", "--name", "bob", "--address", "b:1").code == 0
+    other = tmp_path / "x" / "bob.card.toml"
+
+    said = create(tmp_path, [*cards_in(founded), other])
+
+    assert said.code == 2
+    assert f"{cards_in(founded)[1]} and {other} are cards of one name (bob)" in said.text
+
+
+def test_two_cards_of_one_key_are_refused(founded: Path, tmp_path: Path) -> None:
+    stolen = read_identity(founded / "bob", "bob")
+    identity = Identity("eve", stolen.key, stolen.certificate)
+    config = read_node(founded / "bob")
+    create_node(tmp_path / "x", config, identity, make_card(identity, "e:1"))
+
+    said = create(tmp_path, [*cards_in(founded), tmp_path / "x" / "bob.card.toml"])
+
+    assert said.code == 2
+    assert "are cards of one key" in said.text
+
+
+def test_a_card_that_was_altered_or_is_missing_is_refused(founded: Path, tmp_path: Path) -> None:
+    altered = tmp_path / "bob.card.toml"
+    text = cards_in(founded)[1].read_text(encoding="utf-8")
+    altered.write_text(text.replace("127.0.0.1", "127.0.0.9"), encoding="utf-8")
+
+    for card, answer in ((altered, "it was altered"), (tmp_path / "gone", "ask its owner for it")):
+        said = create(tmp_path, [*cards_in(founded)[:1], card, *cards_in(founded)[2:]])
+        assert said.code == 2
+        assert str(card) in said.text
+        assert answer in said.text
+
+
+def test_an_agreed_file_is_overwritten_only_by_force(founded: Path, tmp_path: Path) -> None:
+    first = agree(tmp_path, cards_in(founded))
+
+    refused = create(tmp_path, cards_in(founded), "--rounds", 3)
+    forced = create(tmp_path, cards_in(founded), "--rounds", 3, "--force")
+
+    assert (refused.code, forced.code) == (2, 0)
+    assert "--force" in refused.text
+    assert read_federation(tmp_path / "federation.toml").text != first.text
+
+
+# --- defl federation show ------------------------------------------------------------------------
+
+
+def test_a_federation_is_shown_with_its_fingerprint_quorums_and_costs(
+    founded: Path, tmp_path: Path
+) -> None:
+    agreement = agree(tmp_path, cards_in(founded))
+
+    shown = defl("federation", "show", tmp_path / "federation.toml").text
+    facts = defl("federation", "show", tmp_path / "federation.toml", "--json").json
+
+    assert (facts["n"], facts["f"], facts["quorum"]) == (4, 1, 3)
+    assert facts["id"] == agreement.federation.chain.hex()
+    assert facts["fingerprint"] in shown
+    assert all(f"127.0.0.1:740{i}" in shown for i in (1, 2, 3, 4))
+    assert "quorum q = 3 of 4" in shown
+    for words in (
+        "disk",
+        "memory",
+        "traffic",
+        "n >= 3f + 1",
+        "2 faults_max + 3",
+        "3 faults_max + 3",
+    ):
+        assert words in shown
+
+
+def facts_of(agreement: Agreement, members: int, **facts: Any) -> Federation:
+    """The same federation with more members."""
+    base = agreement.federation
+    card = agreement.cards[0]
+    chosen = tuple(
+        type(base.members[0])(f"{card.name}-{i}", bytes([i]) * 32) for i in range(members)
+    )
+    return Federation(members=chosen, schema=base.schema, initial=base.initial, rounds=1, **facts)
+
+
+@pytest.mark.parametrize(
+    ("members", "faults_max", "krum", "defl_proof"),
+    [(4, 1, False, False), (4, 0, True, True), (5, 1, True, False), (6, 1, True, True),
+     (7, 2, True, False), (10, 3, True, False), (12, 3, True, True)],
+)  # fmt: skip
+def test_which_proof_covers_a_federation_follows_from_its_numbers(
+    founded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    members: int, faults_max: int, krum: bool, defl_proof: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(needs_module, "UNPROTECTED", ())  # as for a rule that looks at distances
+    facts = facts_of(agree(tmp_path, cards_in(founded)), members, faults_max=faults_max)
+
+    holds = {check.name.split(",")[0]: check.holds for check in coverage(facts)}
+
+    assert holds["consensus"]
+    assert (holds["Krum's proof"], holds["DeFL's proof"]) == (krum, defl_proof)
+
+
+def test_the_plain_mean_is_covered_only_when_nobody_lies(founded: Path, tmp_path: Path) -> None:
+    agreement = agree(tmp_path, cards_in(founded))
+
+    for faults_max, covered in ((0, True), (1, False)):
+        checks = coverage(facts_of(agreement, 7, faults_max=faults_max))
+        assert {c.holds for c in checks if c.name.startswith("fed_avg and")} == {covered}
+
+
+def test_needs_grow_with_members_and_kept_rounds(founded: Path, tmp_path: Path) -> None:
+    agreement = agree(tmp_path, cards_in(founded))
+    small, wide, long = (
+        needs_of(facts_of(agreement, n, tau=tau)) for n, tau in ((4, 2), (8, 2), (4, 4))
+    )
+
+    assert small.update_bytes == small.model_bytes == 4 * 64
+    assert wide.disk_bytes - small.disk_bytes == 4 * 5 * 256
+    assert long.disk_bytes - small.disk_bytes == 2 * (4 * 256 + 256)
+    assert wide.sent_bytes_per_round > 2 * small.sent_bytes_per_round
+
+
+# --- All commands --------------------------------------------------------------------------------
+
+
+def test_errors_reach_a_person_as_words_and_an_exit_code(tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("defl")
+
+    done = subprocess.run(
+        [command, "federation", "show", tmp_path / "gone.toml"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "path", [("node", "init"), ("node", "check"), ("federation", "create"), ("federation", "show"),
+             ("verify",)],
+)  # fmt: skip
+def test_every_command_has_help_with_an_example_and_speaks_json(path: tuple[str, ...]) -> None:
+    command: click.Command | None = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(cli), name)
+    assert command is not None
+
+    page = defl(*path, "--help").text
+
+    assert f"defl {' '.join(path)} " in page
+    assert "Example" in page
+    assert "--json" in page
+    for option in command.params:
+        assert not isinstance(option, click.Option) or option.help, option.name
