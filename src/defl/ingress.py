@@ -44,7 +44,7 @@ class Ingress:
         self._verifier = Verifier(federation, scheme, genesis.id)
         self._seen: OrderedDict[Digest, None] = OrderedDict()
 
-    def admit(self, peer: NodeId, frame: bytes) -> Received | ReceivedChunk:
+    def admit(self, peer: NodeId, frame: bytes | memoryview) -> Received | ReceivedChunk:
         """Raises a PeerFault that says what is wrong with the frame."""
         if not 0 <= peer < self._members:
             raise WrongAuthor(f"member {peer} does not exist")

@@ -17,7 +17,8 @@ from defl.errors import DeflError
 
 COMMANDS: dict[str, str] = {
     "federation": "defl.cli.federation:federation",
-    "node": "defl.cli.node:node",
+    "node": "defl.cli.serve:node",
+    "run": "defl.cli.run:run",
     "sim": "defl.cli.sim:sim",
     "verify": "defl.cli.verify:verify",
 }
@@ -58,3 +59,7 @@ def main() -> None:
     except DeflError as wrong:
         click.echo(f"Error: {wrong}", err=True)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""`defl run`: a whole federation on this machine, one process per node."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from defl.cli.serve import asked_status, last_status
+from defl.clients.protocol import schema_of
+from defl.committee import Timing
+from defl.errors import UserError
+from defl.node.config import federation_of
+from defl.node.local import Local, make_nodes, start_node, write_agreement
+from defl.node.user_code import load_client
+from defl.pool.weights import FP32, encode, manifest_of
+
+EXAMPLES = """
+Examples:
+
+\b
+  defl run my-project                      4 nodes, as many rounds as defl.toml says
+  defl run my-project --nodes 7 --rounds 3 --json
+
+PROJECT is a folder with your training code. Its defl.toml may say:
+
+\b
+  client = "task:client"    # module:attribute, see defl/clients/protocol.py
+  nodes = 4
+  rounds = 10
+
+Without one, the client is client:client. Each node's process finds its number in DEFL_NODE and the
+count in DEFL_NODES, so that your code can give each its own part of the data.
+"""
+POLL_S = 0.1
+CHUNK_BYTES = 4 * 2**20
+SETTINGS = {"client": str, "nodes": int, "rounds": int}
+STOP_S = 10.0
+
+
+def _settings(project: Path) -> dict[str, Any]:
+    path = project / "defl.toml"
+    if not project.is_dir():
+        raise UserError(f"{project}: no such folder; name the one that holds your training code")
+    if not path.exists():
+        return {}
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: {error}") from error
+    for key, value in found.items():
+        if key not in SETTINGS:
+            raise UserError(
+                f"{path}: no setting is named {key!r}; there are: {', '.join(SETTINGS)}"
+            )
+        if type(value) is not SETTINGS[key]:
+            raise UserError(f"{path}: {key} must be of type {SETTINGS[key].__name__}")
+    return found
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("project", type=click.Path(path_type=Path))
+@click.option("--nodes", type=int, help="Members, 4 to 100; default 4 or as defl.toml says.")
+@click.option("--rounds", type=int, help="Rounds; default 10 or as defl.toml says.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where the nodes' folders are made.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
+def run(
+    project: Path, nodes: int | None, rounds: int | None, out: Path | None, as_json: bool
+) -> None:
+    """Run a whole federation on this machine: real processes, TLS and disks.
+
+    Every node's log and model stay in its folder. Ctrl-C ends all of them cleanly.
+    """
+    started = time.monotonic()
+    settings = _settings(project)
+    count = nodes or settings.get("nodes", 4)
+    wanted = rounds or settings.get("rounds", 10)
+    client = settings.get("client", "client:client")
+    folder = out or Path(tempfile.mkdtemp(prefix="defl-run-"))
+    local = _prepare(folder, project, client, count, wanted)
+    if not as_json:
+        click.echo(f"{count} nodes in {folder}")
+    processes = [
+        start_node(node, {**os.environ, "DEFL_NODE": str(number), "DEFL_NODES": str(count)})
+        for number, node in enumerate(local.nodes)
+    ]
+    try:
+        _follow(local, processes, wanted, quiet=as_json)
+    except KeyboardInterrupt:
+        click.echo("\nstopping all nodes", err=True)
+    finally:
+        _stop(processes)
+    report = _report(local, started)
+    click.echo(json.dumps(report, indent=1) if as_json else _text(report))
+    sys.exit(0 if report["digests_equal"] and report["rounds_closed"] == wanted else 1)
+
+
+def _prepare(folder: Path, project: Path, client: str, count: int, rounds: int) -> Local:
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; name a new folder with --out")
+    weights = load_client(client, project).initial_weights()
+    schema = schema_of(weights)
+    row = schema.flatten(weights)
+    initial = manifest_of(encode(row, schema, FP32), schema, FP32, CHUNK_BYTES).digest
+    folder.mkdir(parents=True, exist_ok=True)
+    cards = make_nodes(folder, count, client=client, project=project)
+    federation = federation_of(
+        cards,
+        schema,
+        initial,
+        timing=Timing(grace_s=10.0),
+        rounds=rounds,
+        aggregation="fed_avg",
+        chunk_bytes=CHUNK_BYTES,
+    )
+    return write_agreement(folder, federation, cards, schema, row)
+
+
+def _follow(
+    local: Local, processes: "list[subprocess.Popen[bytes]]", rounds: int, *, quiet: bool
+) -> None:
+    """Until every node has ended by itself; a line for each round that all have closed."""
+    shown = 0
+    while any(process.poll() is None for process in processes):
+        time.sleep(POLL_S)
+        states = [asked_status(node) or last_status(node) for node in local.nodes]
+        closed = min((state["round"] if state else 0) for state in states)
+        for number in range(shown + 1, closed + 1):
+            if not quiet:
+                click.echo(f"round {number} of {rounds} closed by all nodes")
+        shown = max(shown, closed)
+        failed = [
+            n for n, p in zip(local.nodes, processes, strict=True) if p.poll() not in (None, 0)
+        ]
+        if failed:
+            log = (failed[0] / "node.log").read_text(encoding="utf-8", errors="replace")
+            raise UserError(f"{failed[0].name} ended with an error:\n{log[-2000:]}")
+
+
+def _stop(processes: "list[subprocess.Popen[bytes]]") -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    for process in processes:
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _report(local: Local, started: float) -> dict[str, Any]:
+    states = {node.name: last_status(node) for node in local.nodes}
+    digests = {name: state["model"] if state else None for name, state in states.items()}
+    return {
+        "folder": str(local.folder),
+        "rounds_closed": min((state["round"] if state else 0) for state in states.values()),
+        "digests": digests,
+        "digests_equal": len(set(digests.values())) == 1 and None not in digests.values(),
+        "commit_ms": {name: state["commit_ms"] if state else {} for name, state in states.items()},
+        "traffic": {name: state["traffic"] if state else {} for name, state in states.items()},
+        "wall_s": round(time.monotonic() - started, 3),
+    }
+
+
+def _text(report: dict[str, Any]) -> str:
+    same = "all nodes hold the same model" if report["digests_equal"] else "THE MODELS DIFFER"
+    digest = next(iter(report["digests"].values())) or "none"
+    return (
+        f"{report['rounds_closed']} rounds in {report['wall_s']:.1f} s; {same}\n"
+        f"  {digest}\n"
+        f"  {report['folder']}/node-0/model.safetensors"
+    )

@@ -1,0 +1,105 @@
+"""`defl node start`, `status` and `stop`: a node as a process."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import click
+
+from defl.cli.node import node
+from defl.errors import UserError
+from defl.node.config import LogFormat, read_node
+from defl.node.node import PID_FILE, PORT_FILE, STATUS_FILE, Node, open_node
+from defl.node.telemetry import Log
+
+STATUS_WAIT_S = 3.0
+
+
+@node.command(epilog="\b\nExample:\n  defl node start alice")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Log lines as JSON objects.")
+def start(folder: Path, as_json: bool) -> None:
+    """Run the node in this terminal until the federation is finished, Ctrl-C or `node stop`.
+
+    It can be killed at any moment and started again: it goes on where it was.
+    """
+    config = read_node(folder)
+    log = Log(config.name, as_json=as_json or config.log_format is LogFormat.JSON)
+    asyncio.run(_serve(folder, log))
+
+
+async def _serve(folder: Path, log: Log) -> None:
+    running: Node = open_node(folder, log)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, running.stop)
+    (folder / PID_FILE).write_text(str(os.getpid()), encoding="ascii")
+    try:
+        await running.run()
+    finally:
+        (folder / PID_FILE).unlink(missing_ok=True)
+
+
+def asked_status(folder: Path) -> dict[str, Any] | None:
+    """What the running node says of itself; None if none answers."""
+    try:
+        port = int((folder / PORT_FILE).read_text(encoding="ascii"))
+        address = f"http://127.0.0.1:{port}/status"
+        with urllib.request.urlopen(address, timeout=STATUS_WAIT_S) as answer:
+            found = json.load(answer)
+    except (OSError, ValueError, urllib.error.URLError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def last_status(folder: Path) -> dict[str, Any] | None:
+    """What the node wrote when it ended."""
+    try:
+        found = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@node.command(epilog="\b\nExample:\n  defl node status alice --json")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def status(folder: Path, as_json: bool) -> None:
+    """Round, view, peers, traffic and troubles of the node in DIR.
+
+    Exit code 0: it runs; 1: it does not, and what is shown is its last word.
+    """
+    config = read_node(folder)
+    found = asked_status(folder)
+    running = found is not None
+    shown = found or last_status(folder)
+    if shown is None:
+        raise UserError(f"{folder}: this node never ran; start it with: defl node start {folder}")
+    if as_json:
+        click.echo(json.dumps({"running": running, **shown}, indent=1))
+    else:
+        click.echo(f"{config.name} {'runs' if running else 'does not run; its last word was:'}")
+        for name, value in shown.items():
+            click.echo(f"  {name:<14}{value}")
+    sys.exit(0 if running else 1)
+
+
+@node.command(epilog="\b\nExample:\n  defl node stop alice")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+def stop(folder: Path) -> None:
+    """End the node in DIR cleanly; what it signed and holds stays."""
+    read_node(folder)
+    try:
+        number = int((folder / PID_FILE).read_text(encoding="ascii"))
+        os.kill(number, signal.SIGTERM)
+    except (FileNotFoundError, ValueError):
+        raise UserError(f"{folder}: no node runs here") from None
+    except ProcessLookupError:
+        raise UserError(f"{folder}: the node was killed; start it again if you wish") from None
+    click.echo(f"asked process {number} to stop")

@@ -1,0 +1,293 @@
+"""The participant as a program: one loop that feeds it events and does what it says.
+
+    event -> participant.handle -> persist -> store -> send -> work
+
+Nothing of the protocol is decided here. Nothing leaves before the persists and stores in front of
+it are done; when the disk is full nothing leaves at all until there is room.
+"""
+
+import asyncio
+import functools
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from defl.crypto import Ed25519Scheme
+from defl.errors import PeerFault, UserError
+from defl.ids import NodeId
+from defl.ingress import Ingress
+from defl.messages import Chunk, Gossip, Message
+from defl.node.blobs import DiskFull
+from defl.node.config import (
+    INITIAL_FILE,
+    Agreement,
+    NodeConfig,
+    read_federation,
+    read_identity,
+    read_node,
+)
+from defl.node.identity import Identity
+from defl.node.model import shared_row
+from defl.node.results import Results
+from defl.node.storage import Storage
+from defl.node.telemetry import Log, Measures, Server
+from defl.node.transport import Lane, Transport
+from defl.node.view import metrics_of, status_of
+from defl.node.worker import Limits, Worker, WorkerFailed
+from defl.output import (
+    Aggregated,
+    Connected,
+    Envelope,
+    Event,
+    Faulted,
+    Output,
+    ServeChunk,
+    Tick,
+    Trained,
+    Work,
+    WorkFailed,
+)
+from defl.participant import Participant
+from defl.wire import encode, frame_bytes_max
+from defl.work import model_blob
+
+# Frames wait here for the loop; the transport stops reading when it is full.
+EVENTS_MAX = 1024
+# Larger frames are hashed and checked in a thread, so that votes do not wait for them.
+THREAD_FRAME_BYTES = 64 * 2**10
+DISK_FULL_RETRY_S = 1.0
+
+PORT_FILE = "telemetry.port"  # where a running node answers
+PID_FILE = "node.pid"
+STATUS_FILE = "status.json"  # its last word
+
+T = TypeVar("T")
+
+
+def open_node(folder: Path, log: Log) -> "Node":
+    """The node of this folder, made ready: its state is created at the first start."""
+    config = read_node(folder)
+    agreement = read_federation(folder / config.federation)
+    identity = read_identity(folder, config.name)
+    if agreement.member(identity.public_key) is None:
+        raise UserError(
+            f"{folder}: this node's key is not in {config.federation}; the federation was made "
+            "without its card"
+        )
+    state = folder / config.state
+    if not state.exists():
+        _create_state(state, agreement, (folder / config.federation).parent / INITIAL_FILE)
+    return Node(folder, config, agreement, identity, log)
+
+
+def _create_state(state: Path, agreement: Agreement, initial: Path) -> None:
+    federation = agreement.federation
+    row, _ = shared_row(initial, federation.schema)
+    manifest, payload = model_blob(federation, row)
+    if manifest.digest != federation.initial:
+        raise UserError(
+            f"{initial}: these are not the initial weights that the federation agreed on; "
+            "get the file that came with federation.toml"
+        )
+    Storage.create(state, federation, manifest, payload)
+
+
+class Node:
+    """One organisation's process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: NodeConfig,
+        agreement: Agreement,
+        identity: Identity,
+        log: Log,
+    ) -> None:
+        federation = agreement.federation
+        member = agreement.member(identity.public_key)
+        if member is None:
+            raise UserError("this node is not a member of the federation")
+        self.federation = federation
+        self.me = member
+        self.log = log
+        self.measures = Measures()
+        self.disk_full = False
+        self.storage = Storage.open(folder / config.state, chain=federation.chain)
+        for fault in self.storage.faults:
+            log.warning("damage found at start", what=fault)
+        self.participant = Participant(
+            federation, self.me, identity.signer, self.storage.recovered()
+        )
+        self.transport = Transport(
+            me=self.me,
+            identity=identity,
+            cards=agreement.cards,
+            chain=federation.chain,
+            listen=config.listen_at,
+            frame_bytes_max=frame_bytes_max(len(agreement.cards), federation.chunk_bytes),
+            on_frame=self._on_frame,
+            on_connected=lambda peer: self._put(Connected(peer)),
+            on_disconnected=lambda peer: log.info("peer is gone", peer=agreement.cards[peer].name),
+        )
+        self.worker = Worker(
+            config.client,
+            folder / config.state,
+            federation,
+            Limits(client_s=config.work_time_max_s),
+            project=folder / config.project,
+        )
+        self._folder = folder
+        self._port = config.telemetry_port
+        self._server = Server(lambda: status_of(self), lambda: metrics_of(self))
+        self._results = Results(folder, agreement, self.me, self.storage, log, self.measures)
+        self._ingress = Ingress(federation, Ed25519Scheme())
+        self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
+        self._disk = ThreadPoolExecutor(1, "defl-disk")  # one thread: writes stay in order
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Until the federation is finished or `stop` is called."""
+        port = await self._server.start(self._port)
+        (self._folder / PORT_FILE).write_text(str(port), encoding="ascii")
+        self._start(self._start_worker())
+        await self.transport.start()
+        self.log.info("started", member=self.me, round=self.participant.state.round)
+        loop = asyncio.create_task(self._loop())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((loop, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if loop.done():
+                loop.result()
+        finally:
+            for task in (loop, stopping, *self._tasks):
+                task.cancel()
+            await asyncio.gather(loop, stopping, *self._tasks, return_exceptions=True)
+            status = json.dumps(status_of(self))
+            (self._folder / STATUS_FILE).write_text(status, encoding="utf-8")
+            (self._folder / PORT_FILE).unlink(missing_ok=True)
+            await self.transport.close()
+            await self.worker.close()
+            await self._server.close()
+            self._disk.shutdown()
+            self.storage.close()
+            self.log.info("stopped", round=self.participant.state.round)
+
+    async def _start_worker(self) -> None:
+        try:
+            await self.worker.start()
+        except WorkerFailed as failed:
+            self.log.warning(
+                "the worker does not start; it is tried again with each work", why=failed
+            )
+
+    async def _loop(self) -> None:
+        clock = asyncio.get_running_loop().time
+        output = self.participant.handle(Tick(), clock())
+        while True:
+            await self._perform(output)
+            if self.participant.finished:
+                return
+            event = await self._next_event(output.wake_at)
+            output = self.participant.handle(event, clock())
+
+    async def _next_event(self, wake_at: float | None) -> Event:
+        if not self._events.empty():
+            return self._events.get_nowait()
+        try:
+            async with asyncio.timeout_at(wake_at):
+                return await self._events.get()
+        except TimeoutError:
+            return Tick()
+
+    # --- What the participant asks for -----------------------------------------------------
+
+    async def _perform(self, output: Output) -> None:
+        if output.persist is not None or output.store:
+            await self._write(output)
+        for item in output.send:
+            await self._send(item)
+        for committed in output.committed:
+            self._results.committed(committed)
+        for work in output.work:
+            self._start(self._do(work))
+        for digest in output.drop:
+            await self._on_disk(self.storage.drop, digest)
+        for notice in output.notices:
+            await self._results.notice(notice)
+
+    async def _write(self, output: Output) -> None:
+        """Durable and in place, or nothing else happens: a full disk is waited for."""
+        while True:
+            try:
+                if output.persist is not None:
+                    await self._on_disk(self.storage.persist, output.persist)
+                for chunk in output.store:
+                    await self._on_disk(self.storage.store_chunk, chunk)
+            except DiskFull as full:
+                if not self.disk_full:
+                    self.log.warning("disk full: nothing is signed until there is room", why=full)
+                self.disk_full = True
+                await asyncio.sleep(DISK_FULL_RETRY_S)
+            else:
+                if self.disk_full:
+                    self.log.info("there is room on the disk again")
+                self.disk_full = False
+                return
+
+    async def _send(self, item: Envelope | ServeChunk) -> None:
+        if isinstance(item, ServeChunk):
+            data = await self._on_disk(self.storage.read_chunk, item.digest, item.index)
+            message: Message = Chunk(item.digest, item.index, data)
+            self.transport.send(item.to, encode(message), Lane.WEIGHTS)
+            return
+        if isinstance(item.message, Gossip):
+            for transaction in item.message.transactions:
+                if transaction.author == self.me:
+                    self._results.submitted(transaction)
+        frame = encode(item.message)
+        for peer in item.to if item.to is not None else self.federation.committee.members:
+            if peer != self.me:
+                self.transport.send(peer, frame, Lane.CONTROL)
+
+    async def _do(self, work: Work) -> None:
+        try:
+            done = await self.worker.run(work, self.storage.path)
+            if isinstance(done, Aggregated | Trained):
+                await self._on_disk(self.storage.adopt, done.manifest, self.worker.made(done))
+        except (WorkerFailed, DiskFull, OSError) as failed:
+            self.log.warning("work failed", work=type(work).__name__, why=failed)
+            await self._events.put(WorkFailed(work, str(failed)))
+        else:
+            await self._events.put(done)
+
+    # --- What others send ------------------------------------------------------------------
+
+    async def _on_frame(self, peer: NodeId, lane: Lane, frame: bytes) -> None:  # noqa: ARG002
+        admit = functools.partial(self._admit, peer, frame)
+        event = await asyncio.to_thread(admit) if len(frame) > THREAD_FRAME_BYTES else admit()
+        await self._events.put(event)
+
+    def _admit(self, peer: NodeId, frame: bytes) -> Event:
+        try:
+            return self._ingress.admit(peer, frame)
+        except PeerFault as fault:
+            return Faulted(peer, str(fault))
+
+    def _put(self, event: Event) -> None:
+        self._start(self._events.put(event))
+
+    # --- Tasks and threads -----------------------------------------------------------------
+
+    def _start(self, doing: Any) -> None:
+        task = asyncio.create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _on_disk(self, function: Any, *arguments: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._disk, functools.partial(function, *arguments))

@@ -1,0 +1,107 @@
+"""What a node leaves behind for people: its models, round certificates, and a line for each event.
+
+Everything here follows from the participant's notices and nothing depends on it.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+
+from defl.ids import Digest, NodeId
+from defl.messages import Agg, Upd
+from defl.node.certificate import certificate_of, certificate_text
+from defl.node.config import Agreement
+from defl.node.model import write_model
+from defl.node.storage import Storage
+from defl.node.telemetry import Log, Measures
+from defl.output import (
+    Attested,
+    Committed,
+    EvidenceFound,
+    Finished,
+    ModelReady,
+    Notice,
+    Observing,
+    PeerMisbehaved,
+    RoundClosed,
+    RoundProven,
+    SafetyBroken,
+    WorkFailing,
+)
+from defl.work import model_row
+
+MODEL = "model.safetensors"
+CERTIFICATE = "round-certificate.json"
+
+
+class Results:
+    def __init__(
+        self,
+        folder: Path,
+        agreement: Agreement,
+        me: NodeId,
+        storage: Storage,
+        log: Log,
+        measures: Measures,
+    ) -> None:
+        self._folder = folder
+        self._federation = agreement.federation
+        self._names = [card.name for card in agreement.cards]
+        self._me = me
+        self._storage = storage
+        self._log = log
+        self._measures = measures
+
+    def committed(self, committed: Committed) -> None:
+        """How long this node's own transactions took from submission to commit."""
+        now = time.monotonic()
+        for transaction in committed.block.transactions:
+            if transaction.author == self._me:
+                submitted = self._measures.submitted_at.pop(_key(transaction), None)
+                if submitted is not None:
+                    self._measures.commit_s.append(now - submitted)
+
+    def submitted(self, transaction: Upd | Agg) -> None:
+        self._measures.submitted_at.setdefault(_key(transaction), time.monotonic())
+
+    async def notice(self, notice: Notice) -> None:
+        match notice:
+            case ModelReady(round=round_, digest=digest):
+                await asyncio.to_thread(self._write_model, round_, digest)
+                self._log.info("model ready", round=round_, digest=digest.hex()[:16])
+            case RoundProven() | Attested():
+                text = certificate_text(certificate_of(self._federation, notice))
+                await asyncio.to_thread(self._write_certificate, text)
+                self._log.info("round proven", round=notice.round, digest=notice.digest.hex()[:16])
+            case RoundClosed(round=round_, missing=missing):
+                self._measures.left_out = {round_: list(missing)}
+                names = [self._names[member] for member in missing]
+                self._log.info("round closed", round=round_, without=",".join(names) or "nobody")
+            case EvidenceFound(evidence=evidence):
+                kind = type(evidence.first).__name__
+                who = self._names[evidence.first.author]
+                self._log.warning("a member contradicts itself", member=who, kind=kind)
+            case PeerMisbehaved(peer=peer, reason=reason):
+                self._measures.peer_faults[peer] += 1
+                if self._measures.peer_faults[peer] <= 10:
+                    self._log.warning("refused", peer=self._names[peer], why=reason)
+            case Observing(reason=reason) | SafetyBroken(reason=reason):
+                self._log.warning(type(notice).__name__, why=reason)
+            case WorkFailing(reason=reason):
+                self._log.warning("work is tried again", why=reason.strip().splitlines()[-1:])
+            case Finished(round=round_):
+                self._log.info("finished", rounds=round_)
+
+    def _write_model(self, round_: int, digest: Digest) -> None:
+        row = model_row(self._federation, self._storage.read(digest))
+        metadata = {"round": str(round_), "digest": digest.hex()}
+        write_model(self._folder / MODEL, self._federation.schema, row, metadata)
+
+    def _write_certificate(self, text: str) -> None:
+        beside = self._folder / f".{CERTIFICATE}.writing"
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(self._folder / CERTIFICATE)
+
+
+def _key(transaction: Upd | Agg) -> tuple[str, int]:
+    return type(transaction).__name__, transaction.round

@@ -1,0 +1,90 @@
+"""A running node as figures: the status that `defl node status` shows, and Prometheus metrics."""
+
+from typing import TYPE_CHECKING, Any
+
+from defl.node.telemetry import prometheus
+
+if TYPE_CHECKING:
+    from defl.node.node import Node
+
+
+def status_of(node: "Node") -> dict[str, Any]:
+    participant = node.participant
+    replica = participant.replica
+    members = node.federation.committee.members
+    model = participant.model
+    return {
+        "member": node.me,
+        "name": node.federation.members[node.me].name,
+        "federation": node.federation.chain.hex(),
+        "round": participant.state.round,
+        "rounds": node.federation.rounds,
+        "model": model.hex() if model is not None else None,
+        "view": replica.view,
+        "height": replica.head.height,
+        "observing": replica.observing,
+        "disk_full": node.disk_full,
+        "finished": participant.finished,
+        "peers": {
+            node.federation.members[peer].name: node.transport.connected(peer)
+            for peer in members
+            if peer != node.me
+        },
+        "commit_ms": node.measures.commit_percentiles(),
+        "gst_lt_s": participant.client.gst_lt_s,
+        "left_out": {str(r): missing for r, missing in node.measures.left_out.items()},
+        "blobs": participant.stored["blobs"],
+        "disk_bytes": node.storage.bytes_used,
+        "evidence": [
+            {"member": e.first.author, "kind": type(e.first).__name__} for e in participant.evidence
+        ],
+        "refused": {str(peer): count for peer, count in node.measures.peer_faults.items()},
+        "traffic": _traffic(node),
+        "worker_error": node.worker.last_error,
+    }
+
+
+def _traffic(node: "Node") -> dict[str, dict[str, int]]:
+    totals: dict[str, dict[str, int]] = {}
+    for (_, lane), traffic in node.transport.stats.traffic.items():
+        lane_total = totals.setdefault(lane.value, {"sent": 0, "received": 0})
+        lane_total["sent"] += traffic.bytes_out
+        lane_total["received"] += traffic.bytes_in
+    return totals
+
+
+def metrics_of(node: "Node") -> str:
+    status = status_of(node)
+    by_peer = node.transport.stats.traffic
+    return prometheus(
+        {
+            "round": {"": status["round"]},
+            "view": {"": status["view"]},
+            "height": {"": status["height"]},
+            "observing": {"": float(status["observing"] is not None)},
+            "disk_full": {"": float(status["disk_full"])},
+            "blobs_held": {"": status["blobs"]},
+            "disk_bytes": {"": status["disk_bytes"]},
+            "evidence": {"": len(status["evidence"])},
+            "peers_connected": {"": sum(status["peers"].values())},
+            "commit_latency_ms": {
+                f'quantile="{name}"': value for name, value in status["commit_ms"].items()
+            },
+            "bytes_sent": {
+                f'peer="{peer}",lane="{lane.value}"': traffic.bytes_out
+                for (peer, lane), traffic in by_peer.items()
+            },
+            "bytes_received": {
+                f'peer="{peer}",lane="{lane.value}"': traffic.bytes_in
+                for (peer, lane), traffic in by_peer.items()
+            },
+            "left_out": {
+                f'round="{round_}",member="{member}"': 1.0
+                for round_, missing in status["left_out"].items()
+                for member in missing
+            },
+            "refused_messages": {
+                f'peer="{peer}"': count for peer, count in status["refused"].items()
+            },
+        }
+    )
