@@ -130,7 +130,19 @@ def test_one_changed_byte_of_the_model_is_seen(proven: Proven, tmp_path: Path) -
 
 
 def test_a_model_of_another_round_is_seen(proven: Proven) -> None:
-    assert set(failures(proven, proven.model(0), proven.certificate(1))) == {"model"}
+    wrong = failures(proven, proven.model(0), proven.certificate(1))
+
+    assert set(wrong) == {"model"}
+    assert "take the two that belong together" in wrong["model"]
+
+
+def test_a_model_of_another_round_that_does_not_say_so_is_seen(
+    proven: Proven, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.safetensors"
+    save_file(load_file(proven.model(0)), model)
+
+    assert "the file was changed" in failures(proven, model, proven.certificate(1))["model"]
 
 
 def test_a_certificate_cannot_be_carried_to_another_round(proven: Proven, tmp_path: Path) -> None:

@@ -123,18 +123,21 @@ def _same_model(federation: Federation, proof: RoundCertificate, path: Path) -> 
         row, metadata = shared_row(path, federation.schema)
     except WeightsError as error:
         return Check("model", False, f"not a model of this federation: {error}")
+    claimed = metadata.get("round", str(proof.round))
+    if claimed != str(proof.round):
+        return Check(
+            "model",
+            False,
+            f"the file calls itself round {claimed[:20]}, the certificate is round "
+            f"{proof.round}'s: take the two that belong together (a round is proven only when the "
+            "next one closes)",
+        )
     digest = model_digest(federation, row).hex()
     if digest != proof.digest:
         return Check(
             "model",
             False,
-            f"its digest is {digest}, the certificate is for {proof.digest}: the file was changed "
-            "or is another round's",
-        )
-    claimed = metadata.get("round", str(proof.round))
-    if claimed != str(proof.round):
-        return Check(
-            "model", False, f"the file calls itself round {claimed[:20]}, it is round {proof.round}"
+            f"its digest is {digest}, the certificate is for {proof.digest}: the file was changed",
         )
     return Check("model", True, f"digest {digest}")
 
