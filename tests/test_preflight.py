@@ -173,7 +173,20 @@ def test_a_changed_address_asks_for_a_new_card(doors: Doors) -> None:
     old = read_node(doors.alice).address
     path.write_text(text.replace(f'address = "{old}"', 'address = "b:1"'), encoding="utf-8")
 
-    assert "its address is not this node's" in wrong_in(doors.alice, "--no-peers")["card"]
+    assert f"defl node card {doors.alice}" in wrong_in(doors.alice, "--no-peers")["card"]
+    signed = defl("node", "card", doors.alice, "--json").json
+    assert (signed["address"], signed["serial"]) == ("b:1", 1)
+    assert wrong_in(doors.alice, "--no-peers") == {}
+    assert defl("node", "card", doors.alice, "--json").json == signed, "nothing moved since"
+
+
+def test_a_card_of_another_key_is_not_counted_on(doors: Doors) -> None:
+    shutil.copy(doors.folder / "bob" / "bob.card.toml", doors.alice / "alice.card.toml")
+
+    said = defl("node", "card", doors.alice)
+
+    assert said.code == 2
+    assert "put this node's own card back" in said.text
 
 
 def test_an_expired_certificate_and_a_clock_that_is_behind_are_found(

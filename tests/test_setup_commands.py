@@ -391,8 +391,8 @@ def test_errors_reach_a_person_as_words_and_an_exit_code(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "path", [("node", "init"), ("node", "check"), ("federation", "create"), ("federation", "show"),
-             ("verify",)],
+    "path", [("node", "init"), ("node", "check"), ("node", "card"), ("federation", "create"),
+             ("federation", "show"), ("verify",)],
 )  # fmt: skip
 def test_every_command_has_help_with_an_example_and_speaks_json(path: tuple[str, ...]) -> None:
     command: click.Command | None = cli

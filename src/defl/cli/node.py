@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from defl.node.check import all_hold
-from defl.node.config import CONFIG_FILE, KEY_FILE, NodeConfig, card_file, create_node
+from defl.node.config import CONFIG_FILE, KEY_FILE, NodeConfig, card_file, create_node, renew_card
 from defl.node.identity import make_card, make_identity, split_address
 from defl.node.preflight import preflight
 
@@ -17,6 +17,12 @@ Example:
 
 \b
   defl node init alice --name alice --address alice.example.org:7400
+"""
+CARD_EXAMPLES = """
+Example:
+
+\b
+  defl node card alice
 """
 CHECK_EXAMPLES = """
 Example:
@@ -59,8 +65,7 @@ def init(
         telemetry_port=_telemetry_port(port),
     )
     identity = make_identity(name)
-    card = make_card(identity, address)
-    create_node(folder, config, identity, card)
+    create_node(folder, config, identity, make_card(identity, address))
     made = {
         "name": name,
         "public_key": identity.public_key.hex(),
@@ -95,6 +100,20 @@ def _interface(host: str) -> str:
 def _telemetry_port(port: int) -> int:
     above = port + TELEMETRY_PORT_STEP
     return above if above <= PORT_MAX else port - TELEMETRY_PORT_STEP
+
+
+@node.command(epilog=CARD_EXAMPLES)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def card(folder: Path, as_json: bool) -> None:
+    """Sign a new card after the address in node.toml was changed."""
+    signed = renew_card(folder)
+    path = card_file(folder, signed.name)
+    if as_json:
+        told = {"card": str(path), "address": signed.address, "serial": signed.serial}
+        click.echo(json.dumps(told, indent=1))
+        return
+    click.echo(f"{path}: {signed.name} at {signed.address}, serial {signed.serial}")
 
 
 @node.command(epilog=CHECK_EXAMPLES)

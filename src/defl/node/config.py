@@ -29,6 +29,7 @@ from defl.node.identity import (
     card_text,
     certificate_pem,
     key_pem,
+    make_card,
     read_card,
     split_address,
 )
@@ -106,7 +107,7 @@ def node_text(config: NodeConfig) -> str:
 # Paths are seen from this folder.
 
 name = {quoted(config.name)}
-# Where the other members reach this node; it is on the card, so changing it needs a new card.
+# Where the other members reach this node; it is on the card: after a change, defl node card.
 address = {quoted(config.address)}
 # Where this node listens. 0.0.0.0 is every IPv4 interface, [::] every one.
 listen = {quoted(config.listen)}
@@ -204,6 +205,26 @@ def read_card_file(path: Path) -> Card:
         return read_card(data.decode(), str(path))
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a card: {error}; ask its owner to send it again") from error
+
+
+def renew_card(folder: Path) -> Card:
+    """A card of the settings as they are now, above the former one; the same one if nothing moved.
+
+    Its serial decides between the two, so the former card must be there to count from.
+    """
+    config = read_node(folder)
+    identity = read_identity(folder, config.name)
+    path = card_file(folder, config.name)
+    former = read_card_file(path)
+    if former.key != identity.public_key:
+        raise UserError(f"{path}: the card of another key; put this node's own card back")
+    if (former.address, former.certificate) == (config.address, identity.certificate):
+        return former
+    card = make_card(identity, config.address, former.serial + 1)
+    beside = path.with_name(f".{path.name}.writing")
+    beside.write_text(card_text(card), encoding="utf-8")
+    beside.replace(path)
+    return card
 
 
 # --- federation.toml -----------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
         checks += [_certificate(identity), _clock(folder, identity)]
     card = _tried(checks, "card", lambda: read_card_file(card_file(folder, config.name)))
     if identity is not None and card is not None:
-        checks.append(_card(config, identity, card))
+        checks.append(_card(folder, config, identity, card))
     checks.append(_port(config))
     path = folder / config.federation
     agreement = _tried(checks, "federation", lambda: read_federation(path))
@@ -119,7 +119,7 @@ def _clock(folder: Path, identity: Identity) -> Check:
     return Check("clock", True, f"{now:%F %T} UTC, not before this node was made")
 
 
-def _card(config: NodeConfig, identity: Identity, card: Card) -> Check:
+def _card(folder: Path, config: NodeConfig, identity: Identity, card: Card) -> Check:
     for what, mine, its in (
         ("key", identity.public_key, card.key),
         ("certificate", identity.certificate, card.certificate),
@@ -127,8 +127,14 @@ def _card(config: NodeConfig, identity: Identity, card: Card) -> Check:
         ("address", config.address, card.address),
     ):
         if mine != its:
-            return Check("card", False, f"its {what} is not this node's; make a new card")
+            return Check("card", False, _card_advice(folder, what))
     return Check("card", True, f"{card.name} at {card.address}, serial {card.serial}")
+
+
+def _card_advice(folder: Path, what: str) -> str:
+    if what in ("address", "certificate"):
+        return f"its {what} is not this node's any more; sign a new one: defl node card {folder}"
+    return f"its {what} is not this node's; put this node's own card back"
 
 
 def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> Check:
