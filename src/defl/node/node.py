@@ -181,9 +181,7 @@ class Node:
         try:
             await self.worker.start()
         except WorkerFailed as failed:
-            self.log.warning(
-                "the worker does not start; it is tried again with each work", why=failed
-            )
+            self.log.warning("the worker does not start; each work tries it again", why=failed)
 
     async def _loop(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -267,12 +265,12 @@ class Node:
 
     # --- What others send ------------------------------------------------------------------
 
-    async def _on_frame(self, peer: NodeId, lane: Lane, frame: bytes) -> None:  # noqa: ARG002
+    async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
         admit = functools.partial(self._admit, peer, frame)
         event = await asyncio.to_thread(admit) if len(frame) > THREAD_FRAME_BYTES else admit()
         await self._events.put(event)
 
-    def _admit(self, peer: NodeId, frame: bytes) -> Event:
+    def _admit(self, peer: NodeId, frame: Frame) -> Event:
         try:
             return self._ingress.admit(peer, frame)
         except PeerFault as fault:
