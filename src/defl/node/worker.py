@@ -1,0 +1,238 @@
+"""User code and heavy arithmetic in child processes, so that the replica goes on whatever they do.
+
+Two children: one runs the user's client, the other checks and aggregates, so that a peer's update
+is acknowledged while this node trains for an hour. A child that crashes, hangs or answers rubbish
+is ended (child.py), its reason is kept in `last_error`, and the next work starts another one.
+Weights pass as open files that the child maps; nothing is ever pickled.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import mmap
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from defl.committee import Federation
+from defl.errors import LocalFault
+from defl.ids import NO_DIGEST, Digest
+from defl.messages import Manifest
+from defl.node.child import Child, Limits, WorkerFailed
+from defl.node.storage import WORK
+from defl.node.worker_process import (
+    AggregateTask,
+    Checked,
+    Evaluated,
+    EvaluateTask,
+    Made,
+    Report,
+    Request,
+    SetUp,
+    TrainTask,
+    ValidateTask,
+)
+from defl.output import Aggregate, Aggregated, Train, Trained, Validate, Validated, Work
+from defl.pool.weights import FP32, manifest_of
+
+__all__ = ["Limits", "Worker", "WorkerFailed"]
+
+Inputs = Mapping[Digest, Path] | Callable[[Digest], Path]
+Result = Trained | Aggregated | Validated
+
+THREAD_SETTINGS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+class Worker:
+    def __init__(
+        self,
+        client: str | None,
+        folder: Path,
+        federation: Federation,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        *,
+        project: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._federation = federation
+        self._limits = limits
+        self._work = folder / WORK
+        self._work.mkdir(parents=True, exist_ok=True)
+        self._serial = itertools.count()
+        self._made: dict[Digest, Path] = {}
+        self.last_error: str | None = None
+        self.training: Report | None = None  # the newest of each, for people
+        self.aggregation: Report | None = None
+        log, state = folder / "worker.log", folder / "client-local.npz"
+        variables = {**os.environ, **(environment or {})}
+        threads = dict.fromkeys(THREAD_SETTINGS, str(limits.threads))
+        place = str(project.resolve()) if project is not None else None
+        self._client = Child(
+            SetUp(federation, client or None, place, str(state.resolve())),
+            log,
+            {**threads, **variables},
+            limits,
+            limits.niceness,
+        )
+        self._own = Child(
+            SetUp(federation, None, None, str(state.resolve())),
+            folder / "arithmetic.log",
+            {**variables, **dict.fromkeys(THREAD_SETTINGS, "1")},
+            limits,
+            0,
+        )
+
+    @property
+    def starts(self) -> int:
+        """How often the client's process was started; more than once means that it failed."""
+        return self._client.starts
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(c.pid for c in (self._client, self._own) if c.pid is not None)
+
+    async def start(self) -> None:
+        """Start both now. WorkerFailed says what is wrong with the client; work may still be
+        asked for, and tries again."""
+        outcomes = await asyncio.gather(
+            self._client.start(), self._own.start(), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                self._note(outcome)
+                raise outcome
+
+    async def close(self) -> None:
+        await asyncio.gather(self._client.close(), self._own.close())
+
+    async def run(self, work: Work, inputs: Inputs) -> Result:
+        """Do it. What was made is at `made(result)`, checked against its manifest, not synced."""
+        try:
+            # Open now: retention may drop the names while the work waits for its turn.
+            with _opened(inputs, _inputs_of(work)) as files:
+                match work:
+                    case Validate(manifest=manifest):
+                        return Validated(manifest.digest, await self._validate(files))
+                    case Aggregate():
+                        return Aggregated(work.round, await self._aggregate(work, files))
+                    case Train():
+                        return Trained(work.round, await self._train(work, files))
+        except WorkerFailed as failed:
+            self._note(failed)
+            raise
+
+    async def evaluate(self, model: Path) -> dict[str, float]:
+        """The client's metrics of a model, in turn with its trainings."""
+        try:
+            with _opened({NO_DIGEST: model}, (NO_DIGEST,)) as files:
+                answer = await self._client.ask(
+                    EvaluateTask(), files, doing="evaluating", limit_s=self._limits.client_s
+                )
+                if not isinstance(answer, Evaluated):
+                    raise await self._client.reject("evaluating was answered with rubbish")
+                return answer.metrics
+        except WorkerFailed as failed:
+            self._note(failed)
+            raise
+
+    def made(self, result: Trained | Aggregated) -> Path:
+        """The file of what was made; asking for it hands it over."""
+        return self._made.pop(result.manifest.digest)
+
+    def _note(self, error: BaseException) -> None:
+        self.last_error = str(error)
+
+    async def _validate(self, files: Sequence[int]) -> str | None:
+        limit_s = self._limits.own_s
+        answer = await self._own.ask(
+            ValidateTask(), files, doing="checking an update", limit_s=limit_s
+        )
+        if not isinstance(answer, Checked):
+            raise await self._own.reject("the check of an update was answered with rubbish")
+        return answer.fault
+
+    async def _aggregate(self, work: Aggregate, files: Sequence[int]) -> Manifest:
+        made = self._new_file()
+        task = AggregateTask(work, _inputs_of(work), str(made))
+        doing = f"aggregating round {work.round}"
+        made_by = await self._make(
+            self._own, task, files, made, doing, self._limits.own_s, NO_DIGEST
+        )
+        self.aggregation = made_by.report
+        return made_by.manifest
+
+    async def _train(self, work: Train, files: Sequence[int]) -> Manifest:
+        made = self._new_file()
+        task = TrainTask(work.round, work.base, str(made))
+        doing = f"training for round {work.round}"
+        made_by = await self._make(
+            self._client, task, files, made, doing, self._limits.client_s, work.base
+        )
+        self.training = made_by.report
+        return made_by.manifest
+
+    async def _make(
+        self,
+        child: Child,
+        task: Request,
+        files: Sequence[int],
+        path: Path,
+        doing: str,
+        limit_s: float,
+        base: Digest,
+    ) -> Made:
+        kept = False
+        try:
+            answer = await child.ask(task, files, doing=doing, limit_s=limit_s)
+            codec = FP32 if base == NO_DIGEST else self._federation.codec
+            manifest = await asyncio.to_thread(self._manifest_of, path, codec, base)
+            if not isinstance(answer, Made) or answer.manifest != manifest:
+                raise await child.reject(f"{doing}: what was made is not what the worker says")
+            kept = True
+        finally:
+            if not kept:
+                path.unlink(missing_ok=True)
+        self._made[manifest.digest] = path
+        return answer
+
+    def _manifest_of(self, path: Path, codec: str, base: Digest) -> Manifest | None:
+        """What the file really holds; the hashing leaves the loop free."""
+        if not path.exists() or path.stat().st_size == 0:
+            return None
+        federation = self._federation
+        with path.open("rb") as file:
+            payload = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return manifest_of(payload, federation.schema, codec, federation.chunk_bytes, base)
+
+    def _new_file(self) -> Path:
+        return self._work.resolve() / f"made-{next(self._serial)}"
+
+
+def _inputs_of(work: Work) -> tuple[Digest, ...]:
+    match work:
+        case Validate(manifest=manifest):
+            return (manifest.digest,)
+        case Aggregate(base=base, updates=updates):
+            return (base, *(reference.digest for reference in updates))
+        case Train(base=base):
+            return (base,)
+
+
+@contextlib.contextmanager
+def _opened(inputs: Inputs, digests: Sequence[Digest]) -> Iterator[list[int]]:
+    path_of = inputs if callable(inputs) else inputs.__getitem__
+    with contextlib.ExitStack() as stack:
+        files = []
+        for digest in digests:
+            try:
+                file = stack.enter_context(path_of(digest).open("rb"))
+            except (KeyError, OSError, LocalFault) as error:
+                raise WorkerFailed(f"blob {digest.hex()} cannot be opened: {error}") from error
+            files.append(file.fileno())
+        yield files

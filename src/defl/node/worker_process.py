@@ -1,0 +1,309 @@
+"""The child's side of a worker, and the words that both sides speak.
+
+One process with one socket: a request comes in with open files, the answer goes out, what was made
+is a file. It runs either the user's client or our own arithmetic, never both: a library that the
+user loads may change how floats are rounded, and every node's aggregate must be the same bits.
+
+Whatever goes wrong ends the process; the parent starts another one. What the client prints goes
+where the parent sends standard output, which is not the socket.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+import defl
+from defl.clients.protocol import Metrics, Training, TrainingClient
+from defl.committee import Federation
+from defl.errors import UserError
+from defl.ids import Digest, Round
+from defl.messages import Manifest
+from defl.output import Aggregate
+from defl.schema import Array, Role, Schema, Weights
+from defl.work import aggregate, model_row, update_blob, validate
+
+# The longest answer is a manifest of the most chunks, or a traceback.
+FRAME_BYTES_MAX = 2**20
+REASON_CHARACTERS_MAX = 8000
+# A base and an update of every member.
+FILES_MAX = 128
+
+# --- What is said ----------------------------------------------------------------------------
+
+
+class SetUp(Struct, frozen=True, array_like=True, tag=1):
+    federation: Federation
+    client: str | None  # "module:attribute"; None for a process that does our own arithmetic
+    project: str | None
+    state: str  # the file in which the client's local entries outlive the process
+
+
+class TrainTask(Struct, frozen=True, array_like=True, tag=2):
+    round: Round
+    base: Digest
+    made: str  # where to write the payload
+
+
+class AggregateTask(Struct, frozen=True, array_like=True, tag=3):
+    work: Aggregate
+    inputs: tuple[Digest, ...]  # which blob each of the open files is
+    made: str
+
+
+class ValidateTask(Struct, frozen=True, array_like=True, tag=4):
+    pass
+
+
+class EvaluateTask(Struct, frozen=True, array_like=True, tag=5):
+    pass
+
+
+Request = SetUp | TrainTask | AggregateTask | ValidateTask | EvaluateTask
+
+
+class Ready(Struct, frozen=True, array_like=True, tag=20):
+    pass
+
+
+class Report(Struct, frozen=True, array_like=True):
+    """What a person may want to know of a piece of work."""
+
+    round: Round
+    metrics: dict[str, float] = {}
+    weights: tuple[float, ...] = ()  # of each update, in the order of the work's references
+    scores: tuple[float, ...] = ()
+    reason: str = ""
+
+
+class Made(Struct, frozen=True, array_like=True, tag=21):
+    manifest: Manifest
+    report: Report
+
+
+class Checked(Struct, frozen=True, array_like=True, tag=22):
+    fault: str | None
+
+
+class Evaluated(Struct, frozen=True, array_like=True, tag=23):
+    metrics: dict[str, float]
+
+
+class Failed(Struct, frozen=True, array_like=True, tag=24):
+    reason: str
+
+
+Answer = Ready | Made | Checked | Evaluated | Failed
+
+
+def frame_of(message: Request | Answer) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return len(body).to_bytes(4, "big") + body
+
+
+def _receive(channel: socket.socket) -> tuple[Request, list[int]]:
+    """The next request and its open files; the parent is gone when there is none."""
+    header, files, _, _ = socket.recv_fds(channel, 4, FILES_MAX)
+    data = bytearray(header)
+    while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+        part = channel.recv(2**16)
+        if not part:
+            sys.exit(0)
+        data += part
+    request: Request = msgspec.msgpack.decode(data[4:], type=Request)
+    return request, list(files)
+
+
+# --- The user's client -----------------------------------------------------------------------
+
+
+def load_client(named: str, project: str | None) -> TrainingClient:
+    """The client that "module:attribute" names: an object, or something to call for one."""
+    if project is not None:
+        sys.path.insert(0, project)
+    module, _, attribute = named.partition(":")
+    found: object = importlib.import_module(module)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise UserError(f"{named!r} names no client: {found!r} has no {part!r}")
+        found = getattr(found, part)
+    if callable(found) and (isinstance(found, type) or not hasattr(found, "train")):
+        found = found()
+    missing = [
+        name
+        for name in ("initial_weights", "train", "evaluate")
+        if not callable(getattr(found, name, None))
+    ]
+    if missing:
+        raise UserError(
+            f"{named!r} is a {type(found).__name__} without {', '.join(missing)}; a client has the "
+            "methods initial_weights, train and evaluate (defl.clients.protocol.TrainingClient)"
+        )
+    return found  # type: ignore[return-value]  # its methods were looked for just now
+
+
+class _Resumed:
+    """A client whose local entries are those of the last training, not its initial ones."""
+
+    def __init__(self, client: TrainingClient, local: dict[str, Array]) -> None:
+        self._client = client
+        self._local = local
+        self.train = client.train
+        self.evaluate = client.evaluate
+
+    def initial_weights(self) -> Weights:
+        return {**self._client.initial_weights(), **self._local}
+
+
+def _read_local(path: Path, schema: Schema) -> dict[str, Array]:
+    """What a process before this one saved; nothing if it is of another schema or damaged."""
+    names = [entry.name for entry in schema.entries if entry.role is Role.LOCAL]
+    if not names or not path.exists():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            if saved["schema"].tobytes() != schema.digest:
+                return {}
+            return {name: saved[f"entry{index}"] for index, name in enumerate(names)}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        sys.stderr.write(f"{path} cannot be read ({error}): local entries start anew\n")
+        return {}
+
+
+def _write_local(path: Path, schema: Schema, local: dict[str, Array]) -> None:
+    if not local:
+        return
+    entries = {f"entry{index}": array for index, array in enumerate(local.values())}
+    new = path.with_name(f"{path.name}.new")
+    with new.open("wb") as file:
+        np.savez(file, schema=np.frombuffer(schema.digest, dtype=np.uint8), **entries)  # type: ignore[arg-type]
+    new.replace(path)
+
+
+# --- Work ------------------------------------------------------------------------------------
+
+
+class Runner:
+    def __init__(self, setup: SetUp) -> None:
+        self._federation = setup.federation
+        self._state = Path(setup.state)
+        self._training: Training | None = None
+        if setup.client is not None:
+            schema = setup.federation.schema
+            client = load_client(setup.client, setup.project)
+            self._training = Training(_Resumed(client, _read_local(self._state, schema)), schema)
+
+    def do(self, request: Request, files: Sequence[int]) -> Answer:
+        payloads = [_mapped(file) for file in files]
+        match request:
+            case TrainTask():
+                return self._train(request, payloads[0])
+            case EvaluateTask():
+                row = model_row(self._federation, payloads[0])
+                return Evaluated(dict(self._client.evaluate(row)))
+            case AggregateTask(work=work, inputs=inputs, made=made):
+                read = dict(zip(inputs, payloads, strict=True)).__getitem__
+                (manifest, payload), result = aggregate(self._federation, work, read)
+                Path(made).write_bytes(payload)
+                report = Report(work.round, {}, result.weights, result.scores, result.reason)
+                return Made(manifest, report)
+            case ValidateTask():
+                return Checked(validate(self._federation, payloads[0]))
+            case SetUp():
+                raise UserError("a worker is set up once")
+
+    @property
+    def _client(self) -> Training:
+        if self._training is None:
+            raise UserError("no client is named in this node's settings: it cannot train")
+        return self._training
+
+    def _train(self, task: TrainTask, payload: memoryview) -> Made:
+        base = model_row(self._federation, payload)
+        row, metrics = self._client.train(base, task.round)
+        manifest, made = update_blob(self._federation, row, task.base, base)
+        Path(task.made).write_bytes(made)
+        _write_local(self._state, self._federation.schema, self._client.local)
+        return Made(manifest, Report(task.round, _plain(metrics)))
+
+
+def _plain(metrics: Metrics) -> dict[str, float]:
+    return {str(name): float(value) for name, value in metrics.items()}
+
+
+def _mapped(file: int) -> memoryview:
+    with os.fdopen(file, "rb") as opened:
+        return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+# --- The process -----------------------------------------------------------------------------
+
+
+def reason_of(error: BaseException) -> str:
+    """The error as its author wants to see it: without the frames that are ours."""
+    described = traceback.TracebackException.from_exception(error)
+    ours = str(Path(defl.__file__).parent)
+    shown: traceback.TracebackException | None = described
+    while shown is not None:
+        frames = [
+            frame for frame in shown.stack if not frame.filename.startswith((ours, "<frozen"))
+        ]
+        shown.stack = traceback.StackSummary.from_list(frames)
+        shown = shown.__cause__ or shown.__context__
+    lines = list(described.format())
+    if not described.stack:
+        lines = list(described.format_exception_only())
+    return "".join(lines).strip()[-REASON_CHARACTERS_MAX:]
+
+
+def _die_with(parent: int) -> None:
+    """Whatever this process is doing: nobody is left to want its answer."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+def main() -> None:
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    _die_with(int(sys.argv[2]))
+    os.nice(int(sys.argv[3]))
+    faulthandler.enable()  # a crash, or the parent's SIGABRT, leaves its traceback in the log
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+    def report(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
+        reason = reason_of(error)
+        sys.stderr.write(f"{reason}\n")
+        with contextlib.suppress(OSError):
+            channel.sendall(frame_of(Failed(reason)))
+
+    sys.excepthook = report
+    setup, _ = _receive(channel)
+    if not isinstance(setup, SetUp):
+        raise UserError("a worker is set up first")
+    runner = Runner(setup)
+    channel.sendall(frame_of(Ready()))
+    while True:
+        request, files = _receive(channel)
+        channel.sendall(frame_of(runner.do(request, files)))
+
+
+if __name__ == "__main__":
+    main()
