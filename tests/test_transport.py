@@ -9,7 +9,7 @@ from defl.errors import Malformed, UserError
 from defl.ids import NodeId
 from defl.node.framing import SendQueue, TokenBucket, Traffic
 from defl.node.identity import make_card, make_identity
-from defl.node.transport import Lane, Limits, Refusal, Transport
+from defl.node.transport import Frame, Lane, Limits, Refusal, Transport
 from transports import (
     CHAIN,
     FRAME_BYTES_MAX,
@@ -78,7 +78,7 @@ def test_a_control_frame_overtakes_a_weights_lane_that_stands_still() -> None:
     async def scenario() -> None:
         vote_came = asyncio.Event()
 
-        async def handle(_: NodeId, lane: Lane, frame: bytes) -> None:
+        async def handle(_: NodeId, lane: Lane, frame: Frame) -> None:
             if lane is Lane.CONTROL:
                 vote_came.set()
             else:
@@ -100,7 +100,7 @@ def test_a_receiver_that_is_busy_slows_the_sender_whose_queue_stays_bounded() ->
     async def scenario() -> None:
         free = asyncio.Event()
 
-        async def handle(_peer: NodeId, _lane: Lane, _frame: bytes) -> None:
+        async def handle(_peer: NodeId, _lane: Lane, _frame: Frame) -> None:
             await free.wait()
 
         limits = shorter(queue_bytes_max=8 * MB)
@@ -323,18 +323,55 @@ def test_back_off_grows_to_its_bound_and_is_jittered() -> None:
     asyncio.run(scenario())
 
 
-def test_a_frame_that_the_handler_finds_faulty_is_counted_and_the_next_one_comes() -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_frame_that_the_handler_finds_faulty_is_counted_and_the_next_one_comes(
+    waits: bool,
+) -> None:
     async def scenario() -> None:
-        def handle(_peer: NodeId, _lane: Lane, frame: bytes) -> None:
+        def judge(frame: Frame) -> None:
             if frame == b"rubbish":
                 raise Malformed("not a message")
 
-        async with pair(second={"on_frame": handle}) as (a, b):
+        async def handle_later(_peer: NodeId, _lane: Lane, frame: Frame) -> None:
+            judge(frame)
+
+        def handle(_peer: NodeId, _lane: Lane, frame: Frame) -> None:
+            judge(frame)
+
+        async with pair(second={"on_frame": handle_later if waits else handle}) as (a, b):
             a.send(b, b"rubbish")
             a.send(b, b"good")
             await b.until(lambda: len(b.received) == 2)
             assert b.transport.stats.refusals[Refusal.FAULT] == 1
             assert b.transport.connected(a.me)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_handler_that_fails_is_reported_and_the_peer_comes_back(waits: bool) -> None:
+    async def scenario() -> None:
+        def judge(frame: Frame) -> None:
+            if frame == b"ouch":
+                raise ZeroDivisionError("our own bug")
+
+        async def handle_later(_peer: NodeId, _lane: Lane, frame: Frame) -> None:
+            judge(frame)
+
+        def handle(_peer: NodeId, _lane: Lane, frame: Frame) -> None:
+            judge(frame)
+
+        async with pair(second={"on_frame": handle_later if waits else handle}) as (a, b):
+            reported: list[type[BaseException]] = []
+            asyncio.get_running_loop().set_exception_handler(
+                lambda _, context: reported.append(type(context["exception"]))
+            )
+            a.send(b, b"ouch")
+            await b.until(lambda: ("disconnected", a.me) in b.events)
+            await a.until(lambda: ("disconnected", b.me) in a.events)
+            assert reported == [ZeroDivisionError]
+            a.send(b, b"good")
+            await b.until(lambda: (a.me, Lane.CONTROL, b"good") in b.received)
 
     asyncio.run(scenario())
 

@@ -102,12 +102,16 @@ def cards_of(
 
 @asynccontextmanager
 async def running(*peers: Peer) -> AsyncIterator[None]:
+    """Starts and closes them; an error that asyncio would only have logged fails the test."""
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     try:
         for peer in peers:
             await peer.transport.start()
         yield
     finally:
         await asyncio.gather(*(peer.transport.close() for peer in peers))
+    assert not errors
 
 
 @asynccontextmanager

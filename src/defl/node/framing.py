@@ -148,7 +148,11 @@ class Use:
 
 
 class Link(asyncio.BufferedProtocol):
-    """A connection's both directions. `closed` is done when it has ended, with the reason."""
+    """A connection's both directions.
+
+    `closed` is done when it has ended, with the reason; whoever waits for it uses `asyncio.wait`,
+    which does not cancel it along with the waiting task.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -164,6 +168,7 @@ class Link(asyncio.BufferedProtocol):
         self._filled = 0
         self._holds = 1  # reasons not to read on; the first is that nobody opened the link
         self._use: Use | None = None
+        self._handling: asyncio.Future[None] | None = None  # asyncio alone would forget it
         self._rest: memoryview | None = None  # of the frame that is being written
         self._writable = True
         self._pump_due = False
@@ -288,18 +293,30 @@ class Link(asyncio.BufferedProtocol):
         if wait_s > 0:
             self._hold()
             self._loop.call_later(wait_s, self._release)
-        result = use.handler(frame)
+        result = self._handle(frame, use.handler)
         if isawaitable(result):
             self._hold()
-            asyncio.ensure_future(result).add_done_callback(self._handled)
+            self._handling = asyncio.ensure_future(result)
+            self._handling.add_done_callback(self._handled)
+
+    def _handle(self, frame: Frame, handler: Handler) -> Awaitable[None] | None:
+        """An error of the handler is our own bug: asyncio reports it, and this link ends."""
+        healthy = False
+        try:
+            result = handler(frame)
+            healthy = True
+            return result
+        finally:
+            if not healthy:
+                self.abort()
 
     def _handled(self, task: "asyncio.Future[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # The handler is our own code: its error is reported, and this peer not blamed.
-            self._loop.call_exception_handler(
-                {"message": "a frame's handler failed", "exception": error, "future": task}
-            )
+        self._handling = None
+        if task.cancelled() or task.exception() is not None:
+            self.abort()
         self._release()
+        if not task.cancelled():
+            task.result()
 
     def _hold(self) -> None:
         self._holds += 1

@@ -40,8 +40,9 @@ STABLE_S = 5.0
 CLOSE_S = 1.0
 # After the kernel refused us a socket (no descriptors left), before the next attempt.
 ACCEPT_PAUSE_S = 0.1
-# A vanished machine says no goodbye: silent for 30 s, it is gone.
-KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+# A vanished machine says no goodbye: idle, it is missed after 30 s. With bytes on their way the
+# wait is longer, since a peer that is merely too busy to read looks the same to the kernel.
+KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 120_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +288,7 @@ class Transport:
         if refused is not None and refused.member is not None:
             self.stats.trouble[refused.member] = refused.text
             link.close()
-            await link.closed
+            await asyncio.wait([link.closed])
             return refused
         self._adopt(NodeId(hello.node), hello.lane, link)
         return None
@@ -302,7 +303,7 @@ class Transport:
             began = loop.time()
             link = await self._dial(peer, lane)
             if link is not None:
-                await link.closed
+                await asyncio.wait([link.closed])
                 if loop.time() - began >= STABLE_S:
                     attempt = 0
             await self._back_off(peer, attempt)
@@ -421,10 +422,17 @@ class Transport:
 
     def _deliver(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:
         try:
-            return self._on_frame(peer, lane, frame)
+            result = self._on_frame(peer, lane, frame)
         except PeerFault:
             self.stats.refusals[Refusal.FAULT] += 1
             return None
+        return None if result is None else self._delivered(result)
+
+    async def _delivered(self, result: Awaitable[None]) -> None:
+        try:
+            await result
+        except PeerFault:
+            self.stats.refusals[Refusal.FAULT] += 1
 
 
 async def _awaited(wait: Awaitable[object]) -> None:
