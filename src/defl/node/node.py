@@ -27,6 +27,7 @@ from defl.node.config import (
     read_identity,
     read_node,
 )
+from defl.node.framing import Frame
 from defl.node.identity import Identity
 from defl.node.model import shared_row
 from defl.node.results import Results

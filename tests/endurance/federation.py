@@ -1,0 +1,160 @@
+"""Federations of real processes for the endurance scripts: start, kill, restart, judge."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from defl.cli.serve import asked_status, last_status
+from defl.clients.protocol import schema_of
+from defl.committee import Timing
+from defl.crypto import Ed25519Signer
+from defl.ids import NodeId
+from defl.node.config import federation_of, read_federation
+from defl.node.local import make_nodes, start_node, write_agreement
+from defl.node.storage import Storage
+from defl.node.user_code import load_client
+from defl.participant import Participant
+from defl.pool.weights import FP32, encode, manifest_of
+
+POLL_S = 0.1
+TIMING = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=30.0)
+# A client whose training takes about `seconds` and moves each node elsewhere.
+CLIENT = """
+import os, time
+import numpy as np
+
+class client:
+    def __init__(self):
+        self._rng = np.random.default_rng(int(os.environ.get("DEFL_NODE", "0")))
+
+    def initial_weights(self):
+        return {{"w": np.zeros({values}, dtype=np.float32)}}
+
+    def train(self, weights, round_):
+        time.sleep({seconds})
+        noise = self._rng.standard_normal(weights["w"].size, dtype=np.float32)
+        return {{"w": weights["w"] + noise}}, {{"loss": 0.0}}
+
+    def evaluate(self, weights):
+        return {{"loss": 0.0}}
+"""
+
+
+class Nodes:
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        rounds: int,
+        *,
+        values: int = 1000,
+        train_s: float = 0.0,
+        timing: Timing = TIMING,
+        chunk_bytes: int = 4 * 2**20,
+    ) -> None:
+        project = folder / "project"
+        project.mkdir(parents=True)
+        text = CLIENT.format(values=values, seconds=train_s)
+        (project / "client.py").write_text(text, encoding="utf-8")
+        weights = load_client("client:client", project).initial_weights()
+        schema = schema_of(weights)
+        row = schema.flatten(weights)
+        initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
+        cards = make_nodes(folder, count, client="client:client", project=project)
+        federation = federation_of(
+            cards,
+            schema,
+            initial,
+            timing=timing,
+            rounds=rounds,
+            aggregation="fed_avg",
+            chunk_bytes=chunk_bytes,
+        )
+        self.local = write_agreement(folder, federation, cards, schema, row)
+        self.rounds = rounds
+        self.kills = 0
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def members(self) -> range:
+        return range(len(self.local.nodes))
+
+    def start(self, *members: int) -> None:
+        for member in members or self.members:
+            environment = {**os.environ, "DEFL_NODE": str(member)}
+            self._processes[member] = start_node(self.local.nodes[member], environment)
+
+    def kill(self, *members: int) -> None:
+        """SIGKILL: nothing is written, closed or said any more."""
+        for member in members:
+            process = self._processes[member]
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                self.kills += 1
+            process.wait()
+
+    def running(self, member: int) -> bool:
+        return self._processes[member].poll() is None
+
+    def status(self, member: int) -> dict[str, Any]:
+        node = self.local.nodes[member]
+        return asked_status(node) or last_status(node) or {"round": 0, "model": None, "view": 0}
+
+    def round(self, member: int) -> int:
+        return int(self.status(member)["round"])
+
+    def wait(self, what: Callable[[], bool], limit_s: float) -> None:
+        until = time.monotonic() + limit_s
+        while not what():
+            if time.monotonic() > until:
+                rounds = [self.round(member) for member in self.members]
+                raise AssertionError(f"nothing came of it in {limit_s} s; rounds: {rounds}")
+            time.sleep(POLL_S)
+
+    def finish(self, limit_s: float) -> None:
+        """Until every node has ended by itself."""
+        self.wait(lambda: not any(self.running(member) for member in self.members), limit_s)
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def judge(self) -> list[str]:
+        """What is wrong after the end; nothing, if all is well."""
+        wrong = []
+        states = [last_status(node) or {} for node in self.local.nodes]
+        if [state.get("round") for state in states] != [self.rounds] * len(states):
+            wrong.append(f"rounds closed: {[state.get('round') for state in states]}")
+        if len({state.get("model") for state in states}) != 1:
+            wrong.append(f"models differ: {[state.get('model') for state in states]}")
+        for member, state in enumerate(states):
+            if state.get("evidence"):
+                wrong.append(f"node {member} saw somebody sign twice: {state['evidence']}")
+            if state.get("observing"):
+                wrong.append(f"node {member} is an observer: {state['observing']}")
+        return wrong + self._lost_blobs()
+
+    def _lost_blobs(self) -> list[str]:
+        """Every committed update of the last tau rounds is whole at some node."""
+        federation = read_federation(self.local.folder / "federation.toml").federation
+        held = set()
+        closed = ()
+        for member, node in enumerate(self.local.nodes):
+            with Storage.open(node / "state") as storage:
+                durable = storage.recovered()
+            held |= {m.digest for m, chunks in durable.held if len(chunks) == len(m.chunks)}
+            stranger = Ed25519Signer(bytes(32))
+            reader = Participant(federation, NodeId(member), stranger, durable)
+            closed = max(closed, reader.state.closed, key=len)
+        return [
+            f"round {past.round}: the update of {ref.author} is lost"
+            for past in closed
+            for ref in past.updates
+            if ref.digest not in held
+        ]
