@@ -1,15 +1,62 @@
 """The rules by the names that a federation may choose."""
 
+from functools import partial
+
 from defl.aggregation.aggregate import Rule
+from defl.aggregation.bulyan import bulyan
+from defl.aggregation.centered_clipping import centered_clipping
+from defl.aggregation.conditions import BULYAN, CLIPPING, DEFL, KRUM, MAJORITY, NO_FAULT, Condition
+from defl.aggregation.coordinate import coordinate_median, trimmed_mean
 from defl.aggregation.fed_avg import fed_avg
+from defl.aggregation.geometric_median import geometric_median
+from defl.aggregation.krum import krum, multi_krum
+from defl.aggregation.mixing import nearest_neighbour_mixing
+from defl.aggregation.subset import smallest_eigenvalue_subset
 from defl.errors import UserError
 
 RULES: dict[str, Rule] = {
     "fed_avg": fed_avg,
+    "krum": krum,
+    "multi_krum": multi_krum,
+    "multi_krum_blanchard": partial(multi_krum, neighbours="blanchard"),
+    "coordinate_median": coordinate_median,
+    "trimmed_mean": trimmed_mean,
+    "geometric_median": geometric_median,
+    "centered_clipping": centered_clipping,
+    "nearest_neighbour_mixing": nearest_neighbour_mixing,
+    "smallest_eigenvalue_subset": smallest_eigenvalue_subset,
+    "bulyan": bulyan,
+}
+
+CONDITIONS: dict[str, Condition] = {
+    "fed_avg": NO_FAULT,
+    "krum": KRUM,
+    "multi_krum": DEFL,
+    "multi_krum_blanchard": KRUM,
+    "coordinate_median": MAJORITY,
+    "trimmed_mean": MAJORITY,
+    "geometric_median": MAJORITY,
+    "centered_clipping": CLIPPING,
+    "nearest_neighbour_mixing": MAJORITY,
+    "smallest_eigenvalue_subset": MAJORITY,
+    "bulyan": BULYAN,
 }
 
 
 def rule_named(name: str) -> Rule:
+    check_name(name)
+    return RULES[name]
+
+
+def outside_proof(name: str, rows: int, faults_max: int) -> str | None:
+    """What to tell a person whose federation lies outside the rule's theorem; None if inside.
+
+    Ask with the fewest rows that a round may close on, n - f.
+    """
+    check_name(name)
+    return CONDITIONS[name].outside(rows, faults_max)
+
+
+def check_name(name: str) -> None:
     if name not in RULES:
         raise UserError(f"no aggregation rule is named {name!r}; there are: {', '.join(RULES)}")
-    return RULES[name]

@@ -1,0 +1,117 @@
+"""The point with the smallest sum of distances to all rows, iterated until it stands still.
+
+Weiszfeld's iteration on the weights (each row's share is 1 / its distance to the point), run on
+squared distances between rows alone. A row that is itself the minimum is recognised by Kuhn's
+condition before the iteration starts, since the iteration would only creep towards it.
+
+Weiszfeld 1937; Kuhn 1973; for federated learning Pillutla, Kakade, Harchaoui, IEEE TSP 2022.
+Condition m >= 2f + 1, which is also its breakdown point: below a half. With f < m/2 Byzantine
+rows it stays within 2(m - f)/(m - 2f) of the honest rows' radius around any centre.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.conditions import MAJORITY
+from defl.aggregation.geometric import Verdict, aggregate_by
+from defl.aggregation.gram import Geometry, Measured, below_one
+from defl.aggregation.workers import ALONE, Workers
+
+# The iteration ends when no weight moves by more than this, which moves the point by less than
+# this share of the rows' diameter. The cap is far above what any test has needed.
+STANDSTILL = 1e-10
+STEPS_MAX = 20_000
+
+Matrix = NDArray[np.float64]
+
+
+def combined(matrix: Matrix, weights: Matrix) -> Matrix:
+    """Sum of weight times row, one row after the other: a fixed order on every machine."""
+    total: Matrix = matrix[0] * weights[0]
+    for j in range(1, len(weights)):
+        total = total + matrix[j] * weights[j]
+    return total
+
+
+def in_order(values: Matrix) -> float:
+    """The plain sum, first to last."""
+    total = 0.0
+    for value in values.tolist():
+        total += value
+    return total
+
+
+def squared_to_point(distances: Matrix, weights: Matrix) -> Matrix:
+    """Squared distances of all rows to their weighted mean, from those between rows."""
+    mean = combined(distances, weights)
+    return np.maximum(mean - 0.5 * in_order(mean * weights), 0.0)
+
+
+def vertex(distances: Matrix) -> int | None:
+    """The row that is itself the geometric median, if one is (Kuhn 1973)."""
+    for k in range(len(distances)):
+        to = distances[k]
+        apart = to > 0.0
+        # Cosines between the directions from row k to the others; rows at row k count as 0.
+        length = np.sqrt(np.where(apart, to, 1.0))
+        along = 0.5 * (to[:, None] + to[None, :] - distances) / (length[:, None] * length[None, :])
+        along = np.where(apart[:, None] & apart[None, :], along, 0.0)
+        pull = in_order(combined(along, np.ones(len(distances))))
+        if pull <= float(np.count_nonzero(~apart)) ** 2:
+            return k
+    return None
+
+
+def judge_geometric_median(geometry: Geometry, faults_max: int) -> Verdict:  # noqa: ARG001 - every judge has this signature
+    size = geometry.size
+    distances = below_one(geometry.squared_distances)
+    found = vertex(distances)
+    steps = 0
+    if found is not None:
+        same = distances[found] == 0.0
+        weights = np.where(same, 1.0 / int(same.sum()), 0.0)
+    else:
+        weights = np.full(size, 1.0 / size)
+        moved = 1.0
+        while moved > STANDSTILL and steps < STEPS_MAX:
+            # No row is the minimum, so a distance of zero can only be rounding: keep it off zero.
+            pull = 1.0 / np.sqrt(np.maximum(squared_to_point(distances, weights), 1e-30))
+            new = pull / in_order(pull)
+            moved = float(np.abs(new - weights).max())
+            weights = new
+            steps += 1
+    away = squared_to_point(distances, weights)
+    largest = max(max(row) for row in geometry.squared_distances)
+    unit = geometry.real(1 << largest.bit_length())
+    return Verdict(
+        tuple(weights.tolist()),
+        tuple(float(np.sqrt(square * unit)) for square in away),
+        f"the geometric median of {size} updates, still after {steps} steps.",
+    )
+
+
+def geometric_median(
+    rows: Sequence[Row],
+    base: Row,
+    faults_max: int,
+    ties: Sequence[bytes],
+    *,
+    strict: bool = False,
+    workers: Workers = ALONE,
+    measured: Measured | None = None,
+) -> Aggregate:
+    """The converged geometric median; a row's score is its distance to it."""
+    return aggregate_by(
+        judge_geometric_median,
+        rows,
+        base,
+        faults_max,
+        ties,
+        condition=MAJORITY,
+        strict=strict,
+        workers=workers,
+        measured=measured,
+    )
