@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 
 from defl.aggregation.aggregate import Aggregate, Row
-from defl.aggregation.conditions import BULYAN, check_counts
+from defl.aggregation.conditions import BULYAN, check_round
 from defl.aggregation.geometric import admit, measure, placed, sentences
 from defl.aggregation.gram import Geometry, Measured, plain
 from defl.aggregation.krum import krum_scores, others_counted
@@ -63,7 +63,7 @@ def bulyan(
     measured: Measured | None = None,
 ) -> Aggregate:
     """Bulyan over Krum; a row's score is its Krum score, its weight its share in the chosen."""
-    check_counts(len(rows), faults_max, len(ties))
+    check_round(rows, base, faults_max, ties)
     del strict  # outside its condition Bulyan has nothing left to average: always refused
     BULYAN.check(len(rows), faults_max, strict=True)
     admitted = admit(measured or measure(rows, base, workers), faults_max, ties)

@@ -4,8 +4,11 @@ A rule outside its theorem may still be useful (the paper's own n = 4, f = 1 is 
 but it says so; with `strict` it refuses. What a rule cannot compute at all is always refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from defl.errors import PreconditionBroken
 
@@ -36,16 +39,27 @@ class Condition:
         return words
 
 
-def check_counts(rows: int, faults_max: int, ties: int) -> None:
+def check_round(
+    rows: Sequence[NDArray[np.float32]],
+    base: NDArray[np.float32],
+    faults_max: int,
+    ties: Sequence[bytes],
+) -> None:
     """What every rule needs before it can compute anything."""
-    if rows < 1:
+    if not rows:
         raise PreconditionBroken("there are no rows to aggregate")
-    if ties != rows:
-        raise PreconditionBroken(f"{rows} rows need one tie-breaker each, not {ties}")
-    if not 0 <= faults_max < rows:
+    if len(ties) != len(rows):
+        raise PreconditionBroken(f"{len(rows)} rows need one tie-breaker each, not {len(ties)}")
+    if not 0 <= faults_max < len(rows):
         raise PreconditionBroken(
-            f"faults_max is {faults_max}; with {rows} rows it lies from 0 to {rows - 1}"
+            f"faults_max is {faults_max}; with {len(rows)} rows it lies from 0 to {len(rows) - 1}"
         )
+    for i, row in enumerate((*rows, base)):
+        if row.shape != (base.size,) or row.dtype != np.float32:
+            which = "the base" if i == len(rows) else f"row {i}"
+            raise PreconditionBroken(
+                f"{which} is {row.shape} {row.dtype}; all must be ({base.size},) float32"
+            )
 
 
 NO_FAULT = Condition(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from defl.aggregation import kernels
 from defl.aggregation.aggregate import Aggregate, Row
-from defl.aggregation.conditions import MAJORITY, check_counts
+from defl.aggregation.conditions import MAJORITY, check_round
 from defl.aggregation.geometric import sentences
 from defl.aggregation.gram import plain
 from defl.aggregation.network import middle_network
@@ -123,11 +123,9 @@ def aggregate_middle(
     strict: bool,
     workers: Workers,
 ) -> Aggregate:
-    check_counts(len(rows), faults_max, len(ties))
+    check_round(rows, base, faults_max, ties)
     outside = MAJORITY.check(len(rows), faults_max, strict=strict)
     places = middle(len(rows), faults_max)
-    if any(row.shape != base.shape or row.dtype != np.float32 for row in rows):
-        raise PreconditionBroken(f"every row must be {base.shape} float32, as the base is")
     flat = [plain(row) for row in rows]
     values = middle_mean(filled_from(flat), len(flat), flat[0].shape[0], places, workers=workers)
     weights, cut = shares(sampled(flat), places)

@@ -8,7 +8,7 @@ about itself is a claim: it weighs at most `count_max`, and the reason names who
 from collections.abc import Sequence
 
 from defl.aggregation.aggregate import Aggregate, Row, weighted_sum
-from defl.aggregation.conditions import NO_FAULT, check_counts
+from defl.aggregation.conditions import NO_FAULT, check_round
 from defl.aggregation.geometric import sentences
 from defl.aggregation.gram import plain
 from defl.aggregation.workers import ALONE, Workers
@@ -17,7 +17,7 @@ from defl.errors import PreconditionBroken
 
 def fed_avg(
     rows: Sequence[Row],
-    base: Row,  # noqa: ARG001 - every rule has this signature
+    base: Row,
     faults_max: int,
     ties: Sequence[bytes],
     *,
@@ -27,7 +27,7 @@ def fed_avg(
     workers: Workers = ALONE,
 ) -> Aggregate:
     """The plain mean, or the mean by `counts`, of which none weighs more than `count_max`."""
-    check_counts(len(rows), faults_max, len(ties))
+    check_round(rows, base, faults_max, ties)
     outside = NO_FAULT.check(len(rows), faults_max, strict=strict)
     if counts is None:
         weights = (1.0 / len(rows),) * len(rows)

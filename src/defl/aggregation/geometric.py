@@ -12,7 +12,7 @@ from math import inf
 from types import ModuleType
 
 from defl.aggregation.aggregate import Aggregate, Row, weighted_sum
-from defl.aggregation.conditions import Condition, check_counts
+from defl.aggregation.conditions import Condition, check_round
 from defl.aggregation.gram import Geometry, Gram, Measured
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
@@ -74,7 +74,7 @@ def aggregate_by(
     measured: Measured | None = None,
 ) -> Aggregate:
     """Measure (unless it was done while the rows arrived), judge, sum."""
-    check_counts(len(rows), faults_max, len(ties))
+    check_round(rows, base, faults_max, ties)
     outside = condition.check(len(rows), faults_max, strict=strict)
     admitted = admit(measured or measure(rows, base, workers), faults_max, ties)
     verdict = judge(admitted.geometry, admitted.faults_max)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from defl.aggregation.aggregate import Aggregate, Row
 from defl.aggregation.conditions import MAJORITY
-from defl.aggregation.geometric import Verdict, aggregate_by
+from defl.aggregation.geometric import Verdict, aggregate_by, placed
 from defl.aggregation.gram import Geometry, Measured, below_one
 from defl.aggregation.workers import ALONE, Workers
 
@@ -24,6 +24,7 @@ from defl.aggregation.workers import ALONE, Workers
 # this share of the rows' diameter. The cap is far above what any test has needed.
 STANDSTILL = 1e-10
 STEPS_MAX = 20_000
+FAR = 1 << 20
 
 Matrix = NDArray[np.float64]
 
@@ -65,31 +66,53 @@ def vertex(distances: Matrix) -> int | None:
     return None
 
 
-def judge_geometric_median(geometry: Geometry, faults_max: int) -> Verdict:  # noqa: ARG001 - every judge has this signature
-    size = geometry.size
-    distances = below_one(geometry.squared_distances)
+def within_reach(geometry: Geometry, faults_max: int) -> list[int]:
+    """The rows that float64 can weigh against the closest m - f of them.
+
+    A row FAR times farther away would pull with a weight that is all rounding error, times a
+    length that is not. There are at most f such rows.
+    """
+    squares = geometry.squared_distances
+    radii = [sorted(row)[geometry.size - faults_max - 1] for row in squares]
+    centre = min(range(geometry.size), key=lambda i: (radii[i], i))
+    bound = radii[centre] * FAR * FAR
+    return [i for i in range(geometry.size) if squares[centre][i] <= bound]
+
+
+def standing_weights(distances: Matrix) -> tuple[Matrix, int]:
+    """The weights at which Weiszfeld's iteration stands still, and after how many steps."""
+    size = len(distances)
     found = vertex(distances)
-    steps = 0
     if found is not None:
         same = distances[found] == 0.0
-        weights = np.where(same, 1.0 / int(same.sum()), 0.0)
-    else:
-        weights = np.full(size, 1.0 / size)
-        moved = 1.0
-        while moved > STANDSTILL and steps < STEPS_MAX:
-            # No row is the minimum, so a distance of zero can only be rounding: keep it off zero.
-            pull = 1.0 / np.sqrt(np.maximum(squared_to_point(distances, weights), 1e-30))
-            new = pull / in_order(pull)
-            moved = float(np.abs(new - weights).max())
-            weights = new
-            steps += 1
-    away = squared_to_point(distances, weights)
+        return np.where(same, 1.0 / int(same.sum()), 0.0), 0
+    weights = np.full(size, 1.0 / size)
+    moved, steps = 1.0, 0
+    while moved > STANDSTILL and steps < STEPS_MAX:
+        # No row is the minimum, so a distance of zero can only be rounding: keep it off zero.
+        pull = 1.0 / np.sqrt(np.maximum(squared_to_point(distances, weights), 1e-30))
+        new = pull / in_order(pull)
+        moved = float(np.abs(new - weights).max())
+        weights = new
+        steps += 1
+    return weights, steps
+
+
+def judge_geometric_median(geometry: Geometry, faults_max: int) -> Verdict:
+    near = within_reach(geometry, faults_max)
+    squares = geometry.taken(near).squared_distances
+    found, steps = standing_weights(below_one(squares))
+    weights = placed(found.tolist(), near, geometry.size, 0.0)
+    # Scores need no more than float64's precision: every row against the point.
+    away = squared_to_point(below_one(geometry.squared_distances), np.array(weights))
     largest = max(max(row) for row in geometry.squared_distances)
     unit = geometry.real(1 << largest.bit_length())
+    far = geometry.size - len(near)
     return Verdict(
-        tuple(weights.tolist()),
+        weights,
         tuple(float(np.sqrt(square * unit)) for square in away),
-        f"the geometric median of {size} updates, still after {steps} steps.",
+        f"the geometric median of {len(near)} updates, still after {steps} steps."
+        + (f" {far} lay beyond all measure and were left out." if far else ""),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from defl.aggregation.aggregate import Aggregate, Row, weighted_sum
-from defl.aggregation.conditions import MAJORITY, check_counts
+from defl.aggregation.conditions import MAJORITY, check_round
 from defl.aggregation.coordinate import (
     Middle,
     middle_mean,
@@ -92,7 +92,7 @@ def nearest_neighbour_mixing(
             workers=workers,
             measured=measured,
         )
-    check_counts(len(rows), faults_max, len(ties))
+    check_round(rows, base, faults_max, ties)
     outside = MAJORITY.check(len(rows), faults_max, strict=strict)
     admitted = admit(measured or measure(rows, base, workers), faults_max, ties)
     groups = nearest(admitted.geometry, admitted.geometry.size - admitted.faults_max)
