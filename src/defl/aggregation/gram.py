@@ -4,7 +4,7 @@ Changes are put on the grid of grid.py; everything after that is integers, hence
 machine and in every order. The matrix can be fed row by row while updates arrive.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -82,13 +82,15 @@ class Measured:
 class Gram:
     """Accumulates the products of rows against one base as the rows arrive.
 
-    The rows themselves are kept by reference (a mapped file will do), never copied.
+    The rows themselves are kept by reference (a mapped file will do), never copied. Only the
+    columns `counted` (default: all) count in the products; all must be finite.
     """
 
     def __init__(
         self,
         base: NDArray[np.float32],
         *,
+        counted: Sequence[slice] | None = None,
         workers: Workers = ALONE,
         loops: ModuleType | None = None,
     ) -> None:
@@ -99,6 +101,7 @@ class Gram:
         self.base = plain(base)
         self.rows: list[NDArray[np.float32]] = []
         self.finite: list[bool] = []
+        self._counted = [slice(0, base.shape[0])] if counted is None else list(counted)
         self._workers = workers
         self._loops = loops or kernels.best()
         self._sums: list[list[int]] = []
@@ -128,7 +131,7 @@ class Gram:
         sums = np.zeros((pair_index(count, 0), SUMS_PER_PAIR), dtype=np.int64)
         finite = [True] * count
         numbers = np.empty((count, 0), dtype=np.int16)
-        for part in self._workers.passes(self.base.shape[0], width, lane):
+        for part in self._passes(width, lane):
             blocks = -(-(part.stop - part.start) // BLOCK)
             if numbers.shape[1] != blocks * BLOCK:  # only the first and the last time
                 numbers = np.empty((count, blocks * BLOCK), dtype=np.int16)
@@ -138,7 +141,16 @@ class Gram:
                     row[part], self.base[part], numbers[i], exponents[i]
                 )
             self._loops.add_products(numbers, exponents, first, sums)
+        for part in self._workers.passes(self.base.shape[0], width, lane):
+            if self._counted != [slice(0, self.base.shape[0])]:
+                for i, row in enumerate(self.rows):
+                    finite[i] &= bool(np.isfinite(row[part]).all())
         return sums, finite
+
+    def _passes(self, width: int, lane: int) -> Iterable[slice]:
+        for piece in self._counted:
+            for part in self._workers.passes(piece.stop - piece.start, width, lane):
+                yield slice(piece.start + part.start, piece.start + part.stop)
 
     def measured(self, order: Sequence[int] | None = None) -> Measured:
         """What is known of the rows, in the order of arrival or in the order that is given."""

@@ -16,6 +16,7 @@ import defl
 from defl.errors import DeflError
 
 COMMANDS: dict[str, str] = {
+    "bench": "defl.cli.bench:bench",
     "sim": "defl.cli.sim:sim",
 }
 
