@@ -1,18 +1,20 @@
 """Rules by name, their conditions in words, and each rule's own small cases."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from made_rounds import made_round, ties_for
 
 from defl.aggregation.aggregate import weighted_sum
-from defl.aggregation.eigen import largest_eigenvalues, largest_variances
+from defl.aggregation.eigen import calmest, largest_eigenvalues, largest_variances
 from defl.aggregation.geometric_median import judge_geometric_median
 from defl.aggregation.gram import Gram
 from defl.aggregation.krum import multi_krum
 from defl.aggregation.mixing import nearest_neighbour_mixing
 from defl.aggregation.network import middle_network, sorting_network
 from defl.aggregation.rules import CONDITIONS, RULES, outside_proof, rule_named
-from defl.aggregation.subset import best_subset
+from defl.aggregation.subset import filtered
 from defl.errors import PreconditionBroken, UserError
 
 
@@ -109,13 +111,22 @@ def test_variances_of_subsets_are_those_of_their_covariance() -> None:
         assert found == pytest.approx(np.linalg.eigvalsh(covariance)[-1])
 
 
+def test_the_calmest_subset_is_the_one_of_exact_eigenvalues() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        points = rng.standard_normal((9, 4)) * rng.choice([0.1, 1, 3], (9, 1))
+        distances = np.square(points[:, None] - points[None, :]).sum(axis=2)
+        subsets = list(combinations(range(9), 6))
+        variances = largest_variances(distances, subsets)
+        assert calmest(distances, subsets) == (int(np.argmin(variances)), min(variances))
+
+
 def test_with_too_many_subsets_a_filter_still_leaves_the_far_rows_out() -> None:
     rng = np.random.default_rng(3)
     points = rng.standard_normal((40, 5))
     points[:9] += 30
     distances = np.square(points[:, None] - points[None, :]).sum(axis=2)
-    kept, exhaustive = best_subset(distances, 31)
-    assert not exhaustive
+    kept, _ = filtered(distances, 31)[-1]
     assert set(kept) == set(range(9, 40))
 
 

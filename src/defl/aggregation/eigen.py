@@ -73,14 +73,65 @@ def rotate(a: Matrix, p: int, q: int) -> None:
     a[:, :, q] = sine[:, None] * column_p + cosine[:, None] * column_q
 
 
+def roughly_largest(matrices: Matrix) -> Matrix:
+    """A lower bound of each largest eigenvalue, at most 1 % below it.
+
+    A column of the matrix's 1,024th power (ten squarings) lies almost in the main direction; the
+    error of such a Rayleigh quotient is at most ln(size) / 2,048 and less than half a percent.
+    """
+    power = matrices.copy()
+    size = power.shape[-1]
+    for _ in range(10):
+        top = np.abs(power).max(axis=(1, 2))
+        power /= np.where(top > 0.0, top, 1.0)[:, None, None]
+        square = power[:, :, :1] * power[:, :1, :]
+        for k in range(1, size):
+            square += power[:, :, k : k + 1] * power[:, k : k + 1, :]
+        power = square
+    place = power[:, range(size), range(size)].argmax(axis=1)
+    vector = power[np.arange(len(power)), place]
+    image = vector[:, :1] * matrices[:, 0]
+    for k in range(1, size):
+        image += vector[:, k : k + 1] * matrices[:, k]
+    above, below = image[:, 0] * vector[:, 0], vector[:, 0] * vector[:, 0]
+    for k in range(1, size):
+        above = above + image[:, k] * vector[:, k]
+        below = below + vector[:, k] * vector[:, k]
+    result: Matrix = above / np.where(below > 0.0, below, 1.0)
+    return result
+
+
 def largest_variances(distances: Matrix, subsets: Sequence[Sequence[int]]) -> list[float]:
     """The largest eigenvalue of the covariance of each subset of rows, all of one size."""
     size = len(subsets[0])
-    if size == 1:
-        return [0.0] * len(subsets)
     index = np.array(subsets)
-    chosen = distances[index[:, :, None], index[:, None, :]]
-    return [float(value) / size for value in largest_eigenvalues(centred(chosen))]
+    products = centred(distances[index[:, :, None], index[:, None, :]])
+    return [float(value) / size for value in largest_eigenvalues(products)]
+
+
+def calmest(distances: Matrix, subsets: Sequence[Sequence[int]]) -> tuple[int, float]:
+    """Which subset of rows has the smallest largest variance, and that variance.
+
+    Exact eigenvalues are made only for those that a rough bound leaves in question.
+    """
+    size = len(subsets[0])
+    if size == 1:
+        return 0, 0.0
+    index = np.array(subsets)
+    products = centred(distances[index[:, :, None], index[:, None, :]])
+    rough = roughly_largest(products)
+    close = np.flatnonzero(rough <= rough.min() * 1.02)
+    exact = largest_eigenvalues(products[close])
+    best = int(np.argmin(exact))  # of equals the first
+    return int(close[best]), float(exact[best]) / size
+
+
+def applied(matrix: Matrix, vector: Matrix) -> Matrix:
+    """Matrix times vector, one column after the other: a fixed order on every machine."""
+    total: Matrix = matrix[0] * vector[0]
+    for k in range(1, len(vector)):
+        total = total + matrix[k] * vector[k]
+    return total
 
 
 def main_direction(products: Matrix) -> Matrix:
@@ -90,9 +141,19 @@ def main_direction(products: Matrix) -> Matrix:
         size = float(np.abs(vector).max())
         if size == 0.0:
             break
-        vector = vector / size
-        total: Matrix = products[0] * vector[0]
-        for k in range(1, len(vector)):
-            total = total + products[k] * vector[k]
-        vector = total
+        vector = applied(products, vector / size)
     return vector
+
+
+def stretch(products: Matrix, vector: Matrix) -> float:
+    """By how much the matrix stretches the direction: its eigenvalue, for an eigenvector."""
+    size = float(np.abs(vector).max())
+    if size == 0.0:
+        return 0.0
+    unit = vector / size
+    image = applied(products, unit)
+    above, below = 0.0, 0.0
+    for a, b in zip(image.tolist(), unit.tolist(), strict=True):
+        above += a * b
+        below += b * b
+    return above / below

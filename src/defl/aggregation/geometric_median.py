@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from defl.aggregation.aggregate import Aggregate, Row
 from defl.aggregation.conditions import MAJORITY
+from defl.aggregation.eigen import applied
 from defl.aggregation.geometric import Verdict, aggregate_by, placed
 from defl.aggregation.gram import Geometry, Measured, below_one
 from defl.aggregation.workers import ALONE, Workers
@@ -29,14 +30,6 @@ FAR = 1 << 20
 Matrix = NDArray[np.float64]
 
 
-def combined(matrix: Matrix, weights: Matrix) -> Matrix:
-    """Sum of weight times row, one row after the other: a fixed order on every machine."""
-    total: Matrix = matrix[0] * weights[0]
-    for j in range(1, len(weights)):
-        total = total + matrix[j] * weights[j]
-    return total
-
-
 def in_order(values: Matrix) -> float:
     """The plain sum, first to last."""
     total = 0.0
@@ -47,7 +40,7 @@ def in_order(values: Matrix) -> float:
 
 def squared_to_point(distances: Matrix, weights: Matrix) -> Matrix:
     """Squared distances of all rows to their weighted mean, from those between rows."""
-    mean = combined(distances, weights)
+    mean = applied(distances, weights)
     return np.maximum(mean - 0.5 * in_order(mean * weights), 0.0)
 
 
@@ -60,7 +53,7 @@ def vertex(distances: Matrix) -> int | None:
         length = np.sqrt(np.where(apart, to, 1.0))
         along = 0.5 * (to[:, None] + to[None, :] - distances) / (length[:, None] * length[None, :])
         along = np.where(apart[:, None] & apart[None, :], along, 0.0)
-        pull = in_order(combined(along, np.ones(len(distances))))
+        pull = in_order(applied(along, np.ones(len(distances))))
         if pull <= float(np.count_nonzero(~apart)) ** 2:
             return k
     return None

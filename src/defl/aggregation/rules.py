@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
+from defl.aggregation.adaptive import adaptive
 from defl.aggregation.aggregate import Aggregate, Row
 from defl.aggregation.bulyan import bulyan
 from defl.aggregation.centered_clipping import centered_clipping
@@ -57,6 +58,7 @@ GEOMETRIC: dict[str, GeometricRule] = {
     "nearest_neighbour_mixing": nearest_neighbour_mixing,
     "smallest_eigenvalue_subset": smallest_eigenvalue_subset,
     "bulyan": bulyan,
+    "adaptive": adaptive,
 }
 
 RULES: dict[str, NamedRule] = {
@@ -78,6 +80,7 @@ CONDITIONS: dict[str, Condition] = {
     "nearest_neighbour_mixing": MAJORITY,
     "smallest_eigenvalue_subset": MAJORITY,
     "bulyan": BULYAN,
+    "adaptive": MAJORITY,
 }
 
 

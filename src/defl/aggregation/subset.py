@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from defl.aggregation.aggregate import Aggregate, Row
 from defl.aggregation.conditions import MAJORITY
-from defl.aggregation.eigen import centred, largest_variances, main_direction
+from defl.aggregation.eigen import calmest, centred, main_direction, stretch
 from defl.aggregation.geometric import Verdict, aggregate_by
 from defl.aggregation.gram import Geometry, Measured, below_one
 from defl.aggregation.workers import ALONE, Workers
@@ -28,26 +28,36 @@ SUBSETS_MAX = 5_000
 Matrix = NDArray[np.float64]
 
 
-def best_subset(distances: Matrix, keep: int) -> tuple[tuple[int, ...], bool]:
-    """The subset of `keep` rows with the smallest maximum variance, and whether every subset was
-    looked at. Of equals, the first in the order of the rows."""
-    size = len(distances)
-    if comb(size, keep) <= SUBSETS_MAX:
-        subsets = list(combinations(range(size), keep))
-        variances = largest_variances(distances, subsets)
-        return subsets[min(range(len(subsets)), key=lambda s: (variances[s], s))], True
-    kept = list(range(size))
-    while len(kept) > keep:
-        along = np.abs(main_direction(centred(distances[np.ix_(kept, kept)])))
-        kept.pop(int(np.argmax(along)))
-    return tuple(kept), False
+def best_subset(distances: Matrix, keep: int) -> tuple[tuple[int, ...], float]:
+    """Of all subsets of `keep` rows the one with the smallest largest variance, and that variance.
+
+    Of equals, the first in the order of the rows.
+    """
+    subsets = list(combinations(range(len(distances)), keep))
+    place, variance = calmest(distances, subsets)
+    return subsets[place], variance
+
+
+def filtered(distances: Matrix, keep: int) -> list[tuple[tuple[int, ...], float]]:
+    """All rows, then one fewer each time, down to `keep`; each with its largest variance."""
+    kept = list(range(len(distances)))
+    found: list[tuple[tuple[int, ...], float]] = []
+    while True:
+        products = centred(distances[np.ix_(kept, kept)])
+        along = main_direction(products)
+        found.append((tuple(kept), stretch(products, along) / len(kept)))
+        if len(kept) == keep:
+            return found
+        kept.pop(int(np.argmax(np.abs(along))))
 
 
 def judge_subset(geometry: Geometry, faults_max: int) -> Verdict:
     size = geometry.size
     keep = size - faults_max
     squares = geometry.squared_distances
-    kept, exhaustive = best_subset(below_one(squares), keep)
+    exhaustive = comb(size, keep) <= SUBSETS_MAX
+    distances = below_one(squares)
+    kept, _ = best_subset(distances, keep) if exhaustive else filtered(distances, keep)[-1]
     how = "of all subsets" if exhaustive else "found by taking rows out one at a time"
     return Verdict(
         tuple(1.0 / keep if i in kept else 0.0 for i in range(size)),

@@ -153,7 +153,7 @@ def against_rule(
     *,
     aggregate: Callable[[Sequence[Row]], Row],
     attackers: int = 1,
-    factors: Sequence[float] = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0),
+    factors: Sequence[float] = (0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 20.0),
 ) -> Row:
     """Tries directions and lengths on the very rule in use and sends what harms most.
 
