@@ -19,7 +19,7 @@ from defl.errors import PreconditionBroken
 
 # Whole numbers held at a time by one worker: 4 MB of them, however many rows there are.
 NUMBERS_PER_PASS = 1 << 21
-COLUMNS_PER_PASS_MAX = 1 << 16  # enough to hide the cost of a call, small enough for the caches
+COLUMNS_PER_PASS_MAX = 1 << 17  # enough to hide the cost of a call, small enough for the caches
 
 
 def columns_per_pass(rows: int) -> int:

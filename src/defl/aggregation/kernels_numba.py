@@ -20,8 +20,9 @@ BLOCK = grid.BLOCK
 NUMBER_BITS = grid.NUMBER_BITS
 EXPONENT_MIN = grid.EXPONENT_MIN
 NOT_FINITE = grid.NOT_FINITE
-NUMBER_MAX = np.float32(grid.NUMBER_MAX)
 ROUNDER = np.float32(grid.ROUNDER)
+LOWEST = np.float32(grid.ROUNDER - grid.NUMBER_MAX)
+HIGHEST = np.float32(grid.ROUNDER + grid.NUMBER_MAX)
 TILE = 512  # columns sorted at a time: 50 rows of them stay in the processor's nearest caches
 
 # Rows may be read-only (mapped files); a writable array fits such a signature, too.
@@ -55,19 +56,21 @@ def quantise(
     bits = change.view(np.int32)
     scale_bits = np.zeros(1, np.int32)
     scale = scale_bits.view(np.float32)
+    whole = values.size // BLOCK
     for block in range(exponents.size):
         start = block * BLOCK
-        size = min(BLOCK, values.size - start)
-        mine = values[start : start + size]
-        ours = base[start : start + size]
-        if size < BLOCK:
+        if block < whole:
+            mine = values[start : start + BLOCK]
+            ours = base[start : start + BLOCK]
+            for k in range(BLOCK):
+                change[k] = mine[k] - ours[k]
+        else:
             change[:] = 0
-        for k in range(size):
-            change[k] = mine[k] - ours[k]
+            for k in range(values.size - start):
+                change[k] = values[start + k] - base[start + k]
         largest = np.int32(0)
         for k in range(BLOCK):
-            magnitude = bits[k] & np.int32(0x7FFFFFFF)
-            largest = magnitude if magnitude > largest else largest
+            largest = max(largest, np.int32(bits[k] & np.int32(0x7FFFFFFF)))
         if largest >= NOT_FINITE:
             numbers[:] = 0
             exponents[:] = 0
@@ -78,10 +81,8 @@ def quantise(
         scale_bits[0] = (NUMBER_BITS + 127 - power) << 23
         factor = scale[0]
         for k in range(BLOCK):
-            steps = change[k] * factor
-            steps = NUMBER_MAX if steps > NUMBER_MAX else steps
-            steps = -NUMBER_MAX if steps < -NUMBER_MAX else steps
-            change[k] = steps + ROUNDER
+            # Adding the rounder rounds; the clamp keeps 128 products below 2^31.
+            change[k] = min(max(change[k] * factor + ROUNDER, LOWEST), HIGHEST)
         out = numbers[start : start + BLOCK]
         for k in range(BLOCK):
             out[k] = np.int16(bits[k])  # the low half of 1.5 * 2^23 + q holds q

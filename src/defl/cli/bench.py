@@ -87,7 +87,7 @@ def rules_table(result: dict[str, object]) -> str:
         )
     if result["skipped"]:
         skipped = result["skipped"]
-        lines.append(f"not compared, because not installed or left out: {skipped}")
+        lines.append(f"not compared, because not installed, not importable or left out: {skipped}")
     return "\n".join(lines)
 
 
