@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_rounds import ties_for
 
+from defl.aggregation.adaptive import GATE_FEW
 from defl.aggregation.rules import RULES
 
 COLUMNS = 5
-COORDINATE_WISE = ("coordinate_median", "trimmed_mean", "nearest_neighbour_mixing", "bulyan")
 DETERMINISTIC = settings(derandomize=True, deadline=None, max_examples=30)
 
 small = st.integers(-64, 64)
@@ -103,7 +103,7 @@ def reach(name: str, rows: list[np.ndarray], base: np.ndarray, faults: int) -> f
         honest = np.stack(rows[: m - f]).astype(np.float64) - base
         return 2 * float(np.linalg.norm(honest, axis=1).max())
     if name == "adaptive":
-        return across * (2 + 2 * np.sqrt(m))
+        return across * (1 + np.sqrt(GATE_FEW * f / (2 * (m - 2 * f))))
     return across * 2 * np.sqrt(COLUMNS)
 
 

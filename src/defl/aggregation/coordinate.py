@@ -27,7 +27,7 @@ from defl.errors import PreconditionBroken
 
 COLUMNS_SAMPLED = 4096
 BITS_PER_PASS = 1 << 20  # 4 MB of float32 bits held at a time by one worker
-COLUMNS_PER_PASS_MAX = 1 << 15
+COLUMNS_PER_PASS_MAX = 1 << 16
 
 # Which places of the sorted column are averaged, of how many rows and with how many faulty.
 Middle = Callable[[int, int], tuple[int, int]]
