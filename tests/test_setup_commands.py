@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from defl.aggregation.aggregate import Aggregate
+from defl.aggregation.fed_avg import fed_avg
+from defl.aggregation.rules import RULES
 from defl.cli.main import cli
 from defl.committee import Federation
+from defl.errors import PreconditionBroken
 from defl.node import needs as needs_module
 from defl.node.config import (
     Agreement,
@@ -351,6 +355,25 @@ def test_which_proof_covers_a_federation_follows_from_its_numbers(
 
     assert holds["consensus"]
     assert (holds["Krum's proof"], holds["DeFL's proof"]) == (krum, defl_proof)
+
+
+def test_a_rule_that_cannot_work_on_the_fewest_rows_is_refused_at_once(
+    founded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At m = n - f, not at n: that many updates may close a round."""
+
+    def picky(rows: Any, base: Any, faults_max: int, ties: Any) -> Aggregate:
+        if len(rows) < 4:
+            raise PreconditionBroken(f"needs 4 rows, not {len(rows)}")
+        return fed_avg(rows, base, faults_max, ties)
+
+    monkeypatch.setitem(RULES, "fed_avg", picky)
+
+    said = create(tmp_path, cards_in(founded))
+
+    assert said.code == 2
+    assert "at m = n - f = 3: needs 4 rows, not 3; add members or lower faults_max" in said.text
+    assert not (tmp_path / "federation.toml").exists()
 
 
 def test_the_plain_mean_is_covered_only_when_nobody_lies(founded: Path, tmp_path: Path) -> None:

@@ -1,23 +1,27 @@
-"""What every rule returns, and the one weighted sum that all of them end in.
+"""What every rule returns, and the one weighted sum that geometric rules end in.
 
 A rule gets the m rows of a round in member order, the agreed base that they were trained from,
-and how many of them may be Byzantine; it returns the new values and its reasons. Nothing here may
-depend on threads, BLAS or CPU features: every honest node must get the same bits.
+how many of them may be Byzantine, and one tie-breaker per row; it returns the new values and its
+reasons. Nothing here may depend on threads, BLAS or CPU features: every honest node must get the
+same bits.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from defl.aggregation import kernels
+from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
 Row = NDArray[np.float32]
 
-# The weighted sum works in float64 on this many columns at a time, so that the memory beyond
-# input and output stays small whatever the size of the model.
-COLUMNS_PER_PASS = 1 << 18
+# The weighted sum works in float64 on this many columns at a time and per worker (512 KB), so that
+# the memory beyond input and output stays small whatever the size of the model.
+COLUMNS_PER_PASS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +31,46 @@ class Aggregate:
     values: Row
     weights: tuple[float, ...]  # one per row, in member order; 0 means left out
     scores: tuple[float, ...]  # one per row; what they mean is the rule's to say
-    reason: str  # one sentence for a person
+    reason: str  # a sentence or two for a person
 
 
 Rule = Callable[[Sequence[Row], Row, int, Sequence[bytes]], Aggregate]
 
 
-def weighted_sum(rows: Sequence[Row], weights: Sequence[float]) -> Row:
-    """Elementwise in float64, in the order of the rows, with one rounding to float32 at the end."""
+def weighted_sum(
+    rows: Sequence[Row],
+    weights: Sequence[float],
+    *,
+    workers: Workers = ALONE,
+    loops: ModuleType | None = None,
+) -> Row:
+    """Elementwise in float64, in the order of the rows, with one rounding to float32 at the end.
+
+    A row of weight 0 is not read: what was left out cannot reach the sum, be it NaN.
+    """
     if not rows or len(rows) != len(weights):
         raise PreconditionBroken(f"{len(rows)} rows and {len(weights)} weights do not pair up")
+    run = loops or kernels.best()
     columns = rows[0].shape[0]
     result = np.empty(columns, dtype=np.float32)
-    for start in range(0, columns, COLUMNS_PER_PASS):
-        part = slice(start, start + COLUMNS_PER_PASS)
-        total = rows[0][part].astype(np.float64) * weights[0]
-        for row, weight in zip(rows[1:], weights[1:], strict=True):
-            total += row[part].astype(np.float64) * weight
-        result[part] = total
+    counted = [(row, float(weight)) for row, weight in zip(rows, weights, strict=True) if weight]
+    if not counted:
+        result[:] = 0
+        return result
+
+    def work(lane: int) -> None:
+        buffer = np.empty(min(columns, COLUMNS_PER_PASS), dtype=np.float64)
+        for part in workers.passes(columns, COLUMNS_PER_PASS, lane):
+            total = buffer[: part.stop - part.start]
+            run.start_sum(total, counted[0][0][part], counted[0][1])
+            rest = counted[1:]
+            for k in range(0, len(rest) - 3, 4):
+                four = rest[k : k + 4]
+                shares = np.array([weight for _, weight in four])
+                run.add_four_to_sum(total, tuple(row[part] for row, _ in four), shares)
+            for row, weight in rest[len(rest) // 4 * 4 :]:
+                run.add_to_sum(total, row[part], weight)
+            run.finish_sum(total, result[part])
+
+    workers.gather(work)
     return result

@@ -16,6 +16,7 @@ import defl
 from defl.errors import DeflError
 
 COMMANDS: dict[str, str] = {
+    "bench": "defl.cli.bench:bench",
     "federation": "defl.cli.federation:federation",
     "node": "defl.cli.serve:node",
     "run": "defl.cli.run:run",

@@ -1,0 +1,168 @@
+"""Rules that treat every coordinate for itself: the median and the trimmed mean.
+
+Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018. Condition
+m >= 2f + 1 for both; breakdown point f/m (trimmed mean) and a half (median). Every coordinate of
+the aggregate lies within the honest rows' range of that coordinate, if at most f are Byzantine.
+
+Values are sorted as integers (kernels_numpy.mean_of_middle), where a NaN is just the most extreme
+value: it is cut off like any other. The weights and scores of a row are shares of sampled
+coordinates, since a row has no single weight here: the mean share that it had in the kept values,
+and how often it was cut off.
+"""
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from defl.aggregation import kernels
+from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.conditions import MAJORITY, check_round
+from defl.aggregation.geometric import sentences
+from defl.aggregation.gram import plain
+from defl.aggregation.network import middle_network
+from defl.aggregation.workers import ALONE, Workers
+from defl.errors import PreconditionBroken
+
+COLUMNS_SAMPLED = 4096
+BITS_PER_PASS = 1 << 20  # 4 MB of float32 bits held at a time by one worker
+COLUMNS_PER_PASS_MAX = 1 << 16
+
+# Which places of the sorted column are averaged, of how many rows and with how many faulty.
+Middle = Callable[[int, int], tuple[int, int]]
+# Fills (m, w) float32 with the w columns of a slice, of all m rows.
+Fill = Callable[[slice, NDArray[np.float32]], None]
+
+
+def middle_of_median(rows: int, faults_max: int) -> tuple[int, int]:  # noqa: ARG001 - as every Middle
+    return (rows - 1) // 2, rows // 2
+
+
+def middle_of_trimmed(rows: int, faults_max: int) -> tuple[int, int]:
+    if 2 * faults_max >= rows:
+        raise PreconditionBroken(
+            f"cutting {faults_max} values off each end leaves none of {rows} rows"
+        )
+    return faults_max, rows - 1 - faults_max
+
+
+def middle_mean(
+    fill: Fill,
+    rows: int,
+    columns: int,
+    places: tuple[int, int],
+    *,
+    workers: Workers,
+    loops: ModuleType | None = None,
+) -> Row:
+    """The mean of the given places of every sorted column."""
+    run = loops or kernels.best()
+    first, last = places
+    comparators = middle_network(rows, first, last)
+    result = np.empty(columns, dtype=np.float32)
+    width = max(1, min(COLUMNS_PER_PASS_MAX, BITS_PER_PASS // rows))
+
+    def work(lane: int) -> bool:
+        finite = True
+        block = np.empty((rows, 0), dtype=np.float32)
+        for part in workers.passes(columns, width, lane):
+            if block.shape[1] != part.stop - part.start:  # only the first and the last time
+                block = np.empty((rows, part.stop - part.start), dtype=np.float32)
+            fill(part, block)
+            run.mean_of_middle(block.view(np.int32), comparators, first, last, result[part])
+            finite &= bool(np.isfinite(result[part]).all())
+        return finite
+
+    if not all(workers.gather(work)):
+        raise PreconditionBroken("more rows are not finite than the rule can cut off")
+    return result
+
+
+def filled_from(rows: Sequence[Row]) -> Fill:
+    def fill(part: slice, block: NDArray[np.float32]) -> None:
+        for i, row in enumerate(rows):
+            block[i] = row[part]
+
+    return fill
+
+
+def shares(
+    sample: NDArray[np.float32], places: tuple[int, int]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Each row's mean share in the kept values of the sampled columns, and how often it was cut."""
+    bits = sample.view(np.int32)
+    keys = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    order = np.sort(keys, axis=0)
+    kept = (keys >= order[places[0]]) & (keys <= order[places[1]])
+    columns = sample.shape[1]
+    sharing = 1.0 / kept.sum(axis=0)
+    weights = []
+    for row in kept:
+        total = 0.0
+        for share in np.where(row, sharing, 0.0).tolist():
+            total += share
+        weights.append(total / columns)
+    cut = tuple((columns - int(row.sum())) / columns for row in kept)
+    return tuple(weights), cut
+
+
+def sampled(rows: Sequence[Row]) -> NDArray[np.float32]:
+    step = -(-rows[0].shape[0] // COLUMNS_SAMPLED)
+    return np.stack([row[::step] for row in rows])
+
+
+def aggregate_middle(
+    middle: Middle,
+    rows: Sequence[Row],
+    base: Row,
+    faults_max: int,
+    ties: Sequence[bytes],
+    *,
+    said: str,
+    strict: bool,
+    workers: Workers,
+) -> Aggregate:
+    check_round(rows, base, faults_max, ties)
+    outside = MAJORITY.check(len(rows), faults_max, strict=strict)
+    places = middle(len(rows), faults_max)
+    flat = [plain(row) for row in rows]
+    values = middle_mean(filled_from(flat), len(flat), flat[0].shape[0], places, workers=workers)
+    weights, cut = shares(sampled(flat), places)
+    of_what = f"Weights and scores are shares of at most {COLUMNS_SAMPLED} sampled coordinates."
+    return Aggregate(values, weights, cut, sentences(said, of_what, outside))
+
+
+def coordinate_median(
+    rows: Sequence[Row],
+    base: Row,
+    faults_max: int,
+    ties: Sequence[bytes],
+    *,
+    strict: bool = False,
+    workers: Workers = ALONE,
+) -> Aggregate:
+    """The median of every coordinate (of an even number of rows: the mean of the middle two)."""
+    said = f"the median of every coordinate of {len(rows)} updates."
+    return aggregate_middle(
+        middle_of_median, rows, base, faults_max, ties, said=said, strict=strict, workers=workers
+    )
+
+
+def trimmed_mean(
+    rows: Sequence[Row],
+    base: Row,
+    faults_max: int,
+    ties: Sequence[bytes],
+    *,
+    strict: bool = False,
+    workers: Workers = ALONE,
+) -> Aggregate:
+    """The mean of every coordinate without its `faults_max` smallest and largest values."""
+    said = (
+        f"the mean of every coordinate of {len(rows)} updates without the {faults_max} smallest "
+        f"and the {faults_max} largest values."
+    )
+    return aggregate_middle(
+        middle_of_trimmed, rows, base, faults_max, ties, said=said, strict=strict, workers=workers
+    )

@@ -1,0 +1,174 @@
+"""Exact inner products of the changes of one round, the one thing that geometric rules look at.
+
+Changes are put on the grid of grid.py; everything after that is integers, hence the same on every
+machine and in every order. The matrix can be fed row by row while updates arrive.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from defl.aggregation import kernels
+from defl.aggregation.grid import BLOCK, COLUMNS_MAX, SUMS_PER_PAIR, UNIT_POWER, pair_index
+from defl.aggregation.workers import ALONE, Workers
+from defl.errors import PreconditionBroken
+
+# Whole numbers held at a time by one worker: 4 MB of them, however many rows there are.
+NUMBERS_PER_PASS = 1 << 21
+COLUMNS_PER_PASS_MAX = 1 << 17  # enough to hide the cost of a call, small enough for the caches
+
+
+def columns_per_pass(rows: int) -> int:
+    fitting = NUMBERS_PER_PASS // max(1, rows) // BLOCK * BLOCK
+    return max(BLOCK, min(COLUMNS_PER_PASS_MAX, fitting))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """All inner products of the rows' changes, exact, in units of 2^UNIT_POWER / divisor."""
+
+    products: tuple[tuple[int, ...], ...]
+    divisor: int = 1
+
+    @property
+    def size(self) -> int:
+        return len(self.products)
+
+    @cached_property
+    def squared_distances(self) -> tuple[tuple[int, ...], ...]:
+        g = self.products
+        every = range(self.size)
+        return tuple(tuple(g[i][i] + g[j][j] - 2 * g[i][j] for j in every) for i in every)
+
+    def taken(self, order: Sequence[int]) -> "Geometry":
+        """The geometry of some of the rows, in this order."""
+        return Geometry(
+            tuple(tuple(self.products[i][j] for j in order) for i in order), self.divisor
+        )
+
+    def real(self, amount: int) -> float:
+        """A number of units as a float64, rounded once."""
+        return amount / (self.divisor << -UNIT_POWER)
+
+    def mixed(self, groups: Sequence[Sequence[int]]) -> "Geometry":
+        """The geometry of the means of groups of rows, all of one size; still exact."""
+        sums = [
+            [sum(self.products[i][j] for i in group) for j in range(self.size)] for group in groups
+        ]
+        return Geometry(
+            tuple(tuple(sum(row[j] for j in group) for group in groups) for row in sums),
+            self.divisor * len(groups[0]) ** 2,
+        )
+
+
+def below_one(matrix: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """The matrix in float64, divided by the power of two that brings its largest entry below 1."""
+    power = max((abs(entry).bit_length() for row in matrix for entry in row), default=0)
+    return np.array([[entry / (1 << power) for entry in row] for row in matrix])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is known of the rows of a round before a rule judges them, in member order."""
+
+    geometry: Geometry
+    finite: tuple[bool, ...]
+
+
+class Gram:
+    """Accumulates the products of rows against one base as the rows arrive.
+
+    The rows themselves are kept by reference (a mapped file will do), never copied. Only the
+    columns `counted` (default: all) count in the products; all must be finite.
+    """
+
+    def __init__(
+        self,
+        base: NDArray[np.float32],
+        *,
+        counted: Sequence[slice] | None = None,
+        workers: Workers = ALONE,
+        loops: ModuleType | None = None,
+    ) -> None:
+        if base.shape[0] > COLUMNS_MAX:
+            raise PreconditionBroken(
+                f"{base.shape[0]} columns; sums are exact up to {COLUMNS_MAX} columns"
+            )
+        self.base = plain(base)
+        self.rows: list[NDArray[np.float32]] = []
+        self.finite: list[bool] = []
+        self._counted = [slice(0, base.shape[0])] if counted is None else list(counted)
+        self._workers = workers
+        self._loops = loops or kernels.best()
+        self._sums: list[list[int]] = []
+
+    def add(self, rows: Sequence[NDArray[np.float32]]) -> None:
+        """Take in one row or several; only products with the new ones are made."""
+        first = len(self.rows)
+        for row in rows:
+            if row.shape != self.base.shape or row.dtype != np.float32:
+                raise PreconditionBroken(
+                    f"a row of {row.shape} {row.dtype} does not fit the base's {self.base.shape}"
+                    " float32"
+                )
+            self.rows.append(plain(row))
+        parts = self._workers.gather(lambda lane: self._part(lane, first))
+        self.finite += [True] * len(rows)
+        totals = np.zeros_like(parts[0][0])
+        for sums, finite in parts:
+            totals += sums
+            self.finite = [both and one for both, one in zip(self.finite, finite, strict=True)]
+        for i in range(first, len(self.rows)):
+            self._sums.append([joined(totals[pair_index(i, j)]) for j in range(i + 1)])
+
+    def _part(self, lane: int, first: int) -> tuple[NDArray[np.int64], list[bool]]:
+        count = len(self.rows)
+        width = columns_per_pass(count)
+        sums = np.zeros((pair_index(count, 0), SUMS_PER_PAIR), dtype=np.int64)
+        finite = [True] * count
+        numbers = np.empty((count, 0), dtype=np.int16)
+        for part in self._passes(width, lane):
+            blocks = -(-(part.stop - part.start) // BLOCK)
+            if numbers.shape[1] != blocks * BLOCK:  # only the first and the last time
+                numbers = np.empty((count, blocks * BLOCK), dtype=np.int16)
+                exponents = np.empty((count, blocks), dtype=np.int16)
+            for i, row in enumerate(self.rows):
+                finite[i] &= self._loops.quantise(
+                    row[part], self.base[part], numbers[i], exponents[i]
+                )
+            self._loops.add_products(numbers, exponents, first, sums)
+        for part in self._workers.passes(self.base.shape[0], width, lane):
+            if self._counted != [slice(0, self.base.shape[0])]:
+                for i, row in enumerate(self.rows):
+                    finite[i] &= bool(np.isfinite(row[part]).all())
+        return sums, finite
+
+    def _passes(self, width: int, lane: int) -> Iterable[slice]:
+        for piece in self._counted:
+            for part in self._workers.passes(piece.stop - piece.start, width, lane):
+                yield slice(piece.start + part.start, piece.start + part.stop)
+
+    def measured(self, order: Sequence[int] | None = None) -> Measured:
+        """What is known of the rows, in the order of arrival or in the order that is given."""
+        chosen = range(len(self.rows)) if order is None else order
+        return Measured(
+            Geometry(
+                tuple(tuple(self._sums[max(i, j)][min(i, j)] for j in chosen) for i in chosen)
+            ),
+            tuple(self.finite[i] for i in chosen),
+        )
+
+
+def joined(by_power: NDArray[np.int64]) -> int:
+    """Sums that were kept apart by the power of their unit, as one whole number."""
+    used = np.flatnonzero(by_power).tolist()
+    return sum(int(by_power[power]) << power for power in used)
+
+
+def plain(row: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A contiguous array without subclass (a mapped file is one); copies only a strided row."""
+    return np.ascontiguousarray(row).view(np.ndarray)

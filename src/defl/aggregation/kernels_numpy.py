@@ -1,0 +1,123 @@
+"""The inner loops over columns in plain NumPy: what kernels_numba.py must equal bit for bit.
+
+Only elementwise IEEE arithmetic and exact integers belong here, so that no BLAS kernel, SIMD
+width or order of summation can show in a result.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from defl.aggregation.grid import (
+    BLOCK,
+    EXPONENT_MIN,
+    NOT_FINITE,
+    NUMBER_BITS,
+    NUMBER_MAX,
+    ROUNDER,
+    pair_index,
+)
+
+NAME = "numpy"
+
+
+def quantise(
+    values: NDArray[np.float32],
+    base: NDArray[np.float32],
+    numbers: NDArray[np.int16],
+    exponents: NDArray[np.int16],
+) -> bool:
+    """The change `values - base` on the grid of grid.py; False if any of it is not finite."""
+    blocks = exponents.shape[0]
+    change = np.zeros(blocks * BLOCK, dtype=np.float32)
+    with np.errstate(all="ignore"):  # an overflow or NaN is found below, by its bits
+        np.subtract(values, base, out=change[: values.shape[0]])
+    largest = (change.view(np.int32) & 0x7FFFFFFF).reshape(blocks, BLOCK).max(axis=1)
+    finite = bool((largest < NOT_FINITE).all())
+    if not finite:
+        change[:] = 0
+        largest[:] = 0
+    power = np.maximum((largest >> 23) - 126, EXPONENT_MIN)
+    exponents[:] = power - EXPONENT_MIN
+    scale = ((NUMBER_BITS + 127 - power) << 23).astype(np.int32).view(np.float32)
+    scaled = change.reshape(blocks, BLOCK)
+    with np.errstate(under="ignore"):
+        scaled *= scale[:, None]
+    np.clip(scaled, -NUMBER_MAX, NUMBER_MAX, out=scaled)
+    scaled += ROUNDER
+    scaled -= ROUNDER
+    numbers[:] = change
+    return finite
+
+
+def add_products(
+    numbers: NDArray[np.int16], exponents: NDArray[np.int16], first: int, sums: NDArray[np.int64]
+) -> None:
+    """Add every block's products of row i >= first with row j <= i, by the power of their unit."""
+    rows, blocks = exponents.shape
+    lowest = exponents.min(axis=1).astype(np.int32)
+    spread = exponents - lowest[:, None]
+    # All blocks of the pass in one product, if even the widest numbers keep every partial sum
+    # below 2^53, where float64 is exact in any order; else block by block.
+    if 2 * (NUMBER_BITS + int(spread.max())) + (numbers.shape[1] - 1).bit_length() <= 53:
+        wide = numbers.reshape(rows, blocks, BLOCK) * np.ldexp(1.0, spread)[:, :, None]
+        flat = wide.reshape(rows, blocks * BLOCK)
+        products = (flat[first:] @ flat.T).astype(np.int64)
+        for i in range(first, rows):
+            for j in range(i + 1):
+                sums[pair_index(i, j), lowest[i] + lowest[j]] += products[i - first, j]
+        return
+    cut = numbers.reshape(rows, blocks, BLOCK).transpose(1, 0, 2).astype(np.float64)
+    products = (cut[:, first:] @ cut.transpose(0, 2, 1)).astype(np.int64)
+    power = exponents.astype(np.int64)
+    for i in range(first, rows):
+        for j in range(i + 1):
+            np.add.at(sums[pair_index(i, j)], power[i] + power[j], products[:, i - first, j])
+
+
+def start_sum(total: NDArray[np.float64], row: NDArray[np.float32], weight: float) -> None:
+    np.multiply(row, weight, out=total, dtype=np.float64)
+
+
+def add_to_sum(total: NDArray[np.float64], row: NDArray[np.float32], weight: float) -> None:
+    total += row.astype(np.float64) * weight
+
+
+def add_four_to_sum(
+    total: NDArray[np.float64], rows: Sequence[NDArray[np.float32]], weights: NDArray[np.float64]
+) -> None:
+    for row, weight in zip(rows, weights.tolist(), strict=True):
+        add_to_sum(total, row, weight)
+
+
+def finish_sum(total: NDArray[np.float64], out: NDArray[np.float32]) -> None:
+    with np.errstate(over="ignore", under="ignore"):
+        out[:] = total
+
+
+def mean_of_middle(
+    bits: NDArray[np.int32],
+    comparators: NDArray[np.int32],
+    first: int,
+    last: int,
+    out: NDArray[np.float32],
+) -> None:
+    """Sort each column of float32 bits and average its places first..last, smallest first.
+
+    A float's bits, with the lower 31 flipped if it is negative, are in the order of the floats;
+    a NaN lies beyond the infinity of its sign. The comparators are a sorting network.
+    """
+    keys = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    for i, j in comparators.tolist():
+        low = np.minimum(keys[i], keys[j])
+        np.maximum(keys[i], keys[j], out=keys[j])
+        keys[i] = low
+    kept = keys[first : last + 1]
+    values = (kept ^ ((kept >> 31) & 0x7FFFFFFF)).view(np.float32)
+    with np.errstate(all="ignore"):  # what is not finite is refused by the caller
+        total = values[0].astype(np.float64)
+        for place in values[1:]:
+            total += place
+        total /= last - first + 1
+        out[:] = total

@@ -1,0 +1,168 @@
+"""`defl bench`: how fast the aggregation rules are, and what attacks do to them."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import click
+
+from defl.aggregation.rules import RULES, rule_named
+from defl.errors import UserError
+from defl.experiments import robustness
+from defl.experiments.bench_rules import bench_rules
+from defl.experiments.robustness_cell import ROUNDS
+
+
+@click.group()
+def bench() -> None:
+    """Measure the aggregation rules: `rules` for speed, `robustness` for accuracy under attack."""
+
+
+@bench.command()
+@click.option("--n", "members", default=10, show_default=True, help="Rows: one per member.")
+@click.option("--d", "columns", default=1_000_000, show_default=True, help="Values in each row.")
+@click.option("--faults", type=int, help="Rows that the rules tolerate.  [default: (n - 1) / 3]")
+@click.option("--rule", "names", multiple=True, help="Only this rule; may be repeated.")
+@click.option("--repeats", default=5, show_default=True, help="Runs of each rule; median counts.")
+@click.option("--no-rivals", is_flag=True, help="Leave byzfl and flwr out.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def rules(
+    *,
+    members: int,
+    columns: int,
+    faults: int | None,
+    names: tuple[str, ...],
+    repeats: int,
+    no_rivals: bool,
+    as_json: bool,
+) -> None:
+    """Time every rule beside reading its input once with two threads.
+
+    Also beside the same rule in byzfl and flwr, where they are installed (extra `bench`).
+
+    \b
+    Example:
+      defl bench rules --n 10 --d 10000000 --json
+      defl bench rules --rule multi_krum --rule trimmed_mean --no-rivals
+    """
+    tolerated = (members - 1) // 3 if faults is None else faults
+    if members < 1 or columns < 1 or repeats < 1 or not 0 <= tolerated < members:
+        raise UserError("n, d and repeats are at least 1, and faults lies from 0 to n - 1")
+    for name in names:
+        rule_named(name)
+    possible = [r for r in RULES if r != "bulyan" or members >= 4 * tolerated + 3]
+    result = bench_rules(
+        members,
+        columns,
+        tolerated,
+        list(names) or possible,
+        repeats=repeats,
+        rivals=not no_rivals,
+        progress=lambda step: click.echo(f"measuring {step} ...", err=True),
+    )
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
+        return
+    click.echo(rules_table(result))
+
+
+def rules_table(result: dict[str, object]) -> str:
+    def number(value: object) -> str:
+        return "-" if value is None else f"{value:10.3g}"
+
+    head = f"{'rule':28}{'seconds':>10}{'x read':>10}{'byzfl / ours':>14}{'flwr / ours':>14}"
+    title = (
+        f"n = {result['n']}, d = {result['d']}, faults_max = {result['faults_max']}, "
+        f"{result['loops']} loops; reading once: {result['read_seconds']:.4f} s"
+    )
+    lines = [title, head]
+    times = result["rules"]
+    if not isinstance(times, dict):
+        raise TypeError("rules is a table")
+    for name, time_ in times.items():
+        lines.append(
+            f"{name:28}{number(time_['seconds']):>10}{number(time_['ratio_to_read']):>10}"
+            f"{number(time_['ratio_to_byzfl']):>14}{number(time_['ratio_to_flwr']):>14}"
+        )
+    if result["skipped"]:
+        skipped = result["skipped"]
+        lines.append(f"not compared, because not installed, not importable or left out: {skipped}")
+    return "\n".join(lines)
+
+
+@bench.command(name="robustness")
+@click.option(
+    "--data",
+    envvar="DEFL_DATA",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder with MNIST's IDX files.  [env: DEFL_DATA]",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("build/robustness"),
+    show_default=True,
+    help="Where results go; a stopped run goes on from what is there.",
+)
+@click.option("--rule", "names", multiple=True, help="Only this rule; may be repeated.")
+@click.option("--attack", "attacks", multiple=True, help="Only this attack; may be repeated.")
+@click.option("--members", multiple=True, type=int, help="Only this n; may be repeated.")
+@click.option("--seeds", default=1, show_default=True, help="Runs of each cell.")
+@click.option("--rounds", default=ROUNDS, show_default=True, help="Rounds of each run.")
+@click.option("--processes", default=2, show_default=True, help="Cells run at a time.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
+def robustness_command(
+    *,
+    data: Path | None,
+    out: Path,
+    names: tuple[str, ...],
+    attacks: tuple[str, ...],
+    members: tuple[int, ...],
+    seeds: int,
+    rounds: int,
+    processes: int,
+    as_json: bool,
+) -> None:
+    """Train a small model on MNIST under every rule and attack.
+
+    The table is rules x attacks x (i.i.d., alpha = 1, alpha = 0.3) x n = 4, 7, 10, with
+    f = (n - 1) / 3 attackers and with none. Writes cells.jsonl while it runs, and at the end
+    robustness.csv, robustness.md and a heat map, robustness.svg. Stop it when you like: started
+    again, it goes on where it was.
+
+    \b
+    Example:
+      defl bench robustness --data ~/data
+      defl bench robustness --data ~/data --rule fed_avg --rule adaptive --attack none --seeds 3
+    """
+    if data is None:
+        raise UserError("name the folder with MNIST's IDX files: --data FOLDER or DEFL_DATA")
+    for name in names:
+        rule_named(name)
+    unknown = [name for name in attacks if name not in robustness.ATTACKS]
+    if unknown:
+        raise UserError(f"no attack {unknown[0]!r}; there are: {', '.join(robustness.ATTACKS)}")
+    cells = robustness.planned(
+        names or robustness.RULES,
+        attacks or robustness.ATTACKS,
+        members or robustness.MEMBERS,
+        seeds,
+        rounds,
+    )
+    start = time.monotonic()
+    last = [start - 10]
+
+    def progress(done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - last[0] >= 2 or done == total:
+            last[0] = now
+            click.echo(f"{done} of {total} cells, {now - start:.0f} s", err=True)
+
+    results = robustness.run_table(cells, data, out, processes=processes, progress=progress)
+    if as_json:
+        picked = {cell.key: results[cell.key].accuracy for cell in cells}
+        click.echo(json.dumps({"seconds": time.monotonic() - start, "accuracy": picked}, indent=1))
+    else:
+        click.echo((out / "robustness.md").read_text(encoding="utf-8"))
+        click.echo(f"written: {os.fspath(out)}/robustness.csv, .md, .svg", err=True)

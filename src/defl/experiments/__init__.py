@@ -1,0 +1,1 @@
+"""Experiments and benchmarks: what is measured, and the tables and pictures made of it."""

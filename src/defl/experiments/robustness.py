@@ -1,0 +1,128 @@
+"""The robustness table: rules x attacks x kinds of data x sizes of federation, cell by cell.
+
+Every finished cell is a line in `cells.jsonl` of the output folder; a run that was stopped goes on
+from there. When all cells are there, the table is written as CSV, Markdown and a heat map.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+
+from defl.datasets import Images, mnist
+from defl.experiments.robustness_cell import NO_ATTACK, ROUNDS, Cell, CellResult, run_cell
+from defl.experiments.robustness_table import written_tables
+
+RULES = (
+    "fed_avg",
+    "multi_krum",
+    "adaptive",
+    "coordinate_median",
+    "trimmed_mean",
+    "geometric_median",
+    "centered_clipping",
+    "nearest_neighbour_mixing",
+    "smallest_eigenvalue_subset",
+)
+ATTACKS = (
+    NO_ATTACK,
+    "gaussian",
+    "sign_flip",
+    "sign_flip_4",
+    "label_flip",
+    "alie",
+    "inner_product",
+    "min_max",
+    "min_max_blind",
+    "min_sum",
+    "mimic",
+    "same_value",
+    "backdoor",
+    "zero",
+    "replay",
+    "nan",
+    "against_rule",
+)
+ALPHAS: tuple[float | None, ...] = (None, 1.0, 0.3)
+MEMBERS = (4, 7, 10)
+
+_data: Images | None = None  # of a worker process, read once
+
+
+def planned(
+    rules: Sequence[str],
+    attacks: Sequence[str],
+    members: Sequence[int],
+    seeds: int,
+    rounds: int = ROUNDS,
+) -> list[Cell]:
+    """All cells, in an order in which a stopped run has whole seeds behind it."""
+    return [
+        Cell(rule, attack, alpha, count, seed, rounds)
+        for seed in range(1, seeds + 1)
+        for attack in attacks
+        for count in members
+        for alpha in ALPHAS
+        for rule in rules
+    ]
+
+
+def finished(folder: Path) -> dict[str, CellResult]:
+    """The cells that an earlier run finished; a line cut short by a crash does not count."""
+    path = folder / "cells.jsonl"
+    results: dict[str, CellResult] = {}
+    if not path.is_file():
+        return results
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        results[record["key"]] = CellResult(**record["result"])
+    return results
+
+
+def run_table(
+    cells: Sequence[Cell],
+    data_folder: Path,
+    folder: Path,
+    *,
+    processes: int,
+    progress: Callable[[int, int], None],
+) -> dict[str, CellResult]:
+    """Run what is missing, then write the tables; returns all results by key."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mnist(data_folder)  # a wrong folder is told before anything starts
+    done = finished(folder)
+    missing = [cell for cell in cells if cell.key not in done]
+    progress(len(cells) - len(missing), len(cells))
+    with (folder / "cells.jsonl").open("a", encoding="utf-8") as log:
+        log.write("\n")  # ends a line that a crash cut short
+        for cell, result in results_of(missing, data_folder, processes):
+            done[cell.key] = result
+            log.write(json.dumps({"key": cell.key, "result": asdict(result)}) + "\n")
+            log.flush()
+            progress(sum(cell.key in done for cell in cells), len(cells))
+    written_tables(cells, done, folder)
+    return done
+
+
+def results_of(
+    cells: Sequence[Cell], data_folder: Path, processes: int
+) -> Iterator[tuple[Cell, CellResult]]:
+    # One BLAS thread per process: the processes are what fills the cores.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(run_in_process, cell, data_folder): cell for cell in cells}
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+
+
+def run_in_process(cell: Cell, data_folder: Path) -> CellResult:
+    global _data  # noqa: PLW0603 - read once per process, for hundreds of cells
+    if _data is None:
+        _data = mnist(data_folder)
+    return run_cell(cell, _data)

@@ -1,0 +1,121 @@
+"""The results of the robustness cells as CSV, as Markdown and as a heat map."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from html import escape
+from math import isnan
+from pathlib import Path
+from statistics import mean
+
+from defl.experiments.robustness_cell import NO_ATTACK, Cell, CellResult
+
+CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 62, 20, 190, 150
+
+
+def written_tables(cells: Sequence[Cell], results: Mapping[str, CellResult], folder: Path) -> None:
+    """`robustness.csv` (one line per cell), `robustness.md` and `robustness.svg` (means over
+    seeds)."""
+    have = [cell for cell in cells if cell.key in results]
+    with (folder / "robustness.csv").open("w", newline="", encoding="utf-8") as file:
+        names = [field.name for field in fields(CellResult)]
+        writer = csv.DictWriter(file, [*asdict(have[0]), *names])
+        writer.writeheader()
+        writer.writerows({**asdict(cell), **asdict(results[cell.key])} for cell in have)
+    means = mean_accuracies(have, results)
+    (folder / "robustness.md").write_text(markdown(means), encoding="utf-8")
+    (folder / "robustness.svg").write_text(heat_map(means), encoding="utf-8")
+
+
+Place = tuple[int, float | None, str]  # members, alpha, attack
+Means = dict[Place, dict[str, float]]  # accuracy by rule
+
+
+def mean_accuracies(cells: Sequence[Cell], results: Mapping[str, CellResult]) -> Means:
+    """Accuracy (for the backdoor: accuracy where the backdoor did not work) over the seeds."""
+    gathered: dict[Place, dict[str, list[float]]] = {}
+    for cell in cells:
+        place = (cell.members, cell.alpha, cell.attack)
+        gathered.setdefault(place, {}).setdefault(cell.rule, []).append(results[cell.key].accuracy)
+        if cell.attack == "backdoor":
+            worked = (cell.members, cell.alpha, "backdoor worked")
+            gathered.setdefault(worked, {}).setdefault(cell.rule, []).append(
+                results[cell.key].backdoor
+            )
+    ordered = sorted(gathered, key=lambda p: (p[0], -(p[1] or 1e9)))
+    return {p: {rule: mean(values) for rule, values in gathered[p].items()} for p in ordered}
+
+
+def kind_of_data(alpha: float | None) -> str:
+    return "i.i.d." if alpha is None else f"alpha = {alpha:g}"
+
+
+def rules_in(means: Means) -> list[str]:
+    return list(dict.fromkeys(rule for row in means.values() for rule in row))
+
+
+def percent(share: float) -> str:
+    return "refused" if isnan(share) else f"{100 * share:.1f}"
+
+
+def markdown(means: Means) -> str:
+    rules = rules_in(means)
+    lines = [
+        "Test accuracy in percent; attackers f = (n - 1) / 3; the first line of each: none.",
+        "",
+    ]
+    last = None
+    for (members, alpha, attack), row in means.items():
+        if (members, alpha) != last:
+            last = (members, alpha)
+            lines += ["", f"### n = {members}, {kind_of_data(alpha)}", ""]
+            lines += ["| attack | " + " | ".join(rules) + " |", "|---" * (len(rules) + 1) + "|"]
+        numbers = [percent(row[rule]) if rule in row else "" for rule in rules]
+        lines.append(f"| {attack} | " + " | ".join(numbers) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def colour(share: float, best: float) -> str:
+    """Green where the accuracy is FedAvg's without attack, red where nothing is left of it."""
+    if isnan(share):
+        return "#dddddd"
+    loss = min(1.0, max(0.0, (best - share) / 0.5))
+    return f"hsl({round(120 * (1 - loss))} 65% 72%)"
+
+
+def heat_map(means: Means) -> str:
+    """A row per attack and setting, a column per rule; colours relative to FedAvg unattacked."""
+    rules = rules_in(means)
+    shown = {place: row for place, row in means.items() if place[2] != "backdoor worked"}
+    width = LEFT + CELL_WIDTH * len(rules) + 10
+    height = TOP + CELL_HEIGHT * (len(shown) + 9) + 10
+    head = (
+        '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="11" '
+        f'width="{width}" height="{height}">'
+    )
+    parts = [head, '<rect width="100%" height="100%" fill="white"/>']
+    for column, rule in enumerate(rules):
+        x = LEFT + CELL_WIDTH * column + CELL_WIDTH // 2
+        parts.append(
+            f'<text transform="translate({x},{TOP - 8}) rotate(-45)">{escape(rule)}</text>'
+        )
+    y, last = TOP, None
+    for (members, alpha, attack), row in shown.items():
+        if (members, alpha) != last:
+            last = (members, alpha)
+            y += CELL_HEIGHT
+            title = f"n = {members}, {kind_of_data(alpha)}"
+            parts.append(f'<text x="6" y="{y - 5}" font-weight="bold">{escape(title)}</text>')
+        best = means.get((members, alpha, NO_ATTACK), {}).get("fed_avg", 1.0)
+        parts.append(f'<text x="16" y="{y + 14}">{escape(attack)}</text>')
+        for column, rule in enumerate(rules):
+            if rule in row:
+                x = LEFT + CELL_WIDTH * column
+                parts.append(
+                    f'<rect x="{x}" y="{y}" width="{CELL_WIDTH}" height="{CELL_HEIGHT}" '
+                    f'fill="{colour(row[rule], best)}" stroke="white"/>'
+                    f'<text x="{x + CELL_WIDTH // 2}" y="{y + 14}" text-anchor="middle">'
+                    f"{percent(row[rule])}</text>"
+                )
+        y += CELL_HEIGHT
+    return "\n".join([*parts, "</svg>", ""])

@@ -1,0 +1,180 @@
+"""Rules by name, their conditions in words, and each rule's own small cases."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from made_rounds import made_round, ties_for
+
+from defl.aggregation.aggregate import weighted_sum
+from defl.aggregation.eigen import calmest, largest_eigenvalues, largest_variances
+from defl.aggregation.geometric_median import judge_geometric_median
+from defl.aggregation.gram import Gram
+from defl.aggregation.krum import multi_krum
+from defl.aggregation.mixing import nearest_neighbour_mixing
+from defl.aggregation.network import middle_network, sorting_network
+from defl.aggregation.rules import CONDITIONS, RULES, outside_proof, rule_named
+from defl.aggregation.subset import filtered
+from defl.errors import PreconditionBroken, UserError
+
+
+def test_every_rule_states_its_condition() -> None:
+    assert set(CONDITIONS) == set(RULES)
+    assert outside_proof("multi_krum", 12, 3) is None
+    assert "12 rows and there are 7" in str(outside_proof("multi_krum", 7, 3))
+    assert "no Byzantine row" in str(outside_proof("fed_avg", 10, 1))
+    assert outside_proof("fed_avg", 10, 0) is None
+
+
+def test_an_unknown_rule_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match="multi_krum"):
+        rule_named("mean")
+
+
+def test_bulyan_refuses_what_consensus_alone_would_allow() -> None:
+    rows, base = made_round(1, 10, 20)
+    with pytest.raises(PreconditionBroken, match="4f \\+ 3"):
+        RULES["bulyan"](rows, base, 3, ties_for(10))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_nobody_is_judged_without_rows_ties_or_sense(name: str) -> None:
+    rows, base = made_round(1, 4, 20)
+    for wrong in (([], base, 0, []), (rows, base, 4, ties_for(4)), (rows, base, 0, ties_for(3))):
+        with pytest.raises(PreconditionBroken):
+            RULES[name](*wrong)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 10, 13, 50])
+def test_a_sorting_network_sorts_every_column(size: int) -> None:
+    rng = np.random.default_rng(size)
+    columns = rng.integers(0, 6, (size, 400))
+    ordered = columns.copy()
+    for low, high in sorting_network(size):
+        ordered[[low, high]] = np.sort(ordered[[low, high]], axis=0)
+    np.testing.assert_array_equal(ordered, np.sort(columns, axis=0))
+    first, last = (size - 1) // 2, size // 2
+    middle = columns.copy()
+    for low, high in middle_network(size, first, last).tolist():
+        middle[[low, high]] = np.sort(middle[[low, high]], axis=0)
+    np.testing.assert_array_equal(middle[first : last + 1], ordered[first : last + 1])
+
+
+@pytest.mark.parametrize("rows", [4, 7, 10])
+def test_median_and_trimmed_mean_equal_their_definition(rows: int) -> None:
+    made, base = made_round(rows, rows, 3001)
+    stack = np.stack(made).astype(np.float64)
+    median = RULES["coordinate_median"](made, base, 1, ties_for(rows))
+    trimmed = RULES["trimmed_mean"](made, base, 1, ties_for(rows))
+    np.testing.assert_allclose(median.values, np.median(stack, axis=0), rtol=1e-6)
+    inner = np.sort(stack, axis=0)[1:-1].mean(axis=0)
+    np.testing.assert_allclose(trimmed.values, inner, rtol=1e-5, atol=1e-9)
+    assert sum(median.weights) == pytest.approx(1)
+
+
+def test_the_geometric_median_is_where_unit_pulls_cancel() -> None:
+    rows, base = made_round(8, 7, 64, attackers=2)
+    made = RULES["geometric_median"](rows, base, 2, ties_for(7))
+    stack = np.stack(rows).astype(np.float64)
+    point = np.array(made.weights) @ stack
+    offsets = stack - point
+    pull = (offsets / np.linalg.norm(offsets, axis=1)[:, None]).sum(axis=0)
+    assert np.linalg.norm(pull) < 0.01  # only the grid keeps it from zero
+    assert "still after" in made.reason
+
+
+def test_a_row_that_is_the_geometric_median_is_found_at_once() -> None:
+    rows = [np.array([x, 0], dtype=np.float32) for x in (0, 1, 2, 4, 64)]
+    gram = Gram(np.zeros(2, dtype=np.float32))
+    gram.add(rows)
+    verdict = judge_geometric_median(gram.measured().geometry, 2)
+    assert verdict.weights == (0, 0, 1, 0, 0)
+    assert "after 0 steps" in verdict.reason
+
+
+def test_eigenvalues_agree_with_lapack() -> None:
+    rng = np.random.default_rng(1)
+    made = rng.standard_normal((20, 9, 9))
+    symmetric = made + made.transpose(0, 2, 1)
+    np.testing.assert_allclose(
+        largest_eigenvalues(symmetric), np.linalg.eigvalsh(symmetric)[:, -1], rtol=1e-12
+    )
+
+
+def test_variances_of_subsets_are_those_of_their_covariance() -> None:
+    rng = np.random.default_rng(2)
+    points = rng.standard_normal((6, 3))
+    distances = np.square(points[:, None] - points[None, :]).sum(axis=2)
+    for subset in ((0, 1, 2, 3), (1, 3, 4, 5)):
+        covariance = np.cov(points[list(subset)].T, bias=True)
+        (found,) = largest_variances(distances, [subset])
+        assert found == pytest.approx(np.linalg.eigvalsh(covariance)[-1])
+
+
+def test_the_calmest_subset_is_the_one_of_exact_eigenvalues() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        points = rng.standard_normal((9, 4)) * rng.choice([0.1, 1, 3], (9, 1))
+        distances = np.square(points[:, None] - points[None, :]).sum(axis=2)
+        subsets = list(combinations(range(9), 6))
+        variances = largest_variances(distances, subsets)
+        assert calmest(distances, subsets) == (int(np.argmin(variances)), min(variances))
+
+
+def test_with_too_many_subsets_a_filter_still_leaves_the_far_rows_out() -> None:
+    rng = np.random.default_rng(3)
+    points = rng.standard_normal((40, 5))
+    points[:9] += 30
+    distances = np.square(points[:, None] - points[None, :]).sum(axis=2)
+    kept, _ = filtered(distances, 31)[-1]
+    assert set(kept) == set(range(9, 40))
+
+
+def test_mixing_may_stand_in_front_of_a_geometric_rule() -> None:
+    rows, base = made_round(9, 7, 500, attackers=2)
+    made = nearest_neighbour_mixing(rows, base, 2, ties_for(7), behind=judge_geometric_median)
+    assert made.weights[0] == made.weights[1] == 0
+    assert sum(made.weights) == pytest.approx(1)
+    assert made.reason.startswith("Every update mixed with its 4 nearest")
+
+
+def test_rows_that_were_measured_while_arriving_need_no_second_measure() -> None:
+    rows, base = made_round(10, 7, 5000, attackers=2)
+    gram = Gram(base)
+    for i in (3, 1, 0, 2, 6, 5, 4):
+        gram.add([rows[i]])
+    order = [(3, 1, 0, 2, 6, 5, 4).index(i) for i in range(7)]
+    later = multi_krum(rows, base, 2, ties_for(7), measured=gram.measured(order))
+    at_once = multi_krum(rows, base, 2, ties_for(7))
+    np.testing.assert_array_equal(later.values, at_once.values)
+    assert later.scores == at_once.scores
+
+
+def test_rows_may_lie_in_mapped_files(tmp_path) -> None:
+    rows, base = made_round(11, 5, 4000, attackers=1)
+    mapped = []
+    for i, row in enumerate(rows):
+        np.save(tmp_path / f"{i}.npy", row)
+        mapped.append(np.load(tmp_path / f"{i}.npy", mmap_mode="r"))
+    for name in ("multi_krum", "trimmed_mean", "fed_avg"):
+        from_files = RULES[name](mapped, base, 1, ties_for(5))
+        from_memory = RULES[name](rows, base, 1, ties_for(5))
+        np.testing.assert_array_equal(from_files.values, from_memory.values)
+
+
+def test_a_row_of_weight_zero_is_not_read() -> None:
+    broken = np.full(3, np.nan, dtype=np.float32)
+    fine = np.ones(3, dtype=np.float32)
+    assert weighted_sum([broken, fine], [0.0, 0.5]).tolist() == [0.5, 0.5, 0.5]
+
+
+def test_memory_beyond_input_and_output_stays_small() -> None:
+    import tracemalloc  # noqa: PLC0415 - only here
+
+    rows, base = made_round(12, 10, 1_000_000)
+    for name in ("multi_krum", "trimmed_mean", "nearest_neighbour_mixing"):
+        tracemalloc.start()
+        RULES[name](rows, base, 3, ties_for(10))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 64e6, name

@@ -1,0 +1,97 @@
+"""`defl bench`: small runs of both benchmarks, from the command to the files."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from defl.cli.main import cli
+from defl.datasets import mnist
+from defl.errors import UserError
+from defl.experiments import robustness
+from defl.experiments.robustness_cell import Cell, run_cell
+from defl.partition import cut
+
+
+@pytest.fixture
+def tiny_mnist(tmp_path: Path) -> Path:
+    """Four IDX files with images whose class is the place of a bright bar."""
+    rng = np.random.default_rng(1)
+    for kind, count in (("train", 600), ("t10k", 200)):
+        labels = rng.integers(0, 10, count).astype(np.uint8)
+        images = rng.integers(0, 40, (count, 12, 12)).astype(np.uint8)
+        images[np.arange(count), labels] = 255
+        for name, array in ((f"{kind}-images-idx3", images), (f"{kind}-labels-idx1", labels)):
+            head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
+            packed = gzip.compress(head + array.tobytes())
+            (tmp_path / f"{name}-ubyte.gz").write_bytes(packed)
+    return tmp_path
+
+
+def test_bench_rules_prints_times_and_says_what_was_skipped() -> None:
+    asked = ["bench", "rules", "--n", "5", "--d", "5000", "--repeats", "1", "--no-rivals"]
+    done = CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False)
+    result = json.loads(done.stdout)
+    assert result["rules"]["multi_krum"]["seconds"] > 0
+    assert result["rules"]["multi_krum"]["ratio_to_read"] > 0
+    assert result["rules"]["multi_krum"]["ratio_to_byzfl"] is None
+    assert result["skipped"] == ["byzfl", "flwr"]
+    table = CliRunner().invoke(cli, asked, catch_exceptions=False).stdout
+    assert "not compared" in table
+
+
+@pytest.mark.parametrize("attack", robustness.ATTACKS)
+def test_every_attack_of_the_table_runs(attack: str, tiny_mnist: Path) -> None:
+    data = mnist(tiny_mnist)
+    result = run_cell(Cell("multi_krum", attack, 1.0, 4, seed=1, rounds=2), data)
+    assert 0 <= result.accuracy <= 1
+
+
+def test_a_cell_is_the_same_every_time(tiny_mnist: Path) -> None:
+    data = mnist(tiny_mnist)
+    cell = Cell("trimmed_mean", "gaussian", 0.3, 4, seed=3, rounds=3)
+    assert run_cell(cell, data) == run_cell(cell, data)
+
+
+def test_the_robustness_table_goes_on_where_it_was_stopped(
+    tiny_mnist: Path, tmp_path: Path
+) -> None:
+    def seen_by(counts: list[int]) -> Callable[[int, int], None]:
+        return lambda done, _total: counts.append(done)
+
+    before: list[int] = []
+    out = tmp_path / "out"
+    cells = robustness.planned(["fed_avg", "multi_krum"], ["none"], [4], seeds=1, rounds=2)
+    first = robustness.run_table(cells[:3], tiny_mnist, out, processes=1, progress=seen_by(before))
+    with (out / "cells.jsonl").open("a", encoding="utf-8") as log:
+        log.write('{"key": "cut sho')
+    seen: list[int] = []
+    results = robustness.run_table(cells, tiny_mnist, out, processes=1, progress=seen_by(seen))
+    assert seen[0] == 3
+    assert len(results) == 6
+    assert all(results[key] == value for key, value in first.items())
+    assert (out / "robustness.csv").read_text(encoding="utf-8").count("\n") == 7
+    assert "n = 4, i.i.d." in (out / "robustness.md").read_text(encoding="utf-8")
+    assert "<svg" in (out / "robustness.svg").read_text(encoding="utf-8")
+
+
+def test_without_data_the_command_says_how_to_name_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="DEFL_DATA"):
+        mnist(tmp_path)
+    with pytest.raises(UserError, match="--data"):
+        CliRunner().invoke(
+            cli, ["bench", "robustness"], catch_exceptions=False, env={"DEFL_DATA": ""}
+        )
+
+
+def test_a_small_alpha_gives_one_sided_parts() -> None:
+    labels = np.repeat(np.arange(10), 100)
+    even = cut(labels, 4, None, np.random.default_rng(1))
+    uneven = cut(labels, 4, 0.1, np.random.default_rng(1))
+    assert all(len(part) == 250 for part in even + uneven)
+    most = [np.bincount(labels[part], minlength=10).max() / 250 for part in uneven]
+    assert min(most) > 0.3
