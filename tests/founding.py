@@ -66,3 +66,13 @@ def agree(folder: Path, cards: list[Path], *options: object) -> Agreement:
     said = defl("federation", "create", *cards, "--model", model, "-o", path, *options)
     assert said.code == 0, said.text
     return read_federation(path)
+
+
+def cards_in(folder: Path) -> list[Path]:
+    return [folder / name / f"{name}.card.toml" for name in NAMES]
+
+
+def create(folder: Path, cards: list[Path], *options: object) -> Said:
+    """With weights from a file, unless the options name a model."""
+    model = () if "--model" in options else ("--model", weights_file(folder))
+    return defl("federation", "create", *cards, *model, "-o", folder / "federation.toml", *options)

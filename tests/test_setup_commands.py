@@ -3,22 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from defl.aggregation.aggregate import Aggregate
-from defl.aggregation.fed_avg import fed_avg
-from defl.aggregation.rules import RULES
 from defl.cli.main import cli
-from defl.committee import Federation
-from defl.errors import PreconditionBroken
-from defl.node import needs as needs_module
 from defl.node.config import (
-    Agreement,
     create_node,
     read_federation,
     read_identity,
@@ -26,9 +18,8 @@ from defl.node.config import (
 )
 from defl.node.identity import Identity, make_card
 from defl.node.model import read_model
-from defl.node.needs import coverage, needs_of
 from defl.schema import Role
-from founding import NAMES, Said, agree, defl, found, weights_file
+from founding import agree, cards_in, create, defl, found
 
 # --- defl node init ------------------------------------------------------------------------------
 
@@ -112,16 +103,6 @@ def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("founded")
     found(folder)
     return folder
-
-
-def cards_in(folder: Path) -> list[Path]:
-    return [folder / name / f"{name}.card.toml" for name in NAMES]
-
-
-def create(folder: Path, cards: list[Path], *options: object) -> Said:
-    """With weights from a file, unless the options name a model."""
-    model = () if "--model" in options else ("--model", weights_file(folder))
-    return defl("federation", "create", *cards, *model, "-o", folder / "federation.toml", *options)
 
 
 def test_the_same_cards_in_any_order_make_the_same_file(founded: Path, tmp_path: Path) -> None:
@@ -224,7 +205,10 @@ def test_weights_in_a_safetensors_file_will_do(founded: Path, tmp_path: Path) ->
         (("--model", "no_such_module:client"), "no module named 'no_such_module'"),
         (("--model", "json:client"), "json has no 'client'"),
         (("--model", "json:decoder"), "has no initial_weights, train, evaluate"),
-        (("--strict",), "one poisoned update moves the model anywhere"),
+        (("--strict",), "DeFL's Multi-Krum needs m >= 3f + 3"),
+        (("--strict", "--aggregation", "fed_avg"), "the mean tolerates no Byzantine row"),
+        (("--aggregation", "bulyan"), "Bulyan needs m >= 4f + 3"),
+        (("--aggregation", "krum"), "no neighbour is left to count"),
     ],
 )
 def test_a_wrong_request_is_answered_with_what_is_allowed_and_writes_nothing(
@@ -300,100 +284,6 @@ def test_an_agreed_file_is_overwritten_only_by_force(founded: Path, tmp_path: Pa
     assert (refused.code, forced.code) == (2, 0)
     assert "--force" in refused.text
     assert read_federation(tmp_path / "federation.toml").text != first.text
-
-
-# --- defl federation show ------------------------------------------------------------------------
-
-
-def test_a_federation_is_shown_with_its_fingerprint_quorums_and_costs(
-    founded: Path, tmp_path: Path
-) -> None:
-    agreement = agree(tmp_path, cards_in(founded))
-
-    shown = defl("federation", "show", tmp_path / "federation.toml").text
-    facts = defl("federation", "show", tmp_path / "federation.toml", "--json").json
-
-    assert (facts["n"], facts["f"], facts["quorum"]) == (4, 1, 3)
-    assert facts["id"] == agreement.federation.chain.hex()
-    assert facts["fingerprint"] in shown
-    assert all(f"127.0.0.1:740{i}" in shown for i in (1, 2, 3, 4))
-    assert "quorum q = 3 of 4" in shown
-    for words in (
-        "disk",
-        "memory",
-        "traffic",
-        "n >= 3f + 1",
-        "2 faults_max + 3",
-        "3 faults_max + 3",
-    ):
-        assert words in shown
-
-
-def facts_of(agreement: Agreement, members: int, **facts: Any) -> Federation:
-    """The same federation with more members."""
-    base = agreement.federation
-    card = agreement.cards[0]
-    chosen = tuple(
-        type(base.members[0])(f"{card.name}-{i}", bytes([i]) * 32) for i in range(members)
-    )
-    return Federation(members=chosen, schema=base.schema, initial=base.initial, rounds=1, **facts)
-
-
-@pytest.mark.parametrize(
-    ("members", "faults_max", "krum", "defl_proof"),
-    [(4, 1, False, False), (4, 0, True, True), (5, 1, True, False), (6, 1, True, True),
-     (7, 2, True, False), (10, 3, True, False), (12, 3, True, True)],
-)  # fmt: skip
-def test_which_proof_covers_a_federation_follows_from_its_numbers(
-    founded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    members: int, faults_max: int, krum: bool, defl_proof: bool,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(needs_module, "UNPROTECTED", ())  # as for a rule that looks at distances
-    facts = facts_of(agree(tmp_path, cards_in(founded)), members, faults_max=faults_max)
-
-    holds = {check.name.split(",")[0]: check.holds for check in coverage(facts)}
-
-    assert holds["consensus"]
-    assert (holds["Krum's proof"], holds["DeFL's proof"]) == (krum, defl_proof)
-
-
-def test_a_rule_that_cannot_work_on_the_fewest_rows_is_refused_at_once(
-    founded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At m = n - f, not at n: that many updates may close a round."""
-
-    def picky(rows: Any, base: Any, faults_max: int, ties: Any) -> Aggregate:
-        if len(rows) < 4:
-            raise PreconditionBroken(f"needs 4 rows, not {len(rows)}")
-        return fed_avg(rows, base, faults_max, ties)
-
-    monkeypatch.setitem(RULES, "fed_avg", picky)
-
-    said = create(tmp_path, cards_in(founded))
-
-    assert said.code == 2
-    assert "at m = n - f = 3: needs 4 rows, not 3; add members or lower faults_max" in said.text
-    assert not (tmp_path / "federation.toml").exists()
-
-
-def test_the_plain_mean_is_covered_only_when_nobody_lies(founded: Path, tmp_path: Path) -> None:
-    agreement = agree(tmp_path, cards_in(founded))
-
-    for faults_max, covered in ((0, True), (1, False)):
-        checks = coverage(facts_of(agreement, 7, faults_max=faults_max))
-        assert {c.holds for c in checks if c.name.startswith("fed_avg and")} == {covered}
-
-
-def test_needs_grow_with_members_and_kept_rounds(founded: Path, tmp_path: Path) -> None:
-    agreement = agree(tmp_path, cards_in(founded))
-    small, wide, long = (
-        needs_of(facts_of(agreement, n, tau=tau)) for n, tau in ((4, 2), (8, 2), (4, 4))
-    )
-
-    assert small.update_bytes == small.model_bytes == 4 * 64
-    assert wide.disk_bytes - small.disk_bytes == 4 * 5 * 256
-    assert long.disk_bytes - small.disk_bytes == 2 * (4 * 256 + 256)
-    assert wide.sent_bytes_per_round > 2 * small.sent_bytes_per_round
 
 
 # --- All commands --------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from defl.aggregation.rules import rule_named
+from defl.aggregation.rules import outside_proof, rule_named
 from defl.committee import Federation
 from defl.errors import PreconditionBroken
 from defl.node.check import Check
@@ -23,9 +23,6 @@ ROUNDS_BEYOND_TAU = 3
 CONTROL_BYTES_PER_MEMBER = 400
 # Views that a round takes when all is well: updates, AGGs, and the chain that commits them.
 VIEWS_PER_ROUND = 8
-
-# Rules that no Byzantine update may enter: one is enough to move the result anywhere.
-UNPROTECTED = ("fed_avg",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,54 +57,54 @@ def needs_of(federation: Federation) -> Needs:
 
 
 def coverage(federation: Federation) -> list[Check]:
-    """Which theorem covers these numbers, and which does not; `strict` needs all of them."""
+    """What holds whatever the Byzantine members do, and what nobody has proved."""
+    return [*required(federation), *_krum_proofs(federation)]
+
+
+def required(federation: Federation) -> list[Check]:
+    """What a federation must have to be proven as a whole; `strict` asks for all of it."""
     n, f = federation.committee.size, federation.committee.faults
-    b = federation.updates_faults_max
-    checks = [
+    rows, b = federation.committee.quorum, federation.updates_faults_max
+    rule = federation.aggregation
+    outside = outside_proof(rule, rows, b)
+    return [
         Check(
             "consensus, n >= 3f + 1",
             n >= 3 * f + 1,
             f"{n} >= {3 * f + 1}: agreement holds with up to {f} Byzantine members of {n}",
         ),
-        _rule_condition(federation),
+        computable(federation),
+        Check(
+            f"{rule}'s theorem at m = n - f = {rows}",
+            outside is None,
+            outside or f"covered: {rows} updates, of which up to {b} may be Byzantine",
+        ),
     ]
-    if federation.aggregation in UNPROTECTED:
-        told = "and it is told of none" if b == 0 else f"but it is told to tolerate {b}"
-        checks.append(
-            Check(
-                f"{federation.aggregation} and Byzantine updates",
-                b == 0,
-                f"one poisoned update moves the model anywhere, no theorem protects it; {told}",
-            )
-        )
-    krum, defl = 2 * b + 3, 3 * b + 3
-    checks += [
-        Check("Krum's proof, n >= 2 faults_max + 3", n >= krum, _compared(federation, krum)),
-        Check("DeFL's proof, n >= 3 faults_max + 3", n >= defl, _compared(federation, defl)),
-    ]
-    return checks
 
 
-def _compared(federation: Federation, needed: int) -> str:
-    n, b = federation.committee.size, federation.updates_faults_max
-    if federation.aggregation in UNPROTECTED:
-        return f"{n} against {needed}; about Krum's rules, which {federation.aggregation} is not of"
-    if n >= needed:
-        return f"{n} >= {needed}: covered for {b} Byzantine updates"
-    return (
-        f"{n} < {needed}: it does not cover {b} Byzantine updates here; they may do no harm, as "
-        "in the paper's experiments, but nobody has shown that they cannot"
-    )
-
-
-def _rule_condition(federation: Federation) -> Check:
+def computable(federation: Federation) -> Check:
     """Asked of the rule itself, on the fewest rows that a round can close with."""
     rows, b = federation.committee.quorum, federation.updates_faults_max
-    name = f"{federation.aggregation}'s own condition at m = n - f = {rows}"
+    name = f"{federation.aggregation} can be computed at m = n - f = {rows}"
     samples = [np.array([float(i)], dtype=np.float32) for i in range(rows)]
     ties = [bytes([i]) * 32 for i in range(rows)]
     try:
         rule_named(federation.aggregation)(samples, np.zeros(1, dtype=np.float32), b, ties)
     except PreconditionBroken as error:
         return Check(name, False, f"{error}; add members or lower faults_max")
-    return Check(name, True, f"it works on {rows} rows with faults_max = {b}")
+    return Check(name, True, f"it works on {rows} updates with faults_max = {b}")
+
+
+def _krum_proofs(federation: Federation) -> list[Check]:
+    """The two proofs as their papers count: members, not the updates of one round."""
+    if "krum" not in federation.aggregation:
+        return []
+    n, b = federation.committee.size, federation.updates_faults_max
+    return [
+        Check(
+            f"{whose} proof as its paper counts, n >= {factor} faults_max + 3",
+            n >= factor * b + 3,
+            f"{n} members, {factor * b + 3} are needed for {b} Byzantine updates",
+        )
+        for whose, factor in (("Krum's", 2), ("DeFL's", 3))
+    ]
