@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -354,6 +355,42 @@ def test_a_page_of_zeros_in_the_database_is_noticed(storage: Storage) -> None:
 
     with pytest.raises(LocalFault), Storage.open(storage.folder) as again:
         again.recovered()
+
+
+def log_after_a_kill(storage: Storage, at: float) -> Path:
+    """A copy of the folder as a killed process leaves it, with a rotten byte in SQLite's log."""
+    for view in range(1, 11):
+        storage.persist(Persist(record=record(view)))
+    copy = storage.folder.with_name("copy")
+    shutil.copytree(storage.folder, copy)
+    log = copy / f"{DATABASE}-wal"
+    data = bytearray(log.read_bytes())
+    data[int(at * (len(data) - 1))] ^= 0xFF
+    log.write_bytes(data)
+    return copy
+
+
+def test_a_rotten_byte_in_the_log_never_brings_back_an_older_record(storage: Storage) -> None:
+    copy = log_after_a_kill(storage, at=0.5)
+    with pytest.raises(LocalFault, match="its log breaks off"):
+        Storage.open(copy)
+
+
+def test_a_torn_end_of_the_log_is_a_transaction_that_never_was(storage: Storage) -> None:
+    copy = log_after_a_kill(storage, at=1.0)
+    with Storage.open(copy) as again:
+        assert again.recovered().record == record(9)
+
+
+def test_what_a_checkpoint_left_in_the_log_is_no_damage(storage: Storage) -> None:
+    storage._database.execute("PRAGMA wal_autocheckpoint = 20")
+    storage.persist(Persist(blocks=tuple(SMALL.block(view=view) for view in range(1, 60))))
+    for view in range(1, 31):
+        storage.persist(Persist(record=record(view)))
+        copy = storage.folder.with_name(f"copy{view}")
+        shutil.copytree(storage.folder, copy)
+        with Storage.open(copy) as again:
+            assert again.recovered().record == record(view)
 
 
 def test_a_lost_database_is_never_made_anew(storage: Storage) -> None:

@@ -18,7 +18,7 @@ from defl.ids import NO_DIGEST, Digest, NodeId, Round
 from defl.output import Aggregate, Reference
 from defl.pool.weights import check_payload, decode, encode
 from defl.schema import Codec, DType, Entry, Role, Row, Schema
-from defl.work import aggregate, aggregate_rows, model_blob, model_row, update_blob, validate
+from defl.work import aggregate, model_blob, model_row, update_blob, validate
 
 SMALL = Small(real=False)
 MIXED = Schema(
@@ -119,31 +119,6 @@ def test_an_update_names_what_it_was_trained_from() -> None:
 # --- Statistics follow -----------------------------------------------------------------------
 
 
-def test_statistics_follow_the_weights_and_do_not_take_part_in_the_judgement() -> None:
-    judged: list[list[float]] = []
-
-    def first_row_only(
-        rows: Sequence[Row], base: Row, faults_max: int, ties: Sequence[bytes]
-    ) -> Aggregation:
-        judged.extend(r.tolist() for r in (*rows, base))
-        weights = (1.0, *(0.0,) * (len(rows) - 1))
-        return Aggregation(weighted_sum(rows, weights), weights, weights, "the first")
-
-    rows = [row(1, 2, 10, 20, 30, 5), row(100, 200, 11, 21, 31, 500)]
-    result = aggregate_rows(MIXED, first_row_only, rows, row(0, 0, 1, 1, 1, 0), 1, [b"a", b"b"])
-
-    assert judged == [[10, 20, 30], [11, 21, 31], [1, 1, 1]]
-    assert result.values.tolist() == [1, 2, 10, 20, 30, 5]
-    assert result.weights == (1.0, 0.0)
-
-
-def test_a_variance_is_kept_from_falling_below_zero_and_a_mean_is_not() -> None:
-    rows = [row(-4, 2, 1, 1, 1, -8), row(2, 4, 3, 3, 3, 2)]
-    result = aggregate_rows(MIXED, fed_avg, rows, row(0, 0, 0, 0, 0, 0), 0, [b"a", b"b"])
-
-    assert result.values.tolist() == [0, 3, 2, 2, 2, -3]
-
-
 def test_mixed_roles_go_through_the_whole_work_too() -> None:
     store = Store(schema=MIXED)
     store.start_from(row(1, 1, 0, 0, 0, 0))
@@ -163,7 +138,7 @@ def test_ties_differ_by_closing_block_author_and_digest(monkeypatch: pytest.Monk
     seen: list[list[bytes]] = []
 
     def noting(
-        rows: Sequence[Row], base: Row, faults_max: int, ties: Sequence[bytes]
+        rows: Sequence[Row], base: Row, faults_max: int, ties: Sequence[bytes], **threads: object
     ) -> Aggregation:
         seen.append(list(ties))
         return fed_avg(rows, base, faults_max, ties)
@@ -211,7 +186,7 @@ def test_validation_agrees_with_the_check_of_the_bytes(
 def test_the_mean_rounds_once_and_does_not_depend_on_cancellation() -> None:
     rows = [row(2**30, 1), row(1, 1), row(-(2**30), 1)]
 
-    assert fed_avg(rows, row(0, 0), 0, []).values.tolist() == [
+    assert fed_avg(rows, row(0, 0), 0, [b"a", b"b", b"c"]).values.tolist() == [
         float(np.float32((2**30 / 3 + 1 / 3) - 2**30 / 3)),
         1.0,
     ]

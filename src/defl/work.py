@@ -4,20 +4,17 @@ Pure functions that both drivers call, in another process or on a virtual clock.
 training is between `row_of` and `update_of`.
 """
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Callable
 
 from defl.aggregation.aggregate import Aggregate as Aggregation
-from defl.aggregation.aggregate import Rule, weighted_sum
-from defl.aggregation.rules import rule_named
+from defl.aggregation.model import aggregate_model
 from defl.committee import Federation
 from defl.errors import BadBlob
 from defl.ids import Digest, digest_of
 from defl.messages import Manifest
 from defl.output import Aggregate
 from defl.pool.weights import FP32, check_payload, decode, encode, manifest_of
-from defl.schema import Role, Row, Schema
+from defl.schema import Row
 
 Payload = bytes | memoryview
 Read = Callable[[Digest], Payload]
@@ -64,38 +61,12 @@ def aggregate(federation: Federation, work: Aggregate, read: Read) -> tuple[Blob
         digest_of(work.closing_block + ref.author.to_bytes(8, "big") + ref.digest)
         for ref in work.updates
     ]
-    rule = rule_named(federation.aggregation)
-    result = aggregate_rows(
-        federation.schema, rule, rows, base_row, federation.updates_faults_max, ties
+    result = aggregate_model(
+        federation.aggregation,
+        federation.schema,
+        rows,
+        base_row,
+        faults_max=federation.updates_faults_max,
+        ties=ties,
     )
     return model_blob(federation, result.values), result
-
-
-def aggregate_rows(
-    schema: Schema,
-    rule: Rule,
-    rows: Sequence[Row],
-    base: Row,
-    faults_max: int,
-    ties: Sequence[bytes],
-) -> Aggregation:
-    """The rule judges trainable values only; statistics follow the weights that it gives."""
-    trainable = _columns(schema, Role.TRAINABLE)
-    if trainable.all():
-        return rule(rows, base, faults_max, ties)
-    judged = rule([row[trainable] for row in rows], base[trainable], faults_max, ties)
-    values = np.empty(schema.values, dtype=np.float32)
-    values[trainable] = judged.values
-    values[~trainable] = weighted_sum([row[~trainable] for row in rows], judged.weights)
-    variance = _columns(schema, Role.VARIANCE)
-    values[variance] = np.maximum(values[variance], np.float32(0))
-    return Aggregation(values, judged.weights, judged.scores, judged.reason)
-
-
-def _columns(schema: Schema, role: Role) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    mask = np.zeros(schema.values, dtype=np.bool_)
-    start = 0
-    for entry in schema.shared:
-        mask[start : start + entry.size] = entry.role is role
-        start += entry.size
-    return mask

@@ -5,7 +5,6 @@ itself and its place. Nothing is decided here: `recovered` gives back what was p
 name what is damaged. What is kept and what is forgotten is as `output.Persist` says.
 """
 
-import contextlib
 import fcntl
 import os
 import sqlite3
@@ -22,6 +21,7 @@ from defl.errors import LocalFault, UserError
 from defl.ids import Digest, Round, digest_of
 from defl.messages import Block, Evidence, Manifest, Offer, Snapshot, StoreAck
 from defl.node.blobs import Blobs, DiskFull, Payload, disk_faults, require_room, sync_folder
+from defl.node.database import connect, database_faults, transaction
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk
 from defl.participant import first_durable
 
@@ -36,10 +36,6 @@ USED = "used"  # from the first start on: this node may have signed something
 # Blobs leave this much free; the log, which is small, may go on until a quarter of it is left. So
 # a disk that fills up stops the weights first and the signing later, and never in between.
 RESERVE_BYTES = 64 * 2**20
-# SQLite gives this much of its log back after a checkpoint, so that the disk stays flat.
-LOG_BYTES_MAX = 16 * 2**20
-# A reader of the same file, such as a backup, may hold it this long before that is a fault.
-BUSY_S = 10.0
 
 _TABLE = """
 CREATE TABLE records (
@@ -94,7 +90,7 @@ class Storage:
         self._lock_file = lock
         self._reserve_bytes = reserve_bytes
         self._using = threading.RLock()
-        self._database = _connect(folder / DATABASE)
+        self._database = connect(folder / DATABASE)
         try:
             self.facts = self._read_facts()
         except LocalFault:
@@ -216,7 +212,7 @@ class Storage:
         return next(iter(self._many(kind, type_)), None)
 
     def _many(self, kind: str, type_: type[T]) -> list[T]:
-        with _database_faults(f"read the records of kind {kind!r}"):
+        with database_faults(f"read the records of kind {kind!r}"):
             rows = self._database.execute(_ALL, (kind,)).fetchall()
         return [self._checked(kind, row, type_) for row in rows]
 
@@ -245,7 +241,7 @@ class Storage:
         size = sum(len(row[3]) for row in rows)
         with self._using:
             require_room(self.folder, size, self._reserve_bytes // 4)
-            with _database_faults("persist"), _transaction(self._database):
+            with database_faults("persist"), transaction(self._database):
                 self._database.executemany(_PUT, rows)
                 self._database.executemany(_FORGET, _forgets(persist))
 
@@ -309,48 +305,6 @@ def _forgets(persist: Persist) -> Iterator[tuple[str, int]]:
 # --- The database and the lock ---------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _database_faults(what: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            raise DiskFull(f"no room on the disk to {what}: {error}") from error
-        raise LocalFault(f"the node's database failed to {what}: {error}") from error
-
-
-@contextlib.contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        database.execute("COMMIT")
-    except sqlite3.Error:
-        if database.in_transaction:  # some errors have already rolled it back
-            database.execute("ROLLBACK")
-        raise
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    with _database_faults(f"open {path}"):
-        database = sqlite3.connect(
-            path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-        )
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            database.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")
-            verdict = database.execute("PRAGMA quick_check(1)").fetchone()[0]
-            database.text_factory = bytes  # no record is text; one that claims to be is corrupt
-        except sqlite3.Error:
-            database.close()
-            raise
-    if verdict != "ok":
-        database.close()
-        raise LocalFault(f"{path} is corrupt ({verdict}); restore it from a backup")
-    return database
-
-
 def _make_database(
     folder: Path, federation: Federation, initial: Manifest, *, observer: bool
 ) -> None:
@@ -362,13 +316,13 @@ def _make_database(
         _row("facts", b"", 0, facts),
         *_rows(Persist(record=None if observer else first.record, model=(Round(0), initial))),
     )
-    with disk_faults(f"make {folder / DATABASE}"), _database_faults(f"make {folder / DATABASE}"):
+    with disk_faults(f"make {folder / DATABASE}"), database_faults(f"make {folder / DATABASE}"):
         new.unlink(missing_ok=True)
         database = sqlite3.connect(new, isolation_level=None)
         try:
             database.execute("PRAGMA synchronous = FULL")
             database.executescript(_TABLE)
-            with _transaction(database):
+            with transaction(database):
                 database.executemany(_PUT, rows)
         finally:
             database.close()
