@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from builders import Small, name
 from defl.consensus.safety import first_record
-from defl.errors import LocalFault, UserError
+from defl.errors import DiskFull, LocalFault, UserError
 from defl.ids import NodeId, Round, View
 from defl.messages import Evidence, Manifest
 from defl.node import blobs
-from defl.node.storage import DATABASE, DiskFull, Storage
+from defl.node.storage import DATABASE, Storage
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk
 from defl.participant import Participant
 from defl.sim.disk import Disk

@@ -17,10 +17,11 @@ import pytest
 
 from builders import Small, name, tampered
 from defl.clients.protocol import schema_of
+from defl.errors import WorkerFailed
 from defl.ids import Digest, NodeId, Round
 from defl.messages import Manifest
 from defl.node.child import Child
-from defl.node.worker import Limits, Worker, WorkerFailed
+from defl.node.worker import Limits, Worker
 from defl.node.worker_process import Made, Ready, Report
 from defl.output import Aggregate, Aggregated, Reference, Train, Trained, Validate, Validated
 from defl.work import aggregate, model_blob, model_row, update_blob, validate
@@ -403,8 +404,8 @@ def test_a_client_that_hangs_is_ended_and_the_reason_says_where_it_was(project: 
     [
         ("my_client:broken", "RuntimeError: no GPU here"),
         ("my_client:missing", "has no 'missing'"),
-        ("my_client:empty", "without initial_weights, train, evaluate"),
-        ("no_such_module:client", "No module named 'no_such_module'"),
+        ("my_client:empty", "has no initial_weights, train, evaluate"),
+        ("no_such_module:client", "no module named 'no_such_module'"),
         (None, "no client is named"),
     ],
 )

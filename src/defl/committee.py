@@ -6,6 +6,7 @@ derived and never configured.
 
 from enum import StrEnum
 from functools import cached_property
+from math import isfinite
 from typing import Annotated
 
 import msgspec
@@ -52,6 +53,8 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:  # 1 and 1.0 are one fact, and make one chain id
             msgspec.structs.force_setattr(self, name, float(getattr(self, name)))
+            if not isfinite(getattr(self, name)):
+                raise UserError(f"timing.{name} must be a number of seconds")
         if not 0 < self.view_base_s <= self.view_cap_s:
             raise UserError("timing needs 0 < view_base_s <= view_cap_s")
         if not 0 < self.gst_lt_min_s <= self.gst_lt_max_s:

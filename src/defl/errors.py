@@ -5,6 +5,8 @@ DeflError
 │   ├── PreconditionBroken     a rule was asked outside the condition that it needs
 │   └── WeightsError           a client's weights do not fit the model's schema
 ├── LocalFault             this node cannot go on as it is (disk, lost record)
+│   └── DiskFull               there is no room; the same call works once there is
+├── WorkerFailed           a piece of work was not done; says why
 └── PeerFault              a peer broke the protocol: record it, drop the message, carry on
     ├── Malformed              the bytes are not a canonical message within its bounds
     ├── WrongAuthor            somebody speaks for another, or a stranger speaks
@@ -34,6 +36,14 @@ class WeightsError(UserError):
 
 class LocalFault(DeflError):
     """This node's own state or machine stands in the way."""
+
+
+class DiskFull(LocalFault):
+    """There is no room: nothing was changed, and the same call works once there is."""
+
+
+class WorkerFailed(DeflError):
+    """A piece of work was not done; the reason has the traceback of the user's code."""
 
 
 class PeerFault(DeflError):

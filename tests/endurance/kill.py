@@ -13,9 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from federation import Nodes
+from defl.experiments.processes import Nodes
 
 LIMIT_S = 900.0
 

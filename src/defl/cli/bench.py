@@ -1,22 +1,25 @@
-"""`defl bench`: how fast the aggregation rules are, and what attacks do to them."""
+"""`defl bench`: how fast rules, rounds and commits are, and what attacks do to the rules."""
 
 import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from defl.aggregation.rules import RULES, rule_named
+from defl.committee import Rules
 from defl.errors import UserError
 from defl.experiments import robustness
+from defl.experiments.bench_round import bench_commit, bench_round
 from defl.experiments.bench_rules import bench_rules
 from defl.experiments.robustness_cell import ROUNDS
 
 
 @click.group()
 def bench() -> None:
-    """Measure the aggregation rules: `rules` for speed, `robustness` for accuracy under attack."""
+    """Measure: rules for speed, robustness under attack, and rounds and commits of real nodes."""
 
 
 @bench.command()
@@ -166,3 +169,65 @@ def robustness_command(
     else:
         click.echo((out / "robustness.md").read_text(encoding="utf-8"))
         click.echo(f"written: {os.fspath(out)}/robustness.csv, .md, .svg", err=True)
+
+
+@bench.command(name="round")
+@click.option("--nodes", default=4, show_default=True, help="Members: one process each.")
+@click.option("--mb", "megabytes", default=28.0, show_default=True, help="Size of the model.")
+@click.option("--rounds", default=6, show_default=True, help="Rounds that are measured.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
+    """Time a round of real nodes outside training, beside the bare TLS exchange of its bytes.
+
+    \b
+    Example:
+      defl bench round --nodes 4 --mb 28 --json
+    """
+    _at_least(nodes=nodes, rounds=rounds)
+    if megabytes <= 0:
+        raise UserError(
+            f"mb is the model's size in millions of bytes, more than 0, not {megabytes}"
+        )
+    _tell(bench_round(nodes, megabytes, rounds), as_json=as_json)
+
+
+@bench.command()
+@click.option("--nodes", default=4, show_default=True, help="Members: one process each.")
+@click.option("--rounds", default=30, show_default=True, help="Rounds; each commits n UPDs.")
+@click.option("--mb", "megabytes", default=0.004, show_default=True, help="Size of the model.")
+@click.option(
+    "--rules",
+    type=click.Choice([rules.value for rules in Rules]),
+    default=Rules.HOTSTUFF.value,
+    show_default=True,
+    help="Three-chain HotStuff or two-chain Jolteon.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def commit(*, nodes: int, rounds: int, megabytes: float, rules: str, as_json: bool) -> None:
+    """Time a transaction from submission to commit on real nodes, beside a loopback round trip.
+
+    With a large model the weights travel meanwhile: compare --mb 100 with the default.
+
+    \b
+    Example:
+      defl bench commit --nodes 10 --json
+    """
+    _at_least(nodes=nodes, rounds=rounds)
+    _tell(bench_commit(nodes, rounds, megabytes, Rules(rules)), as_json=as_json)
+
+
+def _at_least(*, nodes: int, rounds: int) -> None:
+    if nodes < 4 or rounds < 1:
+        raise UserError("a federation has at least 4 nodes and one round")
+
+
+def _tell(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
+    else:
+        for name, value in result.items():
+            click.echo(
+                f"{name:<30}{value:.4g}" if isinstance(value, float) else f"{name:<30}{value}"
+            )
+    if result["wrong"]:
+        raise SystemExit(1)

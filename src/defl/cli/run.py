@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from defl.aggregation.rules import RULES
 from defl.cli.serve import asked_status, last_status
 from defl.clients.protocol import schema_of
 from defl.committee import Timing
@@ -69,10 +70,22 @@ def _settings(project: Path) -> dict[str, Any]:
 @click.argument("project", type=click.Path(path_type=Path))
 @click.option("--nodes", type=int, help="Members, 4 to 100; default 4 or as defl.toml says.")
 @click.option("--rounds", type=int, help="Rounds; default 10 or as defl.toml says.")
+@click.option(
+    "--aggregation",
+    type=click.Choice([*RULES]),
+    default="multi_krum",
+    show_default=True,
+    help="How updates become a model.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Where the nodes' folders are made.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
 def run(
-    project: Path, nodes: int | None, rounds: int | None, out: Path | None, as_json: bool
+    project: Path,
+    nodes: int | None,
+    rounds: int | None,
+    aggregation: str,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Run a whole federation on this machine: real processes, TLS and disks.
 
@@ -84,7 +97,7 @@ def run(
     wanted = rounds or settings.get("rounds", 10)
     client = settings.get("client", "client:client")
     folder = out or Path(tempfile.mkdtemp(prefix="defl-run-"))
-    local = _prepare(folder, project, client, count, wanted)
+    local = _prepare(folder, project, client, count, wanted, aggregation)
     if not as_json:
         click.echo(f"{count} nodes in {folder}")
     processes = [
@@ -102,7 +115,9 @@ def run(
     sys.exit(0 if report["digests_equal"] and report["rounds_closed"] == wanted else 1)
 
 
-def _prepare(folder: Path, project: Path, client: str, count: int, rounds: int) -> Local:
+def _prepare(
+    folder: Path, project: Path, client: str, count: int, rounds: int, aggregation: str
+) -> Local:
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; name a new folder with --out")
     weights = load_client(client, project).initial_weights()
@@ -117,7 +132,7 @@ def _prepare(folder: Path, project: Path, client: str, count: int, rounds: int) 
         initial,
         timing=Timing(grace_s=10.0),
         rounds=rounds,
-        aggregation="fed_avg",
+        aggregation=aggregation,
         chunk_bytes=CHUNK_BYTES,
     )
     return write_agreement(folder, federation, cards, schema, row)

@@ -23,19 +23,20 @@ STATUS_WAIT_S = 3.0
 
 @node.command(epilog="\b\nExample:\n  defl node start alice")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--observer", is_flag=True, help="The state was lost: follow, but sign nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Log lines as JSON objects.")
-def start(folder: Path, as_json: bool) -> None:
+def start(folder: Path, observer: bool, as_json: bool) -> None:
     """Run the node in this terminal until the federation is finished, Ctrl-C or `node stop`.
 
     It can be killed at any moment and started again: it goes on where it was.
     """
     config = read_node(folder)
     log = Log(config.name, as_json=as_json or config.log_format is LogFormat.JSON)
-    asyncio.run(_serve(folder, log))
+    asyncio.run(_serve(folder, log, observer=observer))
 
 
-async def _serve(folder: Path, log: Log) -> None:
-    running: Node = open_node(folder, log)
+async def _serve(folder: Path, log: Log, *, observer: bool) -> None:
+    running: Node = open_node(folder, log, observer=observer)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.stop)

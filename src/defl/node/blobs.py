@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from defl.errors import LocalFault
+from defl.errors import DiskFull, LocalFault
 from defl.ids import Digest, digest_of
 from defl.messages import Manifest
 from defl.output import StoreChunk
@@ -30,10 +30,6 @@ from defl.pool.weights import chunk_size
 Payload = bytes | bytearray | memoryview
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-class DiskFull(LocalFault):
-    """There is no room: nothing was changed, and the same call works once there is."""
 
 
 @contextlib.contextmanager

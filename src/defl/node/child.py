@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from defl.errors import DeflError
+from defl.errors import WorkerFailed
 from defl.node.worker_process import (
     FRAME_BYTES_MAX,
     Answer,
@@ -30,10 +30,6 @@ from defl.node.worker_process import (
 
 # How much of the log's end a reason quotes.
 LOG_QUOTE_BYTES = 4000
-
-
-class WorkerFailed(DeflError):
-    """A piece of work was not done; the reason has the traceback of the user's code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from defl.errors import LocalFault
-from defl.node.blobs import DiskFull
+from defl.errors import DiskFull, LocalFault
 
 # SQLite gives this much of its log back after a checkpoint, so that the disk stays flat.
 LOG_BYTES_MAX = 16 * 2**20

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from defl.committee import Federation
-from defl.node.config import INITIAL_FILE, NodeConfig, create_node, write_federation
+from defl.node.config import INITIAL_FILE, LogFormat, NodeConfig, create_node, write_federation
 from defl.node.identity import Card, make_card, make_identity
 from defl.node.model import write_model
 from defl.schema import Row, Schema
@@ -38,7 +38,14 @@ def free_ports(count: int) -> list[int]:
             opened.close()
 
 
-def make_nodes(folder: Path, count: int, *, client: str, project: Path) -> list[Card]:
+def make_nodes(
+    folder: Path,
+    count: int,
+    *,
+    client: str,
+    project: Path,
+    log_format: LogFormat = LogFormat.TEXT,
+) -> list[Card]:
     """Identities, settings and cards; node i is in the folder node-i."""
     cards = []
     for number, port in enumerate(free_ports(count)):
@@ -51,6 +58,7 @@ def make_nodes(folder: Path, count: int, *, client: str, project: Path) -> list[
             federation=f"../{FEDERATION_FILE}",
             client=client,
             project=str(project.resolve()),
+            log_format=log_format,
         )
         identity = make_identity(name)
         card = make_card(identity, address)

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from defl.crypto import Ed25519Scheme
-from defl.errors import PeerFault, UserError
+from defl.errors import DiskFull, PeerFault, UserError, WorkerFailed
 from defl.ids import NodeId
 from defl.ingress import Ingress
 from defl.messages import Chunk, Gossip, Message
-from defl.node.blobs import DiskFull
 from defl.node.config import (
     INITIAL_FILE,
     Agreement,
     NodeConfig,
+    read_card_file,
     read_federation,
     read_identity,
     read_node,
@@ -35,7 +35,7 @@ from defl.node.storage import Storage
 from defl.node.telemetry import Log, Measures, Server
 from defl.node.transport import Lane, Transport
 from defl.node.view import metrics_of, status_of
-from defl.node.worker import Limits, Worker, WorkerFailed
+from defl.node.worker import Limits, Worker
 from defl.output import (
     Aggregated,
     Connected,
@@ -62,11 +62,13 @@ DISK_FULL_RETRY_S = 1.0
 PORT_FILE = "telemetry.port"  # where a running node answers
 PID_FILE = "node.pid"
 STATUS_FILE = "status.json"  # its last word
+STARTED_FILE = "started"  # beside the state: whoever loses the state must not start afresh
+NEWER_CARDS = "cards/*.card.toml"  # of members whose address changed since the federation's file
 
 T = TypeVar("T")
 
 
-def open_node(folder: Path, log: Log) -> "Node":
+def open_node(folder: Path, log: Log, *, observer: bool = False) -> "Node":
     """The node of this folder, made ready: its state is created at the first start."""
     config = read_node(folder)
     agreement = read_federation(folder / config.federation)
@@ -76,13 +78,24 @@ def open_node(folder: Path, log: Log) -> "Node":
             f"{folder}: this node's key is not in {config.federation}; the federation was made "
             "without its card"
         )
-    state = folder / config.state
+    state, started = folder / config.state, folder / STARTED_FILE
     if not state.exists():
-        _create_state(state, agreement, (folder / config.federation).parent / INITIAL_FILE)
-    return Node(folder, config, agreement, identity, log)
+        if started.exists() and not observer:
+            raise UserError(
+                f"{state} is gone, and with it the record of what this node signed: put it back, "
+                f"or follow without signing: defl node start --observer {folder}"
+            )
+        started.touch()
+        initial = (folder / config.federation).parent / INITIAL_FILE
+        _create_state(state, agreement, initial, observer=observer)
+    node = Node(folder, config, agreement, identity, log)
+    for path in sorted(folder.glob(NEWER_CARDS)):
+        if node.transport.update_card(read_card_file(path)):
+            log.info("a member's newer card is used", card=path.name)
+    return node
 
 
-def _create_state(state: Path, agreement: Agreement, initial: Path) -> None:
+def _create_state(state: Path, agreement: Agreement, initial: Path, *, observer: bool) -> None:
     federation = agreement.federation
     row, _ = shared_row(initial, federation.schema)
     manifest, payload = model_blob(federation, row)
@@ -91,7 +104,7 @@ def _create_state(state: Path, agreement: Agreement, initial: Path) -> None:
             f"{initial}: these are not the initial weights that the federation agreed on; "
             "get the file that came with federation.toml"
         )
-    Storage.create(state, federation, manifest, payload)
+    Storage.create(state, federation, manifest, payload, observer=observer)
 
 
 class Node:
@@ -115,11 +128,10 @@ class Node:
         self.measures = Measures()
         self.disk_full = False
         self.storage = Storage.open(folder / config.state, chain=federation.chain)
+        durable = self.storage.recovered()
         for fault in self.storage.faults:
             log.warning("damage found at start", what=fault)
-        self.participant = Participant(
-            federation, self.me, identity.signer, self.storage.recovered()
-        )
+        self.participant = Participant(federation, self.me, identity.signer, durable)
         self.transport = Transport(
             me=self.me,
             identity=identity,
@@ -214,19 +226,24 @@ class Node:
             self._results.committed(committed)
         for work in output.work:
             self._start(self._do(work))
+        await asyncio.sleep(0)  # work opens its inputs before retention drops their names
         for digest in output.drop:
             await self._on_disk(self.storage.drop, digest)
         for notice in output.notices:
             await self._results.notice(notice)
 
     async def _write(self, output: Output) -> None:
-        """Durable and in place, or nothing else happens: a full disk is waited for."""
+        """Durable and in place, or nothing else happens."""
+        if output.persist is not None:
+            await self._with_room(self.storage.persist, output.persist)
+        for chunk in output.store:
+            await self._with_room(self.storage.store_chunk, chunk)
+
+    async def _with_room(self, write: Any, *arguments: Any) -> None:
+        """A full disk is waited for; nothing that follows the write happens before."""
         while True:
             try:
-                if output.persist is not None:
-                    await self._on_disk(self.storage.persist, output.persist)
-                for chunk in output.store:
-                    await self._on_disk(self.storage.store_chunk, chunk)
+                await self._on_disk(write, *arguments)
             except DiskFull as full:
                 if not self.disk_full:
                     self.log.warning("disk full: nothing is signed until there is room", why=full)
@@ -257,11 +274,14 @@ class Node:
         try:
             done = await self.worker.run(work, self.storage.path)
             if isinstance(done, Aggregated | Trained):
-                await self._on_disk(self.storage.adopt, done.manifest, self.worker.made(done))
-        except (WorkerFailed, DiskFull, OSError) as failed:
+                await self._with_room(self.storage.adopt, done.manifest, self.worker.made(done))
+        except (WorkerFailed, OSError) as failed:
             self.log.warning("work failed", work=type(work).__name__, why=failed)
             await self._events.put(WorkFailed(work, str(failed)))
         else:
+            report = self.worker.training if isinstance(done, Trained) else None
+            if report is not None:
+                self.log.info("trained", round=report.round, **report.metrics)
             await self._events.put(done)
 
     # --- What others send ------------------------------------------------------------------

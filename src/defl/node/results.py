@@ -31,6 +31,8 @@ from defl.output import (
 from defl.work import model_row
 
 MODEL = "model.safetensors"
+# The newest model that q members vouch for, and the certificate that says so.
+PROVEN = "proven.safetensors"
 CERTIFICATE = "round-certificate.json"
 
 
@@ -51,6 +53,7 @@ class Results:
         self._storage = storage
         self._log = log
         self._measures = measures
+        self._written: Digest | None = None  # which model the file holds
 
     def committed(self, committed: Committed) -> None:
         """How long this node's own transactions took from submission to commit."""
@@ -71,7 +74,7 @@ class Results:
                 self._log.info("model ready", round=round_, digest=digest.hex()[:16])
             case RoundProven() | Attested():
                 text = certificate_text(certificate_of(self._federation, notice))
-                await asyncio.to_thread(self._write_certificate, text)
+                await asyncio.to_thread(self._write_certificate, text, notice.digest)
                 self._log.info("round proven", round=notice.round, digest=notice.digest.hex()[:16])
             case RoundClosed(round=round_, missing=missing):
                 self._measures.left_out = {round_: list(missing)}
@@ -96,9 +99,15 @@ class Results:
         row = model_row(self._federation, self._storage.read(digest))
         metadata = {"round": str(round_), "digest": digest.hex()}
         write_model(self._folder / MODEL, self._federation.schema, row, metadata)
+        self._written = digest
 
-    def _write_certificate(self, text: str) -> None:
-        beside = self._folder / f".{CERTIFICATE}.writing"
+    def _write_certificate(self, text: str, digest: Digest) -> None:
+        if self._written != digest:
+            return  # this node was away and never had that model
+        beside = self._folder / ".proven.writing"
+        beside.unlink(missing_ok=True)
+        beside.hardlink_to(self._folder / MODEL)
+        beside.replace(self._folder / PROVEN)
         beside.write_text(text, encoding="utf-8")
         beside.replace(self._folder / CERTIFICATE)
 

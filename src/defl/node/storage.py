@@ -17,10 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from defl.committee import Federation
-from defl.errors import LocalFault, UserError
+from defl.errors import DiskFull, LocalFault, UserError
 from defl.ids import Digest, Round, digest_of
 from defl.messages import Block, Evidence, Manifest, Offer, Snapshot, StoreAck
-from defl.node.blobs import Blobs, DiskFull, Payload, disk_faults, require_room, sync_folder
+from defl.node.blobs import Blobs, Payload, disk_faults, require_room, sync_folder
 from defl.node.database import connect, database_faults, transaction
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk
 from defl.participant import first_durable

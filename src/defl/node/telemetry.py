@@ -26,7 +26,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
         line = {
-            "time": round(record.created, 3),
+            "time": round(record.created, 6),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
             **fields,

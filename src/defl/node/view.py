@@ -1,5 +1,6 @@
 """A running node as figures: the status that `defl node status` shows, and Prometheus metrics."""
 
+import resource
 from typing import TYPE_CHECKING, Any
 
 from defl.node.telemetry import prometheus
@@ -40,6 +41,7 @@ def status_of(node: "Node") -> dict[str, Any]:
         ],
         "refused": {str(peer): count for peer, count in node.measures.peer_faults.items()},
         "traffic": _traffic(node),
+        "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "worker_error": node.worker.last_error,
     }
 

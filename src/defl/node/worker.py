@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from defl.committee import Federation
-from defl.errors import LocalFault
+from defl.errors import LocalFault, WorkerFailed
 from defl.ids import NO_DIGEST, Digest
 from defl.messages import Manifest
-from defl.node.child import Child, Limits, WorkerFailed
+from defl.node.child import Child, Limits
 from defl.node.storage import WORK
 from defl.node.worker_process import (
     AggregateTask,

@@ -11,7 +11,6 @@ where the parent sends standard output, which is not the socket.
 import contextlib
 import ctypes
 import faulthandler
-import importlib
 import mmap
 import os
 import resource
@@ -34,6 +33,7 @@ from defl.committee import Federation
 from defl.errors import UserError
 from defl.ids import Digest, Round
 from defl.messages import Manifest
+from defl.node.user_code import load_client
 from defl.output import Aggregate
 from defl.schema import Array, Role, Schema, Weights
 from defl.work import aggregate, model_row, update_blob, validate
@@ -132,31 +132,6 @@ def _receive(channel: socket.socket) -> tuple[Request, list[int]]:
 # --- The user's client -----------------------------------------------------------------------
 
 
-def load_client(named: str, project: str | None) -> TrainingClient:
-    """The client that "module:attribute" names: an object, or something to call for one."""
-    if project is not None:
-        sys.path.insert(0, project)
-    module, _, attribute = named.partition(":")
-    found: object = importlib.import_module(module)
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UserError(f"{named!r} names no client: {found!r} has no {part!r}")
-        found = getattr(found, part)
-    if callable(found) and (isinstance(found, type) or not hasattr(found, "train")):
-        found = found()
-    missing = [
-        name
-        for name in ("initial_weights", "train", "evaluate")
-        if not callable(getattr(found, name, None))
-    ]
-    if missing:
-        raise UserError(
-            f"{named!r} is a {type(found).__name__} without {', '.join(missing)}; a client has the "
-            "methods initial_weights, train and evaluate (defl.clients.protocol.TrainingClient)"
-        )
-    return found  # type: ignore[return-value]  # its methods were looked for just now
-
-
 class _Resumed:
     """A client whose local entries are those of the last training, not its initial ones."""
 
@@ -205,7 +180,7 @@ class Runner:
         self._training: Training | None = None
         if setup.client is not None:
             schema = setup.federation.schema
-            client = load_client(setup.client, setup.project)
+            client = load_client(setup.client, Path(setup.project or "."))
             self._training = Training(_Resumed(client, _read_local(self._state, schema)), schema)
 
     def do(self, request: Request, files: Sequence[int]) -> Answer:

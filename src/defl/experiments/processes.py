@@ -1,5 +1,6 @@
-"""Federations of real processes for the endurance scripts: start, kill, restart, judge."""
+"""Federations of real processes for trials and benchmarks: start, kill, restart, judge, measure."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,10 +11,11 @@ from typing import Any
 
 from defl.cli.serve import asked_status, last_status
 from defl.clients.protocol import schema_of
-from defl.committee import Timing
+from defl.committee import Rules, Timing
 from defl.crypto import Ed25519Signer
 from defl.ids import NodeId
-from defl.node.config import federation_of, read_federation
+from defl.ledger import ClosedRound
+from defl.node.config import LogFormat, federation_of, read_federation
 from defl.node.local import make_nodes, start_node, write_agreement
 from defl.node.storage import Storage
 from defl.node.user_code import load_client
@@ -35,9 +37,11 @@ class client:
         return {{"w": np.zeros({values}, dtype=np.float32)}}
 
     def train(self, weights, round_):
+        started = time.perf_counter()
         time.sleep({seconds})
-        noise = self._rng.standard_normal(weights["w"].size, dtype=np.float32)
-        return {{"w": weights["w"] + noise}}, {{"loss": 0.0}}
+        values = weights["w"]
+        values += self._rng.standard_normal(values.size, dtype=np.float32)
+        return {{"w": values}}, {{"seconds": time.perf_counter() - started}}
 
     def evaluate(self, weights):
         return {{"loss": 0.0}}
@@ -55,6 +59,7 @@ class Nodes:
         train_s: float = 0.0,
         timing: Timing = TIMING,
         chunk_bytes: int = 4 * 2**20,
+        rules: Rules = Rules.HOTSTUFF,
     ) -> None:
         project = folder / "project"
         project.mkdir(parents=True)
@@ -64,7 +69,9 @@ class Nodes:
         schema = schema_of(weights)
         row = schema.flatten(weights)
         initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
-        cards = make_nodes(folder, count, client="client:client", project=project)
+        cards = make_nodes(
+            folder, count, client="client:client", project=project, log_format=LogFormat.JSON
+        )
         federation = federation_of(
             cards,
             schema,
@@ -73,6 +80,7 @@ class Nodes:
             rounds=rounds,
             aggregation="fed_avg",
             chunk_bytes=chunk_bytes,
+            rules=rules,
         )
         self.local = write_agreement(folder, federation, cards, schema, row)
         self.rounds = rounds
@@ -125,6 +133,11 @@ class Nodes:
                 process.kill()
             process.wait()
 
+    def log(self, member: int) -> list[dict[str, Any]]:
+        """What the node logged: one object a line; lines of a dying process may be torn."""
+        lines = (self.local.nodes[member] / "node.log").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
     def judge(self) -> list[str]:
         """What is wrong after the end; nothing, if all is well."""
         wrong = []
@@ -144,7 +157,7 @@ class Nodes:
         """Every committed update of the last tau rounds is whole at some node."""
         federation = read_federation(self.local.folder / "federation.toml").federation
         held = set()
-        closed = ()
+        closed: tuple[ClosedRound, ...] = ()
         for member, node in enumerate(self.local.nodes):
             with Storage.open(node / "state") as storage:
                 durable = storage.recovered()

@@ -1,0 +1,112 @@
+"""Real nodes as real processes: TLS on loopback, SQLite, workers, SIGKILL."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from defl.committee import Timing
+from defl.experiments.processes import Nodes
+
+LIMIT_S = 120.0
+TIMING = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=30.0)
+
+
+def defl(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "defl.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+@pytest.fixture
+def nodes(tmp_path: Path):
+    made = Nodes(tmp_path / "federation", 4, 4, timing=TIMING, chunk_bytes=1024)
+    yield made
+    made.close()
+
+
+def test_nodes_killed_in_the_middle_go_on_and_agree(nodes: Nodes) -> None:
+    """One dies in round 1, then all at once in round 2; nobody signs twice, nothing is lost."""
+    nodes.start()
+    nodes.wait(lambda: nodes.round(0) >= 1, LIMIT_S)
+    nodes.kill(1)
+    nodes.start(1)
+    nodes.wait(lambda: nodes.round(2) >= 2, LIMIT_S)
+    nodes.kill(*nodes.members)
+    nodes.start()
+    nodes.finish(LIMIT_S)
+
+    assert nodes.judge() == []
+    model, certificate = (nodes.local.nodes[3] / name for name in (
+        "proven.safetensors", "round-certificate.json",
+    ))  # fmt: skip
+    federation = nodes.local.folder / "federation.toml"
+    proof = defl("verify", str(model), str(certificate), str(federation))
+    assert proof.returncode == 0, proof.stdout + proof.stderr
+
+
+def test_a_running_node_tells_its_state_and_stops_when_asked(nodes: Nodes) -> None:
+    nodes.start(0, 1)  # half of them: no round can close, so they run until they are stopped
+    nodes.wait(lambda: bool(nodes.status(0).get("peers", {}).get("node-1")), LIMIT_S)
+    folder = str(nodes.local.nodes[0])
+
+    told = defl("node", "status", folder, "--json")
+    assert told.returncode == 0
+    status = json.loads(told.stdout)
+    assert status["running"]
+    assert status["round"] == 0
+    assert defl("node", "stop", folder).returncode == 0
+    nodes.wait(lambda: not nodes.running(0), LIMIT_S)
+    after = defl("node", "status", folder, "--json")
+    assert after.returncode == 1
+    assert not json.loads(after.stdout)["running"]
+
+
+def test_a_second_process_on_one_folder_is_refused(nodes: Nodes) -> None:
+    nodes.start(0)
+    nodes.wait(lambda: nodes.status(0)["view"] > 0, LIMIT_S)
+    second = defl("node", "start", str(nodes.local.nodes[0]))
+
+    assert second.returncode == 2
+    assert "another process" in second.stderr
+
+
+def test_a_lost_state_is_not_taken_for_a_first_start(nodes: Nodes) -> None:
+    nodes.start(0)
+    nodes.wait(lambda: nodes.status(0)["view"] > 0, LIMIT_S)
+    nodes.kill(0)
+    (nodes.local.nodes[0] / "state").rename(nodes.local.nodes[0] / "lost")
+    again = defl("node", "start", str(nodes.local.nodes[0]))
+
+    assert again.returncode == 2
+    assert "--observer" in again.stderr
+
+
+def test_two_files_that_differ_in_one_byte_make_nodes_that_refuse_each_other(
+    nodes: Nodes,
+) -> None:
+    other = nodes.local.folder / "other"
+    other.mkdir()
+    text = (nodes.local.folder / "federation.toml").read_text(encoding="utf-8")
+    (other / "federation.toml").write_text(text + "#\n", encoding="utf-8")
+    initial = next(nodes.local.folder.glob("*.safetensors"))
+    (other / initial.name).write_bytes(initial.read_bytes())
+    settings = nodes.local.nodes[1] / "node.toml"
+    settings.write_text(
+        settings.read_text(encoding="utf-8").replace("../federation", "../other/federation"),
+        encoding="utf-8",
+    )
+    nodes.start(0, 1)
+
+    def said() -> str:
+        logs = [(nodes.local.nodes[m] / "node.log") for m in (0, 1)]
+        return "".join(log.read_text(encoding="utf-8") for log in logs if log.exists())
+
+    nodes.wait(lambda: "federation" in said() and "compare" in said(), LIMIT_S)
+    assert not any(nodes.status(0).get("peers", {}).values())
