@@ -185,9 +185,7 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
     """
     _at_least(nodes=nodes, rounds=rounds)
     if megabytes <= 0:
-        raise UserError(
-            f"mb is the model's size in millions of bytes, more than 0, not {megabytes}"
-        )
+        raise UserError(f"mb is the model's size in MB, more than 0, not {megabytes}")
     _tell(bench_round(nodes, megabytes, rounds), as_json=as_json)
 
 
@@ -226,8 +224,7 @@ def _tell(result: dict[str, Any], *, as_json: bool) -> None:
         click.echo(json.dumps(result, indent=1))
     else:
         for name, value in result.items():
-            click.echo(
-                f"{name:<30}{value:.4g}" if isinstance(value, float) else f"{name:<30}{value}"
-            )
+            shown = f"{value:.4g}" if isinstance(value, float) else value
+            click.echo(f"{name:<30}{shown}")
     if result["wrong"]:
         raise SystemExit(1)

@@ -58,6 +58,7 @@ EVENTS_MAX = 1024
 # Larger frames are hashed and checked in a thread, so that votes do not wait for them.
 THREAD_FRAME_BYTES = 64 * 2**10
 DISK_FULL_RETRY_S = 1.0
+TROUBLE_EVERY_S = 2.0
 
 PORT_FILE = "telemetry.port"  # where a running node answers
 PID_FILE = "node.pid"
@@ -169,6 +170,7 @@ class Node:
         (self._folder / PORT_FILE).write_text(str(port), encoding="ascii")
         self._start(self._start_worker())
         await self.transport.start()
+        self._start(self._tell_trouble())
         self.log.info("started", member=self.me, round=self.participant.state.round)
         loop = asyncio.create_task(self._loop())
         stopping = asyncio.create_task(self._stopping.wait())
@@ -195,6 +197,17 @@ class Node:
             await self.worker.start()
         except WorkerFailed as failed:
             self.log.warning("the worker does not start; each work tries it again", why=failed)
+
+    async def _tell_trouble(self) -> None:
+        """Why a peer is not connected, whenever the reason is a new one."""
+        told: dict[NodeId, str] = {}
+        while True:
+            for peer, why in self.transport.stats.trouble.items():
+                if told.get(peer) != why:
+                    name = self.federation.members[peer].name
+                    self.log.warning("peer is not connected", peer=name, why=why)
+            told = dict(self.transport.stats.trouble)
+            await asyncio.sleep(TROUBLE_EVERY_S)
 
     async def _loop(self) -> None:
         clock = asyncio.get_running_loop().time

@@ -31,6 +31,10 @@ def status_of(node: "Node") -> dict[str, Any]:
             for peer in members
             if peer != node.me
         },
+        "trouble": {
+            node.federation.members[peer].name: why
+            for peer, why in node.transport.stats.trouble.items()
+        },
         "commit_ms": node.measures.commit_percentiles(),
         "gst_lt_s": participant.client.gst_lt_s,
         "left_out": {str(r): missing for r, missing in node.measures.left_out.items()},
