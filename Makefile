@@ -4,7 +4,7 @@ VENV   := .venv
 STAMP  := $(VENV)/.installed
 SEED   ?= 1
 
-.PHONY: test check mutants twins soak clean
+.PHONY: test check mutants twins soak endurance clean
 
 # All work happens in .venv, made from pyproject.toml with the exact versions of constraints.txt.
 $(STAMP): pyproject.toml constraints.txt
@@ -30,6 +30,11 @@ twins: $(STAMP)
 
 soak: $(STAMP)
 	$(VENV)/bin/defl sim --soak 600 --seed $(SEED)
+
+# Real processes: killed again and again, and three hundred rounds of one model (ten minutes).
+endurance: $(STAMP)
+	$(VENV)/bin/python tests/endurance/kill.py
+	$(VENV)/bin/python tests/endurance/long.py
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

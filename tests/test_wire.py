@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from builders import Small
 from defl.errors import Malformed, PeerFault
-from defl.ids import Digest, Height, NodeId, Round, View
+from defl.ids import Digest, Height, NodeId, Round, View, digest_of
 from defl.messages import (
     CHUNKS_MAX,
     MEMBERS_MAX,
@@ -358,3 +358,20 @@ def test_a_bitmap_of_any_length_and_bits_is_judged_without_a_crash(
 
 if __name__ == "__main__":
     write_golden()
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65535, 65536, 70000])
+def test_a_chunk_of_any_size_is_canonical_and_one_with_a_longer_head_is_not(size: int) -> None:
+    """Its data are not encoded again to find that out, so each form of the head is tried."""
+    chunk = Chunk(digest_of(b"blob"), 7, bytes(size))
+    frame = encode(chunk)
+
+    assert decode(frame, 2**20) == chunk
+    assert decode(memoryview(frame), 2**20) == chunk
+    head = frame[: len(frame) - size]
+    width = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+    kind = next(k for k, w in width.items() if head[-1 - w] == k and len(head) > w)
+    if kind != 0xC6:
+        longer = head[: -1 - width[kind]] + b"\xc6" + size.to_bytes(4, "big") + bytes(size)
+        with pytest.raises(Malformed, match="canonical"):
+            decode(longer, 2**20)

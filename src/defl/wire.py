@@ -9,7 +9,7 @@ import msgspec
 
 from defl.errors import Malformed
 from defl.ids import DIGEST_BYTES
-from defl.messages import CHUNKS_MAX, Message
+from defl.messages import CHUNKS_MAX, Chunk, Message
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -41,6 +41,28 @@ def decode(frame: bytes | memoryview, bytes_max: int) -> Message:
         message = _decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"not a message: {error}") from error
-    if _encoder.encode(message) != frame:
+    if not _is_canonical(message, frame):
         raise Malformed(f"a {type(message).__name__} that is not in canonical form")
     return message
+
+
+def _is_canonical(message: Message, frame: bytes | memoryview) -> bool:
+    """Is this frame what encoding would make?
+
+    A chunk's bytes are not encoded and compared again, only what stands around them: if the head
+    is the canonical one and the length is right, the rest of the frame is the data itself.
+    """
+    if not isinstance(message, Chunk):
+        return _encoder.encode(message) == frame
+    empty = _encoder.encode(Chunk(message.digest, message.index, b""))
+    head = empty[: -len(_bin_head(0))] + _bin_head(len(message.data))
+    return len(frame) == len(head) + len(message.data) and frame[: len(head)] == head
+
+
+def _bin_head(size: int) -> bytes:
+    """MessagePack's bin 8, bin 16 or bin 32: the shortest that can state the size."""
+    if size < 2**8:
+        return b"\xc4" + size.to_bytes(1, "big")
+    if size < 2**16:
+        return b"\xc5" + size.to_bytes(2, "big")
+    return b"\xc6" + size.to_bytes(4, "big")

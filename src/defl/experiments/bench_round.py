@@ -18,7 +18,7 @@ from defl.experiments.exchange import measure
 from defl.experiments.processes import Nodes
 
 LIMIT_S = 1200.0
-WARM_UP = 1  # rounds that are left out: processes start, files are made
+WARM_UP = 2  # rounds that are left out: processes start, inner loops are compiled, files made
 PINGS = 200
 
 

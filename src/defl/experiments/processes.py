@@ -108,6 +108,9 @@ class Nodes:
     def running(self, member: int) -> bool:
         return self._processes[member].poll() is None
 
+    def pid(self, member: int) -> int:
+        return self._processes[member].pid
+
     def status(self, member: int) -> dict[str, Any]:
         node = self.local.nodes[member]
         return asked_status(node) or last_status(node) or {"round": 0, "model": None, "view": 0}

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from defl.crypto import Ed25519Scheme
-from defl.errors import DiskFull, PeerFault, UserError, WorkerFailed
+from defl.errors import DiskFull, LocalFault, PeerFault, UserError, WorkerFailed
 from defl.ids import NodeId
 from defl.ingress import Ingress
-from defl.messages import Chunk, Gossip, Message
+from defl.messages import Chunk, Gossip, Message, NotHeld
 from defl.node.config import (
     INITIAL_FILE,
     Agreement,
@@ -42,6 +42,7 @@ from defl.output import (
     Envelope,
     Event,
     Faulted,
+    Notice,
     Output,
     ServeChunk,
     Tick,
@@ -158,6 +159,7 @@ class Node:
         self._ingress = Ingress(federation, Ed25519Scheme())
         self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
         self._disk = ThreadPoolExecutor(1, "defl-disk")  # one thread: writes stay in order
+        self._notices: asyncio.Queue[Notice] = asyncio.Queue()  # a few per round
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
 
@@ -171,6 +173,7 @@ class Node:
         self._start(self._start_worker())
         await self.transport.start()
         self._start(self._tell_trouble())
+        self._start(self._tell_notices())
         self.log.info("started", member=self.me, round=self.participant.state.round)
         loop = asyncio.create_task(self._loop())
         stopping = asyncio.create_task(self._stopping.wait())
@@ -178,6 +181,7 @@ class Node:
             await asyncio.wait((loop, stopping), return_when=asyncio.FIRST_COMPLETED)
             if loop.done():
                 loop.result()
+                await self._notices.join()
         finally:
             for task in (loop, stopping, *self._tasks):
                 task.cancel()
@@ -197,6 +201,12 @@ class Node:
             await self.worker.start()
         except WorkerFailed as failed:
             self.log.warning("the worker does not start; each work tries it again", why=failed)
+
+    async def _tell_notices(self) -> None:
+        """Models and certificates are written one after the other, beside the loop."""
+        while True:
+            await self._results.notice(await self._notices.get())
+            self._notices.task_done()
 
     async def _tell_trouble(self) -> None:
         """Why a peer is not connected, whenever the reason is a new one."""
@@ -234,7 +244,10 @@ class Node:
         if output.persist is not None or output.store:
             await self._write(output)
         for item in output.send:
-            await self._send(item)
+            if isinstance(item, ServeChunk):
+                self._start(self._serve(item))  # votes do not wait for it
+            else:
+                self._send(item)
         for committed in output.committed:
             self._results.committed(committed)
         for work in output.work:
@@ -243,7 +256,7 @@ class Node:
         for digest in output.drop:
             await self._on_disk(self.storage.drop, digest)
         for notice in output.notices:
-            await self._results.notice(notice)
+            self._notices.put_nowait(notice)
 
     async def _write(self, output: Output) -> None:
         """Durable and in place, or nothing else happens."""
@@ -268,12 +281,16 @@ class Node:
                 self.disk_full = False
                 return
 
-    async def _send(self, item: Envelope | ServeChunk) -> None:
-        if isinstance(item, ServeChunk):
-            data = await self._on_disk(self.storage.read_chunk, item.digest, item.index)
-            message: Message = Chunk(item.digest, item.index, data)
-            self.transport.send(item.to, encode(message), Lane.WEIGHTS)
-            return
+    async def _serve(self, item: ServeChunk) -> None:
+        try:
+            data = await asyncio.to_thread(self.storage.read_chunk, item.digest, item.index)
+        except LocalFault:
+            message: Message = NotHeld(item.digest)  # retention was quicker
+        else:
+            message = Chunk(item.digest, item.index, data)
+        self.transport.send(item.to, encode(message), Lane.WEIGHTS)
+
+    def _send(self, item: Envelope) -> None:
         if isinstance(item.message, Gossip):
             for transaction in item.message.transactions:
                 if transaction.author == self.me:
