@@ -41,9 +41,7 @@ def main() -> int:
                 disk = int(nodes.status(0)["disk_bytes"])
                 memory = resident_bytes(nodes.pid(0))
                 held.append((disk, memory))
-                print(
-                    f"round {nodes.round(0)}: disk {disk} bytes, memory {memory} bytes", flush=True
-                )
+                print(f"round {due}: disk {disk} bytes, memory {memory} bytes", flush=True)
             nodes.finish(LIMIT_S)
             wrong = nodes.judge()
         finally:
@@ -52,9 +50,8 @@ def main() -> int:
         if last > first * GROWTH_MAX:
             wrong.append(f"{name} grew from {first} to {last} bytes")
     took = time.monotonic() - started
-    print(
-        f"{chosen.nodes} nodes, {chosen.rounds} rounds in {took:.0f} s: {'ok' if not wrong else wrong}"
-    )
+    verdict = ", ".join(wrong) or "ok"
+    print(f"{chosen.nodes} nodes, {chosen.rounds} rounds in {took:.0f} s: {verdict}")
     return 1 if wrong else 0
 
 
