@@ -5,10 +5,11 @@ from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
+from msgspec.structs import replace
 
 from defl.committee import Rules
 from defl.consensus.answers import BLOCK_ANSWERS_PER_PERIOD_MAX
-from defl.ids import NodeId, Round
+from defl.ids import NodeId, Round, digest_of
 from defl.messages import (
     Agg,
     BlockRequest,
@@ -24,9 +25,9 @@ from defl.messages import (
     Vote,
     genesis_qc,
 )
-from defl.output import Observing, Received, Train
+from defl.output import Event, Observing, Output, Received, Tick, Train, Trained
 from defl.sim.byzantine import KINDS
-from defl.sim.cluster import Cluster
+from defl.sim.cluster import Cluster, Honest
 from defl.sim.conditions import Conditions
 from defl.sim.scenario import cluster_of
 from defl.wire import encode
@@ -434,3 +435,42 @@ def test_an_author_that_lost_its_memory_keeps_to_the_offer_that_it_is_shown() ->
     assert output.persist is not None
     assert output.persist.offer == offer
     assert fresh.nodes[1].behaviour.participant.pool.offer_for(Round(1)) == offer
+
+
+@BOTH_RULES
+def test_a_byzantine_base_among_n_minus_f_updates_closes_nothing(rules: Rules) -> None:
+    """Certified, committed, and trained from something else: the round waits for an honest one."""
+    liar, slow = NodeId(1), NodeId(3)
+    elsewhere = digest_of(b"another model")
+    cluster: Cluster
+
+    class FromElsewhere(Honest):
+        def handle(self, event: Event, now: float) -> Output:
+            if not isinstance(event, Trained):
+                return self.participant.handle(event, now)
+            manifest = replace(event.manifest, base=elsewhere)
+            cluster.nodes[liar].disk.store_blob(
+                manifest, cluster.nodes[liar].disk.read(event.manifest.digest), 4096
+            )
+            self.participant.pool.publish(event.round, manifest)
+            return self.participant.handle(Tick(), now)
+
+    wrap = {liar: lambda participant, _signer, _rng: FromElsewhere(participant)}
+    cluster = cluster_of(4, rounds=1, seed=3, rules=rules, byzantine=wrap)
+    seen = Seen(cluster)
+    seen.lose = lambda source, _t, message: source == slow and isinstance(message, Offer)
+    run_until(
+        cluster,
+        lambda: (
+            len(participant(cluster, 0).state.current) == 3
+            and len(participant(cluster, 0).state.voters) == 4
+        ),
+    )
+    assert {ref.base for ref in participant(cluster, 0).state.current} >= {elsewhere}
+    assert cluster.rounds_closed == 0, "n - f updates and all AGGs, but only two of one base"
+    seen.lose = lambda _s, _t, _m: False
+    finish(cluster)
+
+    closed = participant(cluster, 0).state.closed[-1]
+    assert [ref.author for ref in closed.updates] == [0, 2, 3]
+    assert closed.base == cluster.federation.initial

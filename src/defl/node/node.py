@@ -44,6 +44,7 @@ from defl.output import (
     Faulted,
     Notice,
     Output,
+    PeerMisbehaved,
     ServeChunk,
     Tick,
     Trained,
@@ -256,7 +257,10 @@ class Node:
         for digest in output.drop:
             await self._on_disk(self.storage.drop, digest)
         for notice in output.notices:
-            self._notices.put_nowait(notice)
+            if isinstance(notice, PeerMisbehaved):
+                self._results.misbehaved(notice)  # a liar could make many: they do not queue
+            else:
+                self._notices.put_nowait(notice)
 
     async def _write(self, output: Output) -> None:
         """Durable and in place, or nothing else happens."""

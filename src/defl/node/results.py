@@ -30,6 +30,9 @@ from defl.output import (
 )
 from defl.work import model_row
 
+# A flood of faults must not become a flood of log lines.
+FAULTS_LOGGED_MAX = 10
+
 MODEL = "model.safetensors"
 # The newest model that q members vouch for, and the certificate that says so.
 PROVEN = "proven.safetensors"
@@ -67,6 +70,12 @@ class Results:
     def submitted(self, transaction: Upd | Agg) -> None:
         self._measures.submitted_at.setdefault(_key(transaction), time.monotonic())
 
+    def misbehaved(self, notice: PeerMisbehaved) -> None:
+        """Counted always, logged the first few times."""
+        self._measures.peer_faults[notice.peer] += 1
+        if self._measures.peer_faults[notice.peer] <= FAULTS_LOGGED_MAX:
+            self._log.warning("refused", peer=self._names[notice.peer], why=notice.reason)
+
     async def notice(self, notice: Notice) -> None:
         match notice:
             case ModelReady(round=round_, digest=digest):
@@ -84,10 +93,8 @@ class Results:
                 kind = type(evidence.first).__name__
                 who = self._names[evidence.first.author]
                 self._log.warning("a member contradicts itself", member=who, kind=kind)
-            case PeerMisbehaved(peer=peer, reason=reason):
-                self._measures.peer_faults[peer] += 1
-                if self._measures.peer_faults[peer] <= 10:
-                    self._log.warning("refused", peer=self._names[peer], why=reason)
+            case PeerMisbehaved():
+                self.misbehaved(notice)
             case Observing(reason=reason) | SafetyBroken(reason=reason):
                 self._log.warning(type(notice).__name__, why=reason)
             case WorkFailing(reason=reason):
