@@ -31,6 +31,7 @@ from defl.node.framing import Frame
 from defl.node.identity import Identity
 from defl.node.model import shared_row
 from defl.node.results import Results
+from defl.node.serving import Serving
 from defl.node.storage import Storage
 from defl.node.telemetry import Log, Measures, Server
 from defl.node.transport import Lane, Transport
@@ -160,6 +161,7 @@ class Node:
         self._ingress = Ingress(federation, Ed25519Scheme())
         self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
         self._disk = ThreadPoolExecutor(1, "defl-disk")  # one thread: writes stay in order
+        self._serving = Serving()
         self._notices: asyncio.Queue[Notice] = asyncio.Queue()  # a few per round
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -246,7 +248,8 @@ class Node:
             await self._write(output)
         for item in output.send:
             if isinstance(item, ServeChunk):
-                self._start(self._serve(item))  # votes do not wait for it
+                if self._serving.begin(item.to):
+                    self._start(self._serve(item))  # votes do not wait for it
             else:
                 self._send(item)
         for committed in output.committed:
@@ -292,6 +295,8 @@ class Node:
             message: Message = NotHeld(item.digest)  # retention was quicker
         else:
             message = Chunk(item.digest, item.index, data)
+        finally:
+            self._serving.end(item.to)
         self.transport.send(item.to, encode(message), Lane.WEIGHTS)
 
     def _send(self, item: Envelope) -> None:
