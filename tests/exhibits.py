@@ -163,10 +163,9 @@ def conclude(
     *states: State,
     disks: tuple[Disk, ...] = (),
     stored: dict[str, int] | None = None,
-    calm_views: bool = True,
 ) -> set[str]:
     looks = [Looks(NodeId(i), state, stored or {}) for i, state in enumerate(states)]
     given = disks or tuple(disk() for _ in looks)
     honest: list[tuple[Participant, Disk]] = list(zip(looks, given, strict=True))
-    checker.conclude(honest, rounds_due=True, calm_views=calm_views)
+    checker.conclude(honest, rounds_due=True)
     return failed(checker)

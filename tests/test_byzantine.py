@@ -89,7 +89,7 @@ def run_with(
     cluster.run()
 
     honest = [(node.behaviour.participant, node.disk) for node in cluster.honest]
-    cluster.checker.conclude(honest, rounds_due=True, calm_views=True)
+    cluster.checker.conclude(honest, rounds_due=True)
     assert cluster.checker.violations == []
     assert cluster.rounds_closed == rounds
     accused = {evidence.first.author for evidence in evidence_of(minutes)}

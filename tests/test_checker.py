@@ -6,7 +6,7 @@ Signatures and certificates are in test_checker_signatures.py.
 import pytest
 from msgspec.structs import replace
 
-from defl.ids import NodeId, Round
+from defl.ids import NodeId, Round, View
 from defl.messages import (
     Agg,
     Attestation,
@@ -122,7 +122,7 @@ def test_one_round_closed_in_two_ways_is_two_ledgers_whatever_the_height(checker
     one, two = (closed(3, *UPDATES), replace(closed(3, *UPDATES), block=digest("another block")))
     ahead = Looks(NodeId(1), replace(ALL_CLOSED, closed=(two,)), height=12)
     behind = Looks(NodeId(0), replace(ALL_CLOSED, closed=(one,)), height=9)
-    checker.conclude([(behind, disk()), (ahead, disk())], rounds_due=True, calm_views=True)
+    checker.conclude([(behind, disk()), (ahead, disk())], rounds_due=True)
 
     assert failed(checker) == {checks.SAME_LEDGER}
 
@@ -220,9 +220,9 @@ def test_a_node_that_stays_behind_is_seen(checker: Checker) -> None:
     behind = replace(ALL_CLOSED, round=Round(2), closed=(closed(2, *UPDATES),))
     looks = [Looks(NodeId(0), ALL_CLOSED), Looks(NodeId(1), behind, height=5)]
     honest = [(look, disk()) for look in looks]
-    checker.conclude(honest, rounds_due=False, calm_views=True)
+    checker.conclude(honest, rounds_due=False)
     assert failed(checker) == set()
-    checker.conclude(honest, rounds_due=True, calm_views=True)
+    checker.conclude(honest, rounds_due=True)
 
     assert failed(checker) == {checks.ROUNDS_CLOSE}
 
@@ -239,11 +239,23 @@ def test_a_round_that_takes_too_many_views_is_seen(
     assert conclude(checker, ALL_CLOSED) == found
 
 
-def test_views_are_not_counted_across_a_restart(checker: Checker) -> None:
+@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {checks.ROUNDS_CLOSE})])
+def test_after_a_disturbance_views_are_counted_from_its_end(
+    checker: Checker, more: int, found: set[str]
+) -> None:
+    for round_, view in ((1, 7), (2, 9999 + views_to_close_max(4) + more)):
+        looks = Looks(NodeId(0), ALL_CLOSED, view=view)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, looks)
+        checker.disturbed(View(9999))
+
+    assert conclude(checker, ALL_CLOSED) == found
+
+
+def test_views_are_not_judged_while_faults_strike(checker: Checker) -> None:
+    checker.quiet = False
     for round_, view in ((1, 7), (2, 9999)):
         looks = Looks(NodeId(0), ALL_CLOSED, view=view)
         checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, looks)
-        checker.disturbed()
 
     assert conclude(checker, ALL_CLOSED) == set()
 

@@ -105,6 +105,7 @@ class Checker:
         self._progress: tuple[Round, View] = (Round(0), View(0))  # newest round, view of its close
         self.closed_at: dict[Round, float] = {}
         self.views_per_round_max = 0
+        self.quiet = True  # nothing but liars stands in the way: views are judged
         self.largest: dict[str, int] = {}
 
     def violate(self, check: str, what: str) -> None:
@@ -118,9 +119,9 @@ class Checker:
 
     # --- While it runs ---------------------------------------------------------------------
 
-    def disturbed(self) -> None:
-        """A restart is a disturbance: views since the last close count anew."""
-        self._progress = (self._progress[0], View(-1))
+    def disturbed(self, view: View) -> None:
+        """A disturbance ends (a heal, a restart): views until the next close count from here."""
+        self._progress = (self._progress[0], view)
 
     def committed(self, node: NodeId, committed: Iterable[Committed]) -> None:
         if not self._honest(node):
@@ -220,8 +221,8 @@ class Checker:
             return
         self.closed_at[round_] = now
         view = participant.replica.view
-        since = self._progress[1]
-        if since >= 0:
+        if self.quiet:
+            since = self._progress[1]
             self.views_per_round_max = max(self.views_per_round_max, view - since)
         self._progress = (round_, view)
         self._submitted = {tx for tx in self._submitted if tx.round > round_}
@@ -327,9 +328,7 @@ class Checker:
 
     # --- At the end ------------------------------------------------------------------------
 
-    def conclude(
-        self, honest: list[tuple[Participant, Disk]], *, rounds_due: bool, calm_views: bool
-    ) -> None:
+    def conclude(self, honest: list[tuple[Participant, Disk]], *, rounds_due: bool) -> None:
         for participant, disk in honest:
             self._bounds(participant)
             blocks_max = 4096
@@ -343,7 +342,7 @@ class Checker:
         slowest = min(participant.state.round for participant, _ in honest)
         if rounds_due and slowest < self._federation.rounds:
             self.violate(ROUNDS_CLOSE, f"{slowest} of {self._federation.rounds} rounds closed")
-        if calm_views and self.views_per_round_max > views_to_close_max(self._committee.size):
+        if self.views_per_round_max > views_to_close_max(self._committee.size):
             self.violate(ROUNDS_CLOSE, f"a round took {self.views_per_round_max} views")
         if rounds_due:
             for tx in self._submitted:

@@ -14,7 +14,7 @@ from typing import Protocol
 from defl.committee import Federation
 from defl.crypto import Scheme, Signer
 from defl.errors import PeerFault
-from defl.ids import NodeId
+from defl.ids import NodeId, View
 from defl.ingress import Ingress
 from defl.messages import Chunk, Manifest, Message
 from defl.output import (
@@ -117,6 +117,7 @@ class Cluster:
         self._network = Network(conditions, self._rng)
         self._transcript = transcript
         self.checker = Checker(federation, scheme, honest=self._is_honest)
+        self.checker.quiet = not conditions.disturbing
         self._initial = initial
         self.nodes = [self._new_node(member, scheme) for member in federation.committee.members]
         # A scenario's own network fault: True loses the message from one node to another.
@@ -199,8 +200,21 @@ class Cluster:
             if until is not None and until():
                 return
             self.step()
-            if self.events % 64 == 0 and self._all_finished():
-                return
+            if self.events % 64 == 0:
+                self._notice_quiet()
+                if self._all_finished():
+                    return
+
+    def _notice_quiet(self) -> None:
+        """From the moment at which all is healed, rounds must close within so many views."""
+        over = self.calm and self.now >= self.conditions.planned_trouble_s
+        if over and not self.checker.quiet:
+            self.checker.quiet = True
+            self.checker.disturbed(self._newest_view)
+
+    @property
+    def _newest_view(self) -> View:
+        return max(node.behaviour.participant.replica.view for node in self.honest)
 
     def _stuck(self) -> bool:
         since = max(self._progress_at, self.conditions.last_trouble_s)
@@ -308,7 +322,7 @@ class Cluster:
     def conclude(self) -> list[str]:
         """Judge the whole run; returns the violations."""
         honest = [(node.behaviour.participant, node.disk) for node in self.honest]
-        self.checker.conclude(honest, rounds_due=True, calm_views=not self.conditions.disturbing)
+        self.checker.conclude(honest, rounds_due=True)
         return self.checker.violations
 
     # --- The network -----------------------------------------------------------------------
@@ -421,7 +435,7 @@ class Cluster:
         node.behaviour = self._behaviour(member, node.disk.recovered())
         if self._transcript is not None:
             self._transcript.text(self.now, member, "starts again")
-        self.checker.disturbed()
+        self.checker.disturbed(self._newest_view)
         self._count_rounds()
         self.handle(node, Tick())
         for peer in self.nodes:

@@ -55,11 +55,16 @@ class Conditions:
         return bool(by_chance or self.partitions or self.all_crash_at_s)
 
     @property
+    def planned_trouble_s(self) -> float:
+        """When the last planned fault is over."""
+        ends = (partition.end_s for partition in self.partitions)
+        return max([0.0, *self.all_crash_at_s, *ends])
+
+    @property
     def last_trouble_s(self) -> float:
-        """When the last planned fault is over, and chance is at most allowed to strike."""
-        planned = [*self.all_crash_at_s, *(partition.end_s for partition in self.partitions)]
+        """The same, or until when chance is allowed to strike at most."""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
-        return max([*planned, self.calm_after_s if by_chance else 0.0])
+        return max(self.planned_trouble_s, self.calm_after_s if by_chance else 0.0)
 
 
 SLOWNESS = 10.0
