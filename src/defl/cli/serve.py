@@ -31,7 +31,8 @@ def start(folder: Path, observer: bool, as_json: bool) -> None:
     It can be killed at any moment and started again: it goes on where it was.
     """
     config = read_node(folder)
-    log = Log(config.name, as_json=as_json or config.log_format is LogFormat.JSON)
+    as_json = as_json or config.log_format is LogFormat.JSON
+    log = Log(config.name, as_json=as_json, level=config.log_level)
     asyncio.run(_serve(folder, log, observer=observer))
 
 

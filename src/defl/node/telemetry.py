@@ -48,13 +48,15 @@ class HumanFormatter(logging.Formatter):
 class Log:
     """Structured logging: an event in words, and fields."""
 
-    def __init__(self, name: str, *, as_json: bool, stream: TextIO = sys.stderr) -> None:
+    def __init__(
+        self, name: str, *, as_json: bool, level: str = "info", stream: TextIO = sys.stderr
+    ) -> None:
         self._logger = logging.getLogger(f"defl.{name}")
         self._logger.handlers.clear()
         handler = logging.StreamHandler(stream)
         handler.setFormatter(JsonFormatter() if as_json else HumanFormatter())
         self._logger.addHandler(handler)
-        self._logger.setLevel(logging.INFO)
+        self._logger.setLevel(level.upper())
         self._logger.propagate = False
 
     def info(self, event: str, **fields: object) -> None:
@@ -68,7 +70,6 @@ class Measures:
     """Counters that the node keeps and the server shows."""
 
     def __init__(self) -> None:
-        self.started_at = time.time()
         self.commit_s: deque[float] = deque(maxlen=LATENCIES_MAX)
         self.peer_faults: Counter[int] = Counter()
         self.left_out: dict[int, list[int]] = {}  # round -> members

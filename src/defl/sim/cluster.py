@@ -1,7 +1,8 @@
 """n participants on a virtual clock: the other driver of the machine that node/ drives.
 
 One heap of things that happen, one seed for all chance. Frames are real bytes that pass through
-the real ingress; only the wire, the disk, the clock and the training are simulated.
+the real ingress; only the wire, the disk, the clock and the training are simulated. It mirrors
+the order of duty of node/node.py step by step, crashes included, and is kept whole for that.
 """
 
 import random
@@ -84,7 +85,6 @@ class Node:
     incarnation: int = 0
     tick_at: float | None = None  # on the world's clock
     waiting: list[Output] = field(default_factory=list)  # for room on the disk
-    busy_until: float = 0.0
 
 
 class Cluster:
