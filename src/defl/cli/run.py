@@ -1,9 +1,6 @@
 """`defl run`: a whole federation on this machine, one process per node."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,14 +11,11 @@ from typing import Any
 import click
 
 from defl.aggregation.rules import RULES
-from defl.cli.serve import asked_status, last_status
-from defl.clients.protocol import schema_of
 from defl.committee import Timing
 from defl.errors import UserError
-from defl.node.config import federation_of
-from defl.node.local import Local, make_nodes, start_node, write_agreement
-from defl.node.user_code import load_client
-from defl.pool.weights import FP32, encode, manifest_of
+from defl.node.asking import last_status
+from defl.node.local import Local, make_local, new_folder
+from defl.node.processes import Processes
 
 EXAMPLES = """
 Examples:
@@ -41,9 +35,8 @@ Without one, the client is client:client. Each node's process finds its number i
 count in DEFL_NODES, so that your code can give each its own part of the data.
 """
 POLL_S = 0.1
-CHUNK_BYTES = 4 * 2**20
+GRACE_S = 10.0
 SETTINGS = {"client": str, "nodes": int, "rounds": int}
-STOP_S = 10.0
 
 
 def _settings(project: Path) -> dict[str, Any]:
@@ -96,79 +89,37 @@ def run(
     count = nodes or settings.get("nodes", 4)
     wanted = rounds or settings.get("rounds", 10)
     client = settings.get("client", "client:client")
-    folder = out or Path(tempfile.mkdtemp(prefix="defl-run-"))
-    local = _prepare(folder, project, client, count, wanted, aggregation)
+    folder = new_folder(out or Path(tempfile.mkdtemp(prefix="defl-run-")))
+    timing = Timing(grace_s=GRACE_S)
+    local = make_local(
+        folder, project, client, count, wanted, timing=timing, aggregation=aggregation
+    )
     if not as_json:
         click.echo(f"{count} nodes in {folder}")
-    processes = [
-        start_node(node, {**os.environ, "DEFL_NODE": str(number), "DEFL_NODES": str(count)})
-        for number, node in enumerate(local.nodes)
-    ]
+    processes = Processes(local)
     try:
-        _follow(local, processes, wanted, quiet=as_json)
+        processes.start()
+        _follow(processes, wanted, quiet=as_json)
     except KeyboardInterrupt:
         click.echo("\nstopping all nodes", err=True)
     finally:
-        _stop(processes)
+        processes.stop()
     report = _report(local, started)
     click.echo(json.dumps(report, indent=1) if as_json else _text(report))
     sys.exit(0 if report["digests_equal"] and report["rounds_closed"] == wanted else 1)
 
 
-def _prepare(
-    folder: Path, project: Path, client: str, count: int, rounds: int, aggregation: str
-) -> Local:
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; name a new folder with --out")
-    weights = load_client(client, project).initial_weights()
-    schema = schema_of(weights)
-    row = schema.flatten(weights)
-    initial = manifest_of(encode(row, schema, FP32), schema, FP32, CHUNK_BYTES).digest
-    folder.mkdir(parents=True, exist_ok=True)
-    cards = make_nodes(folder, count, client=client, project=project)
-    federation = federation_of(
-        cards,
-        schema,
-        initial,
-        timing=Timing(grace_s=10.0),
-        rounds=rounds,
-        aggregation=aggregation,
-        chunk_bytes=CHUNK_BYTES,
-    )
-    return write_agreement(folder, federation, cards, schema, row)
-
-
-def _follow(
-    local: Local, processes: "list[subprocess.Popen[bytes]]", rounds: int, *, quiet: bool
-) -> None:
+def _follow(processes: Processes, rounds: int, *, quiet: bool) -> None:
     """Until every node has ended by itself; a line for each round that all have closed."""
     shown = 0
-    while any(process.poll() is None for process in processes):
+    while processes.any_running:
         time.sleep(POLL_S)
-        states = [asked_status(node) or last_status(node) for node in local.nodes]
-        closed = min((state["round"] if state else 0) for state in states)
+        closed = min(processes.round(member) for member in processes.members)
         for number in range(shown + 1, closed + 1):
             if not quiet:
                 click.echo(f"round {number} of {rounds} closed by all nodes")
         shown = max(shown, closed)
-        failed = [
-            n for n, p in zip(local.nodes, processes, strict=True) if p.poll() not in (None, 0)
-        ]
-        if failed:
-            log = (failed[0] / "node.log").read_text(encoding="utf-8", errors="replace")
-            raise UserError(f"{failed[0].name} ended with an error:\n{log[-2000:]}")
-
-
-def _stop(processes: "list[subprocess.Popen[bytes]]") -> None:
-    for process in processes:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-    for process in processes:
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        processes.require_no_failure()
 
 
 def _report(local: Local, started: float) -> dict[str, Any]:

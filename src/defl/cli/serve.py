@@ -5,20 +5,16 @@ import json
 import os
 import signal
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import click
 
 from defl.cli.node import node
 from defl.errors import UserError
+from defl.node.asking import asked_status, last_status
 from defl.node.config import LogFormat, read_node
-from defl.node.node import PID_FILE, PORT_FILE, STATUS_FILE, Node, open_node
+from defl.node.node import PID_FILE, Node, open_node
 from defl.node.telemetry import Log
-
-STATUS_WAIT_S = 3.0
 
 
 @node.command(epilog="\b\nExample:\n  defl node start alice")
@@ -46,27 +42,6 @@ async def _serve(folder: Path, log: Log, *, observer: bool) -> None:
         await running.run()
     finally:
         (folder / PID_FILE).unlink(missing_ok=True)
-
-
-def asked_status(folder: Path) -> dict[str, Any] | None:
-    """What the running node says of itself; None if none answers."""
-    try:
-        port = int((folder / PORT_FILE).read_text(encoding="ascii"))
-        address = f"http://127.0.0.1:{port}/status"
-        with urllib.request.urlopen(address, timeout=STATUS_WAIT_S) as answer:
-            found = json.load(answer)
-    except (OSError, ValueError, urllib.error.URLError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def last_status(folder: Path) -> dict[str, Any] | None:
-    """What the node wrote when it ended."""
-    try:
-        found = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 @node.command(epilog="\b\nExample:\n  defl node status alice --json")

@@ -73,7 +73,7 @@ async def _process(folder: Path, me: NodeId, count: int, size: int, times: int) 
 
 async def measure(folder: Path, count: int, size: int, times: int) -> list[float]:
     """Seconds until all processes had everything, for each of the exchanges."""
-    make_nodes(folder, count, client="", project=folder, log_format=LogFormat.JSON)
+    make_nodes(folder, [""] * count, folder, LogFormat.JSON)
     command = (sys.executable, "-m", "defl.experiments.exchange", str(folder))
     processes = [
         await asyncio.create_subprocess_exec(

@@ -1,26 +1,19 @@
 """Federations of real processes for trials and benchmarks: start, kill, restart, judge, measure."""
 
-import json
-import os
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from defl.cli.serve import asked_status, last_status
-from defl.clients.protocol import schema_of
 from defl.committee import Rules, Timing
 from defl.crypto import Ed25519Signer
 from defl.ids import NodeId
 from defl.ledger import ClosedRound
-from defl.node.config import LogFormat, federation_of, read_federation
-from defl.node.local import make_nodes, start_node, write_agreement
+from defl.node.asking import last_status
+from defl.node.config import LogFormat, read_federation
+from defl.node.local import CHUNK_BYTES, make_local
+from defl.node.processes import Processes
 from defl.node.storage import Storage
-from defl.node.user_code import load_client
 from defl.participant import Participant
-from defl.pool.weights import FP32, encode, manifest_of
 
 POLL_S = 0.1
 TIMING = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=30.0)
@@ -48,7 +41,9 @@ class client:
 """
 
 
-class Nodes:
+class Nodes(Processes):
+    """Nodes whose client moves at random, and what is wrong with them after the end."""
+
     def __init__(
         self,
         folder: Path,
@@ -58,65 +53,28 @@ class Nodes:
         values: int = 1000,
         train_s: float = 0.0,
         timing: Timing = TIMING,
-        chunk_bytes: int = 4 * 2**20,
+        chunk_bytes: int = CHUNK_BYTES,
         rules: Rules = Rules.HOTSTUFF,
     ) -> None:
         project = folder / "project"
         project.mkdir(parents=True)
         text = CLIENT.format(values=values, seconds=train_s)
         (project / "client.py").write_text(text, encoding="utf-8")
-        weights = load_client("client:client", project).initial_weights()
-        schema = schema_of(weights)
-        row = schema.flatten(weights)
-        initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
-        cards = make_nodes(
-            folder, count, client="client:client", project=project, log_format=LogFormat.JSON
-        )
-        federation = federation_of(
-            cards,
-            schema,
-            initial,
-            timing=timing,
-            rounds=rounds,
-            aggregation="fed_avg",
-            chunk_bytes=chunk_bytes,
-            rules=rules,
-        )
-        self.local = write_agreement(folder, federation, cards, schema, row)
         self.rounds = rounds
-        self.kills = 0
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-
-    @property
-    def members(self) -> range:
-        return range(len(self.local.nodes))
-
-    def start(self, *members: int) -> None:
-        for member in members or self.members:
-            environment = {**os.environ, "DEFL_NODE": str(member)}
-            self._processes[member] = start_node(self.local.nodes[member], environment)
-
-    def kill(self, *members: int) -> None:
-        """SIGKILL: nothing is written, closed or said any more."""
-        for member in members:
-            process = self._processes[member]
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-                self.kills += 1
-            process.wait()
-
-    def running(self, member: int) -> bool:
-        return self._processes[member].poll() is None
-
-    def pid(self, member: int) -> int:
-        return self._processes[member].pid
-
-    def status(self, member: int) -> dict[str, Any]:
-        node = self.local.nodes[member]
-        return asked_status(node) or last_status(node) or {"round": 0, "model": None, "view": 0}
-
-    def round(self, member: int) -> int:
-        return int(self.status(member)["round"])
+        super().__init__(
+            make_local(
+                folder,
+                project,
+                "client:client",
+                count,
+                rounds,
+                timing=timing,
+                aggregation="fed_avg",
+                rules=rules,
+                chunk_bytes=chunk_bytes,
+                log_format=LogFormat.JSON,
+            )
+        )
 
     def wait(self, what: Callable[[], bool], limit_s: float) -> None:
         until = time.monotonic() + limit_s
@@ -128,18 +86,7 @@ class Nodes:
 
     def finish(self, limit_s: float) -> None:
         """Until every node has ended by itself."""
-        self.wait(lambda: not any(self.running(member) for member in self.members), limit_s)
-
-    def close(self) -> None:
-        for process in self._processes.values():
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-
-    def log(self, member: int) -> list[dict[str, Any]]:
-        """What the node logged: one object a line; lines of a dying process may be torn."""
-        lines = (self.local.nodes[member] / "node.log").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        self.wait(lambda: not self.any_running, limit_s)
 
     def judge(self) -> list[str]:
         """What is wrong after the end; nothing, if all is well."""

@@ -5,19 +5,28 @@ of them lie on one machine: organisations do it with `defl node init` instead.
 """
 
 import socket
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from defl.committee import Federation
-from defl.node.config import INITIAL_FILE, LogFormat, NodeConfig, create_node, write_federation
+from defl.clients.protocol import schema_of
+from defl.committee import Rules, Timing
+from defl.errors import UserError
+from defl.node.config import (
+    INITIAL_FILE,
+    LogFormat,
+    NodeConfig,
+    create_node,
+    federation_of,
+    write_federation,
+)
 from defl.node.identity import Card, make_card, make_identity
 from defl.node.model import write_model
-from defl.schema import Row, Schema
+from defl.node.user_code import load_client
+from defl.pool.weights import FP32, encode, manifest_of
 
 FEDERATION_FILE = "federation.toml"
+CHUNK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +47,56 @@ def free_ports(count: int) -> list[int]:
             opened.close()
 
 
-def make_nodes(
+def new_folder(folder: Path) -> Path:
+    """Made if it is missing; nobody's files are mixed with a federation's."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; name a new folder with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def make_local(
     folder: Path,
-    count: int,
-    *,
-    client: str,
     project: Path,
+    client: str,
+    count: int,
+    rounds: int,
+    *,
+    timing: Timing,
+    aggregation: str = "multi_krum",
+    rules: Rules = Rules.HOTSTUFF,
+    chunk_bytes: int = CHUNK_BYTES,
     log_format: LogFormat = LogFormat.TEXT,
+    others: Mapping[int, str] | None = None,
+) -> Local:
+    """Nodes, initial weights and federation.toml; `others` are nodes with a client of their own."""
+    weights = load_client(client, project).initial_weights()
+    schema = schema_of(weights)
+    row = schema.flatten(weights)
+    initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
+    clients = [(others or {}).get(number, client) for number in range(count)]
+    cards = make_nodes(folder, clients, project, log_format)
+    federation = federation_of(
+        cards,
+        schema,
+        initial,
+        timing=timing,
+        rounds=rounds,
+        aggregation=aggregation,
+        chunk_bytes=chunk_bytes,
+        rules=rules,
+    )
+    write_model(folder / INITIAL_FILE, schema, row, {"round": "0"})
+    write_federation(folder / FEDERATION_FILE, federation, cards)
+    return Local(folder, tuple(folder / card.name for card in cards))
+
+
+def make_nodes(
+    folder: Path, clients: list[str], project: Path, log_format: LogFormat
 ) -> list[Card]:
     """Identities, settings and cards; node i is in the folder node-i."""
     cards = []
-    for number, port in enumerate(free_ports(count)):
+    for number, (client, port) in enumerate(zip(clients, free_ports(len(clients)), strict=True)):
         name = f"node-{number}"
         address = f"127.0.0.1:{port}"
         config = NodeConfig(
@@ -65,24 +113,3 @@ def make_nodes(
         create_node(folder / name, config, identity, card)
         cards.append(card)
     return cards
-
-
-def write_agreement(
-    folder: Path, federation: Federation, cards: Sequence[Card], schema: Schema, row: Row
-) -> Local:
-    write_model(folder / INITIAL_FILE, schema, row, {"round": "0"})
-    write_federation(folder / FEDERATION_FILE, federation, cards)
-    return Local(folder, tuple(folder / card.name for card in cards))
-
-
-def start_node(node: Path, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Its log is in its folder; killing the process is what a crash is."""
-    with (node / "node.log").open("ab") as log:
-        return subprocess.Popen(  # noqa: S603 - our own command in a folder that we made
-            [sys.executable, "-m", "defl.cli.main", "node", "start", str(node)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=dict(environment),
-            start_new_session=True,
-        )
