@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,35 @@ def test_nodes_killed_in_the_middle_go_on_and_agree(nodes: Nodes) -> None:
     assert proof.returncode == 0, proof.stdout + proof.stderr
 
 
+# The first member's evaluation fails each time, the others' does not.
+EVALUATE = """
+    def evaluate(self, weights):
+        if os.environ["DEFL_NODE"] == "0":
+            raise ValueError("no test data")
+        return {"accuracy": float(weights["w"].size)}
+"""
+
+
+def test_every_model_is_evaluated_by_its_nodes_and_a_failing_one_harms_nobody(
+    nodes: Nodes,
+) -> None:
+    code = nodes.local.folder / "project" / "client.py"
+    before, _, _ = code.read_text(encoding="utf-8").partition("\n    def evaluate")
+    code.write_text(before + EVALUATE, encoding="utf-8")
+    nodes.start()
+    nodes.finish(LIMIT_S)
+
+    assert nodes.judge() == []
+    status = nodes.status(1)
+    assert status["evaluation"]["round"] == nodes.rounds
+    assert status["evaluation"]["metrics"] == {"accuracy": 1000.0}
+    told = [line["round"] for line in nodes.log(1) if line["event"] == "evaluated"]
+    assert told == sorted(set(told))
+    assert len(told) > 1
+    assert "ValueError: no test data" in nodes.status(0)["worker_error"]
+    assert nodes.status(0)["evaluation"] is None
+
+
 def test_a_running_node_tells_its_state_and_stops_when_asked(nodes: Nodes) -> None:
     nodes.start(0, 1)  # half of them: no round can close, so they run until they are stopped
     nodes.wait(lambda: bool(nodes.status(0).get("peers", {}).get("node-1")), LIMIT_S)
@@ -61,6 +91,12 @@ def test_a_running_node_tells_its_state_and_stops_when_asked(nodes: Nodes) -> No
     status = json.loads(told.stdout)
     assert status["running"]
     assert status["round"] == 0
+    nodes.wait(lambda: nodes.status(0)["evaluation"] is not None, LIMIT_S)
+    port = (nodes.local.nodes[0] / "telemetry.port").read_text(encoding="ascii")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as answer:
+        metrics = answer.read().decode()
+    assert "defl_evaluated_round 0" in metrics
+    assert 'defl_evaluation{metric="loss"} 0' in metrics
     assert defl("node", "stop", folder).returncode == 0
     nodes.wait(lambda: not nodes.running(0), LIMIT_S)
     after = defl("node", "status", folder, "--json")

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from defl.aggregation.rules import RULES
+from defl.cli.progress import Progress
 from defl.committee import Timing
 from defl.errors import UserError
 from defl.node.asking import last_status
@@ -110,15 +111,16 @@ def run(
 
 
 def _follow(processes: Processes, rounds: int, *, quiet: bool) -> None:
-    """Until every node has ended by itself; a line for each round that all have closed."""
-    shown = 0
-    while processes.any_running:
+    """Until every node has ended by itself; lines for what all of them know."""
+    progress = Progress(rounds, (lambda _: None) if quiet else click.echo)
+    running = True
+    while running:
         time.sleep(POLL_S)
-        closed = min(processes.round(member) for member in processes.members)
-        for number in range(shown + 1, closed + 1):
-            if not quiet:
-                click.echo(f"round {number} of {rounds} closed by all nodes")
-        shown = max(shown, closed)
+        running = processes.any_running
+        nodes = processes.local.nodes
+        progress.update(
+            {nodes[member].name: processes.status(member) for member in processes.members}
+        )
         processes.require_no_failure()
 
 
@@ -132,6 +134,12 @@ def _report(local: Local, started: float) -> dict[str, Any]:
         "digests_equal": len(set(digests.values())) == 1 and None not in digests.values(),
         "commit_ms": {name: state["commit_ms"] if state else {} for name, state in states.items()},
         "traffic": {name: state["traffic"] if state else {} for name, state in states.items()},
+        "evaluation": {
+            name: state["evaluation"] if state else None for name, state in states.items()
+        },
+        "worker_error": {
+            name: state["worker_error"] if state else None for name, state in states.items()
+        },
         "wall_s": round(time.monotonic() - started, 3),
     }
 
@@ -139,8 +147,12 @@ def _report(local: Local, started: float) -> dict[str, Any]:
 def _text(report: dict[str, Any]) -> str:
     same = "all nodes hold the same model" if report["digests_equal"] else "THE MODELS DIFFER"
     digest = next(iter(report["digests"].values())) or "none"
-    return (
-        f"{report['rounds_closed']} rounds in {report['wall_s']:.1f} s; {same}\n"
-        f"  {digest}\n"
-        f"  {report['folder']}/node-0/model.safetensors"
-    )
+    lines = [
+        f"{report['rounds_closed']} rounds in {report['wall_s']:.1f} s; {same}",
+        f"  {digest}",
+        f"  {report['folder']}/node-0/model.safetensors",
+    ]
+    for name, error in report["worker_error"].items():
+        if error is not None:
+            lines.append(f"  {name}'s client failed at least once, last: {error.splitlines()[-1]}")
+    return "\n".join(lines)

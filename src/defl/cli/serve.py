@@ -63,7 +63,7 @@ def status(folder: Path, as_json: bool) -> None:
     else:
         click.echo(f"{config.name} {'runs' if running else 'does not run; its last word was:'}")
         for name, value in shown.items():
-            click.echo(f"  {name:<14}{value}")
+            click.echo(f"  {name:<19}{value}")
     sys.exit(0 if running else 1)
 
 

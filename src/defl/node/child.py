@@ -35,7 +35,8 @@ LOG_QUOTE_BYTES = 4000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     start_s: float = 120.0  # importing a learning framework from a cold disk takes a while
-    client_s: float = 3600.0  # one training or evaluation
+    client_s: float = 3600.0  # one training
+    evaluation_s: float = 60.0  # one evaluation; the next training waits for it no longer
     own_s: float = 600.0  # one check or aggregation
     stop_s: float = 2.0  # from asking a child to end until it is killed
     threads: int = 1  # of BLAS in the client, unless the environment says otherwise

@@ -81,6 +81,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_format: LogFormat = LogFormat.TEXT
     log_level: LogLevel = LogLevel.INFO
     work_time_max_s: Annotated[float, Meta(gt=0)] = 3600.0
+    evaluation_time_max_s: Annotated[float, Meta(gt=0)] = 60.0
 
     def __post_init__(self) -> None:
         for field in ("address", "listen"):
@@ -93,8 +94,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"client: {self.client!r} is no client: write module:attribute, "
                 "for example my_project:client"
             )
-        if not isfinite(self.work_time_max_s):
-            raise UserError("work_time_max_s: must be a number of seconds")
+        for field in ("work_time_max_s", "evaluation_time_max_s"):
+            if not isfinite(getattr(self, field)):
+                raise UserError(f"{field}: must be a number of seconds")
 
     @property
     def listen_at(self) -> tuple[str, int]:
@@ -133,6 +135,9 @@ log_level = {quoted(config.log_level)}
 
 # Training or aggregation that takes longer than this is stopped and tried again.
 work_time_max_s = {config.work_time_max_s}
+# Each round's model is evaluated by your code between two trainings. An evaluation that takes
+# longer than this is stopped, and there is none any more until the node starts again.
+evaluation_time_max_s = {config.evaluation_time_max_s}
 """
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from defl.crypto import Ed25519Scheme
 from defl.errors import DiskFull, LocalFault, PeerFault, UserError, WorkerFailed
-from defl.ids import NodeId
+from defl.ids import NodeId, Round
 from defl.ingress import Ingress
 from defl.messages import Chunk, Gossip, Message, NotHeld
 from defl.node.config import (
@@ -27,9 +27,11 @@ from defl.node.config import (
     read_identity,
     read_node,
 )
+from defl.node.evaluation import Evaluations
 from defl.node.framing import Frame
 from defl.node.identity import Identity
 from defl.node.model import shared_row
+from defl.node.reports import Reports, told
 from defl.node.results import Results
 from defl.node.serving import Serving
 from defl.node.storage import Storage
@@ -43,11 +45,13 @@ from defl.output import (
     Envelope,
     Event,
     Faulted,
+    ModelReady,
     Notice,
     Output,
     PeerMisbehaved,
     ServeChunk,
     Tick,
+    Train,
     Trained,
     Work,
     WorkFailed,
@@ -151,9 +155,11 @@ class Node:
             config.client,
             folder / config.state,
             federation,
-            Limits(client_s=config.work_time_max_s),
+            Limits(client_s=config.work_time_max_s, evaluation_s=config.evaluation_time_max_s),
             project=folder / config.project,
         )
+        self.reports = Reports()
+        self._evaluations = Evaluations(self.worker, self.storage.path, self.reports, log)
         self._folder = folder
         self._port = config.telemetry_port
         self._server = Server(lambda: status_of(self), lambda: metrics_of(self))
@@ -178,14 +184,14 @@ class Node:
         self._start(self._tell_trouble())
         self._start(self._tell_notices())
         self.log.info("started", member=self.me, round=self.participant.state.round)
-        loop = asyncio.create_task(self._loop())
+        loop = asyncio.create_task(self._to_the_end())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((loop, stopping), return_when=asyncio.FIRST_COMPLETED)
             if loop.done():
                 loop.result()
-                await self._notices.join()
         finally:
+            await self._evaluations.cancel()
             for task in (loop, stopping, *self._tasks):
                 task.cancel()
             await asyncio.gather(loop, stopping, *self._tasks, return_exceptions=True)
@@ -221,6 +227,11 @@ class Node:
                     self.log.warning("peer is not connected", peer=name, why=why)
             told = dict(self.transport.stats.trouble)
             await asyncio.sleep(TROUBLE_EVERY_S)
+
+    async def _to_the_end(self) -> None:
+        await self._loop()
+        await self._notices.join()
+        await self._evaluations.finish()  # of the last model
 
     async def _loop(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -264,6 +275,8 @@ class Node:
                 self._results.misbehaved(notice)  # a liar could make many: they do not queue
             else:
                 self._notices.put_nowait(notice)
+            if isinstance(notice, ModelReady) and notice.round == self.federation.rounds:
+                self._evaluations.begin(notice.round, notice.digest)
 
     async def _write(self, output: Output) -> None:
         """Durable and in place, or nothing else happens."""
@@ -320,8 +333,10 @@ class Node:
         else:
             report = self.worker.training if isinstance(done, Trained) else None
             if report is not None:
-                self.log.info("trained", round=report.round, **report.metrics)
+                self.log.info("trained", **told(report.metrics, round=report.round))
             await self._events.put(done)
+            if isinstance(work, Train):
+                self._evaluations.begin(Round(work.round - 1), work.base)
 
     # --- What others send ------------------------------------------------------------------
 

@@ -25,13 +25,12 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
-        line = {
+        own = {
             "time": round(record.created, 6),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
-            **fields,
         }
-        return json.dumps(line, default=str)
+        return json.dumps({**own, **fields, **own}, default=str)
 
 
 class HumanFormatter(logging.Formatter):
@@ -59,10 +58,10 @@ class Log:
         self._logger.setLevel(level.upper())
         self._logger.propagate = False
 
-    def info(self, event: str, **fields: object) -> None:
+    def info(self, event: str, /, **fields: object) -> None:
         self._logger.info(event, extra={"fields": fields})
 
-    def warning(self, event: str, **fields: object) -> None:
+    def warning(self, event: str, /, **fields: object) -> None:
         self._logger.warning(event, extra={"fields": fields})
 
 
@@ -94,6 +93,12 @@ def prometheus(samples: dict[str, dict[str, float]]) -> str:
             shown = f"{{{labels}}}" if labels else ""
             lines.append(f"defl_{name}{shown} {value:g}")
     return "\n".join(lines) + "\n"
+
+
+def label(name: str, value: str) -> str:
+    """A label whose value may be any text."""
+    escaped = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return f'{name}="{escaped}"'
 
 
 class Server:

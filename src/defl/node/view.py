@@ -3,7 +3,7 @@
 import resource
 from typing import TYPE_CHECKING, Any
 
-from defl.node.telemetry import prometheus
+from defl.node.telemetry import label, prometheus
 
 if TYPE_CHECKING:
     from defl.node.node import Node
@@ -47,6 +47,7 @@ def status_of(node: "Node") -> dict[str, Any]:
         "traffic": _traffic(node),
         "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "worker_error": node.worker.last_error,
+        **node.reports.status(),
     }
 
 
@@ -62,6 +63,7 @@ def _traffic(node: "Node") -> dict[str, dict[str, int]]:
 def metrics_of(node: "Node") -> str:
     status = status_of(node)
     by_peer = node.transport.stats.traffic
+    evaluation = node.reports.evaluation
     return prometheus(
         {
             "round": {"": status["round"]},
@@ -88,6 +90,11 @@ def metrics_of(node: "Node") -> str:
                 f'round="{round_}",member="{member}"': 1.0
                 for round_, missing in status["left_out"].items()
                 for member in missing
+            },
+            "evaluated_round": {"": evaluation.round} if evaluation is not None else {},
+            "evaluation": {
+                label("metric", name): value
+                for name, value in (evaluation.metrics if evaluation is not None else {}).items()
             },
             "refused_messages": {
                 f'peer="{peer}"': count for peer, count in status["refused"].items()

@@ -127,16 +127,18 @@ class Worker:
             self._note(failed)
             raise
 
-    async def evaluate(self, model: Path) -> dict[str, float]:
-        """The client's metrics of a model, in turn with its trainings."""
+    async def evaluate(self, model: Path) -> Evaluated:
+        """What the client says of a model, in turn with its trainings."""
         try:
             with _opened({NO_DIGEST: model}, (NO_DIGEST,)) as files:
                 answer = await self._client.ask(
-                    EvaluateTask(), files, doing="evaluating", limit_s=self._limits.client_s
+                    EvaluateTask(), files, doing="evaluating", limit_s=self._limits.evaluation_s
                 )
                 if not isinstance(answer, Evaluated):
                     raise await self._client.reject("evaluating was answered with rubbish")
-                return answer.metrics
+                if answer.fault is not None:
+                    self.last_error = f"evaluating failed:\n{answer.fault}"
+                return answer
         except WorkerFailed as failed:
             self._note(failed)
             raise

@@ -17,9 +17,11 @@ import resource
 import signal
 import socket
 import sys
+import time
 import traceback
 import zipfile
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
@@ -43,6 +45,9 @@ FRAME_BYTES_MAX = 2**20
 REASON_CHARACTERS_MAX = 8000
 # A base and an update of every member.
 FILES_MAX = 128
+# Metrics are for people: a client that returns more is cut short, so that status stays readable.
+METRICS_MAX = 32
+METRIC_NAME_CHARACTERS_MAX = 64
 
 # --- What is said ----------------------------------------------------------------------------
 
@@ -102,6 +107,8 @@ class Checked(Struct, frozen=True, array_like=True, tag=22):
 
 class Evaluated(Struct, frozen=True, array_like=True, tag=23):
     metrics: dict[str, float]
+    seconds: float = 0.0  # that the client took
+    fault: str | None = None  # it raised or returned rubbish; the process goes on
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=24):
@@ -184,13 +191,13 @@ class Runner:
             self._training = Training(_Resumed(client, _read_local(self._state, schema)), schema)
 
     def do(self, request: Request, files: Sequence[int]) -> Answer:
-        payloads = [_mapped(file) for file in files]
+        private = isinstance(request, EvaluateTask)
+        payloads = [_mapped(file, private=private) for file in files]
         match request:
             case TrainTask():
                 return self._train(request, payloads[0])
             case EvaluateTask():
-                row = model_row(self._federation, payloads[0])
-                return Evaluated(dict(self._client.evaluate(row)))
+                return self._evaluate(payloads[0])
             case AggregateTask(work=work, inputs=inputs, made=made):
                 read = dict(zip(inputs, payloads, strict=True)).__getitem__
                 (manifest, payload), result = aggregate(self._federation, work, read)
@@ -216,14 +223,32 @@ class Runner:
         _write_local(self._state, self._federation.schema, self._client.local)
         return Made(manifest, Report(task.round, _plain(metrics)))
 
+    def _evaluate(self, payload: memoryview) -> Evaluated:
+        row = model_row(self._federation, payload)
+        started = time.perf_counter()
+        metrics: Metrics = {}
+        fault = None
+        try:
+            metrics = self._client.evaluate(row, own=True)
+        except Exception as error:  # noqa: BLE001 - user code may raise anything
+            fault = reason_of(error)
+            sys.stderr.write(f"{fault}\n")
+        return Evaluated(_plain(metrics), time.perf_counter() - started, fault)
+
 
 def _plain(metrics: Metrics) -> dict[str, float]:
-    return {str(name): float(value) for name, value in metrics.items()}
+    """Few, and each name on one line that can be encoded."""
+    return {
+        " ".join(name.encode(errors="replace").decode().split())[:METRIC_NAME_CHARACTERS_MAX]: value
+        for name, value in islice(metrics.items(), METRICS_MAX)
+    }
 
 
-def _mapped(file: int) -> memoryview:
+def _mapped(file: int, *, private: bool) -> memoryview:
+    """A private mapping may be written to, and only this process sees it."""
+    access = mmap.ACCESS_COPY if private else mmap.ACCESS_READ
     with os.fdopen(file, "rb") as opened:
-        return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+        return memoryview(mmap.mmap(opened.fileno(), 0, access=access))
 
 
 # --- The process -----------------------------------------------------------------------------

@@ -1,0 +1,43 @@
+"""The live progress of a federation on this machine, told line by line from its nodes' statuses."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+ACCURACY = "accuracy"
+
+
+class Progress:
+    """Each line is told once: when all nodes know what it says."""
+
+    def __init__(self, rounds: int, tell: Callable[[str], None]) -> None:
+        self._rounds = rounds
+        self._tell = tell
+        self._closed = 0
+        self._evaluated = -1
+
+    def update(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """By node; one that has not spoken yet says nothing but round 0."""
+        closed = min(state["round"] for state in states.values())
+        for number in range(self._closed + 1, closed + 1):
+            self._tell(f"round {number} of {self._rounds} closed by all nodes")
+        self._closed = max(self._closed, closed)
+        self._tell_accuracies(states)
+
+    def _tell_accuracies(self, states: Mapping[str, dict[str, Any]]) -> None:
+        by_node = {name: _accuracies(state) for name, state in states.items()}
+        common = set.intersection(*(set(found) for found in by_node.values()))
+        for number in sorted(round_ for round_ in common if round_ > self._evaluated):
+            values = [found[number] for found in by_node.values()]
+            shown = "  ".join(f"{name} {found[number]:.4f}" for name, found in by_node.items())
+            mean = sum(values) / len(values)
+            self._tell(f"model of round {number}: mean accuracy {mean:.4f} ({shown})")
+            self._evaluated = number
+
+
+def _accuracies(state: Mapping[str, Any]) -> dict[int, float]:
+    """Those of the newest rounds, as the node's own client found them."""
+    return {
+        report["round"]: report["metrics"][ACCURACY]
+        for report in state.get("history", ())
+        if report["metrics"].get(ACCURACY) is not None
+    }

@@ -1,0 +1,221 @@
+"""A client's evaluation of each model: told to people, and whatever it does, training goes on."""
+
+import asyncio
+import io
+import json
+import textwrap
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import Small
+from defl.cli.progress import Progress
+from defl.errors import LocalFault
+from defl.ids import Digest, Round
+from defl.node.evaluation import Evaluations
+from defl.node.reports import ROUNDS_KEPT, Evaluation, Reports
+from defl.node.telemetry import Log, label
+from defl.node.worker import Limits, Worker
+from defl.node.worker_process import METRICS_MAX
+from defl.output import Train, Trained
+
+SMALL = Small(real=False)
+WAIT_S = 30.0
+CLIENT = """
+import os, time
+import numpy as np
+
+class client:
+    calls = 0
+
+    def initial_weights(self):
+        return {{"point": np.zeros(100, dtype=np.float32)}}
+
+    def train(self, weights, round_):
+        return {{"point": weights["point"] + 1}}, {{"pid": os.getpid()}}
+
+    def evaluate(self, weights):
+        self.calls += 1
+        {evaluate}
+"""
+
+
+class Stage:
+    """A worker with its evaluations, one model, and the log."""
+
+    def __init__(self, folder: Path, evaluate: str, evaluation_s: float) -> None:
+        text = CLIENT.format(evaluate=textwrap.indent(evaluate, " " * 8).strip())
+        (folder / "my_client.py").write_text(text, encoding="utf-8")
+        self.model = folder / "model"
+        self.model.write_bytes(SMALL.initial_payload)
+        self.stream = io.StringIO()
+        self.reports = Reports()
+        limits = Limits(evaluation_s=evaluation_s)
+        self.worker = Worker(
+            "my_client:client", folder / "state", SMALL.federation, limits, project=folder
+        )
+        log = Log("evaluation", as_json=True, stream=self.stream)
+        self.evaluations = Evaluations(self.worker, self.path, self.reports, log)
+
+    def path(self, digest: Digest) -> Path:
+        if digest != SMALL.initial.digest:
+            raise LocalFault("retention was quicker")
+        return self.model
+
+    async def evaluate(self, round_: int) -> None:
+        self.evaluations.begin(Round(round_), SMALL.initial.digest)
+        await self.evaluations.finish()
+
+    async def train(self, round_: int) -> None:
+        done = await self.worker.run(Train(Round(round_), SMALL.initial.digest), self.path)
+        assert isinstance(done, Trained)
+        row = np.frombuffer(self.worker.made(done).read_bytes(), dtype="<f4")
+        assert (row == np.frombuffer(SMALL.initial_payload, dtype="<f4") + 1).all()
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+def play(
+    folder: Path,
+    evaluate: str,
+    scenario: Callable[[Stage], Coroutine[Any, Any, None]],
+    evaluation_s: float = WAIT_S,
+) -> Stage:
+    async def whole() -> Stage:
+        stage = Stage(folder, evaluate, evaluation_s)
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await scenario(stage)
+        finally:
+            await stage.evaluations.cancel()
+            await stage.worker.close()
+        return stage
+
+    return asyncio.run(whole())
+
+
+def test_metrics_are_told_in_log_and_status_whatever_their_names(tmp_path: Path) -> None:
+    evaluate = 'return {"accuracy": 0.5, "loss": np.nan, "round": 9, "event": 1, "a\\nb": 2}'
+    stage = play(tmp_path, evaluate, lambda stage: stage.evaluate(3))
+
+    (line,) = stage.lines
+    assert (line["event"], line["round"], line["accuracy"]) == ("evaluated", 3, 0.5)
+    assert line["seconds"] >= 0
+    assert (line["loss"], line["a b"]) == ("nan", 2)
+    told = json.loads(json.dumps(stage.reports.status(), allow_nan=False))
+    assert told["evaluation"]["round"] == 3
+    assert told["evaluation"]["metrics"]["accuracy"] == 0.5
+    assert told["evaluation"]["metrics"]["loss"] is None
+    assert told["evaluation_error"] is None
+
+
+def test_a_flood_of_metrics_is_cut(tmp_path: Path) -> None:
+    evaluate = "return {str(number) * 1000: number for number in range(5000)}"
+    stage = play(tmp_path, evaluate, lambda stage: stage.evaluate(1))
+
+    assert stage.reports.evaluation is not None
+    assert len(stage.reports.evaluation.metrics) <= METRICS_MAX
+    assert len(json.dumps(stage.reports.status())) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "why"),
+    [
+        ('raise ValueError("no test data")', "ValueError: no test data"),
+        ("return None", "evaluate returned its metrics as a NoneType"),
+        ('return {"loss": "low"}', "metric 'loss' as a str"),
+        ('return {"loss": 10**400}', "OverflowError"),
+    ],
+)
+def test_an_evaluation_that_fails_is_reported_and_tried_again_with_the_next_model(
+    tmp_path: Path, evaluate: str, why: str
+) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.train(1)
+        await stage.evaluate(0)
+        assert why in str(stage.worker.last_error)
+        assert why in str(stage.reports.status()["evaluation_error"])
+        await stage.train(2)
+        await stage.evaluate(1)
+        assert stage.reports.status()["evaluation"]["round"] == 1
+        assert stage.reports.evaluation_error is None
+        assert stage.worker.starts == 1  # the process, and what it learned, lives on
+
+    once = f'if self.calls == 1:\n    {evaluate}\nreturn {{"calls": self.calls}}'
+    stage = play(tmp_path, once, scenario)
+    assert [line["event"] for line in stage.lines] == [
+        "the model could not be evaluated",
+        "evaluated",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "why"),
+    [("while True: time.sleep(0.01)", "took longer than 0.2 s"), ("os._exit(3)", "status 3")],
+)
+def test_one_that_hangs_or_kills_its_process_is_the_last_and_training_goes_on(
+    tmp_path: Path, evaluate: str, why: str
+) -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.train(1)
+        stage.evaluations.begin(Round(0), SMALL.initial.digest)
+        await asyncio.sleep(0)  # it has its turn before the next training asks
+        await stage.train(2)
+        await stage.evaluations.finish()
+        assert why in str(stage.worker.last_error)
+        starts = stage.worker.starts
+        await stage.evaluate(1)
+        await stage.train(3)
+        assert stage.worker.starts == starts == 2
+
+    stage = play(tmp_path, evaluate, scenario, evaluation_s=0.2)
+    assert "until the node starts again" in str(stage.reports.evaluation_error)
+    assert len(stage.lines) == 1
+
+
+def test_a_model_that_retention_took_is_passed_over(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.evaluations.begin(Round(0), Digest(bytes(32)))
+        await stage.evaluate(1)
+
+    stage = play(tmp_path, "return {}", scenario)
+    assert [line["round"] for line in stage.lines] == [1]
+
+
+def test_the_history_of_rounds_is_bounded() -> None:
+    reports = Reports()
+    for round_ in range(100):
+        reports.evaluated(Evaluation(round_, {"accuracy": round_ / 100}, 0.1))
+
+    kept = [report["round"] for report in reports.status()["history"]]
+    assert kept == list(range(100 - ROUNDS_KEPT, 100))
+
+
+def test_progress_tells_accuracy_when_all_nodes_know_it() -> None:
+    lines: list[str] = []
+    progress = Progress(2, lines.append)
+
+    def state(round_: int, **accuracies: float | None) -> dict[str, Any]:
+        told = [{"round": int(r[1:]), "metrics": {"accuracy": a}} for r, a in accuracies.items()]
+        return {"round": round_, "history": told}
+
+    progress.update({"a": {"round": 0}, "b": state(1, r0=0.1)})
+    progress.update({"a": state(1, r0=0.3), "b": state(1, r0=0.1, r1=0.5)})
+    progress.update({"a": state(2, r0=0.3, r1=None), "b": state(2, r1=0.5, r2=0.6)})
+    progress.update({"a": state(2, r2=0.8), "b": state(2, r1=0.5, r2=0.6)})
+
+    assert lines == [
+        "round 1 of 2 closed by all nodes",
+        "model of round 0: mean accuracy 0.2000 (a 0.3000  b 0.1000)",
+        "round 2 of 2 closed by all nodes",
+        "model of round 2: mean accuracy 0.7000 (a 0.8000  b 0.6000)",
+    ]
+
+
+def test_a_label_may_hold_any_text() -> None:
+    assert label("metric", 'a"b\\c\nd') == r'metric="a\"b\\c\nd"'
