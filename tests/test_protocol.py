@@ -1,11 +1,19 @@
 """What a user's client is given, and what it is told when it gives the wrong thing back."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
-from defl.clients.protocol import Metrics, Training, TrainingClient, initial_row, schema_of
+from defl.clients.protocol import (
+    Metrics,
+    Training,
+    TrainingClient,
+    initial_row,
+    roles_of,
+    schema_of,
+)
 from defl.errors import UserError, WeightsError
 from defl.ids import Round
 from defl.schema import DType, Role, Weights
@@ -101,6 +109,15 @@ def test_a_schema_that_cannot_be_is_refused_in_words(weights: Any, roles: Any, s
 def test_a_schema_must_share_something() -> None:
     with pytest.raises(UserError, match="shares nothing"):
         schema_of({"steps": np.zeros(1, dtype=np.int64)})
+
+
+def test_a_client_may_say_itself_what_is_done_with_its_entries() -> None:
+    class Knowing(Learner):
+        def roles(self) -> Mapping[str, str]:
+            return {"layer.bias": "statistic"}
+
+    assert roles_of(Learner()) == {}
+    assert schema_of(FIRST, roles_of(Knowing())).entries[2].role is Role.STATISTIC
 
 
 # --- Training --------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """`defl federation`: the agreed file, made from the members' cards and shown in words."""
 
 import json
+import os
 from dataclasses import asdict
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from defl.aggregation.rules import RULES
-from defl.clients.protocol import schema_of
+from defl.clients.protocol import Roles, schema_of
 from defl.committee import TAU_MIN, AggQuorum, Federation, Rules, Timing
 from defl.errors import PreconditionBroken, UserError
 from defl.ids import Digest
@@ -23,10 +24,10 @@ from defl.node.config import (
     read_federation,
     write_federation,
 )
+from defl.node.first_weights import first_weights
 from defl.node.identity import Card
 from defl.node.model import read_model, read_npz, write_model
 from defl.node.needs import computable, coverage, needs_of, required
-from defl.node.user_code import load_client
 from defl.pool.weights import FP32, encode, manifest_of
 from defl.schema import Codec, Role, Row, Schema, Weights
 
@@ -171,17 +172,18 @@ def _members(paths: tuple[Path, ...]) -> list[Card]:
 def _model(model: str, project: Path, roles: tuple[str, ...]) -> tuple[Schema, Row]:
     path = Path(model)
     weights: Weights
+    own: Roles = {}
     if path.suffix == ".safetensors":
         weights = read_model(path)[0]
     elif path.suffix == ".npz":
         weights = read_npz(path)
     elif ":" in model:
-        weights = load_client(model, project).initial_weights()
+        weights, own = first_weights(model, project, os.environ)
     else:
         raise UserError(
             f"--model {model!r}: name a .safetensors or .npz file, or a client as module:attribute"
         )
-    schema = schema_of(weights, _roles(roles, list(weights)))
+    schema = schema_of(weights, {**own, **_roles(roles, list(weights))})
     return schema, schema.flatten(weights)
 
 

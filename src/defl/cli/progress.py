@@ -7,13 +7,14 @@ ACCURACY = "accuracy"
 
 
 class Progress:
-    """Each line is told once: when all nodes know what it says."""
+    """Each line is told once: of a round when all nodes know of it, of a failure at once."""
 
     def __init__(self, rounds: int, tell: Callable[[str], None]) -> None:
         self._rounds = rounds
         self._tell = tell
         self._closed = 0
         self._evaluated = -1
+        self._troubles: dict[str, str] = {}
 
     def update(self, states: Mapping[str, dict[str, Any]]) -> None:
         """By node; one that has not spoken yet says nothing but round 0."""
@@ -22,6 +23,7 @@ class Progress:
             self._tell(f"round {number} of {self._rounds} closed by all nodes")
         self._closed = max(self._closed, closed)
         self._tell_accuracies(states)
+        self._tell_troubles(states)
 
     def _tell_accuracies(self, states: Mapping[str, dict[str, Any]]) -> None:
         by_node = {name: _accuracies(state) for name, state in states.items()}
@@ -32,6 +34,21 @@ class Progress:
             mean = sum(values) / len(values)
             self._tell(f"model of round {number}: mean accuracy {mean:.4f} ({shown})")
             self._evaluated = number
+
+    def _tell_troubles(self, states: Mapping[str, dict[str, Any]]) -> None:
+        for name, state in states.items():
+            trouble = state.get("worker_error")
+            if trouble is not None and trouble != self._troubles.get(name):
+                self._tell(f"{name}: {in_one_line(trouble)}")
+                self._troubles[name] = trouble
+
+
+def in_one_line(trouble: str) -> str:
+    """What was done, and the traceback's last line; the node's log has the rest."""
+    lines = trouble.strip().splitlines()
+    if lines[0].endswith("failed:"):
+        return f"{lines[0]} {lines[-1]}"
+    return lines[0].removesuffix("; the end of its log:")
 
 
 def _accuracies(state: Mapping[str, Any]) -> dict[int, float]:

@@ -11,10 +11,11 @@ from typing import Any
 import click
 
 from defl.aggregation.rules import RULES
-from defl.cli.progress import Progress
+from defl.cli.progress import Progress, in_one_line
 from defl.committee import Timing
 from defl.errors import UserError
 from defl.node.asking import last_status
+from defl.node.config import WORK_TIME_MAX_S
 from defl.node.local import Local, make_local, new_folder
 from defl.node.processes import Processes
 
@@ -31,13 +32,16 @@ PROJECT is a folder with your training code. Its defl.toml may say:
   client = "task:client"    # module:attribute, see defl/clients/protocol.py
   nodes = 4
   rounds = 10
+  work_time_max_s = 3600.0  # a training that takes longer is ended
 
 Without one, the client is client:client. Each node's process finds its number in DEFL_NODE and the
 count in DEFL_NODES, so that your code can give each its own part of the data.
 """
 POLL_S = 0.1
 GRACE_S = 10.0
-SETTINGS = {"client": str, "nodes": int, "rounds": int}
+SETTINGS = {"client": str, "nodes": int, "rounds": int, "work_time_max_s": float}
+# A node whose training failed so often in a row will not mend itself.
+TRAINING_FAILURES_MAX = 3
 
 
 def _settings(project: Path) -> dict[str, Any]:
@@ -93,35 +97,56 @@ def run(
     folder = new_folder(out or Path(tempfile.mkdtemp(prefix="defl-run-")))
     timing = Timing(grace_s=GRACE_S)
     local = make_local(
-        folder, project, client, count, wanted, timing=timing, aggregation=aggregation
+        folder,
+        project,
+        client,
+        count,
+        wanted,
+        timing=timing,
+        aggregation=aggregation,
+        work_time_max_s=settings.get("work_time_max_s", WORK_TIME_MAX_S),
     )
     if not as_json:
         click.echo(f"{count} nodes in {folder}")
     processes = Processes(local)
+    lost: list[str] = []
     try:
         processes.start()
-        _follow(processes, wanted, quiet=as_json)
+        lost = _follow(processes, wanted, quiet=as_json)
     except KeyboardInterrupt:
         click.echo("\nstopping all nodes", err=True)
     finally:
         processes.stop()
     report = _report(local, started)
     click.echo(json.dumps(report, indent=1) if as_json else _text(report))
+    if lost:
+        click.echo(
+            f"Error: training fails again and again at {', '.join(lost)}, and without them no "
+            f"round can close. {lost[0]} says:\n{report['worker_error'][lost[0]]}",
+            err=True,
+        )
     sys.exit(0 if report["digests_equal"] and report["rounds_closed"] == wanted else 1)
 
 
-def _follow(processes: Processes, rounds: int, *, quiet: bool) -> None:
-    """Until every node has ended by itself; lines for what all of them know."""
+def _follow(processes: Processes, rounds: int, *, quiet: bool) -> list[str]:
+    """Until every node has ended by itself, or too few can train for a round to close: then the
+    names of those that cannot. Lines for what happens."""
     progress = Progress(rounds, (lambda _: None) if quiet else click.echo)
     running = True
     while running:
         time.sleep(POLL_S)
         running = processes.any_running
-        nodes = processes.local.nodes
-        progress.update(
-            {nodes[member].name: processes.status(member) for member in processes.members}
-        )
+        states = {processes.local.nodes[m].name: processes.status(m) for m in processes.members}
+        progress.update(states)
         processes.require_no_failure()
+        lost = [
+            name
+            for name, state in states.items()
+            if state.get("training_failures", 0) >= TRAINING_FAILURES_MAX
+        ]
+        if len(lost) > (len(states) - 1) // 3:
+            return lost
+    return []
 
 
 def _report(local: Local, started: float) -> dict[str, Any]:
@@ -154,5 +179,6 @@ def _text(report: dict[str, Any]) -> str:
     ]
     for name, error in report["worker_error"].items():
         if error is not None:
-            lines.append(f"  {name}'s client failed at least once, last: {error.splitlines()[-1]}")
+            lines.append(f"  {name}'s client failed at least once, last: {in_one_line(error)}")
+            lines.append(f"    all of it: {report['folder']}/{name}/node.log")
     return "\n".join(lines)

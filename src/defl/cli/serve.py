@@ -16,6 +16,9 @@ from defl.node.config import LogFormat, read_node
 from defl.node.node import PID_FILE, Node, open_node
 from defl.node.telemetry import Log
 
+NAME_COLUMNS = 20
+INDENTED = "\n" + " " * (NAME_COLUMNS + 2)  # a traceback stays in its column
+
 
 @node.command(epilog="\b\nExample:\n  defl node start alice")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
@@ -63,7 +66,7 @@ def status(folder: Path, as_json: bool) -> None:
     else:
         click.echo(f"{config.name} {'runs' if running else 'does not run; its last word was:'}")
         for name, value in shown.items():
-            click.echo(f"  {name:<19}{value}")
+            click.echo(f"  {name:<{NAME_COLUMNS}}{str(value).replace(chr(10), INDENTED)}")
     sys.exit(0 if running else 1)
 
 

@@ -6,7 +6,7 @@ framework is imported here, and nothing is known of rounds beyond their number.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from defl.ids import Round
 from defl.schema import VALUE_MAX, Array, DType, Entry, Role, Row, Schema, Weights, within_bounds
 
 Metrics = Mapping[str, float]  # what a person wants to see: "loss", "accuracy", ...
+Roles = Mapping[str, Role | str]  # an entry's name -> what is done with it
 
 
 class TrainingClient(Protocol):
@@ -37,16 +38,31 @@ class TrainingClient(Protocol):
         ...
 
 
+@runtime_checkable
+class HasRoles(Protocol):
+    """A client that says itself what is done with some of its entries."""
+
+    def roles(self) -> Roles:
+        """Entries whose role is not the one that follows from their dtype."""
+        ...
+
+
 # --- The schema ------------------------------------------------------------------------------
 
 
-def schema_of(weights: Weights, roles: Mapping[str, Role | str] | None = None) -> Schema:
+def roles_of(client: TrainingClient) -> Roles:
+    """The client's own words on its entries; none if it has no `roles`."""
+    return client.roles() if isinstance(client, HasRoles) else {}
+
+
+def schema_of(weights: Weights, roles: Roles | None = None) -> Schema:
     """The schema of these weights, in their order.
 
     float32 entries are trainable, integers and booleans stay local, unless `roles` names the
     entry. Other floats must be converted or be declared local.
     """
     roles = {} if roles is None else roles
+    checked_arrays(weights, "initial_weights")
     strangers = [name for name in roles if name not in weights]
     if strangers:
         raise WeightsError(
@@ -55,7 +71,6 @@ def schema_of(weights: Weights, roles: Mapping[str, Role | str] | None = None) -
         )
     entries = []
     for name, array in weights.items():
-        _require_array(name, array)
         dtype = _dtype_of(name, array)
         role = _role_of(name, dtype, roles.get(name))
         entries.append(Entry(name, array.shape, dtype, role))
@@ -173,12 +188,26 @@ def _two_parts(answer: object) -> tuple[Weights, object]:
     return answer
 
 
-def _check_weights(weights: Weights, schema: Schema, where: str) -> None:
+def checked_arrays(weights: object, where: str) -> Weights:
+    """Named arrays, whatever their shapes; a WeightsError if they are something else."""
     if not isinstance(weights, Mapping):
         raise WeightsError(
             f"{where} returned its weights as a {type(weights).__name__}; "
             "return a dict from each entry's name to its array"
         )
+    for name, array in weights.items():
+        if not isinstance(name, str):
+            raise WeightsError(f"{where} names an entry {name!r}; an entry's name is a text")
+        if not isinstance(array, np.ndarray | np.generic):
+            raise WeightsError(
+                f"entry {name!r} is a {type(array).__name__}, not an array; "
+                "convert it to a NumPy array first"
+            )
+    return weights
+
+
+def _check_weights(weights: Weights, schema: Schema, where: str) -> None:
+    checked_arrays(weights, where)
     names = [entry.name for entry in schema.entries]
     missing = [name for name in names if name not in weights]
     if missing:
@@ -197,7 +226,6 @@ def _check_weights(weights: Weights, schema: Schema, where: str) -> None:
 
 
 def _check_entry(entry: Entry, array: Array, where: str) -> None:
-    _require_array(entry.name, array)
     if array.shape != entry.shape:
         raise WeightsError(
             f"{where} returned entry {entry.name!r} with shape {array.shape}, the schema says "
@@ -212,14 +240,6 @@ def _check_entry(entry: Entry, array: Array, where: str) -> None:
         raise WeightsError(
             f"{where} returned entry {entry.name!r} with NaN, infinity or a value beyond "
             f"{VALUE_MAX:.3g}: the training diverged; try a smaller learning rate"
-        )
-
-
-def _require_array(name: str, array: object) -> None:
-    if not isinstance(array, np.ndarray | np.generic):
-        raise WeightsError(
-            f"entry {name!r} is a {type(array).__name__}, not an array; "
-            "convert it to a NumPy array first"
         )
 
 

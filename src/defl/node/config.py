@@ -41,6 +41,9 @@ KEY_FILE = "node.key"
 CERTIFICATE_FILE = "node.crt"
 INITIAL_FILE = "initial.safetensors"  # the initial weights, beside federation.toml
 
+# One training; what takes longer is taken to hang.
+WORK_TIME_MAX_S = 3600.0
+
 # 128 bits: whoever hands out two files of one fingerprint needs 2^64 tries, and the nodes would
 # still refuse each other by the whole id.
 FINGERPRINT_BYTES = 16
@@ -80,7 +83,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     telemetry_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     log_format: LogFormat = LogFormat.TEXT
     log_level: LogLevel = LogLevel.INFO
-    work_time_max_s: Annotated[float, Meta(gt=0)] = 3600.0
+    work_time_max_s: Annotated[float, Meta(gt=0)] = WORK_TIME_MAX_S
     evaluation_time_max_s: Annotated[float, Meta(gt=0)] = 60.0
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ For trying things out and for measuring. Each node's private key is made in its 
 of them lie on one machine: organisations do it with `defl node init` instead.
 """
 
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +15,16 @@ from defl.committee import Rules, Timing
 from defl.errors import UserError
 from defl.node.config import (
     INITIAL_FILE,
+    WORK_TIME_MAX_S,
     LogFormat,
     NodeConfig,
     create_node,
     federation_of,
     write_federation,
 )
+from defl.node.first_weights import first_weights
 from defl.node.identity import Card, make_card, make_identity
 from defl.node.model import write_model
-from defl.node.user_code import load_client
 from defl.pool.weights import FP32, encode, manifest_of
 
 FEDERATION_FILE = "federation.toml"
@@ -67,15 +69,16 @@ def make_local(
     rules: Rules = Rules.HOTSTUFF,
     chunk_bytes: int = CHUNK_BYTES,
     log_format: LogFormat = LogFormat.TEXT,
+    work_time_max_s: float = WORK_TIME_MAX_S,
     others: Mapping[int, str] | None = None,
 ) -> Local:
     """Nodes, initial weights and federation.toml; `others` are nodes with a client of their own."""
-    weights = load_client(client, project).initial_weights()
-    schema = schema_of(weights)
+    weights, roles = first_weights(client, project, environment_of(0, count))
+    schema = schema_of(weights, roles)
     row = schema.flatten(weights)
     initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
     clients = [(others or {}).get(number, client) for number in range(count)]
-    cards = make_nodes(folder, clients, project, log_format)
+    cards = make_nodes(folder, clients, project, log_format, work_time_max_s)
     federation = federation_of(
         cards,
         schema,
@@ -91,8 +94,17 @@ def make_local(
     return Local(folder, tuple(folder / card.name for card in cards))
 
 
+def environment_of(member: int, count: int) -> dict[str, str]:
+    """By this the user's code knows which part of the data is its own."""
+    return {**os.environ, "DEFL_NODE": str(member), "DEFL_NODES": str(count)}
+
+
 def make_nodes(
-    folder: Path, clients: list[str], project: Path, log_format: LogFormat
+    folder: Path,
+    clients: list[str],
+    project: Path,
+    log_format: LogFormat,
+    work_time_max_s: float = WORK_TIME_MAX_S,
 ) -> list[Card]:
     """Identities, settings and cards; node i is in the folder node-i."""
     cards = []
@@ -107,6 +119,7 @@ def make_nodes(
             client=client,
             project=str(project.resolve()),
             log_format=log_format,
+            work_time_max_s=work_time_max_s,
         )
         identity = make_identity(name)
         card = make_card(identity, address)

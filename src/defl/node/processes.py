@@ -4,7 +4,6 @@ Killing one is what a crash is: nothing is written, closed or said any more.
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 
 from defl.errors import UserError
 from defl.node.asking import asked_status, last_status
-from defl.node.local import Local
+from defl.node.local import Local, environment_of
 
 LOG_FILE = "node.log"
 STOP_S = 10.0
@@ -27,7 +26,7 @@ class Processes:
     def __init__(self, local: Local, environment: Mapping[str, str] | None = None) -> None:
         self.local = local
         self.kills = 0
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = dict(environment or {})
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -37,8 +36,8 @@ class Processes:
     def start(self, *members: int) -> None:
         """These nodes, or all."""
         for member in members or self.members:
-            numbers = {"DEFL_NODE": str(member), "DEFL_NODES": str(len(self.members))}
-            environment = {**self._environment, **numbers}
+            numbers = environment_of(member, len(self.members))
+            environment = {**numbers, **self._environment}
             self._processes[member] = _start_node(self.local.nodes[member], environment)
 
     def kill(self, *members: int) -> None:

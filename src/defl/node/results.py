@@ -98,7 +98,7 @@ class Results:
             case Observing(reason=reason) | SafetyBroken(reason=reason):
                 self._log.warning(type(notice).__name__, why=reason)
             case WorkFailing(reason=reason):
-                self._log.warning("work is tried again", why=reason.strip().splitlines()[-1:])
+                self._log.warning("work is tried again", why=reason.strip().rpartition("\n")[2])
             case Finished(round=round_):
                 self._log.info("finished", rounds=round_)
 

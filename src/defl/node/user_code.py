@@ -10,6 +10,8 @@ from defl.clients.protocol import TrainingClient
 from defl.errors import UserError
 
 METHODS = ("initial_weights", "train", "evaluate")
+# Modules that DeFL has ready-made clients for, and the extra that installs each.
+EXTRAS = {"torch": "torch", "sklearn": "sklearn", "flwr": "flower"}
 
 
 def load_client(spec: str, project: Path) -> TrainingClient:
@@ -27,6 +29,7 @@ def load_client(spec: str, project: Path) -> TrainingClient:
     except ModuleNotFoundError as error:
         raise UserError(
             f"{spec!r}: no module named {error.name!r} in {folder} or among the installed packages"
+            f"{_how_to_install(error.name)}"
         ) from error
     try:
         found: object = reduce(getattr, attribute.split("."), cast("object", module))
@@ -41,3 +44,8 @@ def load_client(spec: str, project: Path) -> TrainingClient:
             "(defl/clients/protocol.py)"
         )
     return cast("TrainingClient", found)
+
+
+def _how_to_install(module: str | None) -> str:
+    extra = EXTRAS.get((module or "").partition(".")[0])
+    return f"; install it with: pip install 'defl[{extra}]'" if extra else ""

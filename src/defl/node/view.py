@@ -46,6 +46,7 @@ def status_of(node: "Node") -> dict[str, Any]:
         "refused": {str(peer): count for peer, count in node.measures.peer_faults.items()},
         "traffic": _traffic(node),
         "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "training_failures": node.worker.training_failures,
         "worker_error": node.worker.last_error,
         **node.reports.status(),
     }
@@ -71,6 +72,7 @@ def metrics_of(node: "Node") -> str:
             "height": {"": status["height"]},
             "observing": {"": float(status["observing"] is not None)},
             "disk_full": {"": float(status["disk_full"])},
+            "training_failures": {"": status["training_failures"]},
             "blobs_held": {"": status["blobs"]},
             "disk_bytes": {"": status["disk_bytes"]},
             "evidence": {"": len(status["evidence"])},

@@ -67,6 +67,7 @@ class Worker:
         self._serial = itertools.count()
         self._made: dict[Digest, Path] = {}
         self.last_error: str | None = None
+        self.training_failures = 0  # in a row; a training that is done begins anew
         self.training: Report | None = None  # the newest of each, for people
         self.aggregation: Report | None = None
         log, state = folder / "worker.log", folder / "client-local.npz"
@@ -125,6 +126,7 @@ class Worker:
                         return Trained(work.round, await self._train(work, files))
         except WorkerFailed as failed:
             self._note(failed)
+            self.training_failures += isinstance(work, Train)
             raise
 
     async def evaluate(self, model: Path) -> Evaluated:
@@ -177,6 +179,7 @@ class Worker:
             self._client, task, files, made, doing, self._limits.client_s, work.base
         )
         self.training = made_by.report
+        self.training_failures = 0
         return made_by.manifest
 
     async def _make(

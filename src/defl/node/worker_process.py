@@ -32,7 +32,7 @@ from msgspec import Struct
 import defl
 from defl.clients.protocol import Metrics, Training, TrainingClient
 from defl.committee import Federation
-from defl.errors import UserError
+from defl.errors import DeflError, UserError
 from defl.ids import Digest, Round
 from defl.messages import Manifest
 from defl.node.user_code import load_client
@@ -265,10 +265,13 @@ def reason_of(error: BaseException) -> str:
         ]
         shown.stack = traceback.StackSummary.from_list(frames)
         shown = shown.__cause__ or shown.__context__
-    lines = list(described.format())
-    if not described.stack:
-        lines = list(described.format_exception_only())
-    return "".join(lines).strip()[-REASON_CHARACTERS_MAX:]
+    if described.stack:
+        text = "".join(described.format())
+    elif isinstance(error, DeflError):
+        text = str(error)
+    else:
+        text = "".join(described.format_exception_only())
+    return text.strip()[-REASON_CHARACTERS_MAX:]
 
 
 def _die_with(parent: int) -> None:
