@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from builders import Small
-from defl.cli.progress import Progress
 from defl.errors import LocalFault
 from defl.ids import Digest, Round
 from defl.node.evaluation import Evaluations
-from defl.node.reports import ROUNDS_KEPT, Evaluation, Reports
-from defl.node.telemetry import Log, label
+from defl.node.reports import Reports
+from defl.node.telemetry import Log
 from defl.node.worker import Limits, Worker
 from defl.node.worker_process import METRICS_MAX
 from defl.output import Train, Trained
 
 SMALL = Small(real=False)
+NAMES = ["a", "b", "c", "d"]
 WAIT_S = 30.0
 CLIENT = """
 import os, time
@@ -52,7 +52,7 @@ class Stage:
         self.model = folder / "model"
         self.model.write_bytes(SMALL.initial_payload)
         self.stream = io.StringIO()
-        self.reports = Reports()
+        self.reports = Reports(NAMES)
         limits = Limits(evaluation_s=evaluation_s)
         self.worker = Worker(
             "my_client:client", folder / "state", SMALL.federation, limits, project=folder
@@ -185,37 +185,3 @@ def test_a_model_that_retention_took_is_passed_over(tmp_path: Path) -> None:
 
     stage = play(tmp_path, "return {}", scenario)
     assert [line["round"] for line in stage.lines] == [1]
-
-
-def test_the_history_of_rounds_is_bounded() -> None:
-    reports = Reports()
-    for round_ in range(100):
-        reports.evaluated(Evaluation(round_, {"accuracy": round_ / 100}, 0.1))
-
-    kept = [report["round"] for report in reports.status()["history"]]
-    assert kept == list(range(100 - ROUNDS_KEPT, 100))
-
-
-def test_progress_tells_accuracy_when_all_nodes_know_it() -> None:
-    lines: list[str] = []
-    progress = Progress(2, lines.append)
-
-    def state(round_: int, **accuracies: float | None) -> dict[str, Any]:
-        told = [{"round": int(r[1:]), "metrics": {"accuracy": a}} for r, a in accuracies.items()]
-        return {"round": round_, "history": told}
-
-    progress.update({"a": {"round": 0}, "b": state(1, r0=0.1)})
-    progress.update({"a": state(1, r0=0.3), "b": state(1, r0=0.1, r1=0.5)})
-    progress.update({"a": state(2, r0=0.3, r1=None), "b": state(2, r1=0.5, r2=0.6)})
-    progress.update({"a": state(2, r2=0.8), "b": state(2, r1=0.5, r2=0.6)})
-
-    assert lines == [
-        "round 1 of 2 closed by all nodes",
-        "model of round 0: mean accuracy 0.2000 (a 0.3000  b 0.1000)",
-        "round 2 of 2 closed by all nodes",
-        "model of round 2: mean accuracy 0.7000 (a 0.8000  b 0.6000)",
-    ]
-
-
-def test_a_label_may_hold_any_text() -> None:
-    assert label("metric", 'a"b\\c\nd') == r'metric="a\"b\\c\nd"'

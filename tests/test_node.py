@@ -74,6 +74,10 @@ def test_every_model_is_evaluated_by_its_nodes_and_a_failing_one_harms_nobody(
     status = nodes.status(1)
     assert status["evaluation"]["round"] == nodes.rounds
     assert status["evaluation"]["metrics"] == {"accuracy": 1000.0}
+    assert status["aggregation"]["round"] == nodes.rounds
+    shares = status["aggregation"]["members"]
+    assert sum(share["weight"] for share in shares.values()) == pytest.approx(1.0)
+    assert {"aggregated", "trained"} <= {line["event"] for line in nodes.log(1)}
     told = [line["round"] for line in nodes.log(1) if line["event"] == "evaluated"]
     assert told == sorted(set(told))
     assert len(told) > 1

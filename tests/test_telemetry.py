@@ -3,7 +3,7 @@
 import io
 import json
 
-from defl.node.telemetry import Log, prometheus
+from defl.node.telemetry import Log, label, prometheus
 
 
 def test_a_line_is_one_json_object_with_its_fields() -> None:
@@ -33,3 +33,11 @@ def test_metrics_have_their_labels() -> None:
         "# TYPE defl_bytes_sent gauge",
         'defl_bytes_sent{peer="1"} 10',
     ]
+
+
+def test_what_only_grows_is_a_counter() -> None:
+    assert prometheus({"left_out_total": {"": 2}}).startswith("# TYPE defl_left_out_total counter")
+
+
+def test_a_label_may_hold_any_text() -> None:
+    assert label("metric", 'a"b\\c\nd') == r'metric="a\"b\\c\nd"'

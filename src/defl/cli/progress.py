@@ -13,6 +13,7 @@ class Progress:
         self._rounds = rounds
         self._tell = tell
         self._closed = 0
+        self._aggregated = 0
         self._evaluated = -1
         self._troubles: dict[str, str] = {}
 
@@ -22,8 +23,24 @@ class Progress:
         for number in range(self._closed + 1, closed + 1):
             self._tell(f"round {number} of {self._rounds} closed by all nodes")
         self._closed = max(self._closed, closed)
+        self._tell_left_out(states)
         self._tell_accuracies(states)
         self._tell_troubles(states)
+
+    def _tell_left_out(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """Every node makes the same aggregate, so any one's word will do."""
+        found = {
+            report["round"]: report
+            for state in states.values()
+            for report in state.get("history", ())
+            if self._aggregated < report["round"] <= self._closed and report["left_out"] is not None
+        }
+        for number, report in sorted(found.items()):
+            parts = [f"{name} by the rule" for name in report["left_out"]]
+            parts += [f"{name} without an update" for name in report["missing"]]
+            if parts:
+                self._tell(f"model of round {number}: left out {', '.join(parts)}")
+            self._aggregated = number
 
     def _tell_accuracies(self, states: Mapping[str, dict[str, Any]]) -> None:
         by_node = {name: _accuracies(state) for name, state in states.items()}

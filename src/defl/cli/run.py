@@ -162,6 +162,10 @@ def _report(local: Local, started: float) -> dict[str, Any]:
         "evaluation": {
             name: state["evaluation"] if state else None for name, state in states.items()
         },
+        "left_out": {name: state["left_out"] if state else {} for name, state in states.items()},
+        "aggregation": {
+            name: state["aggregation"] if state else None for name, state in states.items()
+        },
         "worker_error": {
             name: state["worker_error"] if state else None for name, state in states.items()
         },

@@ -40,6 +40,7 @@ from defl.node.transport import Lane, Transport
 from defl.node.view import metrics_of, status_of
 from defl.node.worker import Limits, Worker
 from defl.output import (
+    Aggregate,
     Aggregated,
     Connected,
     Envelope,
@@ -158,12 +159,14 @@ class Node:
             Limits(client_s=config.work_time_max_s, evaluation_s=config.evaluation_time_max_s),
             project=folder / config.project,
         )
-        self.reports = Reports()
+        self.reports = Reports([card.name for card in agreement.cards])
         self._evaluations = Evaluations(self.worker, self.storage.path, self.reports, log)
         self._folder = folder
         self._port = config.telemetry_port
         self._server = Server(lambda: status_of(self), lambda: metrics_of(self))
-        self._results = Results(folder, agreement, self.me, self.storage, log, self.measures)
+        self._results = Results(
+            folder, agreement, self.me, self.storage, log, self.measures, self.reports
+        )
         self._ingress = Ingress(federation, Ed25519Scheme())
         self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
         self._disk = ThreadPoolExecutor(1, "defl-disk")  # one thread: writes stay in order
@@ -331,12 +334,17 @@ class Node:
             self.log.warning("work failed", work=type(work).__name__, why=failed)
             await self._events.put(WorkFailed(work, str(failed)))
         else:
-            report = self.worker.training if isinstance(done, Trained) else None
-            if report is not None:
-                self.log.info("trained", **told(report.metrics, round=report.round))
+            self._tell_done(work)
             await self._events.put(done)
             if isinstance(work, Train):
                 self._evaluations.begin(Round(work.round - 1), work.base)
+
+    def _tell_done(self, work: Work) -> None:
+        training, aggregation = self.worker.training, self.worker.aggregation
+        if isinstance(work, Train) and training is not None:
+            self.log.info("trained", **told(training.metrics, round=training.round))
+        if isinstance(work, Aggregate) and aggregation is not None:
+            self._results.aggregated(work, aggregation)
 
     # --- What others send ------------------------------------------------------------------
 

@@ -1,20 +1,67 @@
-"""What a node tells people of its rounds: how good each model is on its own data.
+"""What a node tells people of its rounds: whose update counted, and how good each model is.
 
 Kept for the newest rounds alone, as plain figures; nothing depends on it.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
+from defl.ids import NodeId
+from defl.node.worker_process import Report
+from defl.output import Aggregate
+
 # Status tells of this many rounds, so that whoever asks now and then misses none.
 ROUNDS_KEPT = 8
+# A rule says a sentence or two.
+REASON_CHARACTERS_MAX = 500
+
+BY_RULE = "the rule gave it no weight"
+NO_UPDATE = "no update in the round"
 
 
-@dataclass(slots=True)
-class RoundReport:
-    metrics: dict[str, float] | None = None  # of the round's model, by this node's own client
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One member's part in an aggregate."""
+
+    weight: float = 0.0
+    score: float | None = None  # what it means is the rule's to say; None: there was no update
+
+    @property
+    def left_out(self) -> bool:
+        return self.weight == 0
+
+    @property
+    def reason(self) -> str | None:
+        if not self.left_out:
+            return None
+        return NO_UPDATE if self.score is None else BY_RULE
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "weight": self.weight,
+            "score": self.score if self.score is not None and isfinite(self.score) else None,
+            "left_out": self.left_out,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    round: int
+    reason: str  # the rule's own words
+    members: dict[str, Share]
+
+    @property
+    def left_out(self) -> list[str]:
+        """By the rule; not those who sent nothing."""
+        return [name for name, share in self.members.items() if share.reason == BY_RULE]
+
+    def status(self) -> dict[str, Any]:
+        members = {name: share.status() for name, share in self.members.items()}
+        return {"round": self.round, "reason": self.reason, "members": members}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +70,49 @@ class Evaluation:
     metrics: dict[str, float]
     seconds: float  # that the client took
 
+    def status(self) -> dict[str, Any]:
+        return {"round": self.round, "metrics": finite(self.metrics), "seconds": self.seconds}
+
 
 @dataclass(slots=True)
+class RoundReport:
+    missing: list[str] = field(default_factory=list)  # members without an update
+    left_out: list[str] | None = None  # by the rule; None: not aggregated here yet
+    metrics: dict[str, float] = field(default_factory=dict)  # of the model, by this node's client
+
+
 class Reports:
-    evaluation: Evaluation | None = None  # the newest
-    evaluation_error: str | None = None  # why the newest attempt gave no metrics
-    _rounds: dict[int, RoundReport] = field(default_factory=dict)
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = list(names)
+        self.aggregation: Aggregation | None = None  # the newest
+        self.evaluation: Evaluation | None = None
+        self.evaluation_error: str | None = None  # why the newest attempt gave no metrics
+        self.left_out_by_rule: Counter[str] = Counter()  # rounds since the start
+        self.without_update: Counter[str] = Counter()
+        self._rounds: dict[int, RoundReport] = {}
+
+    def closed(self, round_: int, missing: Sequence[NodeId]) -> list[str]:
+        """The names of those without an update."""
+        names = [self._names[member] for member in missing]
+        self._of(round_).missing = names
+        self.without_update.update(names)
+        return names
+
+    def aggregated(self, work: Aggregate, report: Report) -> Aggregation:
+        shares = {
+            reference.author: Share(weight, score)
+            for reference, weight, score in zip(
+                work.updates, report.weights, report.scores, strict=True
+            )
+        }
+        members = {
+            name: shares.get(NodeId(member), Share()) for member, name in enumerate(self._names)
+        }
+        done = Aggregation(work.round, report.reason[:REASON_CHARACTERS_MAX], members)
+        self.aggregation = done
+        self._of(work.round).left_out = done.left_out
+        self.left_out_by_rule.update(done.left_out)
+        return done
 
     def evaluated(self, done: Evaluation) -> None:
         self.evaluation = done
@@ -44,16 +128,21 @@ class Reports:
     def status(self) -> dict[str, Any]:
         """For JSON, which knows no NaN: whatever is not finite is null."""
         return {
-            "evaluation": None
-            if self.evaluation is None
-            else {
-                "round": self.evaluation.round,
-                "metrics": finite(self.evaluation.metrics),
-                "seconds": self.evaluation.seconds,
+            "aggregation": None if self.aggregation is None else self.aggregation.status(),
+            "left_out": {
+                name: {"by_rule": self.left_out_by_rule[name], "no_update": missing}
+                for name in self._names
+                if (missing := self.without_update[name]) or self.left_out_by_rule[name]
             },
+            "evaluation": None if self.evaluation is None else self.evaluation.status(),
             "evaluation_error": self.evaluation_error,
             "history": [
-                {"round": round_, "metrics": finite(report.metrics or {})}
+                {
+                    "round": round_,
+                    "missing": report.missing,
+                    "left_out": report.left_out,
+                    "metrics": finite(report.metrics),
+                }
                 for round_, report in sorted(self._rounds.items())
             ],
         }

@@ -12,9 +12,12 @@ from defl.messages import Agg, Upd
 from defl.node.certificate import certificate_of, certificate_text
 from defl.node.config import Agreement
 from defl.node.model import write_model
+from defl.node.reports import Reports, told
 from defl.node.storage import Storage
 from defl.node.telemetry import Log, Measures
+from defl.node.worker_process import Report
 from defl.output import (
+    Aggregate,
     Attested,
     Committed,
     EvidenceFound,
@@ -48,6 +51,7 @@ class Results:
         storage: Storage,
         log: Log,
         measures: Measures,
+        reports: Reports,
     ) -> None:
         self._folder = folder
         self._federation = agreement.federation
@@ -56,6 +60,7 @@ class Results:
         self._storage = storage
         self._log = log
         self._measures = measures
+        self._reports = reports
         self._written: Digest | None = None  # which model the file holds
 
     def committed(self, committed: Committed) -> None:
@@ -76,6 +81,19 @@ class Results:
         if self._measures.peer_faults[notice.peer] <= FAULTS_LOGGED_MAX:
             self._log.warning("refused", peer=self._names[notice.peer], why=notice.reason)
 
+    def aggregated(self, work: Aggregate, report: Report) -> None:
+        """Who counted how much, and why."""
+        done = self._reports.aggregated(work, report)
+        judged = {n: share for n, share in done.members.items() if share.score is not None}
+        self._log.info(
+            "aggregated",
+            round=done.round,
+            left_out=",".join(done.left_out) or "nobody",
+            weights=told({name: share.weight for name, share in judged.items()}),
+            scores=told({name: share.score or 0.0 for name, share in judged.items()}),
+            why=done.reason,
+        )
+
     async def notice(self, notice: Notice) -> None:
         match notice:
             case ModelReady(round=round_, digest=digest):
@@ -86,8 +104,7 @@ class Results:
                 await asyncio.to_thread(self._write_certificate, text, notice.digest)
                 self._log.info("round proven", round=notice.round, digest=notice.digest.hex()[:16])
             case RoundClosed(round=round_, missing=missing):
-                self._measures.left_out = {round_: list(missing)}
-                names = [self._names[member] for member in missing]
+                names = self._reports.closed(round_, missing)
                 self._log.info("round closed", round=round_, without=",".join(names) or "nobody")
             case EvidenceFound(evidence=evidence):
                 kind = type(evidence.first).__name__

@@ -71,7 +71,6 @@ class Measures:
     def __init__(self) -> None:
         self.commit_s: deque[float] = deque(maxlen=LATENCIES_MAX)
         self.peer_faults: Counter[int] = Counter()
-        self.left_out: dict[int, list[int]] = {}  # round -> members
         self.submitted_at: dict[tuple[str, int], float] = {}
 
     def commit_percentiles(self) -> dict[str, float]:
@@ -88,7 +87,8 @@ def prometheus(samples: dict[str, dict[str, float]]) -> str:
     """Name -> label text ('' for none) -> value, as Prometheus reads it."""
     lines = []
     for name, values in samples.items():
-        lines.append(f"# TYPE defl_{name} gauge")
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines.append(f"# TYPE defl_{name} {kind}")
         for labels, value in values.items():
             shown = f"{{{labels}}}" if labels else ""
             lines.append(f"defl_{name}{shown} {value:g}")

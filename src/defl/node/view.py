@@ -3,6 +3,7 @@
 import resource
 from typing import TYPE_CHECKING, Any
 
+from defl.node.reports import Reports
 from defl.node.telemetry import label, prometheus
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def status_of(node: "Node") -> dict[str, Any]:
         },
         "commit_ms": node.measures.commit_percentiles(),
         "gst_lt_s": participant.client.gst_lt_s,
-        "left_out": {str(r): missing for r, missing in node.measures.left_out.items()},
         "blobs": participant.stored["blobs"],
         "disk_bytes": node.storage.bytes_used,
         "evidence": [
@@ -64,7 +64,6 @@ def _traffic(node: "Node") -> dict[str, dict[str, int]]:
 def metrics_of(node: "Node") -> str:
     status = status_of(node)
     by_peer = node.transport.stats.traffic
-    evaluation = node.reports.evaluation
     return prometheus(
         {
             "round": {"": status["round"]},
@@ -88,18 +87,33 @@ def metrics_of(node: "Node") -> str:
                 f'peer="{peer}",lane="{lane.value}"': traffic.bytes_in
                 for (peer, lane), traffic in by_peer.items()
             },
-            "left_out": {
-                f'round="{round_}",member="{member}"': 1.0
-                for round_, missing in status["left_out"].items()
-                for member in missing
-            },
-            "evaluated_round": {"": evaluation.round} if evaluation is not None else {},
-            "evaluation": {
-                label("metric", name): value
-                for name, value in (evaluation.metrics if evaluation is not None else {}).items()
-            },
+            **_of_rounds(node.reports),
             "refused_messages": {
                 f'peer="{peer}"': count for peer, count in status["refused"].items()
             },
         }
     )
+
+
+def _of_rounds(reports: Reports) -> dict[str, dict[str, float]]:
+    aggregation, evaluation = reports.aggregation, reports.evaluation
+    members = aggregation.members if aggregation is not None else {}
+    return {
+        "left_out_total": {
+            f"{label('member', name)},{label('reason', reason)}": count
+            for reason, counts in (
+                ("rule", reports.left_out_by_rule),
+                ("no update", reports.without_update),
+            )
+            for name, count in counts.items()
+        },
+        "aggregated_round": {} if aggregation is None else {"": aggregation.round},
+        "aggregate_weight": {label("member", name): s.weight for name, s in members.items()},
+        "aggregate_score": {
+            label("member", name): s.score for name, s in members.items() if s.score is not None
+        },
+        "evaluated_round": {} if evaluation is None else {"": evaluation.round},
+        "evaluation": {}
+        if evaluation is None
+        else {label("metric", name): value for name, value in evaluation.metrics.items()},
+    }
