@@ -1,6 +1,7 @@
-"""Data sets from a folder that the user names; nothing is downloaded.
+"""Data sets from a folder that the user names, or that a library brings; nothing is downloaded.
 
 MNIST is read from the four official IDX files, gzipped or not, in the folder or its `mnist/`.
+The handwritten digits are scikit-learn's.
 """
 
 import gzip
@@ -19,6 +20,7 @@ MNIST_FILES = {
     "test_labels": "t10k-labels-idx1-ubyte",
 }
 IDX_UNSIGNED_BYTE = 8
+DIGITS_MAX = 16  # the brightest pixel
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,25 @@ def mnist(folder: Path) -> Images:
         test_labels=arrays["test_labels"].astype(np.int64),
         classes=10,
     )
+
+
+def digits(rng: np.random.Generator, test: int = 360) -> Images:
+    """1,797 handwritten digits of 8 x 8 pixels, in random order, `test` of them for testing.
+
+    Alpaydin, Kaynak: Optical Recognition of Handwritten Digits, UCI, as scikit-learn ships it.
+    """
+    try:
+        from sklearn.datasets import load_digits  # noqa: PLC0415 - only who asks needs it
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "the handwritten digits come with scikit-learn, which is not installed: "
+            "pip install 'defl[demo]'"
+        ) from error
+    found = load_digits()
+    order = rng.permutation(len(found.target))
+    images = (found.images[order] / DIGITS_MAX).astype(np.float32)
+    labels = found.target[order].astype(np.int64)
+    return Images(images[test:], labels[test:], images[:test], labels[:test], classes=10)
 
 
 def scaled(images: NDArray[np.uint8]) -> NDArray[np.float32]:

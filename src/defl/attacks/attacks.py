@@ -16,6 +16,7 @@ ATTACKS: dict[str, Attack] = {
     "gaussian": gaussian,
     "sign_flip": sign_flip,
     "sign_flip_4": partial(sign_flip, factor=-4.0),
+    "sign_flip_10": partial(sign_flip, factor=-10.0),  # one of seven turns a plain mean around
     "alie": alie,
     "inner_product": inner_product,
     "min_max": min_max,

@@ -17,6 +17,7 @@ from defl.errors import DeflError
 
 COMMANDS: dict[str, str] = {
     "bench": "defl.cli.bench:bench",
+    "demo": "defl.cli.demo:demo",
     "federation": "defl.cli.federation:federation",
     "node": "defl.cli.serve:node",
     "run": "defl.cli.run:run",

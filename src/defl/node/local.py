@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from defl.clients.protocol import schema_of
+from defl.clients.protocol import Roles, schema_of
 from defl.committee import Rules, Timing
 from defl.errors import UserError
 from defl.node.config import (
@@ -26,6 +26,7 @@ from defl.node.first_weights import first_weights
 from defl.node.identity import Card, make_card, make_identity
 from defl.node.model import write_model
 from defl.pool.weights import FP32, encode, manifest_of
+from defl.schema import Weights
 
 FEDERATION_FILE = "federation.toml"
 CHUNK_BYTES = 4 * 2**20
@@ -71,9 +72,15 @@ def make_local(
     log_format: LogFormat = LogFormat.TEXT,
     work_time_max_s: float = WORK_TIME_MAX_S,
     others: Mapping[int, str] | None = None,
+    weights: Weights | None = None,
 ) -> Local:
-    """Nodes, initial weights and federation.toml; `others` are nodes with a client of their own."""
-    weights, roles = first_weights(client, project, environment_of(0, count))
+    """Nodes, initial weights and federation.toml.
+
+    `others` are nodes with a client of their own. The weights are the client's unless given.
+    """
+    roles: Roles = {}
+    if weights is None:
+        weights, roles = first_weights(client, project, environment_of(0, count))
     schema = schema_of(weights, roles)
     row = schema.flatten(weights)
     initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
