@@ -194,7 +194,7 @@ class Small:
         """Some valid update; other seeds give other bytes."""
         schema = self.federation.schema
         row = np.random.default_rng(seed).standard_normal(schema.values).astype(np.float32)
-        payload = encode(row, schema, "fp32")
+        payload = bytes(encode(row, schema, "fp32"))
         base = self.federation.initial if base is None else base
         return manifest_of(payload, schema, "fp32", self.federation.chunk_bytes, base), payload
 
@@ -266,7 +266,7 @@ class Small:
             ManifestRequest(manifest.digest),
             ManifestAnswer(manifest),
             ChunkRequest(manifest.digest, 0),
-            Chunk(manifest.digest, 0, payload[:256]),
+            Chunk(manifest.digest, 0, memoryview(payload[:256])),
             NotHeld(manifest.digest),
             self.attestation(1, 3, name("model")),
             Evidence(offer, self.offer(1, 1, other)),

@@ -102,7 +102,7 @@ def samples() -> list[Message]:
         ManifestRequest(digest(0xB0)),
         ManifestAnswer(manifest),
         ChunkRequest(digest(0xB0), 1),
-        Chunk(digest(0xB0), 1, b"some bytes"),
+        Chunk(digest(0xB0), 1, memoryview(b"some bytes")),
         NotHeld(digest(0xB0)),
         Attestation(Round(3), digest(0xB5), NodeId(0), signature(14)),
         Evidence(SignedHeader(header, signature(15)), SignedHeader(header, signature(16))),
@@ -253,7 +253,7 @@ def test_a_frame_is_long_enough_for_a_manifest_of_the_most_chunks_that_are_small
 
 
 def test_a_frame_is_long_enough_for_one_chunk() -> None:
-    chunk = Chunk(digest(1), CHUNKS_MAX - 1, bytes(4 * 2**20))
+    chunk = Chunk(digest(1), CHUNKS_MAX - 1, memoryview(bytes(4 * 2**20)))
 
     assert len(encode(chunk)) <= frame_bytes_max(4, 4 * 2**20)
 
@@ -363,7 +363,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65535, 65536, 70000])
 def test_a_chunk_of_any_size_is_canonical_and_one_with_a_longer_head_is_not(size: int) -> None:
     """Its data are not encoded again to find that out, so each form of the head is tried."""
-    chunk = Chunk(digest_of(b"blob"), 7, bytes(size))
+    chunk = Chunk(digest_of(b"blob"), 7, memoryview(bytes(size)))
     frame = encode(chunk)
 
     assert decode(frame, 2**20) == chunk

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from builders import Small, name, tampered
 from defl.clients.protocol import schema_of
@@ -456,7 +457,7 @@ def test_a_child_that_died_while_idle_costs_no_work(project: Path) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("lie", ["another manifest", "no file", "another answer"])
+@pytest.mark.parametrize("lie", ["another base", "another size", "no file", "another answer"])
 def test_what_was_made_must_be_what_the_worker_says(
     project: Path, monkeypatch: pytest.MonkeyPatch, lie: str
 ) -> None:
@@ -466,8 +467,12 @@ def test_what_was_made_must_be_what_the_worker_says(
         answer = await honest(self, *arguments)
         if not isinstance(answer, Made):
             return answer
-        if lie == "another manifest":
-            return Made(SMALL.blob(5)[0], answer.report)
+        if lie == "another base":
+            return Made(replace(answer.manifest, base=name("another")), answer.report)
+        if lie == "another size":
+            with next((project.parent / "state" / "work").iterdir()).open("ab") as made:
+                made.write(b"more")
+            return answer
         if lie == "no file":
             next((project.parent / "state" / "work").iterdir()).unlink()
             return answer

@@ -339,7 +339,7 @@ class ChunkRequest(Struct, frozen=True, array_like=True, tag=34):
 class Chunk(Struct, frozen=True, array_like=True, tag=35):
     digest: ADigest
     index: Annotated[int, Meta(ge=0, lt=CHUNKS_MAX)]
-    data: bytes
+    data: memoryview  # decoded, it is a view of the frame: a chunk is not copied
 
 
 class NotHeld(Struct, frozen=True, array_like=True, tag=36):

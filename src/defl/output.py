@@ -75,7 +75,7 @@ class Durable(Struct):
 class StoreChunk(Struct, frozen=True):
     manifest: Manifest
     index: int
-    data: bytes
+    data: bytes | memoryview
 
 
 class Envelope(Struct, frozen=True):
@@ -236,7 +236,7 @@ class ReceivedChunk(Struct, frozen=True):
     peer: NodeId
     digest: Digest
     index: int
-    data: bytes
+    data: bytes | memoryview
     chunk_digest: Digest  # computed by ingress from the data
 
 

@@ -104,10 +104,14 @@ class Schema(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
 
     def flatten(self, weights: Weights) -> Row:
         """The shared entries as one row; an error names the entry that does not fit."""
+        return self.join({entry.name: _checked(entry, weights) for entry in self.shared})
+
+    def join(self, weights: Weights) -> Row:
+        """The shared entries as one row, of weights that were checked."""
         row = np.empty(self.values, dtype=np.float32)
         start = 0
         for entry in self.shared:
-            row[start : start + entry.size] = _checked(entry, weights).ravel()
+            row[start : start + entry.size] = weights[entry.name].ravel()
             start += entry.size
         return row
 

@@ -8,7 +8,7 @@ is a `Malformed` peer fault. Objects of the language are never built from a peer
 import msgspec
 
 from defl.errors import Malformed
-from defl.ids import DIGEST_BYTES
+from defl.ids import DIGEST_BYTES, Digest
 from defl.messages import CHUNKS_MAX, Chunk, Message
 
 _encoder = msgspec.msgpack.Encoder()
@@ -54,9 +54,14 @@ def _is_canonical(message: Message, frame: bytes | memoryview) -> bool:
     """
     if not isinstance(message, Chunk):
         return _encoder.encode(message) == frame
-    empty = _encoder.encode(Chunk(message.digest, message.index, b""))
-    head = empty[: -len(_bin_head(0))] + _bin_head(len(message.data))
+    head = chunk_head(message.digest, message.index, len(message.data))
     return len(frame) == len(head) + len(message.data) and frame[: len(head)] == head
+
+
+def chunk_head(digest: Digest, index: int, size: int) -> bytes:
+    """What stands in front of a chunk's data in its frame."""
+    empty = _encoder.encode(Chunk(digest, index, memoryview(b"")))
+    return empty[: -len(_bin_head(0))] + _bin_head(size)
 
 
 def _bin_head(size: int) -> bytes:

@@ -13,12 +13,11 @@ from defl.errors import BadBlob
 from defl.ids import Digest, digest_of
 from defl.messages import Manifest
 from defl.output import Aggregate
-from defl.pool.weights import FP32, check_payload, decode, encode, manifest_of
+from defl.pool.weights import FP32, Payload, check_payload, decode, encode, manifest_of
 from defl.schema import Row
 
-Payload = bytes | memoryview
 Read = Callable[[Digest], Payload]
-Blob = tuple[Manifest, bytes]
+Blob = tuple[Manifest, Payload]
 
 
 def validate(federation: Federation, payload: Payload) -> str | None:

@@ -143,7 +143,7 @@ class Training:
         weights, metrics = _two_parts(answer)
         _check_weights(weights, self._schema, "train")
         checked = _checked_metrics(metrics, "train")
-        trained = self._schema.flatten(weights)
+        trained = self._schema.join(weights)
         self._local = self._local_of(weights)
         return trained, checked
 

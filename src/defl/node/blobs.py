@@ -11,15 +11,17 @@ looked at once, at start. A torn or rotten chunk is thereby a missing one and is
 
 import contextlib
 import errno
+import itertools
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from defl.errors import DiskFull, LocalFault
 from defl.ids import Digest, digest_of
@@ -28,6 +30,12 @@ from defl.output import StoreChunk
 from defl.pool.weights import chunk_size
 
 Payload = bytes | bytearray | memoryview
+Head = Callable[[int], bytes]  # from a chunk's size
+
+
+def no_head(_size: int) -> bytes:
+    return b""
+
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -82,6 +90,8 @@ class Blobs:
         self._reserve_bytes = reserve_bytes
         self._stored: dict[Digest, Stored] = {}
         self._lock = threading.RLock()
+        self._serial = itertools.count()
+        self._freeing = ThreadPoolExecutor(1, "defl-freeing")
         self.faults: list[str] = []  # what the last recovery found damaged, for a person
 
     # --- Recovery --------------------------------------------------------------------------
@@ -228,10 +238,21 @@ class Blobs:
         new.replace(self._path(manifest.digest, "manifest"))
 
     def drop(self, digest: Digest) -> None:
-        """Forget a blob; who has it mapped or open keeps its bytes."""
+        """Forget a blob; who has it mapped or open keeps its bytes.
+
+        Nobody waits for its room to become free, which takes a while for a large file; what a
+        crash leaves of it is swept away at the next start.
+        """
         with self._lock, disk_faults(f"delete blob {digest.hex()}"):
-            if self._stored.pop(digest, None) is not None:
+            stored = self._stored.pop(digest, None)
+            if stored is not None:
+                gone = self._path(digest, f"{next(self._serial)}.dropped.new")
+                self._path(digest, "blob" if stored.whole else "part").replace(gone)
                 self._unlink(digest)
+                self._freeing.submit(gone.unlink)
+
+    def close(self) -> None:
+        self._freeing.shutdown()
 
     def _unlink(self, digest: Digest) -> None:
         for kind in ("blob", "part", "manifest"):
@@ -264,15 +285,20 @@ class Blobs:
         with self._lock, disk_faults(what), self.path(digest).open("rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
-    def read_chunk(self, digest: Digest, index: int) -> bytes:
+    def read_chunk(self, digest: Digest, index: int, head: Head = no_head) -> memoryview:
+        """The chunk behind the head that its size asks for: a frame, without another copy."""
         with self._lock, disk_faults(f"read chunk {index} of blob {digest.hex()}"):
             stored = self._stored.get(digest)
             if stored is None or index not in stored.chunks:
                 raise LocalFault(f"chunk {index} of blob {digest.hex()} is not here")
             path = self._path(digest, "blob" if stored.whole else "part")
             size = chunk_size(stored.manifest, index, self._chunk_bytes)
+            front = head(size)
+            frame = np.empty(len(front) + size, np.uint8).data
+            frame[: len(front)] = front
             with path.open("rb", buffering=0) as file:
-                return os.pread(file.fileno(), size, index * self._chunk_bytes)
+                _read_at(file.fileno(), frame[len(front) :], index * self._chunk_bytes)
+            return frame.toreadonly()
 
     def _path(self, digest: Digest, kind: str) -> Path:
         return self._folder / f"{digest.hex()}.{kind}"
@@ -290,6 +316,14 @@ def _write_at(descriptor: int, data: Payload, offset: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
+
+
+def _read_at(descriptor: int, view: memoryview, offset: int) -> None:
+    while view:
+        read = os.preadv(descriptor, [view], offset)
+        if read == 0:
+            raise OSError(errno.EIO, "the file is too short")
+        view, offset = view[read:], offset + read
 
 
 def _require_size(digest: Digest, size: int, expected: int) -> None:

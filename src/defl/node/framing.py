@@ -14,6 +14,7 @@ from inspect import isawaitable
 from typing import Annotated, cast
 
 import msgspec
+import numpy as np
 from msgspec import Meta, Struct
 
 from defl.ids import DIGEST_BYTES
@@ -271,7 +272,7 @@ class Link(asyncio.BufferedProtocol):
         if HEADER_BYTES + length <= SCRATCH_BYTES:
             self._compact()
             return None
-        self._large = memoryview(bytearray(length))
+        self._large = np.empty(length, np.uint8).data  # not filled with zeros first
         self._filled = self._end - body
         self._large[: self._filled] = self._scratch[body : self._end]
         self._start = self._end = 0

@@ -7,17 +7,17 @@ it are done; when the disk is full nothing leaves at all until there is room.
 """
 
 import asyncio
-import functools
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from defl.crypto import Ed25519Scheme
 from defl.errors import DiskFull, LocalFault, PeerFault, UserError, WorkerFailed
-from defl.ids import NodeId, Round
+from defl.ids import Digest, NodeId, Round
 from defl.ingress import Ingress
-from defl.messages import Chunk, Gossip, Message, NotHeld
+from defl.messages import Gossip, NotHeld
 from defl.node.config import (
     INITIAL_FILE,
     Agreement,
@@ -58,11 +58,13 @@ from defl.output import (
     WorkFailed,
 )
 from defl.participant import Participant
-from defl.wire import encode, frame_bytes_max
+from defl.wire import chunk_head, encode, frame_bytes_max
 from defl.work import model_blob
 
 # Frames wait here for the loop; the transport stops reading when it is full.
 EVENTS_MAX = 1024
+# Decided and not yet performed; each may hold a chunk to be stored.
+OUTPUTS_MAX = 16
 # Larger frames are hashed and checked in a thread, so that votes do not wait for them.
 THREAD_FRAME_BYTES = 64 * 2**10
 DISK_FULL_RETRY_S = 1.0
@@ -169,8 +171,9 @@ class Node:
         )
         self._ingress = Ingress(federation, Ed25519Scheme())
         self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
+        self._outputs: asyncio.Queue[Output | None] = asyncio.Queue(OUTPUTS_MAX)
         self._disk = ThreadPoolExecutor(1, "defl-disk")  # one thread: writes stay in order
-        self._serving = Serving()
+        self._serving = Serving(self._read_frame)
         self._notices: asyncio.Queue[Notice] = asyncio.Queue()  # a few per round
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -237,14 +240,28 @@ class Node:
         await self._evaluations.finish()  # of the last model
 
     async def _loop(self) -> None:
+        """Perform what was decided, in order, while the next events are being decided on: nothing
+        overtakes a write in front of it, and no vote waits for a chunk to be handled after it."""
+        deciding = asyncio.create_task(self._decide())
+        try:
+            while (output := await self._outputs.get()) is not None:
+                await self._perform(output)
+        finally:
+            deciding.cancel()
+        await deciding
+
+    async def _decide(self) -> None:
         clock = asyncio.get_running_loop().time
-        output = self.participant.handle(Tick(), clock())
-        while True:
-            await self._perform(output)
-            if self.participant.finished:
-                return
-            event = await self._next_event(output.wake_at)
-            output = self.participant.handle(event, clock())
+        try:
+            output = self.participant.handle(Tick(), clock())
+            while True:
+                await self._outputs.put(output)
+                if self.participant.finished:
+                    return
+                event = await self._next_event(output.wake_at)
+                output = self.participant.handle(event, clock())
+        finally:
+            await self._outputs.put(None)
 
     async def _next_event(self, wake_at: float | None) -> Event:
         if not self._events.empty():
@@ -306,14 +323,15 @@ class Node:
 
     async def _serve(self, item: ServeChunk) -> None:
         try:
-            data = await asyncio.to_thread(self.storage.read_chunk, item.digest, item.index)
+            frame: Frame = await self._serving.frame(item.digest, item.index)
         except LocalFault:
-            message: Message = NotHeld(item.digest)  # retention was quicker
-        else:
-            message = Chunk(item.digest, item.index, data)
+            frame = encode(NotHeld(item.digest))  # retention was quicker
         finally:
             self._serving.end(item.to)
-        self.transport.send(item.to, encode(message), Lane.WEIGHTS)
+        self.transport.send(item.to, frame, Lane.WEIGHTS)
+
+    def _read_frame(self, digest: Digest, index: int) -> memoryview:
+        return self.storage.read_chunk(digest, index, partial(chunk_head, digest, index))
 
     def _send(self, item: Envelope) -> None:
         if isinstance(item.message, Gossip):
@@ -349,7 +367,7 @@ class Node:
     # --- What others send ------------------------------------------------------------------
 
     async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
-        admit = functools.partial(self._admit, peer, frame)
+        admit = partial(self._admit, peer, frame)
         event = await asyncio.to_thread(admit) if len(frame) > THREAD_FRAME_BYTES else admit()
         await self._events.put(event)
 
@@ -371,4 +389,4 @@ class Node:
 
     async def _on_disk(self, function: Any, *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._disk, functools.partial(function, *arguments))
+        return await loop.run_in_executor(self._disk, partial(function, *arguments))

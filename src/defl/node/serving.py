@@ -1,20 +1,31 @@
-"""How many chunks are being read and sent for each peer: a small question has a large answer.
+"""Chunks on their way to peers: how many each peer may have under way, and one copy for all.
 
-An honest node asks one source for two chunks of a blob at a time; whoever asks for more at once
-than several blobs need gets no answer to the rest, and asks again.
+A small question has a large answer. An honest node asks one source for two chunks of a blob at a
+time; whoever asks for more at once than several blobs need gets no answer to the rest, and asks
+again. The members want the same chunks at about the same time, so a frame is read once and its
+bytes are shared.
 """
 
-from collections import Counter
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
 
-from defl.ids import NodeId
+from defl.errors import LocalFault
+from defl.ids import Digest, NodeId
 
 # Two under way for each of eight blobs; with 4 MiB chunks this is 64 MiB in memory per peer.
 CHUNKS_PER_PEER_MAX = 16
+# Frames that stay in memory after they were sent: what the slower members still want.
+FRAMES_KEPT_MAX = 4
+
+Read = Callable[[Digest, int], memoryview]  # the chunk as a frame
 
 
 class Serving:
-    def __init__(self) -> None:
+    def __init__(self, read: Read) -> None:
+        self._read = read
         self._under_way: Counter[NodeId] = Counter()
+        self._recent: OrderedDict[tuple[Digest, int], asyncio.Future[memoryview]] = OrderedDict()
 
     def begin(self, peer: NodeId) -> bool:
         """False: this peer has asked for enough already."""
@@ -25,3 +36,18 @@ class Serving:
 
     def end(self, peer: NodeId) -> None:
         self._under_way[peer] -= 1
+
+    async def frame(self, digest: Digest, index: int) -> memoryview:
+        """The frame, read in a thread unless it was read a moment ago."""
+        key = (digest, index)
+        reading = self._recent.get(key)
+        if reading is None:
+            reading = asyncio.ensure_future(asyncio.to_thread(self._read, digest, index))
+            self._recent[key] = reading
+            while len(self._recent) > FRAMES_KEPT_MAX:
+                self._recent.popitem(last=False)
+        try:
+            return await asyncio.shield(reading)
+        except LocalFault:
+            self._recent.pop(key, None)  # what failed is tried anew
+            raise

@@ -20,7 +20,15 @@ from defl.committee import Federation
 from defl.errors import DiskFull, LocalFault, UserError
 from defl.ids import Digest, Round, digest_of
 from defl.messages import Block, Evidence, Manifest, Offer, Snapshot, StoreAck
-from defl.node.blobs import Blobs, Payload, disk_faults, require_room, sync_folder
+from defl.node.blobs import (
+    Blobs,
+    Head,
+    Payload,
+    disk_faults,
+    no_head,
+    require_room,
+    sync_folder,
+)
 from defl.node.database import connect, database_faults, transaction
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk
 from defl.participant import first_durable
@@ -163,6 +171,7 @@ class Storage:
             if self._lock_file < 0:
                 return
             self._database.close()
+            self._blobs.close()
             os.close(self._lock_file)
             self._lock_file = -1
 
@@ -262,8 +271,8 @@ class Storage:
     def read(self, digest: Digest) -> memoryview:
         return self._blobs.read(digest)
 
-    def read_chunk(self, digest: Digest, index: int) -> bytes:
-        return self._blobs.read_chunk(digest, index)
+    def read_chunk(self, digest: Digest, index: int, head: Head = no_head) -> memoryview:
+        return self._blobs.read_chunk(digest, index, head)
 
     def drop(self, digest: Digest) -> None:
         self._blobs.drop(digest)

@@ -9,13 +9,12 @@ Weights pass as open files that the child maps; nothing is ever pickled.
 import asyncio
 import contextlib
 import itertools
-import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from defl.committee import Federation
-from defl.errors import LocalFault, WorkerFailed
+from defl.errors import BadBlob, LocalFault, WorkerFailed
 from defl.ids import NO_DIGEST, Digest
 from defl.messages import Manifest
 from defl.node.child import Child, Limits
@@ -33,7 +32,7 @@ from defl.node.worker_process import (
     ValidateTask,
 )
 from defl.output import Aggregate, Aggregated, Train, Trained, Validate, Validated, Work
-from defl.pool.weights import FP32, manifest_of
+from defl.pool.weights import FP32, check_manifest
 
 __all__ = ["Limits", "Worker", "WorkerFailed"]
 
@@ -196,24 +195,23 @@ class Worker:
         try:
             answer = await child.ask(task, files, doing=doing, limit_s=limit_s)
             codec = FP32 if base == NO_DIGEST else self._federation.codec
-            manifest = await asyncio.to_thread(self._manifest_of, path, codec, base)
-            if not isinstance(answer, Made) or answer.manifest != manifest:
+            if not isinstance(answer, Made) or not self._fits(answer.manifest, path, codec, base):
                 raise await child.reject(f"{doing}: what was made is not what the worker says")
             kept = True
         finally:
             if not kept:
                 path.unlink(missing_ok=True)
-        self._made[manifest.digest] = path
+        self._made[answer.manifest.digest] = path
         return answer
 
-    def _manifest_of(self, path: Path, codec: str, base: Digest) -> Manifest | None:
-        """What the file really holds; the hashing leaves the loop free."""
-        if not path.exists() or path.stat().st_size == 0:
-            return None
-        federation = self._federation
-        with path.open("rb") as file:
-            payload = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        return manifest_of(payload, federation.schema, codec, federation.chunk_bytes, base)
+    def _fits(self, manifest: Manifest, path: Path, codec: str, base: Digest) -> bool:
+        """Is it what was asked for? The child hashed the bytes that it wrote; hashing them again
+        here would tell only whether the disk has changed them since."""
+        try:
+            check_manifest(manifest, self._federation.schema, codec, self._federation.chunk_bytes)
+        except BadBlob:
+            return False
+        return manifest.base == base and path.exists() and path.stat().st_size == manifest.size
 
     def _new_file(self) -> Path:
         return self._work.resolve() / f"made-{next(self._serial)}"

@@ -18,6 +18,8 @@ from defl.ids import NO_DIGEST, Digest, digest_of
 from defl.messages import CHUNKS_MAX, Manifest
 from defl.schema import VALUE_MAX, Codec, Row, Schema, within_bounds
 
+Payload = bytes | memoryview
+
 FP32 = Codec.FP32
 
 # q * 2^e stays below VALUE_MAX = 2^40, and 2^e is a normal float32.
@@ -36,10 +38,11 @@ def payload_bytes(schema: Schema, codec: str) -> int:
     raise UserError(f"no codec is named {codec!r}; there are: {', '.join(Codec)}")
 
 
-def encode(row: Row, schema: Schema, codec: str, base: Row | None = None) -> bytes:
+def encode(row: Row, schema: Schema, codec: str, base: Row | None = None) -> Payload:
+    """The row's bytes; those of fp32 are the row itself, seen as bytes, where that is possible."""
     match codec:
         case "fp32":
-            return row.astype("<f4", copy=False).tobytes()
+            return np.ascontiguousarray(row, dtype="<f4").data.cast("B")
         case "bf16":
             bits = row.view(np.uint32)
             rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
@@ -61,7 +64,7 @@ def _encode_int8(change: Row) -> bytes:
     return np.int8(exponent).tobytes() + codes.astype(np.int8).tobytes()
 
 
-def decode(payload: bytes | memoryview, schema: Schema, codec: str, base: Row | None = None) -> Row:
+def decode(payload: Payload, schema: Schema, codec: str, base: Row | None = None) -> Row:
     """The row that these bytes stand for; the bytes were checked before."""
     match codec:
         case "fp32":
@@ -90,7 +93,7 @@ def _parts(row: Row, schema: Schema) -> Iterator[Row]:
 
 
 def _int8_parts(
-    payload: bytes | memoryview, schema: Schema
+    payload: Payload, schema: Schema
 ) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.int8]]]]:
     signed = np.frombuffer(payload, dtype=np.int8)
     start = 0
@@ -100,7 +103,7 @@ def _int8_parts(
 
 
 def manifest_of(
-    payload: bytes | memoryview,
+    payload: Payload,
     schema: Schema,
     codec: str,
     chunk_bytes: int,
@@ -131,7 +134,7 @@ def check_manifest(manifest: Manifest, schema: Schema, codec: str, chunk_bytes: 
         raise BadBlob(f"the manifest has {len(manifest.chunks)} chunks, the size makes {chunks}")
 
 
-def check_payload(payload: bytes | memoryview, schema: Schema, codec: str) -> None:
+def check_payload(payload: Payload, schema: Schema, codec: str) -> None:
     """Is every value finite and bounded? Decided on the bytes alone, the same at every node."""
     if len(payload) != payload_bytes(schema, codec):
         raise BadBlob(f"{len(payload)} bytes, the schema makes {payload_bytes(schema, codec)}")

@@ -330,7 +330,7 @@ class Cluster:
     def _send(self, node: Node, item: Envelope | ServeChunk) -> None:
         if isinstance(item, ServeChunk):
             data = node.disk.blobs[item.digest].chunks[item.index]
-            message: Message = Chunk(item.digest, item.index, data)
+            message: Message = Chunk(item.digest, item.index, memoryview(data))
             targets: tuple[NodeId, ...] = (item.to,)
         else:
             message = item.message

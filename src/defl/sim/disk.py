@@ -61,12 +61,12 @@ class Disk:
     def store_chunk(self, chunk: StoreChunk) -> None:
         digest = chunk.manifest.digest
         blob = self.blobs.setdefault(digest, StoredBlob(chunk.manifest, {}))
-        blob.chunks[chunk.index] = chunk.data
+        blob.chunks[chunk.index] = bytes(chunk.data)
 
-    def store_blob(self, manifest: Manifest, payload: bytes, chunk_bytes: int) -> None:
+    def store_blob(self, manifest: Manifest, payload: bytes | memoryview, chunk_bytes: int) -> None:
         """A blob that this node made itself, whole and synced."""
         chunks = {
-            index: payload[index * chunk_bytes : (index + 1) * chunk_bytes]
+            index: bytes(payload[index * chunk_bytes : (index + 1) * chunk_bytes])
             for index in range(len(manifest.chunks))
         }
         self.blobs[manifest.digest] = StoredBlob(manifest, chunks, synced=True)

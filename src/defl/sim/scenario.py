@@ -39,7 +39,7 @@ def federation_of(
     **facts: Any,
 ) -> tuple[Federation, tuple[Manifest, bytes]]:
     schema = task.schema_of(values)
-    payload = encode(task.initial_row(values), schema, FP32)
+    payload = bytes(encode(task.initial_row(values), schema, FP32))
     initial = manifest_of(payload, schema, FP32, chunk_bytes)
     members = tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers))
     federation = Federation(

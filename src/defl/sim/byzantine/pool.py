@@ -95,7 +95,7 @@ class FalseBlob:
     def answer(self, peer: NodeId, request: ChunkRequest) -> Iterator[Item]:
         if request.index < len(self.chunks):
             data = self.chunks[request.index]
-            yield Envelope((peer,), Chunk(self.digest, request.index, data))
+            yield Envelope((peer,), Chunk(self.digest, request.index, memoryview(data)))
 
     def count(self, ack: StoreAck) -> Upd | None:
         """A validly certified UPD, once q members acknowledged the blob."""
@@ -132,7 +132,7 @@ class BlobLiar(Liar):
 
     def _made(self, round_: Round, base: Digest, row: Row) -> FalseBlob:
         federation = self._federation
-        payload = encode(row, federation.schema, federation.codec, np.zeros_like(row))
+        payload = bytes(encode(row, federation.schema, federation.codec, np.zeros_like(row)))
         size = federation.chunk_bytes
         manifest = manifest_of(payload, federation.schema, federation.codec, size, base)
         chunks = tuple(payload[start : start + size] for start in range(0, len(payload), size))

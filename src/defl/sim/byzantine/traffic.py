@@ -188,7 +188,7 @@ class Flooder(Liar):
         yield ManifestAnswer(self._manifest())
         yield ChunkRequest(self._federation.initial, 0)
         yield ChunkRequest(self._noise(), rng.randrange(64))
-        yield Chunk(self._noise(), 0, rng.randbytes(64))
+        yield Chunk(self._noise(), 0, memoryview(rng.randbytes(64)))
         yield NotHeld(self._noise())
         yield self._attestation()
         vote = self._vote(view, self._noise())
