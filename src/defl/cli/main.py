@@ -18,6 +18,7 @@ from defl.errors import DeflError
 COMMANDS: dict[str, str] = {
     "bench": "defl.cli.bench:bench",
     "demo": "defl.cli.demo:demo",
+    "export": "defl.cli.export:export",
     "federation": "defl.cli.federation:federation",
     "node": "defl.cli.serve:node",
     "run": "defl.cli.run:run",

@@ -1,0 +1,20 @@
+"""A model as a torch state dict in a file: tensors by name, without code in it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from defl.errors import UserError
+from defl.schema import Array
+
+
+def write_state_dict(path: Path, arrays: Mapping[str, Array]) -> None:
+    """It loads with `torch.load(path, weights_only=True)`."""
+    try:
+        import torch  # noqa: PLC0415 - only who asks needs it
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "a torch file is written by torch, which is not installed: pip install 'defl[torch]', "
+            "or export to .safetensors or .npz"
+        ) from error
+    with path.open("wb") as file:
+        torch.save({name: torch.tensor(array) for name, array in arrays.items()}, file)

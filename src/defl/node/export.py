@@ -1,0 +1,122 @@
+"""A node's model in the form that somebody else's program reads."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from defl.clients.state_dict import write_state_dict
+from defl.errors import UserError
+from defl.node.certificate import verify_files
+from defl.node.check import Check
+from defl.node.config import read_federation, read_node
+from defl.node.model import read_model
+from defl.node.results import CERTIFICATE, MODEL, PROVEN
+from defl.node.storage import Storage
+from defl.schema import Array
+from defl.work import model_row
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    arrays: Mapping[str, Array]
+    metadata: dict[str, str]  # as a node writes it: round and digest
+
+
+Write = Callable[[Path, Model], None]
+
+
+def _safetensors(path: Path, model: Model) -> None:
+    save_file(dict(model.arrays), path, metadata=model.metadata)
+
+
+def _npz(path: Path, model: Model) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **model.arrays)  # type: ignore[arg-type]
+
+
+def _state_dict(path: Path, model: Model) -> None:
+    write_state_dict(path, model.arrays)
+
+
+WRITERS: dict[str, Write] = {
+    ".safetensors": _safetensors,
+    ".npz": _npz,
+    ".pt": _state_dict,
+    ".pth": _state_dict,
+}
+
+
+def kept_model(source: Path, round_: int | None) -> Model:
+    """Of a node's folder, its newest or one that it keeps; or of a model's file."""
+    if not source.is_dir():
+        return _of_round(Model(*read_model(source)), source, round_)
+    config = read_node(source)
+    newest = source / MODEL
+    if not newest.exists():
+        raise UserError(f"{source}: this node has no model yet; its first round has not closed")
+    model = Model(*read_model(newest))
+    if round_ is None or model.metadata.get("round") == str(round_):
+        return model
+    federation = read_federation(source / config.federation).federation
+    with Storage.open(source / config.state, chain=federation.chain) as storage:
+        kept = {int(number): manifest for number, manifest in storage.recovered().models}
+        if round_ not in kept:
+            rounds = ", ".join(str(number) for number in sorted(kept))
+            raise UserError(f"{source}: of round {round_} no model is kept; there are: {rounds}")
+        digest = kept[round_].digest
+        row = model_row(federation, storage.read(digest)).copy()
+    return Model(federation.schema.unflatten(row), {"round": str(round_), "digest": digest.hex()})
+
+
+def _of_round(model: Model, path: Path, round_: int | None) -> Model:
+    found = model.metadata.get("round")
+    if round_ is not None and found != str(round_):
+        raise UserError(f"{path}: the model of round {found}, not {round_}; name a node's folder")
+    return model
+
+
+def proven_model(
+    source: Path, certificate: Path | None, federation: Path | None
+) -> tuple[Model, list[Check]]:
+    """The model and whether a quorum vouches for it; a node's folder holds all that is needed."""
+    if source.is_dir():
+        agreed = source / read_node(source).federation
+        model, proof = source / PROVEN, source / CERTIFICATE
+        if not model.exists():
+            raise UserError(f"{source}: no model is proven yet; the next round's close proves one")
+    else:
+        if certificate is None or federation is None:
+            raise UserError(
+                "to check a model's file, name its round certificate and the federation's file: "
+                "--certificate FILE --federation FILE"
+            )
+        model, proof, agreed = source, certificate, federation
+    checks = verify_files(read_federation(federation or agreed).federation, model, proof)
+    return Model(*read_model(model)), checks
+
+
+def write_export(path: Path, model: Model, *, force: bool) -> None:
+    """In place at once, and never over a file that nobody gave up."""
+    if path.suffix not in WRITERS:
+        raise UserError(f"{path}: the name decides the format; it ends in {', '.join(WRITERS)}")
+    if path.exists() and not force:
+        raise UserError(f"{path} exists; choose another name, or overwrite it with --force")
+    if not path.parent.is_dir():
+        raise UserError(f"{path.parent}: no such folder; make it first")
+    beside = path.with_name(f".{path.stem}.writing{path.suffix}")
+    try:
+        WRITERS[path.suffix](beside, model)
+        beside.chmod(0o644)
+        os.replace(beside, path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def described(model: Model) -> Mapping[str, str]:
+    return {name: f"{array.dtype} {list(array.shape)}" for name, array in model.arrays.items()}
