@@ -12,7 +12,7 @@ from defl.messages import MEMBERS_MAX
 from defl.output import Reference
 from defl.schema import Entry, Schema
 from defl.sim.scenario import federation_of, signers_of
-from defl.wire import frame_bytes_max
+from defl.wire import control_frame_bytes_max
 
 
 def facts_of(nodes: int = 4, **changes: object) -> Federation:
@@ -83,7 +83,7 @@ def test_the_largest_state_fits_a_snapshots_frame() -> None:
     state = State(2**40, refs, tuple(NodeId(i) for i in range(MEMBERS_MAX)), closed)
     # The snapshot's two headers carry a QC and a TC each.
     headers = 2 * 3 * MEMBERS_MAX * 80
-    room = frame_bytes_max(MEMBERS_MAX, 256)
+    room = control_frame_bytes_max(MEMBERS_MAX)
     assert len(Ledger(small.federation).encode(state)) + headers < room
 
 

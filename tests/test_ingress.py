@@ -10,10 +10,10 @@ from defl.crypto import Scheme
 from defl.errors import BadCertificate, BadSignature, Malformed, PeerFault, WrongAuthor, WrongEpoch
 from defl.ids import Digest, NodeId, digest_of
 from defl.ingress import Ingress
-from defl.messages import Blocks, Certificates, Evidence, Gossip, Message, Snapshot, Status
+from defl.messages import Blocks, Certificates, Chunk, Evidence, Gossip, Message, Snapshot, Status
 from defl.output import Received, ReceivedChunk
 from defl.participant import Participant
-from defl.wire import encode
+from defl.wire import control_frame_bytes_max, encode
 
 SMALL = Small()
 ME = NodeId(1)
@@ -49,6 +49,18 @@ def test_a_good_message_of_every_kind_becomes_an_event(kind: str) -> None:
         assert event.chunk_digest == digest_of(event.data)
     else:
         assert event.message == MESSAGES[kind]
+
+
+def test_what_is_no_chunk_may_not_be_as_long_as_one() -> None:
+    """On whichever lane it comes; and it is refused before it is decoded."""
+    small = Small(chunk_bytes=2**20)
+    longest = control_frame_bytes_max(small.federation.committee.size)
+    gossip = Gossip((SMALL.upd(ME, 1),) * 400)
+    frame = encode(gossip) + bytes(longest)
+    with pytest.raises(Malformed, match=f"at most {longest} are allowed"):
+        small.ingress().admit(ME, frame)
+    chunk = Chunk(name("blob"), 0, bytes(longest))
+    assert isinstance(small.ingress().admit(ME, encode(chunk)), ReceivedChunk)
 
 
 @pytest.mark.parametrize("kind", SIGNED)

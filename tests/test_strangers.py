@@ -23,6 +23,7 @@ from defl.node.tls import client_context
 from defl.node.transport import Limits, Refusal
 from transports import (
     CHAIN,
+    CONTROL_BYTES_MAX,
     FRAME_BYTES_MAX,
     IDENTITIES,
     QUICK,
@@ -350,15 +351,25 @@ def test_a_first_frame_that_is_too_long_is_refused_before_anything_is_allocated(
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("length", [0, FRAME_BYTES_MAX + 1, 2**32 - 1])
-def test_a_members_oversized_frame_ends_its_connection_and_only_that(length: int) -> None:
+@pytest.mark.parametrize(
+    ("lane", "length"),
+    [
+        (Lane.CONTROL, 0),
+        (Lane.CONTROL, CONTROL_BYTES_MAX + 1),  # a chunk's length, but not where chunks travel
+        (Lane.CONTROL, 2**32 - 1),
+        (Lane.WEIGHTS, FRAME_BYTES_MAX + 1),
+    ],
+)
+def test_a_members_oversized_frame_ends_its_connection_and_only_that(
+    lane: Lane, length: int
+) -> None:
     async def scenario() -> None:
         async with served() as (victim, _):
             tracemalloc.start()
-            said = hello(1) + length.to_bytes(4, "big") + bytes(1000)
-            assert await answer(victim, context_of(victim, BAD), said) in (hello(2), b"")
+            said = hello(1, lane=lane) + length.to_bytes(4, "big") + bytes(1000)
+            assert await answer(victim, context_of(victim, BAD), said) in (hello(2, lane=lane), b"")
             await refused(victim, Refusal.FRAME)
-            assert tracemalloc.get_traced_memory()[1] < FRAME_BYTES_MAX
+            assert tracemalloc.get_traced_memory()[1] < CONTROL_BYTES_MAX
             tracemalloc.stop()
 
     asyncio.run(scenario())

@@ -12,6 +12,7 @@ from defl.node.identity import make_card, make_identity
 from defl.node.transport import Frame, Lane, Limits, Refusal, Transport
 from transports import (
     CHAIN,
+    CONTROL_BYTES_MAX,
     FRAME_BYTES_MAX,
     IDENTITIES,
     Peer,
@@ -29,7 +30,7 @@ MB = 2**20
 def test_frames_of_every_size_arrive_whole_and_in_order() -> None:
     async def scenario() -> None:
         rng = Random(1)  # noqa: S311
-        sizes = [1, 2, 3, 4, 5, 65_531, 65_532, 65_533, 65_536, 262_140, 262_141, FRAME_BYTES_MAX]
+        sizes = [1, 2, 3, 4, 5, 65_531, 65_532, 65_533, 65_536, 262_140, 262_141, CONTROL_BYTES_MAX]
         sizes += [rng.randrange(1, 200_000) for _ in range(60)]
         frames = [rng.randbytes(size) for size in sizes]
         async with pair() as (a, b):
@@ -379,9 +380,13 @@ def test_a_handler_that_fails_is_reported_and_the_peer_comes_back(waits: bool) -
 def test_our_own_frame_may_not_be_longer_than_the_others_accept() -> None:
     async def scenario() -> None:
         async with pair() as (a, b):
-            for frame in (b"", bytes(FRAME_BYTES_MAX + 1)):
-                with pytest.raises(ValueError, match="allowed"):
-                    a.send(b, frame)
+            for lane, longest in (
+                (Lane.CONTROL, CONTROL_BYTES_MAX),
+                (Lane.WEIGHTS, FRAME_BYTES_MAX),
+            ):
+                for frame in (b"", bytes(longest + 1)):
+                    with pytest.raises(ValueError, match=f"{lane} frame, 1 to {longest} allowed"):
+                        a.send(b, frame, lane)
 
     asyncio.run(scenario())
 
@@ -398,7 +403,7 @@ def test_a_port_that_is_taken_or_a_foreign_key_is_told_to_the_user() -> None:
                 cards=cards,
                 chain=CHAIN,
                 listen=taken.getsockname(),
-                frame_bytes_max=100,
+                frame_bytes_max=dict.fromkeys(Lane, 100),
                 on_frame=lambda *_: None,
             )
 

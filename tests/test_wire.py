@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import Small
+from defl.committee import MEMBERS_MIN, TAU_MAX
 from defl.errors import Malformed, PeerFault
 from defl.ids import Digest, Height, NodeId, Round, View, digest_of
+from defl.ledger import ClosedRound, State
 from defl.messages import (
     CHUNKS_MAX,
     MEMBERS_MAX,
@@ -49,8 +51,14 @@ from defl.messages import (
     Upd,
     Vote,
 )
-from defl.output import Received, ReceivedChunk
-from defl.wire import decode, encode, frame_bytes_max
+from defl.output import Received, ReceivedChunk, Reference
+from defl.wire import (
+    chunk_frame_bytes_max,
+    control_frame_bytes_max,
+    decode,
+    encode,
+    says_chunk,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 FRAME_MAX = 10_000
@@ -225,10 +233,11 @@ def test_a_frame_one_byte_too_long_is_refused_unread() -> None:
         decode(STATUS, len(STATUS) - 1)
 
 
-def test_a_frame_is_long_enough_for_the_largest_message_of_the_largest_federation() -> None:
-    signatures = (signature(1),) * MEMBERS_MAX
-    signers = b"\xff" * 13
-    views = (View(NUMBER_MAX),) * MEMBERS_MAX
+def largest_of(members: int) -> list[Message]:
+    """Of a federation of this size, each kind of message that grows with something."""
+    signatures = (signature(1),) * members
+    signers = b"\xff" * ((members + 7) // 8)
+    views = (View(NUMBER_MAX),) * members
     qc = QC(View(NUMBER_MAX), digest(1), signers, signatures)
     tc = TC(View(NUMBER_MAX), signers, views, signatures, qc)
     upd = Upd(
@@ -240,22 +249,51 @@ def test_a_frame_is_long_enough_for_the_largest_message_of_the_largest_federatio
         NUMBER_MAX, View(NUMBER_MAX), Height(NUMBER_MAX), digest(1), qc, tc, digest(1), digest(1),
         digest(1), NodeId(99),
     )  # fmt: skip
-    proposal = Proposal(Block(header, (upd, agg) * MEMBERS_MAX), signature(1))
-
-    assert len(encode(proposal)) <= frame_bytes_max(MEMBERS_MAX, 256)
-
-
-def test_a_frame_is_long_enough_for_a_manifest_of_the_most_chunks_that_are_small() -> None:
+    block = Block(header, (upd, agg) * members)
+    reference = Reference(
+        NodeId(99), digest(1), NUMBER_MAX, digest(1), signers, signature(1)
+    )  # fmt: skip
+    closed = ClosedRound(Round(NUMBER_MAX), digest(1), digest(1), (reference,) * members)
+    state = State(
+        Round(NUMBER_MAX), (reference,) * members, (NodeId(99),) * members, (closed,) * TAU_MAX
+    )
     manifest = Manifest(digest(1), "fp32", digest(2), NUMBER_MAX, (digest(3),) * CHUNKS_MAX)
     offer = Offer(Round(NUMBER_MAX), NodeId(3), manifest, signature(1))
+    timeout = Timeout(NUMBER_MAX, View(NUMBER_MAX), qc, tc, NodeId(99), signature(1))
+    return [
+        Proposal(block, signature(1)),
+        Gossip((upd, agg) * members),
+        Blocks((block,)),
+        Snapshot(header, SMALL.ledger.encode(state), header, qc),
+        timeout,
+        Certificates(qc, tc),
+        offer,
+        ManifestAnswer(manifest),
+        Evidence(offer, offer),
+        Evidence(timeout, timeout),
+    ]
 
-    assert len(encode(offer)) <= frame_bytes_max(4, 256)
+
+@pytest.mark.parametrize("members", [MEMBERS_MIN, 10, 31, MEMBERS_MAX])
+def test_a_control_frame_is_long_enough_for_every_message_and_not_much_longer(
+    members: int,
+) -> None:
+    lengths = [len(encode(message)) for message in largest_of(members)]
+
+    assert max(lengths) <= control_frame_bytes_max(members)
+    assert control_frame_bytes_max(members) <= 2 * max(lengths)
+    assert control_frame_bytes_max(members) < 2**20  # a chunk's default is four times that
 
 
 def test_a_frame_is_long_enough_for_one_chunk() -> None:
     chunk = Chunk(digest(1), CHUNKS_MAX - 1, memoryview(bytes(4 * 2**20)))
 
-    assert len(encode(chunk)) <= frame_bytes_max(4, 4 * 2**20)
+    assert len(encode(chunk)) <= chunk_frame_bytes_max(4 * 2**20)
+
+
+@pytest.mark.parametrize("message", samples(), ids=kind)
+def test_a_chunk_is_told_from_everything_else_by_its_first_bytes(message: Message) -> None:
+    assert says_chunk(encode(message)) == isinstance(message, Chunk)
 
 
 # --- Rubbish ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from defl.node.transport import Frame, Lane, Limits, Transport
 
 CHAIN = digest_of(b"a federation")
 FRAME_BYTES_MAX = 5 * 2**20
+CONTROL_BYTES_MAX = 4 * 2**20
 TIME_LIMIT_S = 20.0
 # Back-off in milliseconds, so that no test waits for it.
 QUICK = Limits(backoff_first_s=0.001, backoff_max_s=0.01)
@@ -55,7 +56,7 @@ class Peer:
             cards=cards,
             chain=chain,
             listen=listen,
-            frame_bytes_max=FRAME_BYTES_MAX,
+            frame_bytes_max={Lane.CONTROL: CONTROL_BYTES_MAX, Lane.WEIGHTS: FRAME_BYTES_MAX},
             on_frame=self._frame,
             on_connected=lambda peer: self._event("connected", peer),
             on_disconnected=lambda peer: self._event("disconnected", peer),

@@ -30,7 +30,7 @@ from defl.messages import (
 )
 from defl.output import Received, ReceivedChunk
 from defl.verify import Verifier
-from defl.wire import decode, frame_bytes_max
+from defl.wire import chunk_frame_bytes_max, control_frame_bytes_max, decode, says_chunk
 
 # Honest nodes repeat the same bytes; the last few thousand need no second signature check.
 SEEN_MAX = 4096
@@ -39,7 +39,8 @@ SEEN_MAX = 4096
 class Ingress:
     def __init__(self, federation: Federation, scheme: Scheme) -> None:
         self._members = federation.committee.size
-        self._frame_bytes_max = frame_bytes_max(self._members, federation.chunk_bytes)
+        self._control_bytes_max = control_frame_bytes_max(self._members)
+        self._chunk_bytes_max = chunk_frame_bytes_max(federation.chunk_bytes)
         genesis = genesis_of(federation, Ledger(federation))
         self._verifier = Verifier(federation, scheme, genesis.id)
         self._seen: OrderedDict[Digest, None] = OrderedDict()
@@ -48,7 +49,8 @@ class Ingress:
         """Raises a PeerFault that says what is wrong with the frame."""
         if not 0 <= peer < self._members:
             raise WrongAuthor(f"member {peer} does not exist")
-        message = decode(frame, self._frame_bytes_max)
+        chunk = says_chunk(frame)
+        message = decode(frame, self._chunk_bytes_max if chunk else self._control_bytes_max)
         if isinstance(message, Chunk):
             chunk_digest = digest_of(message.data)
             return ReceivedChunk(peer, message.digest, message.index, message.data, chunk_digest)

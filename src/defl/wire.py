@@ -8,7 +8,7 @@ is a `Malformed` peer fault. Objects of the language are never built from a peer
 import msgspec
 
 from defl.errors import Malformed
-from defl.ids import DIGEST_BYTES, Digest
+from defl.ids import DIGEST_BYTES, NO_DIGEST, Digest
 from defl.messages import CHUNKS_MAX, Chunk, Message
 
 _encoder = msgspec.msgpack.Encoder()
@@ -24,14 +24,27 @@ BYTES_PER_SIGNATURE = 72
 MANIFEST_BYTES_MAX = CHUNKS_MAX * (DIGEST_BYTES + 2)
 
 
-def frame_bytes_max(members: int, chunk_bytes: int) -> int:
-    """The longest frame that a federation's messages need; a longer one is refused unread."""
-    control = members * (BYTES_PER_MEMBER + members * BYTES_PER_SIGNATURE)
-    return FRAME_BYTES_BASE + max(control, chunk_bytes, MANIFEST_BYTES_MAX)
+def control_frame_bytes_max(members: int) -> int:
+    """The longest frame that is no chunk: a block in which every member updates, or two offers
+    that contradict each other."""
+    by_members = members * (BYTES_PER_MEMBER + members * BYTES_PER_SIGNATURE)
+    return FRAME_BYTES_BASE + max(by_members, 2 * MANIFEST_BYTES_MAX)
+
+
+def chunk_frame_bytes_max(chunk_bytes: int) -> int:
+    return FRAME_BYTES_BASE + chunk_bytes
 
 
 def encode(message: Message) -> bytes:
     return _encoder.encode(message)
+
+
+_CHUNK_HEAD = encode(Chunk(NO_DIGEST, 0, memoryview(b"")))[:2]  # how many fields, and the tag
+
+
+def says_chunk(frame: bytes | memoryview) -> bool:
+    """Whether a frame claims to be a chunk, told without decoding it."""
+    return frame[:2] == _CHUNK_HEAD
 
 
 def decode(frame: bytes | memoryview, bytes_max: int) -> Message:

@@ -38,7 +38,7 @@ async def _process(folder: Path, me: NodeId, count: int, size: int, times: int) 
         cards=cards,
         chain=NO_DIGEST,
         listen=read_node(mine).listen_at,
-        frame_bytes_max=CHUNK_BYTES,
+        frame_bytes_max=dict.fromkeys(Lane, CHUNK_BYTES),
         on_frame=on_frame,
         on_connected=lambda _: news.set(),
     )

@@ -58,7 +58,7 @@ from defl.output import (
     WorkFailed,
 )
 from defl.participant import Participant
-from defl.wire import chunk_head, encode, frame_bytes_max
+from defl.wire import chunk_frame_bytes_max, chunk_head, control_frame_bytes_max, encode
 from defl.work import model_blob
 
 # Frames wait here for the loop; the transport stops reading when it is full.
@@ -149,7 +149,10 @@ class Node:
             cards=agreement.cards,
             chain=federation.chain,
             listen=config.listen_at,
-            frame_bytes_max=frame_bytes_max(len(agreement.cards), federation.chunk_bytes),
+            frame_bytes_max={
+                Lane.CONTROL: control_frame_bytes_max(len(agreement.cards)),
+                Lane.WEIGHTS: chunk_frame_bytes_max(federation.chunk_bytes),
+            },
             on_frame=self._on_frame,
             on_connected=lambda peer: self._put(Connected(peer)),
             on_disconnected=lambda peer: log.info("peer is gone", peer=agreement.cards[peer].name),

@@ -9,7 +9,7 @@ import asyncio
 import random
 import socket
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from defl.errors import PeerFault, UserError
@@ -84,7 +84,7 @@ class Transport:
         cards: Sequence[Card],
         chain: Digest,
         listen: tuple[str, int] | socket.socket,
-        frame_bytes_max: int,
+        frame_bytes_max: Mapping[Lane, int],
         on_frame: Callable[[NodeId, Lane, Frame], Awaitable[None] | None],
         on_connected: Callable[[NodeId], None] = lambda _: None,
         on_disconnected: Callable[[NodeId], None] = lambda _: None,
@@ -181,8 +181,9 @@ class Transport:
 
     def send(self, peer: NodeId, frame: Frame, lane: Lane) -> bool:
         """False if the queue is full; the frame is then dropped and counted."""
-        if not 1 <= len(frame) <= self._frame_bytes_max:
-            raise ValueError(f"{len(frame)} bytes in a frame, 1 to {self._frame_bytes_max} allowed")
+        longest = self._frame_bytes_max[lane]
+        if not 1 <= len(frame) <= longest:
+            raise ValueError(f"{len(frame)} bytes in a {lane} frame, 1 to {longest} allowed")
         queue, limits = self._queues[peer, lane], self._limits
         link = self._links.get((peer, lane))
         if link is None:
@@ -394,7 +395,7 @@ class Transport:
         messages, volume = self._buckets[key]
         link.open(
             Use(
-                frame_bytes_max=self._frame_bytes_max,
+                frame_bytes_max=self._frame_bytes_max[lane],
                 handler=lambda frame: self._deliver(peer, lane, frame),
                 queue=self._queues[key],
                 traffic=self.stats.traffic[key],

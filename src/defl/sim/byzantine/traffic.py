@@ -40,7 +40,7 @@ from defl.participant import Participant
 from defl.pool.weights import payload_bytes
 from defl.sim.byzantine.liar import Item, Liar
 from defl.sim.cluster import Unruly
-from defl.wire import encode, frame_bytes_max
+from defl.wire import control_frame_bytes_max, encode
 
 
 class Silent(Liar):
@@ -217,4 +217,4 @@ class Flooder(Liar):
         yield encode(Status(self._view, self._view)) + b"\x00"
         yield b"\x91" * 5000  # lists in lists in lists
         yield b"\x93\x0e\xcf" + bytes(8) + b"\x00"  # a status whose zero takes nine bytes
-        yield bytes(frame_bytes_max(self._committee.size, self._federation.chunk_bytes) + 1)
+        yield bytes(control_frame_bytes_max(self._committee.size) + 1)
