@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from defl.committee import Federation
-from defl.errors import UserError, WeightsError
+from defl.errors import LocalFault, UserError, WeightsError
 from defl.ids import Digest
 from defl.schema import Array, Row, Schema
 from defl.work import model_blob
@@ -25,6 +25,8 @@ def write_model(path: Path, schema: Schema, row: Row, metadata: Mapping[str, str
         save_file(schema.unflatten(row), beside, metadata=dict(metadata))
         beside.chmod(0o644)  # a model is for others to read; whether they may enter is the folder's
         os.replace(beside, path)
+    except SafetensorError as error:  # its writer's only way to say that the disk is full
+        raise LocalFault(f"{path} cannot be written: {error}") from error
     finally:
         beside.unlink(missing_ok=True)
 

@@ -223,8 +223,18 @@ class Node:
     async def _tell_notices(self) -> None:
         """Models and certificates are written one after the other, beside the loop."""
         while True:
-            await self._results.notice(await self._notices.get())
+            notice = await self._notices.get()
+            while not await self._told(notice) and self._notices.empty():
+                await asyncio.sleep(DISK_FULL_RETRY_S)  # the newest is worth waiting for room
             self._notices.task_done()
+
+    async def _told(self, notice: Notice) -> bool:
+        try:
+            await self._results.notice(notice)
+        except (OSError, LocalFault) as fault:
+            self.log.warning("not written", what=type(notice).__name__, why=fault)
+            return False
+        return True
 
     async def _tell_trouble(self) -> None:
         """Why a peer is not connected, whenever the reason is a new one."""

@@ -232,7 +232,8 @@ class Runner:
             metrics = self._client.evaluate(row, own=True)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             fault = reason_of(error)
-            sys.stderr.write(f"{fault}\n")
+            with contextlib.suppress(OSError):  # the log's disk may be full
+                sys.stderr.write(f"{fault}\n")
         return Evaluated(_plain(metrics), time.perf_counter() - started, fault)
 
 

@@ -1,0 +1,155 @@
+"""A file system that is really full: the kernel's own ENOSPC out of SQLite and blob files.
+
+Each scenario runs in a mount namespace of its own with a tiny tmpfs, which needs no privileges
+where the kernel gives ordinary users such namespaces; elsewhere it is skipped.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from builders import Small, name
+from defl.committee import Timing
+from defl.errors import DiskFull
+from defl.experiments.processes import Nodes
+from defl.ids import View
+from defl.node.storage import Storage
+from defl.output import Persist, StoreChunk
+from defl.participant import first_record
+
+LIMIT_S = 120.0
+NAMESPACES = (("unshare", "-Urm"), ("unshare", "-m"))
+BLOCK = 64 * 2**10
+
+
+def namespace(folder: Path) -> tuple[str, ...]:
+    """How to start a program that may mount; skips the test if this machine lets nobody."""
+    folder.mkdir()
+    for command in NAMESPACES:
+        mounting = [*command, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+        with contextlib.suppress(FileNotFoundError):
+            if subprocess.run(mounting, capture_output=True, check=False).returncode == 0:
+                return command
+    pytest.skip("no mount namespace may be made here")
+
+
+def tiny_disk(folder: Path, size: str) -> Path:
+    folder.mkdir(parents=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],  # noqa: S607
+        check=True,
+    )
+    return folder
+
+
+def fill(disk: Path) -> Path:
+    """To the last byte."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (BLOCK, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    assert os.statvfs(disk).f_bavail == 0
+    return filler
+
+
+# --- Scenarios, each in a process of its own ---------------------------------------------------
+
+
+def storage_takes_nothing_and_loses_nothing(folder: Path) -> None:
+    """No reserve: SQLite and the blobs' files themselves run into the end of the disk."""
+    small = Small(real=False, values=20_000, chunk_bytes=2**16)
+    disk = tiny_disk(folder / "disk", "2m")
+    Storage.create(disk / "state", small.federation, small.initial, small.initial_payload)
+    first = first_record(small.epoch, small.genesis_qc)
+    records = [
+        replace(first, last_voted_view=View(view), high_qc=small.qc(view, name(f"b{view}")))
+        for view in range(3)
+    ]
+    blocks = tuple(small.block((small.upd(0, 1),), view=view) for view in range(1, 100))
+    manifest, payload = small.blob(1)
+    chunks = [
+        StoreChunk(manifest, index, payload[start : start + 2**16])
+        for index, start in enumerate(range(0, len(payload), 2**16))
+    ]
+    with Storage.open(disk / "state", reserve_bytes=0) as storage:
+        storage.recovered()
+        storage.persist(Persist(record=records[1]))
+        filler = fill(disk)
+        attempts: list[Callable[[], None]] = [
+            lambda: storage.persist(Persist(record=records[2], blocks=blocks)),
+            lambda: storage.store_chunk(chunks[0]),
+            lambda: storage.store_blob(manifest, payload),
+        ]
+        # statvfs is asked first; a moment later the room may be gone, so that is left out here.
+        for asks_first in (True, False):
+            for attempt in attempts:
+                with pytest.MonkeyPatch.context() as patched:
+                    if not asks_first:
+                        patched.setattr("defl.node.storage.require_room", lambda *_: None)
+                        patched.setattr("defl.node.blobs.require_room", lambda *_: None)
+                    with pytest.raises(DiskFull) as full:
+                        attempt()
+                assert asks_first != ("no room on the disk" in str(full.value))
+            assert storage.recovered().record == records[1]
+            assert len(storage.recovered().held) == 1  # the initial weights
+        filler.unlink()
+        for attempt in attempts:
+            attempt()
+    with Storage.open(disk / "state", reserve_bytes=0) as storage:
+        durable = storage.recovered()
+        assert durable.record == records[2]
+        assert durable.blocks == blocks
+        assert manifest.digest in {held.digest for held, _ in durable.held}
+
+
+def a_node_waits_for_room(folder: Path) -> None:
+    """All that a node writes is on the full disk; the others go on, then it comes back."""
+    disk = tiny_disk(folder / "node-0", "90m")
+    timing = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=60.0)
+    nodes = Nodes(folder, 4, 8, timing=timing)
+    try:
+        nodes.start()
+        nodes.wait(lambda: nodes.round(0) >= 1, LIMIT_S)
+        filler = fill(disk)
+        nodes.wait(lambda: bool(nodes.status(0).get("disk_full")), LIMIT_S)
+        before = nodes.status(0)
+        nodes.wait(lambda: nodes.round(1) >= before["round"] + 2, LIMIT_S)
+        after = nodes.status(0)
+        assert after["disk_full"]
+        assert after["traffic"]["control"]["sent"] == before["traffic"]["control"]["sent"]
+        assert after["round"] == before["round"]
+        filler.unlink()
+        nodes.wait(lambda: not nodes.status(0)["disk_full"], LIMIT_S)
+        nodes.finish(LIMIT_S)
+        assert nodes.judge() == []
+        assert any(line["event"].startswith("there is room") for line in nodes.log(0))
+        assert (disk / "model.safetensors").stat().st_size > 0
+    finally:
+        nodes.close()
+
+
+SCENARIOS = (storage_takes_nothing_and_loses_nothing, a_node_waits_for_room)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_disk_that_is_really_full_loses_nothing(
+    tmp_path: Path, scenario: Callable[[Path], None]
+) -> None:
+    command = namespace(tmp_path / "trial")
+    program = [sys.executable, __file__, scenario.__name__, str(tmp_path / "made")]
+    told = subprocess.run(
+        [*command, *program], capture_output=True, text=True, timeout=4 * LIMIT_S, check=False
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+if __name__ == "__main__":
+    {scenario.__name__: scenario for scenario in SCENARIOS}[sys.argv[1]](Path(sys.argv[2]))
