@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from defl.cli.main import cli
-from defl.datasets import mnist
+from defl.datasets.mnist import mnist
 from defl.errors import UserError
 from defl.experiments import robustness
 from defl.experiments.robustness_cell import Cell, run_cell

@@ -56,7 +56,11 @@ PARTS = (QC, TC, Upd, Agg, Header, Block, Manifest, SignedHeader)
 RECORDS = (Federation, Member, Timing, Schema, Entry, State, ClosedRound, Reference)
 
 # Words in capitals that are no constant of the code.
-WORDS = {"GST_LT"}  # the paper's name for the client's timer
+WORDS = {
+    "GST_LT",  # the paper's name for the client's timer
+    "DEFL_CACHE",  # of the environment
+    "DEFL_DATA",  # likewise
+}
 
 
 @cache

@@ -56,7 +56,10 @@ IMPURE = {
     "select", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "sys", "tempfile",
     "threading", "time",
 }  # fmt: skip
-HEAVY = {"torch", "sklearn", "flwr"}
+HEAVY = {"torch", "sklearn", "flwr", "gensim"}
+# Data and models read files; of their modules only these reach the network.
+NETWORK = {"socket", "http", "urllib", "asyncio", "ssl"}
+REACHES_NETWORK = {"datasets/download.py"}
 
 MODULES = sorted(SOURCE.rglob("*.py"))
 
@@ -109,6 +112,18 @@ def test_a_pure_layer_touches_no_socket_file_clock_or_thread(path: Path) -> None
         assert not outside & IMPURE
     if layer != LEARNING:
         assert not outside & HEAVY
+
+
+def test_of_data_and_models_only_the_download_reaches_the_network() -> None:
+    learning = [path for path in MODULES if room(path) in ("datasets", "partition", "models")]
+
+    reaching = {
+        path.relative_to(SOURCE).as_posix()
+        for path in learning
+        if {name.split(".")[0] for name in imported(path)} & NETWORK
+    }
+
+    assert reaching == REACHES_NETWORK
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))

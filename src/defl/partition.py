@@ -1,12 +1,79 @@
-"""How a data set is cut among nodes: evenly at random, or unevenly by class."""
+"""How a data set is cut among nodes: evenly at random, or unevenly by label.
+
+`divided` gives every sample to exactly one node. `cut` gives all nodes equally many samples, drawn
+with replacement, for measurements in which the amount of data must not matter.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from defl.errors import UserError
+
+Places = NDArray[np.int64]  # of samples in the data set
+
+
+def divided(
+    labels: NDArray[np.int64],
+    nodes: int,
+    alpha: float | None,
+    rng: np.random.Generator,
+    *,
+    least: int = 1,
+) -> list[Places]:
+    """The samples of each node, in increasing order; each sample goes to exactly one node.
+
+    `alpha` None: i.i.d. A random order is cut into pieces whose sizes differ by at most one.
+
+    Otherwise, as Lin et al. 2020 (FedDF) and Zhu et al. 2021 do after Hsu et al. 2019: for each
+    label on its own, the nodes' shares are drawn from a symmetric Dirichlet distribution with that
+    alpha, and the label's samples, in random order, are cut at the cumulated shares. The smaller
+    alpha, the more one-sided the nodes. Then, while a node has fewer than `least` samples, it
+    takes one at random from the node that has most.
+    """
+    if nodes < 1 or least < 1:
+        raise UserError(f"nodes and least are at least 1, not {nodes} and {least}")
+    if len(labels) < nodes * least:
+        raise UserError(f"{len(labels)} samples are too few for {nodes} nodes with {least} each")
+    if alpha is None:
+        return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), nodes)]
+    if not 0 < alpha < np.inf:
+        raise UserError(f"alpha is a positive number, not {alpha}; for i.i.d. data leave it out")
+    parts: list[list[Places]] = [[] for _ in range(nodes)]
+    for label in np.unique(labels):
+        order = rng.permutation(np.flatnonzero(labels == label))
+        ends = np.cumsum(_shares(nodes, alpha, rng)[:-1]) * len(order)
+        for part, piece in zip(parts, np.split(order, np.round(ends).astype(int)), strict=True):
+            part.append(piece)
+    return [np.sort(part) for part in _filled([np.concatenate(part) for part in parts], least, rng)]
+
+
+def _shares(nodes: int, alpha: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    shares = rng.dirichlet(np.full(nodes, alpha))
+    if np.isfinite(shares).all():
+        return shares
+    shares[:] = 0  # alpha so small that every draw was 0: its limit is one node that has all
+    shares[rng.integers(nodes)] = 1
+    return shares
+
+
+def _filled(parts: list[Places], least: int, rng: np.random.Generator) -> list[Places]:
+    for poor in range(len(parts)):
+        while len(parts[poor]) < least:
+            rich = max(range(len(parts)), key=lambda node: len(parts[node]))
+            taken = rng.integers(len(parts[rich]))
+            parts[poor] = np.append(parts[poor], parts[rich][taken])
+            parts[rich] = np.delete(parts[rich], taken)
+    return parts
+
+
+def counts(labels: NDArray[np.int64], parts: list[Places], classes: int) -> NDArray[np.int64]:
+    """Who has what: (nodes, classes) numbers of samples."""
+    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+
 
 def cut(
     labels: NDArray[np.int64], nodes: int, alpha: float | None, rng: np.random.Generator
-) -> list[NDArray[np.int64]]:
+) -> list[Places]:
     """Indices for each node, all of one size.
 
     With `alpha` each node's shares of the classes are drawn from a symmetric Dirichlet
@@ -20,7 +87,7 @@ def cut(
     by_class = [order[labels[order] == c] for c in range(classes)]
     parts = []
     for _ in range(nodes):
-        counts = rng.multinomial(size, rng.dirichlet(np.full(classes, alpha)))
+        drawn = rng.multinomial(size, rng.dirichlet(np.full(classes, alpha)))
         # Drawn with replacement from each class, so that no node's draw depends on the others'.
-        parts.append(np.concatenate([rng.choice(by_class[c], counts[c]) for c in range(classes)]))
+        parts.append(np.concatenate([rng.choice(by_class[c], drawn[c]) for c in range(classes)]))
     return parts

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from defl.attacks.attacks import attack_named
 from defl.clients.protocol import Metrics, TrainingClient
-from defl.datasets import digits
+from defl.datasets.digits import digits
 from defl.errors import UserError
 from defl.experiments.poisoned import Poisoned
 from defl.experiments.small_model import Floats, Shape, initial, predicted, train
@@ -38,9 +38,9 @@ def write_parts(folder: Path, nodes: int, seed: int) -> None:
     for number, part in enumerate(parts):
         np.savez(
             part_file(folder, number),
-            images=data.train_images[part].reshape(len(part), -1),
+            images=data.scaled(data.train_images[part]).reshape(len(part), -1),
             labels=data.train_labels[part],
-            test_images=data.test_images.reshape(len(data.test_images), -1),
+            test_images=data.scaled(data.test_images).reshape(len(data.test_images), -1),
             test_labels=data.test_labels,
             seed=np.array([seed, number]),
         )

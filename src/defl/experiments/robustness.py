@@ -12,7 +12,8 @@ from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 
-from defl.datasets import Images, mnist
+from defl.datasets.mnist import mnist
+from defl.datasets.task import Images
 from defl.experiments.robustness_cell import NO_ATTACK, ROUNDS, Cell, CellResult, run_cell
 from defl.experiments.robustness_table import written_tables
 

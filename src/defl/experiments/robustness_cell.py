@@ -18,7 +18,7 @@ from defl.attacks.attacks import attack_named
 from defl.attacks.crafted import against_rule, alie, alie_deviation
 from defl.attacks.data import flipped_labels, stamped
 from defl.attacks.simple import replay, scaled
-from defl.datasets import Images
+from defl.datasets.task import Images
 from defl.errors import PreconditionBroken
 from defl.experiments.small_model import Shape, initial, predicted, train
 from defl.partition import cut
@@ -123,13 +123,15 @@ class Federation:
         self.cell = cell
         self.shape = shape
         self.parts = parts
+        self.data = data
         self.images = data.train_images
         self.labels = data.train_labels
         self.classes = data.classes
-        self.test = data.test_images.reshape(len(data.test_images), -1)
+        test = data.scaled(data.test_images)
+        self.test = test.reshape(len(test), -1)
         self.test_labels = data.test_labels
         others = data.test_labels != BACKDOOR_CLASS
-        self.test_stamped = stamped(data.test_images[others][:1000]).reshape(-1, shape.inputs)
+        self.test_stamped = stamped(test[others][:1000]).reshape(-1, shape.inputs)
         self.earlier: Row | None = None
 
     def rows(self, round_: int, weights: Row, rule: Rule) -> list[Row]:
@@ -137,7 +139,7 @@ class Federation:
         cell = self.cell
         rng = np.random.default_rng([cell.seed, cell.members, round_])
         chosen = np.stack([rng.choice(part, (STEPS, BATCH)) for part in self.parts])
-        images, labels = self.images[chosen], self.labels[chosen]
+        images, labels = self.data.scaled(self.images[chosen]), self.labels[chosen]
         bad = cell.attackers
         if cell.attack == "label_flip":
             labels[:bad] = flipped_labels(labels[:bad], self.classes)

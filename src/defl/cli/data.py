@@ -1,0 +1,148 @@
+"""`defl data`: which data sets are there, how they get there, and who would have what."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+
+from defl.datasets.catalogue import DATASETS, dataset_named, fetched, loaded
+from defl.datasets.folder import DataMissing
+from defl.errors import UserError
+from defl.experiments.partition_plot import plot_partition
+from defl.partition import counts, divided
+
+data_option = click.option(
+    "--data",
+    envvar="DEFL_DATA",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The data folder.  [env: DEFL_DATA]",
+)
+
+
+class Bar:
+    """Shows the bytes of each file as they come; on stderr, so that stdout stays the result."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._shown = -1
+
+    def __call__(self, name: str, there: int, in_all: int) -> None:
+        percent = 100 * there // in_all if in_all else 0
+        if (name, percent) == (self._name, self._shown):
+            return
+        fresh = name != self._name
+        self._name, self._shown = name, percent
+        filled = "#" * (percent // 4)
+        line = f"\r{name:34} [{filled:25}] {percent:3} %  {there / 1e6:8.1f} MB"
+        if sys.stderr.isatty():
+            click.echo(line, err=True, nl=there == in_all)
+        elif fresh or there == in_all:
+            click.echo(line.strip(), err=True)
+
+
+@click.group()
+def data() -> None:
+    """List, fetch and show the data sets of the experiments."""
+
+
+@data.command(name="list")
+@data_option
+def list_(*, data: Path | None) -> None:
+    """Say which data sets the folder has, and where the others come from.
+
+    \b
+    Example:
+      defl data list --data ~/data
+    """
+    for name, dataset in DATASETS.items():
+        click.echo(f"{name:14}{dataset.what}")
+        if not dataset.sources:
+            continue
+        try:
+            there = dataset.files(data) if data else []
+        except DataMissing:
+            there = []
+        for path in there:
+            click.echo(f"{'':14}there    {path}")
+        for source in () if there else dataset.sources:
+            click.echo(f"{'':14}missing  {source.url}")
+
+
+@data.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@data_option
+def fetch(*, names: tuple[str, ...], data: Path | None) -> None:
+    """Download data sets into the folder, unless they are there.
+
+    A download that was interrupted goes on where it stopped. Checksums are compared where the
+    authors have published them; Sentiment140 has none, its rows and columns are counted instead.
+
+    \b
+    Example:
+      defl data fetch cifar-10 --data ~/data
+    """
+    for name in names:
+        dataset_named(name)
+    if data is None:
+        raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
+    for name in names:
+        for path in fetched(name, data, Bar()):
+            click.echo(path)
+
+
+@data.command()
+@click.argument("name")
+@data_option
+@click.option("--nodes", default=4, show_default=True, help="Among how many it is divided.")
+@click.option("--alpha", type=float, help="Dirichlet's, by label.  [default: i.i.d.]")
+@click.option("--seed", default=1, show_default=True, help="Of the division.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also draw it: a file that ends in .png or .svg.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(
+    *,
+    name: str,
+    data: Path | None,
+    nodes: int,
+    alpha: float | None,
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Read a data set, divide it among nodes, and show who has what.
+
+    \b
+    Example:
+      defl data show digits --nodes 7 --alpha 1 --out who-has-what.png
+    """
+    task = loaded(name, data, Bar())
+    parts = divided(task.train_labels, nodes, alpha, np.random.default_rng(seed))
+    have = counts(task.train_labels, parts, task.classes)
+    classes = dataset_named(name).classes
+    kind = "i.i.d." if alpha is None else f"Dirichlet({alpha:g}) by label"
+    title = f"{name}, {nodes} nodes, {kind}, seed {seed}"
+    if out:
+        plot_partition(have, classes, title, out)
+    if as_json:
+        result = {
+            "dataset": name,
+            "train": len(task.train_labels),
+            "test": len(task.test_labels),
+            "classes": classes,
+            "test_counts": np.bincount(task.test_labels, minlength=task.classes).tolist(),
+            "nodes": have.tolist(),
+        }
+        click.echo(json.dumps(result, indent=1))
+        return
+    click.echo(f"{title}; {len(task.train_labels)} to train, {len(task.test_labels)} to test")
+    click.echo("".join(f"{head[:10]:>11}" for head in ("", *classes, "all")))
+    tests = np.bincount(task.test_labels, minlength=task.classes)
+    rows = [*((f"node {i}", row) for i, row in enumerate(have)), ("test", tests)]
+    for row_name, row in rows:
+        numbers = "".join(f"{number:11}" for number in (*row.tolist(), int(row.sum())))
+        click.echo(f"{row_name:>11}{numbers}")

@@ -1,0 +1,46 @@
+"""What a data set is once it is read: samples and labels, apart for training and for testing."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Images as they are stored; `scaled` makes numbers from 0 to 1 of those that are needed."""
+
+    train_images: Bytes  # (count, height, width) or (count, channels, height, width)
+    train_labels: Labels
+    test_images: Bytes
+    test_labels: Labels
+    classes: int
+    white: int = 255  # the value of full brightness
+
+    def scaled(self, images: Bytes) -> NDArray[np.float32]:
+        return np.divide(images, self.white, dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Texts as words in lower case with one blank between them; no text is in both parts."""
+
+    train_texts: list[str]
+    train_labels: Labels
+    test_texts: list[str]
+    test_labels: Labels
+    classes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """Texts as numbers of words in a vocabulary, padded with 0 at the end to one length."""
+
+    train_words: NDArray[np.int32]  # (count, length)
+    train_labels: Labels
+    test_words: NDArray[np.int32]
+    test_labels: Labels
+    classes: int

@@ -1,0 +1,53 @@
+"""`defl data`: what is there, what is missing, and who would have what."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from defl.cli.main import cli
+from defl.errors import UserError
+
+
+def run(*arguments: str, data: str = "") -> Result:
+    return CliRunner().invoke(
+        cli, ["data", *arguments], catch_exceptions=False, env={"DEFL_DATA": data}
+    )
+
+
+def test_the_list_tells_what_is_there_and_where_the_rest_comes_from(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-python.tar.gz").touch()
+
+    printed = run("list", data=str(tmp_path)).stdout
+
+    assert f"there    {tmp_path}/cifar-10-python.tar.gz" in printed
+    assert "missing  https://cs.stanford.edu" in printed
+    assert "missing  https://www.cs.toronto.edu" not in printed
+
+
+def test_without_a_folder_the_list_is_of_what_there_is_to_fetch() -> None:
+    printed = run("list").stdout
+
+    assert "missing  https://www.cs.toronto.edu" in printed
+    assert "there " not in printed
+
+
+def test_the_division_of_the_digits_is_shown_and_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "who.svg"
+
+    shown = run("show", "digits", "--nodes", "5", "--alpha", "1", "--out", str(picture), "--json")
+
+    result = json.loads(shown.stdout)
+    assert sum(map(sum, result["nodes"])) == result["train"] == 1437
+    assert sum(result["test_counts"]) == result["test"] == 360
+    assert len(result["nodes"]) == 5
+    assert "<svg" in picture.read_text(encoding="utf-8")
+    assert "node 4" in run("show", "digits", "--nodes", "5").stdout
+
+
+def test_what_cannot_be_is_said_before_anything_is_fetched() -> None:
+    with pytest.raises(UserError, match="no data set 'imagenet'"):
+        run("fetch", "mnist", "imagenet")
+    with pytest.raises(UserError, match="--data"):
+        run("fetch", "mnist")
