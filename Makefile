@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 STAMP  := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
+# An older release of Flower, which wants older packages; only the Flower client is tested with it.
+FLOWER_OLD := .venv-flower-old
+FLOWER_OLD_STAMP := $(FLOWER_OLD)/.installed
 SEED   ?= 1
 
 .PHONY: demo test check mutants twins soak endurance clean
@@ -22,8 +25,15 @@ $(DEMO_STAMP): pyproject.toml constraints.txt
 demo: $(DEMO_STAMP)
 	$(VENV)/bin/defl demo
 
-test: $(STAMP)
+$(FLOWER_OLD_STAMP): pyproject.toml constraints-flower-old.txt
+	$(PYTHON) -m venv $(FLOWER_OLD)
+	$(FLOWER_OLD)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--no-compile -c constraints-flower-old.txt -e '.[flower]' pytest pytest-xdist scikit-learn
+	touch $(FLOWER_OLD_STAMP)
+
+test: $(STAMP) $(FLOWER_OLD_STAMP)
 	$(VENV)/bin/python -m pytest -n 2
+	$(FLOWER_OLD)/bin/python -m pytest -n 2 tests/clients/test_flower.py
 
 check: $(STAMP)
 	$(VENV)/bin/ruff check .
@@ -47,4 +57,4 @@ endurance: $(STAMP)
 	$(VENV)/bin/python tests/endurance/long.py
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER_OLD) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from defl.aggregation.rules import RULES
+from defl.cli import flower as flower_project
 from defl.cli.progress import Progress, in_one_line
 from defl.committee import Timing
 from defl.errors import UserError
@@ -25,6 +26,7 @@ Examples:
 \b
   defl run my-project                      4 nodes, as many rounds as defl.toml says
   defl run my-project --nodes 7 --rounds 3 --json
+  defl run --flower my-flower-app --run-config 'lr=0.1'
 
 PROJECT is a folder with your training code. Its defl.toml may say:
 
@@ -35,10 +37,12 @@ PROJECT is a folder with your training code. Its defl.toml may say:
   work_time_max_s = 3600.0  # a training that takes longer is ended
 
 Without one, the client is client:client. Each node's process finds its number in DEFL_NODE and the
-count in DEFL_NODES, so that your code can give each its own part of the data.
+count in DEFL_NODES, so that your code can give each its own part of the data. A Flower project is
+run as it is, see docs/FLOWER.md.
 """
 POLL_S = 0.1
 GRACE_S = 10.0
+DEFAULT_ROUNDS = 10
 SETTINGS = {"client": str, "nodes": int, "rounds": int, "work_time_max_s": float}
 # A node whose training failed so often in a row will not mend itself.
 TRAINING_FAILURES_MAX = 3
@@ -65,7 +69,10 @@ def _settings(project: Path) -> dict[str, Any]:
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("project", type=click.Path(path_type=Path))
+@click.argument("project", required=False, type=click.Path(path_type=Path))
+@click.option("--flower", type=click.Path(path_type=Path), help="A Flower project, unmodified.")
+@click.option("--run-config", default="", help="Flower: 'key=1 other=\"text\"', or a TOML file.")
+@click.option("--node-config", default="", help="Flower: likewise, for every node.")
 @click.option("--nodes", type=int, help="Members, 4 to 100; default 4 or as defl.toml says.")
 @click.option("--rounds", type=int, help="Rounds; default 10 or as defl.toml says.")
 @click.option(
@@ -78,7 +85,10 @@ def _settings(project: Path) -> dict[str, Any]:
 @click.option("--out", type=click.Path(path_type=Path), help="Where the nodes' folders are made.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
 def run(
-    project: Path,
+    project: Path | None,
+    flower: Path | None,
+    run_config: str,
+    node_config: str,
     nodes: int | None,
     rounds: int | None,
     aggregation: str,
@@ -90,11 +100,27 @@ def run(
     Every node's log and model stay in its folder. Ctrl-C ends all of them cleanly.
     """
     started = time.monotonic()
-    settings = _settings(project)
+    if project is not None and flower is None and not (run_config or node_config):
+        settings = _settings(project)
+    elif flower is not None and project is None:
+        project, settings = flower, {"client": flower_project.CLIENT}
+    else:
+        raise UserError("name one project: defl run PROJECT, or defl run --flower PROJECT")
     count = nodes or settings.get("nodes", 4)
-    wanted = rounds or settings.get("rounds", 10)
     client = settings.get("client", "client:client")
     folder = new_folder(out or Path(tempfile.mkdtemp(prefix="defl-run-")))
+    if flower is not None:
+        prepared = flower_project.prepare(
+            flower,
+            folder,
+            count,
+            run_config=run_config,
+            node_config=node_config,
+            aggregation=aggregation,
+        )
+        settings["rounds"] = prepared.rounds or DEFAULT_ROUNDS
+        click.echo(prepared.notes, err=as_json)
+    wanted = rounds or settings.get("rounds", DEFAULT_ROUNDS)
     timing = Timing(grace_s=GRACE_S)
     local = make_local(
         folder,

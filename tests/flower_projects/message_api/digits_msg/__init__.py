@@ -1,0 +1,1 @@
+"""digits-msg: a Flower app."""

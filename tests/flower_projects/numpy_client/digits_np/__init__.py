@@ -1,0 +1,1 @@
+"""digits-np: a Flower app."""

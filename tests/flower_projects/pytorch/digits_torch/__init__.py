@@ -1,0 +1,1 @@
+"""digits-torch: a Flower / PyTorch app."""
