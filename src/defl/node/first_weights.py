@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-import numpy as np
-
+from defl.clients.arrays_file import read_arrays, write_arrays
 from defl.clients.protocol import Roles, checked_arrays, roles_of
 from defl.errors import UserError
 from defl.node.child import Limits
@@ -21,7 +20,7 @@ from defl.node.user_code import load_client
 from defl.node.worker_process import reason_of
 from defl.schema import Array
 
-TOLD = "told.json"
+ROLES = "roles.json"
 ARRAYS = "weights.npz"
 
 
@@ -51,10 +50,8 @@ def first_weights(
         if done.returncode != 0:
             why = done.stderr.strip() or f"its process ended with status {done.returncode}"
             raise UserError(f"{client} gives no initial weights: {why}")
-        told = json.loads((Path(folder) / TOLD).read_text(encoding="utf-8"))
-        with np.load(Path(folder) / ARRAYS, allow_pickle=False) as saved:
-            arrays = {name: saved[f"entry{i}"] for i, name in enumerate(told["names"])}
-        return arrays, told["roles"]
+        roles: Roles = json.loads((Path(folder) / ROLES).read_text(encoding="utf-8"))
+        return read_arrays(Path(folder) / ARRAYS), roles
 
 
 def _report(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
@@ -67,10 +64,8 @@ def main() -> None:
     spec, project, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     client = load_client(spec, project)
     weights = checked_arrays(client.initial_weights(), "initial_weights")
-    told = {"names": list(weights), "roles": dict(roles_of(client))}
-    (folder / TOLD).write_text(json.dumps(told), encoding="utf-8")
-    arrays = {f"entry{i}": array for i, array in enumerate(weights.values())}
-    np.savez(folder / ARRAYS, allow_pickle=False, **arrays)
+    (folder / ROLES).write_text(json.dumps(dict(roles_of(client))), encoding="utf-8")
+    write_arrays(folder / ARRAYS, weights)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""A ready-made client from functions on NumPy arrays, for whoever has a training step only."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from defl.clients.protocol import Metrics, Roles
+from defl.ids import Round
+from defl.schema import Array, Weights
+
+
+def _nothing_to_say(_: Weights) -> Metrics:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionClient:
+    """`train_function(weights, round_)` returns the trained weights and metrics; `initial` are the
+    arrays before the first round; `entry_roles` names entries that are not simply averaged."""
+
+    initial: Mapping[str, Array]
+    train_function: Callable[[Weights, Round], tuple[Weights, Metrics]]
+    evaluate_function: Callable[[Weights], Metrics] = _nothing_to_say
+    entry_roles: Roles = field(default_factory=dict)
+
+    def initial_weights(self) -> Weights:
+        return {name: np.array(array) for name, array in self.initial.items()}
+
+    def roles(self) -> Roles:
+        return self.entry_roles
+
+    def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
+        return self.train_function(weights, round_)
+
+    def evaluate(self, weights: Weights, /) -> Metrics:
+        return self.evaluate_function(weights)

@@ -1,0 +1,186 @@
+"""A ready-made client for scikit-learn: any estimator with `partial_fit` and linear weights.
+
+That is `SGDClassifier`, `SGDRegressor`, `Perceptron` (coef_, intercept_) and `MLPClassifier`,
+`MLPRegressor` (coefs_, intercepts_). scikit-learn computes in float64 unless the data are float32;
+float32 is what travels.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone, is_classifier
+
+from defl.clients.protocol import Metrics, Roles
+from defl.clients.seeds import seed_of
+from defl.errors import UserError
+from defl.ids import Round
+from defl.schema import Array, Weights
+
+# How far a schedule of learning rates has got; each organisation counts its own steps.
+STEPS = "t_"
+# So small a step leaves the first weights as the estimator drew them.
+NO_STEP = 1e-30
+
+LINEAR = "SGDClassifier, SGDRegressor, Perceptron, MLPClassifier and MLPRegressor"
+
+Data = Any  # two-dimensional: an array, a data frame or a sparse matrix
+
+
+class SklearnClient:
+    """`epochs` passes over this organisation's data in each round; evaluated by `score`."""
+
+    def __init__(
+        self,
+        estimator: BaseEstimator,
+        inputs: Data,
+        targets: Data,
+        *,
+        classes: Sequence[Any] | NDArray[Any] | None = None,
+        test_inputs: Data = None,
+        test_targets: Data = None,
+        epochs: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self._estimator = estimator
+        self._classes = None if classes is None else np.asarray(classes)
+        self._data = _plain(inputs), np.asarray(targets)
+        _check(estimator, self._classes, self._data[1], epochs)
+        tested = test_inputs is not None and test_targets is not None
+        self._test_data = (_plain(test_inputs), test_targets) if tested else self._data
+        self._epochs = epochs
+        self._seed = seed
+        self._initial = self._first_weights()
+
+    def initial_weights(self) -> Weights:
+        """As the estimator draws them, untouched by data: zeros for a linear model."""
+        return {name: array.copy() for name, array in self._initial.items()}
+
+    def roles(self) -> Roles:
+        return {STEPS: "local"} if STEPS in self._initial else {}
+
+    def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
+        seed = seed_of(self._seed, round_)
+        estimator = self._with(weights, seed)
+        for epoch in range(self._epochs):
+            estimator.set_params(random_state=seed_of(seed, Round(epoch)))
+            self._fit(estimator, *self._data)
+        metrics = self._score(estimator, self._data)
+        if hasattr(estimator, "loss_"):
+            metrics["loss"] = float(estimator.loss_)
+        return _weights(estimator), metrics
+
+    def evaluate(self, weights: Weights, /) -> Metrics:
+        return self._score(self._with(weights, self._seed), self._test_data)
+
+    def estimator(self, weights: Weights) -> Any:
+        """The fitted estimator that these weights are, for predictions."""
+        return self._with(weights, self._seed)
+
+    def _first_weights(self) -> Weights:
+        fresh = clone(self._estimator)
+        if "learning_rate_init" in fresh.get_params():
+            fresh.set_params(learning_rate_init=NO_STEP)
+        self._shape(fresh, self._seed)
+        if hasattr(fresh, "coef_"):
+            for array in _arrays(fresh).values():
+                array[...] = 0
+        if hasattr(fresh, STEPS):
+            setattr(fresh, STEPS, 1.0 if hasattr(fresh, "coef_") else 0)
+        return _weights(fresh)
+
+    def _with(self, weights: Weights, seed: int) -> Any:
+        """A new estimator with these weights, so that a round depends on nothing but them."""
+        estimator = clone(self._estimator)
+        self._shape(estimator, seed)
+        for name, array in _arrays(estimator).items():
+            array[...] = weights[name]
+        if STEPS in weights:
+            setattr(estimator, STEPS, type(getattr(estimator, STEPS))(weights[STEPS]))
+        # A network's optimiser remembers gradients; the next fit makes a new one.
+        vars(estimator).pop("_optimizer", None)
+        return estimator
+
+    def _shape(self, estimator: Any, seed: int) -> None:
+        """Only a fit gives an estimator its arrays; here it sees one example of zeros."""
+        inputs, targets = self._data
+        one = np.zeros((1, inputs.shape[1]), dtype=inputs.dtype)
+        target = np.zeros((1, *targets.shape[1:])) if self._classes is None else self._classes[:1]
+        if "random_state" in estimator.get_params():
+            estimator.set_params(random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that one example is less than a batch
+            self._fit(estimator, one, target)
+        if not (hasattr(estimator, "coef_") or hasattr(estimator, "coefs_")):
+            raise UserError(
+                f"{type(estimator).__name__} has no linear weights that could be averaged; "
+                f"there are {LINEAR}"
+            )
+
+    def _fit(self, estimator: Any, inputs: Data, targets: Data) -> None:
+        if self._classes is None:
+            estimator.partial_fit(inputs, targets)
+        else:
+            estimator.partial_fit(inputs, targets, classes=self._classes)
+
+    def _score(self, estimator: Any, data: tuple[Data, Data]) -> dict[str, float]:
+        name = "accuracy" if is_classifier(estimator) else "r2"
+        return {name: float(estimator.score(*data)), "examples": float(data[0].shape[0])}
+
+
+def _plain(inputs: Data) -> Any:
+    return inputs if hasattr(inputs, "tocsr") else np.asarray(inputs)
+
+
+def _arrays(estimator: Any) -> dict[str, NDArray[np.floating[Any]]]:
+    """The estimator's own arrays by name, to be read and written in place."""
+    if hasattr(estimator, "coef_"):
+        return {"coef": estimator.coef_, "intercept": estimator.intercept_}
+    named = {}
+    for layer, (matrix, bias) in enumerate(
+        zip(estimator.coefs_, estimator.intercepts_, strict=True)
+    ):
+        named[f"layer{layer}.coef"] = matrix
+        named[f"layer{layer}.intercept"] = bias
+    return named
+
+
+def _weights(estimator: Any) -> Weights:
+    weights: dict[str, Array] = {
+        name: array.astype(np.float32) for name, array in _arrays(estimator).items()
+    }
+    if hasattr(estimator, STEPS):
+        weights[STEPS] = np.array(getattr(estimator, STEPS), dtype=np.float64)
+    return weights
+
+
+def _check(
+    estimator: BaseEstimator, classes: NDArray[Any] | None, targets: NDArray[Any], epochs: int
+) -> None:
+    kind = type(estimator).__name__
+    if not hasattr(estimator, "partial_fit"):
+        raise UserError(
+            f"{kind} cannot go on from given weights: it has no partial_fit; {LINEAR} have"
+        )
+    if epochs < 1:
+        raise UserError(f"epochs is {epochs}, but each round needs at least one")
+    if getattr(estimator, "average", False):
+        raise UserError(
+            f"{kind}(average=...) keeps a second set of weights that would not be shared; "
+            "leave it out: the federation averages"
+        )
+    if not is_classifier(estimator):
+        return
+    if classes is None:
+        raise UserError(
+            f"{kind} needs classes=[...] with every class that any organisation may have: a "
+            "part of the data may lack some"
+        )
+    strangers = sorted(set(np.unique(targets).tolist()) - set(classes.tolist()))
+    if strangers:
+        raise UserError(
+            f"the targets hold {strangers!r}, which classes does not name; name every class, the "
+            "same at each organisation"
+        )

@@ -1,0 +1,236 @@
+"""Ready-made clients for PyTorch: a model and a way to train it become a client.
+
+Here a module's state and named arrays are turned into each other, devices and chance are settled,
+and user functions are called. The usual way to train, over batches with a loss and an optimiser, is
+in torch_supervised.py; several processes that train one model are in torchrun.py.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from defl.clients.protocol import Metrics, Roles
+from defl.clients.seeds import seed_of
+from defl.errors import UserError
+from defl.ids import Round
+from defl.schema import Array, Role, Weights
+
+# The statistic that must not become negative when it is averaged (torch.nn.BatchNorm*d).
+VARIANCE = "running_var"
+
+
+class Statistics(StrEnum):
+    """What is done with float buffers, which are batch norm's running mean and variance."""
+
+    LOCAL = "local"  # each organisation keeps its own
+    SHARED = "shared"  # averaged with the weights of the parameters, not counted in distances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where and how a model is trained at this organisation."""
+
+    device: str | None = None  # "cpu", "cuda:1", ...; None: a GPU if there is one
+    channels_last: bool = False  # convolutions of images are quicker so on many devices
+    mixed_precision: bool = False  # bfloat16 or float16 where the device has it
+    statistics: Statistics | str = Statistics.LOCAL
+    roles: Roles = field(default_factory=dict)  # of entries that need another than the usual one
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.statistics not in set(Statistics):
+            raise UserError(
+                f"statistics is {self.statistics!r}, but there are: {', '.join(Statistics)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a training function has to know: the round, the device, and how numbers are kept."""
+
+    round: Round
+    device: torch.device
+    settings: Settings
+
+    def put(self, batch: Any) -> Any:
+        """A batch on the device: a tensor, or tensors in tuples, lists and dicts."""
+        if isinstance(batch, Tensor):
+            batch = batch.to(self.device, non_blocking=True)
+            if self.settings.channels_last and batch.ndim == 4:
+                batch = batch.contiguous(memory_format=torch.channels_last)
+            return batch
+        if isinstance(batch, Mapping):
+            return {name: self.put(part) for name, part in batch.items()}
+        if isinstance(batch, tuple | list):
+            return type(batch)(self.put(part) for part in batch)
+        return batch
+
+    @property
+    def half(self) -> Any:
+        """The dtype of mixed precision here, or None if it is not wanted or not to be had."""
+        if not self.settings.mixed_precision:
+            return None
+        kind = self.device.type
+        if not torch.amp.autocast_mode.is_autocast_available(kind):
+            return None
+        if kind == "cuda" and not torch.cuda.is_bf16_supported():
+            return torch.float16
+        return torch.bfloat16 if kind in ("cuda", "cpu") else torch.float16
+
+    def autocast(self) -> Any:
+        half = self.half
+        return torch.autocast(self.device.type, dtype=half, enabled=half is not None)
+
+
+TrainFunction = Callable[[nn.Module, Place], Metrics]
+EvaluateFunction = Callable[[nn.Module, Place], Metrics]
+
+
+def _nothing_to_say(_: nn.Module, __: Place) -> Metrics:
+    return {}
+
+
+class TorchClient:
+    """`train(model, place)` trains the model in place and returns metrics.
+
+    The model is a module, or a function that makes one (then its first weights follow from the
+    seed). The process may be one of several under torchrun: then `train` is given the model inside
+    DistributedDataParallel.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        train: TrainFunction,
+        evaluate: EvaluateFunction = _nothing_to_say,
+        *,
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+    ) -> None:
+        self._settings = settings
+        self._train = train
+        self._evaluate = evaluate
+        self._device = torch.device(settings.device or best_device())
+        with repeatable(settings.seed, self._device):
+            made = model if isinstance(model, nn.Module) else model()
+        if settings.channels_last:
+            made = made.to(memory_format=torch.channels_last)
+        self._model: nn.Module = made.to(self._device)
+        self._roles = _roles(self._model, settings)
+        self._initial = self._weights()
+
+    def initial_weights(self) -> Weights:
+        return {name: array.copy() for name, array in self._initial.items()}
+
+    def roles(self) -> Roles:
+        return self._roles
+
+    def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
+        self._load(weights)
+        place = Place(round_, self._device, self._settings)
+        self._model.train()
+        rank = dist.get_rank() if in_group() else 0
+        # Each process of a group draws its own dropout; one alone draws as rank 0 would.
+        seed = seed_of(seed_of(self._settings.seed, round_), Round(rank))
+        with repeatable(seed, self._device):
+            metrics = self._train(self._distributed(), place)
+        return self._weights(), metrics
+
+    def evaluate(self, weights: Weights, /) -> Metrics:
+        self._load(weights)
+        place = Place(Round(0), self._device, self._settings)
+        self._model.eval()
+        with repeatable(self._settings.seed, self._device), torch.no_grad():
+            return self._evaluate(self._model, place)
+
+    def model(self, weights: Weights) -> nn.Module:
+        """The module with these weights, for predictions."""
+        self._load(weights)
+        return self._model.eval()
+
+    def _distributed(self) -> nn.Module:
+        if not in_group():
+            return self._model
+        devices = [self._device.index or 0] if self._device.type == "cuda" else None
+        wrapped: nn.Module = DistributedDataParallel(self._model, device_ids=devices)
+        return wrapped
+
+    def _load(self, weights: Weights) -> None:
+        with torch.no_grad():
+            for name, tensor in _state(self._model).items():
+                tensor.copy_(torch.from_numpy(np.array(weights[name], order="C")))
+
+    def _weights(self) -> dict[str, Array]:
+        return {
+            name: _array(tensor, local=self._roles.get(name) == Role.LOCAL)
+            for name, tensor in _state(self._model).items()
+        }
+
+
+def best_device() -> str:
+    """A GPU of this machine if there is one; under torchrun the one of this process."""
+    if torch.cuda.is_available():
+        return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def in_group() -> bool:
+    """Is this one of several processes that train one model?"""
+    return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+
+
+@contextmanager
+def repeatable(seed: int, device: torch.device) -> Iterator[None]:
+    """Chance by this seed inside, and as it was before outside."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+# --- A module's state as named arrays --------------------------------------------------------
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name; a tensor that has two names is there once."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor) and id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor
+    return found
+
+
+def _roles(model: nn.Module, settings: Settings) -> dict[str, Role | str]:
+    """Parameters are trained, float buffers follow the setting, everything else stays local."""
+    parameters = {id(parameter) for parameter in model.parameters()}
+    shared = Statistics(settings.statistics) is Statistics.SHARED
+    roles: dict[str, Role | str] = {}
+    for name, tensor in _state(model).items():
+        if not tensor.is_floating_point():
+            role = Role.LOCAL
+        elif id(tensor) in parameters:
+            role = Role.TRAINABLE
+        elif not shared:
+            role = Role.LOCAL
+        else:
+            role = Role.VARIANCE if name.split(".")[-1] == VARIANCE else Role.STATISTIC
+        roles[name] = role
+    return {**roles, **settings.roles}
+
+
+def _array(tensor: Tensor, *, local: bool) -> Array:
+    """A copy; floats that are shared become float32, whatever the model computes in."""
+    tensor = tensor.detach()
+    if tensor.is_floating_point() and (not local or tensor.dtype is torch.bfloat16):
+        tensor = tensor.float()
+    return np.array(tensor.cpu().numpy(), order="C")

@@ -1,0 +1,143 @@
+"""One of several processes under torchrun that train one organisation's model together.
+
+Rank 0 speaks with the node (torchrun.py) and tells the others what to do; all of them train from
+the same weights, each on its own part of the organisation's data.
+"""
+
+import json
+import os
+import queue
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed as dist
+
+from defl.clients.arrays_file import read_arrays, write_arrays
+from defl.clients.protocol import TrainingClient, roles_of
+from defl.clients.torchrun import FOLDER_VARIABLE, GIVEN, MADE, SOCKET
+from defl.errors import UserError
+from defl.ids import Round
+from defl.schema import Array
+
+# A round may be open for days, and the others of the group wait for the next one all that time.
+IDLE_TIME_MAX = timedelta(days=365)
+
+STOP, TRAIN, EVALUATE = range(3)
+
+
+def serve(make_client: Callable[[], TrainingClient], *, backend: str | None = None) -> None:
+    """Join torchrun's group and train with it until the node ends.
+
+    `make_client` is called in every process once the group is there, so it may ask
+    `torch.distributed` for its rank and take its part of the data.
+    """
+    if "RANK" not in os.environ:
+        raise UserError("this script is started by torchrun; name it in a TorchrunClient")
+    dist.init_process_group(backend or ("nccl" if torch.cuda.is_available() else "gloo"))
+    try:
+        group = dist.new_group(backend="gloo", timeout=IDLE_TIME_MAX)
+        client = make_client()
+        if dist.get_rank() == 0:
+            _lead(client, group)
+        else:
+            _follow(client, group)
+    finally:
+        dist.destroy_process_group()
+
+
+def _follow(client: TrainingClient, group: Any) -> None:
+    arrays = {name: np.array(array) for name, array in client.initial_weights().items()}
+    while True:
+        order = torch.zeros(2, dtype=torch.int64)
+        dist.broadcast(order, 0, group=group)
+        kind, round_ = order.tolist()
+        if kind == STOP:
+            return
+        _share(arrays, group)
+        _do(client, kind, arrays, Round(round_))
+
+
+def _do(
+    client: TrainingClient, kind: int, arrays: dict[str, Array], round_: Round
+) -> tuple[dict[str, Array] | None, dict[str, float]]:
+    """All processes do this together."""
+    weights = {name: array.copy() for name, array in arrays.items()}
+    if kind == EVALUATE:
+        return None, dict(client.evaluate(weights))
+    trained, metrics = client.train(weights, round_)
+    return dict(trained), dict(metrics)
+
+
+def _share(arrays: dict[str, Array], group: Any) -> None:
+    """Rank 0's values, in everybody's arrays."""
+    for array in arrays.values():
+        dist.broadcast(torch.from_numpy(array), 0, group=group)
+
+
+def _lead(client: TrainingClient, group: Any) -> None:
+    if FOLDER_VARIABLE not in os.environ:
+        raise UserError("rank 0 belongs on the node's machine: give --node-rank=0 there")
+    folder = Path(os.environ[FOLDER_VARIABLE])
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.connect(str(folder / SOCKET))
+        requests = _Requests(channel)
+        while (request := requests.next()) is not None:
+            try:
+                answer = _answer(client, group, folder, request)
+            except BaseException:
+                _say(channel, {"error": traceback.format_exc()})
+                raise  # torchrun ends the others
+            _say(channel, answer)
+    dist.broadcast(torch.tensor([STOP, 0]), 0, group=group)
+
+
+def _answer(
+    client: TrainingClient, group: Any, folder: Path, request: dict[str, Any]
+) -> dict[str, Any]:
+    if request["do"] == "initial":
+        write_arrays(folder / MADE, client.initial_weights())
+        return {"roles": dict(roles_of(client))}
+    kind = TRAIN if request["do"] == "train" else EVALUATE
+    given = read_arrays(folder / GIVEN)
+    arrays = {name: np.array(given[name]) for name in client.initial_weights()}
+    dist.broadcast(torch.tensor([kind, request["round"]]), 0, group=group)
+    _share(arrays, group)
+    made, metrics = _do(client, kind, arrays, Round(request["round"]))
+    if made is not None:
+        write_arrays(folder / MADE, made)
+    return {"metrics": metrics}
+
+
+def _say(channel: socket.socket, answer: dict[str, Any]) -> None:
+    channel.sendall(json.dumps(answer).encode() + b"\n")
+
+
+class _Requests:
+    """What the node asks for, read in a thread: when the node is gone, so is this process, also
+    in the middle of a training."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._busy = threading.Event()
+        self._lines = channel.makefile("r", encoding="utf-8")
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def next(self) -> dict[str, Any] | None:
+        self._busy.clear()
+        request = self._queue.get()
+        self._busy.set()
+        return request
+
+    def _read(self) -> None:
+        for line in self._lines:
+            self._queue.put(json.loads(line))
+        self._queue.put(None)
+        if self._busy.is_set():
+            os._exit(1)
