@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "demo": "defl.cli.demo:demo",
     "export": "defl.cli.export:export",
     "federation": "defl.cli.federation:federation",
+    "new": "defl.cli.new:new",
     "node": "defl.cli.serve:node",
     "run": "defl.cli.run:run",
     "sim": "defl.cli.sim:sim",

@@ -158,9 +158,13 @@ def _end(
         with contextlib.suppress(OSError):
             channel.shutdown(socket.SHUT_RDWR)
         channel.close()
-    for end in (lambda: None, process.terminate, process.kill):
-        if process.poll() is None:
-            end()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_S)
+    try:
+        process.wait(STOP_S if channels else 0)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
     folder.cleanup()

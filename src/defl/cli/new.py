@@ -1,0 +1,98 @@
+"""`defl new`: a small project that trains at once, made from the templates in the package."""
+
+import importlib.util
+import json
+import re
+import shutil
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import click
+
+from defl.errors import UserError
+
+EXAMPLES = """
+Examples:
+
+\b
+  defl new irises                         NumPy alone
+  defl new digits --template torch        a PyTorch model on handwritten digits
+  defl run digits
+
+Exit code 0: made; 2: the folder exists, or the template needs a package that is not installed.
+"""
+# Template -> the modules that it imports, and the extras that install them.
+TEMPLATES: dict[str, tuple[tuple[str, ...], str]] = {
+    "numpy": ((), ""),
+    "sklearn": (("sklearn",), "sklearn"),
+    "torch": (("torch", "sklearn"), "torch,sklearn"),
+}
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+NAME_CHARACTERS_MAX = 100
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("folder", metavar="NAME", type=click.Path(path_type=Path))
+@click.option(
+    "--template",
+    type=click.Choice([*TEMPLATES]),
+    default="numpy",
+    show_default=True,
+    help="What the client trains with.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def new(folder: Path, template: str, as_json: bool) -> None:
+    """Make a small, complete project in the folder NAME: client, data, settings, README, test.
+
+    Nothing is downloaded, and nothing that exists is touched.
+    """
+    name = _checked_name(folder)
+    _require_installed(template)
+    made = _make(folder, name, template)
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder), "template": template, "files": made}))
+        return
+    click.echo(
+        f"Made {folder} from the template {template}: {', '.join(made)}\n"
+        f"Next:\n  defl run {folder}\n  pytest {folder}"
+    )
+
+
+def _checked_name(folder: Path) -> str:
+    name = folder.name
+    if not NAME.fullmatch(name) or len(name) > NAME_CHARACTERS_MAX:
+        raise UserError(
+            f"{name!r} cannot name a project: begin with a letter, then letters, digits, "
+            f"'-', '_' and '.', {NAME_CHARACTERS_MAX} at most"
+        )
+    if folder.exists():
+        raise UserError(f"{folder} exists already; choose another name, or move it away")
+    if not folder.parent.is_dir():
+        raise UserError(f"{folder.parent}: no such folder; make it first")
+    return name
+
+
+def _require_installed(template: str) -> None:
+    modules, extras = TEMPLATES[template]
+    missing = [module for module in modules if not _installed(module)]
+    if missing:
+        raise UserError(
+            f"the template {template} needs {' and '.join(missing)}, which is not installed; "
+            f"install it with: pip install 'defl[{extras}]'"
+        )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _make(folder: Path, name: str, template: str) -> list[str]:
+    with as_file(files("defl.clients") / "templates" / template) as source:
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    readme = folder / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(text.replace("{name}", name), encoding="utf-8")
+    return sorted(path.name for path in folder.iterdir())

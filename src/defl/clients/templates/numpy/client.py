@@ -1,0 +1,51 @@
+"""What this organisation brings to the federation: a model, its data, and how to train.
+
+A client has first weights, a training step and an evaluation; weights are float32 arrays by name.
+Here it is softmax regression by plain gradient descent.
+"""
+
+import numpy as np
+from data import SPECIES, load
+
+from defl.clients.numpy import FunctionClient
+
+RATE = 0.3
+STEPS = 20
+
+
+def client():
+    """defl.toml names this function; each node calls it once."""
+    inputs, labels, test_inputs, test_labels = load()
+    wanted = np.eye(len(SPECIES), dtype=np.float32)[labels]
+
+    def train(weights, round_):
+        matrix, bias = weights["matrix"], weights["bias"]
+        for _ in range(STEPS):
+            error = (probabilities(matrix, bias, inputs) - wanted) / len(inputs)
+            matrix = matrix - np.float32(RATE) * (inputs.T @ error)
+            bias = bias - np.float32(RATE) * error.sum(axis=0)
+        return {"matrix": matrix, "bias": bias}, scores(matrix, bias, inputs, labels)
+
+    def evaluate(weights):
+        return scores(weights["matrix"], weights["bias"], test_inputs, test_labels)
+
+    initial = {
+        "matrix": np.zeros((inputs.shape[1], len(SPECIES)), dtype=np.float32),
+        "bias": np.zeros(len(SPECIES), dtype=np.float32),
+    }
+    return FunctionClient(initial, train, evaluate)
+
+
+def probabilities(matrix, bias, inputs):
+    scores = inputs @ matrix + bias
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def scores(matrix, bias, inputs, labels):
+    found = probabilities(matrix, bias, inputs)
+    right = found[np.arange(len(labels)), labels]
+    return {
+        "loss": float(-np.log(right + 1e-9).mean()),
+        "accuracy": float((found.argmax(axis=1) == labels).mean()),
+    }

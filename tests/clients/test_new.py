@@ -1,0 +1,216 @@
+"""`defl new`: projects that run the first time with no network; what cannot be, in words."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from defl.cli.main import cli
+from defl.cli.new import TEMPLATES
+from defl.errors import UserError
+
+LIMIT_S = 300.0
+# Every process of the run reads this first: it reaches nobody but this machine, and has no
+# package whose name stands in HIDDEN.
+ALONE = """
+import importlib.abc, os, socket, sys
+
+def checked(call):
+    def connect(self, address):
+        if self.family != socket.AF_UNIX and address[0] not in ("127.0.0.1", "localhost", "::1"):
+            raise OSError(f"a connection to {address}")
+        return call(self, address)
+    return connect
+
+for name in ("connect", "connect_ex"):
+    setattr(socket.socket, name, checked(getattr(socket.socket, name)))
+
+class Hide(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in os.environ["HIDDEN"].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hide())
+"""
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine without a network."""
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(ALONE, encoding="utf-8")
+    path = os.pathsep.join((str(folder), *filter(None, sys.path)))
+    return {**os.environ, "PYTHONPATH": path, "HIDDEN": ""}
+
+
+def make(folder: Path, template: str) -> dict[str, Any]:
+    result = CliRunner().invoke(cli, ["new", str(folder), "--template", template, "--json"])
+    assert result.exit_code == 0, result.output
+    made: dict[str, Any] = json.loads(result.output)
+    return made
+
+
+def python(*arguments: str, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=env,
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "hidden", "accuracy"),
+    [
+        ("numpy", "torch sklearn scipy flwr", 0.7),
+        ("sklearn", "torch torchvision flwr", 0.8),
+        ("torch", "torchvision flwr", 0.8),
+    ],
+)
+def test_a_new_project_runs_the_first_time_without_a_network_and_learns(
+    tmp_path: Path, alone: dict[str, str], template: str, hidden: str, accuracy: float
+) -> None:
+    project = tmp_path / "my-project"
+    made = make(project, template)
+    assert {"client.py", "data.py", "defl.toml", "README.md", "test_client.py"} <= set(
+        made["files"]
+    )
+    assert (project / "README.md").read_text(encoding="utf-8").startswith("# my-project\n")
+
+    ran = python(
+        *("-m", "defl.cli.main", "run", str(project), "--rounds", "2", "--json"),
+        *("--out", str(tmp_path / "nodes")),
+        env={**alone, "HIDDEN": hidden},
+    )
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["rounds_closed"] == 2
+    assert report["digests_equal"]
+    for name, evaluated in report["evaluation"].items():
+        assert evaluated["metrics"]["accuracy"] > accuracy, name
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_new_projects_own_test_passes(
+    tmp_path: Path, alone: dict[str, str], template: str
+) -> None:
+    make(tmp_path / "mine", template)
+
+    tested = python(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "mine"), env=alone
+    )
+
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert "1 passed" in tested.stdout
+
+
+def test_each_node_takes_its_own_part_of_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "mine", "numpy")
+    spec = importlib.util.spec_from_file_location("irises", tmp_path / "mine" / "data.py")
+    assert spec is not None
+    assert spec.loader is not None
+    data = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(data)
+    monkeypatch.setenv("DEFL_NODES", "4")
+    parts = []
+    for node in range(4):
+        monkeypatch.setenv("DEFL_NODE", str(node))
+        parts.append(data.part_of(list(range(10))))
+
+    assert sorted(row for part in parts for row in part) == list(range(10))
+    assert {len(part) for part in parts} == {2, 3}
+
+
+def test_the_irises_are_fishers(tmp_path: Path) -> None:
+    """50 of each species; the means are those of table 1 of the 1936 paper."""
+    make(tmp_path / "mine", "numpy")
+    rows = (tmp_path / "mine" / "iris.csv").read_text(encoding="utf-8").splitlines()[1:]
+    for species, means in {
+        "setosa": (5.006, 3.428, 1.462, 0.246),
+        "versicolor": (5.936, 2.770, 4.260, 1.326),
+        "virginica": (6.588, 2.974, 5.552, 2.026),
+    }.items():
+        of_it = [row.split(",") for row in rows if row.endswith(species)]
+        assert len(of_it) == 50
+        for column, mean in enumerate(means):
+            assert sum(float(row[column]) for row in of_it) / 50 == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("exists", "exists already; choose another name"),
+        ("no such folder/mine", "no such folder; make it first"),
+        ("-x", "cannot name a project: begin with a letter"),
+        ("a b", "'a b' cannot name a project"),
+        ("x" * 101, "100 at most"),
+        ("..", "cannot name a project"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused_and_nothing_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exists").mkdir()
+
+    result = CliRunner().invoke(cli, ["new", "--", name])
+
+    assert isinstance(result.exception, UserError)
+    assert says in str(result.exception)
+    assert [path.name for path in tmp_path.rglob("*")] == ["exists"]
+
+
+def test_a_template_whose_package_is_missing_says_what_to_install(
+    tmp_path: Path, alone: dict[str, str]
+) -> None:
+    without = {**alone, "HIDDEN": "torch"}
+    project = tmp_path / "mine"
+    command = ("-m", "defl.cli.main")
+
+    refused = python(*command, "new", str(project), "--template", "torch", env=without)
+    assert refused.returncode == 2
+    assert "the template torch needs torch, which is not installed; " in refused.stderr
+    assert "pip install 'defl[torch,sklearn]'" in refused.stderr
+    assert not project.exists()
+
+    make(project, "torch")
+    ran = python(*command, "run", str(project), env=without)
+    assert ran.returncode == 2
+    assert "no module named 'torch'" in ran.stderr
+    assert "install it with: pip install 'defl[torch]'" in ran.stderr
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, defl
+
+failed = []
+for found in pkgutil.walk_packages(defl.__path__, "defl."):
+    try:
+        importlib.import_module(found.name)
+    except ImportError as error:
+        failed.append(found.name)
+print(*failed)
+"""
+
+
+def test_only_the_ready_made_clients_need_a_learning_framework(alone: dict[str, str]) -> None:
+    hidden = "torch torchvision sklearn scipy flwr byzfl matplotlib rich"
+
+    done = python("-c", IMPORT_ALL, env={**alone, "HIDDEN": hidden})
+
+    assert done.returncode == 0, done.stderr
+    failed = set(done.stdout.split())
+    assert {"defl.clients.torch", "defl.clients.sklearn"} <= failed
+    assert {name for name in failed if not name.startswith("defl.clients.")} == set()
