@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -18,12 +19,14 @@ from defl.errors import PeerFault
 from defl.ids import NodeId, View
 from defl.ingress import Ingress
 from defl.messages import Chunk, Manifest, Message
+from defl.node.framing import HEADER_BYTES, Lane
 from defl.output import (
     Connected,
     Durable,
     Envelope,
     Event,
     Faulted,
+    Notice,
     Output,
     ServeChunk,
     Tick,
@@ -99,6 +102,8 @@ class Cluster:
         conditions: Conditions = Conditions(),  # noqa: B008 - frozen
         byzantine: Mapping[NodeId, Wrap] | None = None,
         transcript: Transcript | None = None,
+        training: task.Training | None = None,
+        on_notice: Callable[[NodeId, Notice], None] | None = None,
     ) -> None:
         self.federation = federation
         self.conditions = conditions
@@ -107,6 +112,9 @@ class Cluster:
         self.events = 0
         self.messages: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
+        # From one node to another, with what they carry of blobs counted apart.
+        self.frames_bytes: Counter[tuple[NodeId, NodeId, Lane]] = Counter()
+        self.weights_bytes: Counter[tuple[NodeId, NodeId]] = Counter()
         self.crashes = 0
         self.faults_refused: Counter[str] = Counter()
         self._signers = signers
@@ -116,6 +124,8 @@ class Cluster:
         self._sequence = 0
         self._network = Network(conditions, self._rng)
         self._transcript = transcript
+        self._training = training or partial(task.train, seed)
+        self._on_notice = on_notice
         self.checker = Checker(federation, scheme, honest=self._is_honest)
         self.checker.quiet = not conditions.disturbing
         self._initial = initial
@@ -283,6 +293,8 @@ class Cluster:
             self.checker.notice(node.id, notice, self.now, node.behaviour.participant)
             if self._transcript is not None:
                 self._transcript.notice(self.now, node.id, notice)
+            if self._on_notice is not None:
+                self._on_notice(node.id, notice)
         self._set_tick(node, output.wake_at)
 
     def _set_tick(self, node: Node, wake_at: float | None) -> None:
@@ -314,7 +326,8 @@ class Cluster:
         def done() -> None:
             if node.alive and node.incarnation == incarnation:
                 self.handle(
-                    node, task.done(self.federation, self.seed, node.id, work, inputs, node.disk)
+                    node,
+                    task.done(self.federation, self._training, node.id, work, inputs, node.disk),
                 )
 
         self._at(self.now + takes, done)
@@ -343,6 +356,10 @@ class Cluster:
             if target != node.id:
                 self.messages[kind] += 1
                 self.bytes[kind] += len(frame)
+                lane = Lane.WEIGHTS if isinstance(message, Chunk) else Lane.CONTROL
+                self.frames_bytes[node.id, target, lane] += len(frame) + HEADER_BYTES
+                if isinstance(message, Chunk):
+                    self.weights_bytes[node.id, target] += len(message.data)
                 if self._transcript is not None:
                     self._transcript.message(self.now, node.id, target, message)
                 if self.censor is None or not self.censor(node.id, target, message):

@@ -1,19 +1,31 @@
-"""A tiny synthetic learning task, and a node's work on it, which takes no real time.
+"""A node's work on a learning task; by default a tiny synthetic one, which takes no real time.
 
-Each node's data pull the model towards a point of its own; the best common model is the mean of
-those points. Training goes half of the way.
+There each node's data pull the model towards a point of its own; the best common model is the mean
+of those points. Training goes half of the way. A real task is another `Training`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from defl.committee import Federation
 from defl.ids import Digest, NodeId, Round
-from defl.output import Aggregate, Aggregated, Train, Trained, Validate, Validated, Work
+from defl.output import (
+    Aggregate,
+    Aggregated,
+    Train,
+    Trained,
+    Validate,
+    Validated,
+    Work,
+    WorkFailed,
+)
 from defl.schema import Entry, Row, Schema
 from defl.sim.disk import Disk
 from defl.work import aggregate, model_row, update_blob, validate
+
+# Who trains, for which round, from which model; None if there is no update.
+Training = Callable[[NodeId, Round, Row], Row | None]
 
 
 def schema_of(values: int) -> Schema:
@@ -50,12 +62,12 @@ def inputs_of(work: Work) -> tuple[Digest, ...]:
 
 def done(
     federation: Federation,
-    seed: int,
+    training: Training,
     node: NodeId,
     work: Work,
     inputs: Mapping[Digest, bytes],
     disk: Disk,
-) -> Validated | Aggregated | Trained:
+) -> Validated | Aggregated | Trained | WorkFailed:
     """The finished work as an event; a blob that was made is on the node's disk."""
     match work:
         case Validate(manifest=manifest):
@@ -66,7 +78,9 @@ def done(
             return Aggregated(work.round, manifest)
         case Train():
             base = model_row(federation, inputs[work.base])
-            row = train(seed, node, work.round, base)
+            row = training(node, work.round, base)
+            if row is None:
+                return WorkFailed(work, "the client has no update for this round")
             manifest, payload = update_blob(federation, row, work.base, base)
             disk.store_blob(manifest, payload, federation.chunk_bytes)
             return Trained(work.round, manifest)
