@@ -19,6 +19,7 @@ from defl.node.asking import last_status
 from defl.node.config import WORK_TIME_MAX_S
 from defl.node.local import Local, make_local, new_folder
 from defl.node.processes import Processes
+from defl.node.tracking import Track, how_to_install, installed
 
 EXAMPLES = """
 Examples:
@@ -27,6 +28,7 @@ Examples:
   defl run my-project                      4 nodes, as many rounds as defl.toml says
   defl run my-project --nodes 7 --rounds 3 --json
   defl run --flower my-flower-app --run-config 'lr=0.1'
+  defl run my-project --track tensorboard  figures in each node's folder, under tracking/
 
 PROJECT is a folder with your training code. Its defl.toml may say:
 
@@ -82,6 +84,13 @@ def _settings(project: Path) -> dict[str, Any]:
     show_default=True,
     help="How updates become a model.",
 )
+@click.option(
+    "--track",
+    type=click.Choice([track.value for track in Track]),
+    default=Track.NONE.value,
+    show_default=True,
+    help="An experiment tracker for figures of each round.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Where the nodes' folders are made.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
 def run(
@@ -92,6 +101,7 @@ def run(
     nodes: int | None,
     rounds: int | None,
     aggregation: str,
+    track: str,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -106,6 +116,8 @@ def run(
         project, settings = flower, {"client": flower_project.CLIENT}
     else:
         raise UserError("name one project: defl run PROJECT, or defl run --flower PROJECT")
+    if not installed(Track(track)):
+        raise UserError(how_to_install(Track(track)))
     count = nodes or settings.get("nodes", 4)
     client = settings.get("client", "client:client")
     folder = new_folder(out or Path(tempfile.mkdtemp(prefix="defl-run-")))
@@ -131,6 +143,7 @@ def run(
         timing=timing,
         aggregation=aggregation,
         work_time_max_s=settings.get("work_time_max_s", WORK_TIME_MAX_S),
+        track=Track(track),
     )
     if not as_json:
         click.echo(f"{count} nodes in {folder}")

@@ -33,6 +33,7 @@ from defl.node.identity import (
     read_card,
     split_address,
 )
+from defl.node.tracking import Track
 from defl.node.typed_toml import parse, quoted, read_bytes
 from defl.schema import Codec, Entry, Schema
 
@@ -83,6 +84,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     telemetry_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     log_format: LogFormat = LogFormat.TEXT
     log_level: LogLevel = LogLevel.INFO
+    track: Track = Track.NONE
     work_time_max_s: Annotated[float, Meta(gt=0)] = WORK_TIME_MAX_S
     evaluation_time_max_s: Annotated[float, Meta(gt=0)] = 60.0
 
@@ -135,6 +137,8 @@ telemetry_port = {config.telemetry_port}
 log_format = {quoted(config.log_format)}
 # One of: {", ".join(LogLevel)}.
 log_level = {quoted(config.log_level)}
+# Figures of each round for an experiment tracker. One of: {", ".join(Track)}.
+track = {quoted(config.track)}
 
 # Training or aggregation that takes longer than this is stopped and tried again.
 work_time_max_s = {config.work_time_max_s}

@@ -25,6 +25,7 @@ from defl.node.config import (
 from defl.node.first_weights import first_weights
 from defl.node.identity import Card, make_card, make_identity
 from defl.node.model import write_model
+from defl.node.tracking import Track
 from defl.pool.weights import FP32, encode, manifest_of
 from defl.schema import Weights
 
@@ -71,6 +72,7 @@ def make_local(
     chunk_bytes: int = CHUNK_BYTES,
     log_format: LogFormat = LogFormat.TEXT,
     work_time_max_s: float = WORK_TIME_MAX_S,
+    track: Track = Track.NONE,
     others: Mapping[int, str] | None = None,
     weights: Weights | None = None,
 ) -> Local:
@@ -85,7 +87,7 @@ def make_local(
     row = schema.flatten(weights)
     initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
     clients = [(others or {}).get(number, client) for number in range(count)]
-    cards = make_nodes(folder, clients, project, log_format, work_time_max_s)
+    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track)
     federation = federation_of(
         cards,
         schema,
@@ -112,6 +114,7 @@ def make_nodes(
     project: Path,
     log_format: LogFormat,
     work_time_max_s: float = WORK_TIME_MAX_S,
+    track: Track = Track.NONE,
 ) -> list[Card]:
     """Identities, settings and cards; node i is in the folder node-i."""
     cards = []
@@ -127,6 +130,7 @@ def make_nodes(
             project=str(project.resolve()),
             log_format=log_format,
             work_time_max_s=work_time_max_s,
+            track=track,
         )
         identity = make_identity(name)
         card = make_card(identity, address)

@@ -31,11 +31,12 @@ from defl.node.evaluation import Evaluations
 from defl.node.framing import Frame
 from defl.node.identity import Identity
 from defl.node.model import shared_row
-from defl.node.reports import Reports, told
+from defl.node.reports import Reports, nowhere, told
 from defl.node.results import Results
 from defl.node.serving import Serving
 from defl.node.storage import Storage
 from defl.node.telemetry import Log, Measures, Server
+from defl.node.tracking import start_tracking
 from defl.node.transport import Lane, Transport
 from defl.node.view import metrics_of, status_of
 from defl.node.worker import Limits, Worker
@@ -164,7 +165,11 @@ class Node:
             Limits(client_s=config.work_time_max_s, evaluation_s=config.evaluation_time_max_s),
             project=folder / config.project,
         )
-        self.reports = Reports([card.name for card in agreement.cards])
+        self._tracking = start_tracking(
+            config.track, folder, federation.chain.hex()[:16], config.name, log
+        )
+        names = [card.name for card in agreement.cards]
+        self.reports = Reports(names, self._tracking.record if self._tracking else nowhere)
         self._evaluations = Evaluations(self.worker, self.storage.path, self.reports, log)
         self._folder = folder
         self._port = config.telemetry_port
@@ -212,6 +217,8 @@ class Node:
             await self._server.close()
             self._disk.shutdown()
             self.storage.close()
+            if self._tracking is not None:
+                await asyncio.to_thread(self._tracking.close)
             self.log.info("stopped", round=self.participant.state.round)
 
     async def _start_worker(self) -> None:
@@ -373,6 +380,7 @@ class Node:
     def _tell_done(self, work: Work) -> None:
         training, aggregation = self.worker.training, self.worker.aggregation
         if isinstance(work, Train) and training is not None:
+            self.reports.trained(training)
             self.log.info("trained", **told(training.metrics, round=training.round))
         if isinstance(work, Aggregate) and aggregation is not None:
             self._results.aggregated(work, aggregation)

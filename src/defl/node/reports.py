@@ -4,7 +4,7 @@ Kept for the newest rounds alone, as plain figures; nothing depends on it.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -81,9 +81,17 @@ class RoundReport:
     metrics: dict[str, float] = field(default_factory=dict)  # of the model, by this node's client
 
 
+Record = Callable[[int, Mapping[str, float]], None]
+
+
+def nowhere(round_: int, values: Mapping[str, float]) -> None:
+    """Nobody keeps track."""
+
+
 class Reports:
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], record: Record = nowhere) -> None:
         self._names = list(names)
+        self.record = record  # a tracker's, for figures of a round
         self.aggregation: Aggregation | None = None  # the newest
         self.evaluation: Evaluation | None = None
         self.evaluation_error: str | None = None  # why the newest attempt gave no metrics
@@ -96,7 +104,11 @@ class Reports:
         names = [self._names[member] for member in missing]
         self._of(round_).missing = names
         self.without_update.update(names)
+        self.record(round_, {"rounds/without_update": len(names)})
         return names
+
+    def trained(self, report: Report) -> None:
+        self.record(report.round, prefixed("train", report.metrics))
 
     def aggregated(self, work: Aggregate, report: Report) -> Aggregation:
         shares = {
@@ -112,12 +124,16 @@ class Reports:
         self.aggregation = done
         self._of(work.round).left_out = done.left_out
         self.left_out_by_rule.update(done.left_out)
+        by_member = {name: float(share.left_out) for name, share in members.items()}
+        figures = {"rounds/left_out_by_rule": len(done.left_out), **prefixed("left_out", by_member)}
+        self.record(work.round, figures)
         return done
 
     def evaluated(self, done: Evaluation) -> None:
         self.evaluation = done
         self.evaluation_error = None
         self._of(done.round).metrics = done.metrics
+        self.record(done.round, prefixed("evaluate", done.metrics))
 
     def _of(self, round_: int) -> RoundReport:
         report = self._rounds.setdefault(round_, RoundReport())
@@ -146,6 +162,10 @@ class Reports:
                 for round_, report in sorted(self._rounds.items())
             ],
         }
+
+
+def prefixed(group: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{group}/{name}": value for name, value in values.items()}
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float | None]:

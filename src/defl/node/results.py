@@ -12,7 +12,7 @@ from defl.messages import Agg, Upd
 from defl.node.certificate import certificate_of, certificate_text
 from defl.node.config import Agreement
 from defl.node.model import write_model
-from defl.node.reports import Reports, told
+from defl.node.reports import Reports, prefixed, told
 from defl.node.storage import Storage
 from defl.node.telemetry import Log, Measures
 from defl.node.worker_process import Report
@@ -105,6 +105,8 @@ class Results:
                 self._log.info("round proven", round=notice.round, digest=notice.digest.hex()[:16])
             case RoundClosed(round=round_, missing=missing):
                 names = self._reports.closed(round_, missing)
+                latency = self._measures.commit_percentiles()
+                self._reports.record(round_, prefixed("commit_ms", latency))
                 self._log.info("round closed", round=round_, without=",".join(names) or "nobody")
             case EvidenceFound(evidence=evidence):
                 kind = type(evidence.first).__name__

@@ -1,0 +1,185 @@
+"""Figures of each round reach an experiment tracker, and whatever that does, the node goes on."""
+
+import io
+import json
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from defl.ids import NodeId
+from defl.node.config import NodeConfig, node_text
+from defl.node.reports import Evaluation, Reports
+from defl.node.telemetry import Log
+from defl.node.tracking import (
+    CLOSE_S,
+    FOLDER,
+    LINES_MAX,
+    LOG_FILE,
+    Track,
+    Tracking,
+    installed,
+    start_tracking,
+    tracking_command,
+)
+from defl.node.worker_process import Report
+from defl.output import Aggregate
+
+LIMIT_S = 180.0
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def log(stream: io.StringIO) -> Log:
+    return Log("tracking", as_json=False, stream=stream)
+
+
+def ended(tracking: Tracking) -> int:
+    """The tracker's exit code; it ends by itself once the node has closed it."""
+    tracking.close()
+    return tracking._process.wait(LIMIT_S)
+
+
+def script(text: str) -> list[str]:
+    return [sys.executable, "-c", text]
+
+
+# --- What is recorded ----------------------------------------------------------------------------
+
+
+def test_a_rounds_figures_are_of_training_evaluation_and_who_was_left_out() -> None:
+    told: dict[str, float] = {}
+    reports = Reports(["alice", "bob"], lambda _, values: told.update(values))
+    reports.trained(Report(3, {"loss": 0.5}))
+    reports.evaluated(Evaluation(2, {"accuracy": 0.9}, 0.1))
+    reports.closed(3, [NodeId(1)])
+    reports.aggregated(Aggregate(3, b"", (), b""), Report(3))
+
+    assert told == {
+        "train/loss": 0.5,
+        "evaluate/accuracy": 0.9,
+        "rounds/without_update": 1,
+        "rounds/left_out_by_rule": 0,
+        "left_out/alice": 1.0,
+        "left_out/bob": 1.0,
+    }
+
+
+def test_a_tracker_gets_every_line_and_no_figure_that_is_not_finite(
+    tmp_path: Path, log: Log
+) -> None:
+    tracking = Tracking(script("import sys; print(sys.stdin.read())"), tmp_path, log)
+    for number in range(3):
+        tracking.record(number, {"loss": 0.5 / (number + 1), "bad": float("nan")})
+    assert ended(tracking) == 0
+
+    lines = (tmp_path / FOLDER / LOG_FILE).read_text(encoding="utf-8").split("\n")
+    told = [json.loads(line) for line in lines if line]
+    assert told == [{"round": n, "values": {"loss": 0.5 / (n + 1)}} for n in range(3)]
+
+
+# --- What a tracker does to a node: nothing ------------------------------------------------------
+
+
+def test_a_tracker_that_never_reads_delays_nobody_and_is_ended(
+    tmp_path: Path, log: Log, stream: io.StringIO
+) -> None:
+    tracking = Tracking(script("import signal; signal.pause()"), tmp_path, log)
+    long = {f"metric {n}": 1.0 for n in range(100)}
+    started = time.monotonic()
+    for number in range(LINES_MAX + 200):  # more than queue and pipe hold
+        tracking.record(number, long)
+    assert time.monotonic() - started < CLOSE_S
+    tracking.close()
+
+    assert tracking._process.wait(LIMIT_S) != 0
+    assert stream.getvalue().count("too slow") == 1
+
+
+def test_a_tracker_that_crashes_is_told_once_and_forgotten(
+    tmp_path: Path, log: Log, stream: io.StringIO
+) -> None:
+    tracking = Tracking(script("raise SystemExit(3)"), tmp_path, log)
+    assert tracking._process.wait(LIMIT_S) == 3
+    for number in range(3 * LINES_MAX):
+        tracking.record(number, {"loss": 1.0})
+        while tracking._lines.qsize() > LINES_MAX // 2:
+            time.sleep(0)  # the thread drains what nobody wants
+    tracking.close()
+
+    assert stream.getvalue().count("the tracker ended") == 1
+    assert "tracking/tracking.log" in stream.getvalue()
+
+
+def test_a_tracker_that_is_not_installed_is_told_with_the_command_that_helps(
+    tmp_path: Path, log: Log, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("defl.node.tracking.find_spec", lambda _: None)
+
+    assert start_tracking(Track.MLFLOW, tmp_path, "f", "alice", log) is None
+    assert "pip install 'defl[mlflow]'" in stream.getvalue()
+
+
+def test_nothing_is_started_unless_node_toml_asks(tmp_path: Path, log: Log) -> None:
+    config = NodeConfig(name="alice", address="127.0.0.1:1", listen="127.0.0.1:1")
+
+    assert 'track = "none"' in node_text(config)
+    assert start_tracking(config.track, tmp_path, "f", "alice", log) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- The libraries themselves, offline -----------------------------------------------------------
+
+
+def tracked(track: Track, folder: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not installed(track):
+        pytest.skip(f"{track.value} is not installed")
+    monkeypatch.setenv("HOME", str(folder))
+    tracking = Tracking(tracking_command(track, folder, "fed", "alice"), folder, log)
+    for number in (1, 2):
+        tracking.record(number, {"train/loss": 1 / number, "left_out/bob": 1.0})
+    tracking.record(1, {"evaluate/accuracy": 0.75})
+    code = ended(tracking)
+    assert code == 0, (folder / FOLDER / LOG_FILE).read_text(encoding="utf-8")
+
+
+def test_tensorboard_reads_what_was_written_for_it(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracked(Track.TENSORBOARD, tmp_path, log, monkeypatch)
+
+    files = list((tmp_path / FOLDER / "fed" / "alice").glob("events.out.tfevents.*"))
+    assert len(files) == 1
+    assert all(tag in files[0].read_bytes() for tag in (b"train/loss", b"evaluate/accuracy"))
+
+
+def test_mlflow_finds_the_run_with_its_metrics_by_round(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    tracked(Track.MLFLOW, tmp_path, log, monkeypatch)
+
+    with sqlite3.connect(tmp_path / FOLDER / "mlflow.db") as database:
+        rows = database.execute("SELECT key, step, value FROM metrics").fetchall()
+        runs = database.execute("SELECT name, status FROM runs").fetchall()
+    database.close()
+    assert ("train/loss", 2, 0.5) in rows
+    assert ("evaluate/accuracy", 1, 0.75) in rows
+    assert runs == [("alice", "FINISHED")]
+
+
+def test_weights_and_biases_keeps_an_offline_run(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    tracked(Track.WANDB, tmp_path, log, monkeypatch)
+
+    runs = list((tmp_path / FOLDER / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(runs) == 1
+    assert b"evaluate/accuracy" in runs[0].read_bytes()
