@@ -32,6 +32,7 @@ from defl.clients.flower_start import LOG_FILE, find_start
 from defl.clients.protocol import Training, roles_of, schema_of
 from defl.errors import UserError, WeightsError
 from defl.ids import Round
+from defl.node.first_weights import first_weights
 from defl.node.model import read_model
 from defl.schema import Role
 
@@ -213,6 +214,16 @@ def test_a_numpy_client_without_a_server_app_gives_the_weights_itself(tmp_path: 
     assert arrays["0"].tolist() == [0, 0, 0]
 
 
+def test_who_founds_a_federation_gets_the_weights_from_the_projects_folder(tmp_path: Path) -> None:
+    """As `defl federation create --model defl.clients.flower:client --project PATH` does."""
+    project = small_project(tmp_path / "app")
+
+    weights, roles = first_weights("defl.clients.flower:client", project, os.environ)
+
+    assert {name: array.tolist() for name, array in weights.items()} == {"w": [0, 0, 0]}
+    assert roles == {}
+
+
 @pytest.mark.parametrize("style", ["message", "numpy"])
 def test_a_strategy_that_waits_for_more_nodes_than_there_are_is_not_waited_for(
     style: str, tmp_path: Path
@@ -389,6 +400,22 @@ def test_the_command_tells_the_sentence_and_ends_with_status_2(tmp_path: Path) -
     assert "names no ClientApp" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert "name one project" in both.stderr
+
+
+def test_data_that_no_client_can_download_end_the_run_with_the_apps_own_error(
+    tmp_path: Path,
+) -> None:
+    offline = MESSAGE_CLIENT.replace(
+        "    arrays =", "    raise ConnectionError('no hub')\n    arrays ="
+    )
+    project = small_project(tmp_path / "app", client=offline)
+
+    done = defl_run("--flower", str(project), "--out", str(tmp_path / "out"))
+
+    assert done.returncode != 0
+    assert "training for round 1 failed: ConnectionError: no hub" in done.stdout
+    assert "without them no round can close" in done.stderr
+    assert "client_app.py" in done.stderr
 
 
 # --- What an app may answer --------------------------------------------------------------------
