@@ -54,6 +54,8 @@ def test_the_second_time_the_arrays_come_from_the_cache(
 
     np.testing.assert_array_equal(first.train_images, second.train_images)
     assert isinstance(second.train_images, np.memmap)
+    second.train_images[0] = 0
+    np.testing.assert_array_equal(cifar10(tmp_path, sums).train_images, first.train_images)
 
 
 def test_a_batch_without_its_official_md5_is_refused_and_nothing_is_kept(

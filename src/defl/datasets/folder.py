@@ -46,13 +46,14 @@ def cache_folder() -> Path:
 def cached(name: str, make: Callable[[], Arrays]) -> Arrays:
     """Arrays from the cache, mapped rather than read; made and kept there first if need be.
 
-    The name must stand for all that the arrays depend on.
+    The name must stand for all that the arrays depend on. Writing to them changes a private copy:
+    torch refuses arrays that nobody may write to.
     """
     whole = cache_folder() / name
     if not whole.is_dir():
         _keep(whole, make())
     paths = sorted(whole.glob("*.npy"))
-    return {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in paths}
+    return {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in paths}
 
 
 def _keep(whole: Path, arrays: Arrays) -> None:
