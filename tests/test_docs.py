@@ -60,6 +60,8 @@ WORDS = {
     "GST_LT",  # the paper's name for the client's timer
     "DEFL_CACHE",  # of the environment
     "DEFL_DATA",  # likewise
+    "DEFL_NODE",  # likewise
+    "DEFL_NODES",  # likewise
 }
 
 
