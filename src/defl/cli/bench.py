@@ -48,6 +48,8 @@ def rules(
     Example:
       defl bench rules --n 10 --d 10000000 --json
       defl bench rules --rule multi_krum --rule trimmed_mean --no-rivals
+
+    Exit code 0: measured; 2: it cannot be measured as asked, and what to change.
     """
     tolerated = (members - 1) // 3 if faults is None else faults
     if members < 1 or columns < 1 or repeats < 1 or not 0 <= tolerated < members:
@@ -138,6 +140,8 @@ def robustness_command(
     Example:
       defl bench robustness --data ~/data
       defl bench robustness --data ~/data --rule fed_avg --rule adaptive --attack none --seeds 3
+
+    Exit code 0: the table is written; 2: it cannot be made as asked, and what to change.
     """
     if data is None:
         raise UserError("name the folder with MNIST's IDX files: --data FOLDER or DEFL_DATA")
@@ -182,6 +186,8 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
     \b
     Example:
       defl bench round --nodes 4 --mb 28 --json
+
+    Exit code 0: measured; 1: measured, but the nodes disagreed or lost something; 2: wrong options.
     """
     _at_least(nodes=nodes, rounds=rounds)
     if megabytes <= 0:
@@ -209,6 +215,8 @@ def commit(*, nodes: int, rounds: int, megabytes: float, rules: str, as_json: bo
     \b
     Example:
       defl bench commit --nodes 10 --json
+
+    Exit code 0: measured; 1: measured, but the nodes disagreed or lost something; 2: wrong options.
     """
     _at_least(nodes=nodes, rounds=rounds)
     _tell(bench_commit(nodes, rounds, megabytes, Rules(rules)), as_json=as_json)

@@ -49,31 +49,44 @@ def data() -> None:
 
 @data.command(name="list")
 @data_option
-def list_(*, data: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_(*, data: Path | None, as_json: bool) -> None:
     """Say which data sets the folder has, and where the others come from.
 
     \b
     Example:
       defl data list --data ~/data
+
+    Exit code 0: listed.
     """
+    if as_json:
+        found = {name: _paths(name, data) for name in DATASETS}
+        click.echo(json.dumps(found, indent=1))
+        return
     for name, dataset in DATASETS.items():
         click.echo(f"{name:14}{dataset.what}")
         if not dataset.sources:
             continue
-        try:
-            there = dataset.files(data) if data else []
-        except DataMissing:
-            there = []
+        there = _paths(name, data)
         for path in there:
             click.echo(f"{'':14}there    {path}")
         for source in () if there else dataset.sources:
             click.echo(f"{'':14}missing  {source.url}")
 
 
+def _paths(name: str, data: Path | None) -> list[str]:
+    """The data set's files that the folder has, all of them or none."""
+    try:
+        return [str(path) for path in DATASETS[name].files(data)] if data else []
+    except DataMissing:
+        return []
+
+
 @data.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @data_option
-def fetch(*, names: tuple[str, ...], data: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def fetch(*, names: tuple[str, ...], data: Path | None, as_json: bool) -> None:
     """Download data sets into the folder, unless they are there.
 
     A download that was interrupted goes on where it stopped. Checksums are compared where the
@@ -82,14 +95,16 @@ def fetch(*, names: tuple[str, ...], data: Path | None) -> None:
     \b
     Example:
       defl data fetch cifar-10 --data ~/data
+
+    Exit code 0: all are there; 2: one is not, and why.
     """
     for name in names:
         dataset_named(name)
     if data is None:
         raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
-    for name in names:
-        for path in fetched(name, data, Bar()):
-            click.echo(path)
+    there = {name: [str(path) for path in fetched(name, data, Bar())] for name in names}
+    paths = [path for found in there.values() for path in found]
+    click.echo(json.dumps(there, indent=1) if as_json else "\n".join(paths))
 
 
 @data.command()
@@ -119,6 +134,8 @@ def show(
     \b
     Example:
       defl data show digits --nodes 7 --alpha 1 --out who-has-what.png
+
+    Exit code 0: shown; 2: the data set is not there, and how to get it.
     """
     task = loaded(name, data, Bar())
     parts = divided(task.train_labels, nodes, alpha, np.random.default_rng(seed))

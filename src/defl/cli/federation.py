@@ -39,12 +39,16 @@ Examples:
   defl federation create *.card.toml --model start.safetensors --rounds 50 -o federation.toml
   defl federation create *.card.toml --model start.npz --role '*running_var=variance' \\
       -o federation.toml
+
+Exit code 0: written; 2: not written, and what to change.
 """
 SHOW_EXAMPLES = """
 Example:
 
 \b
   defl federation show federation.toml
+
+Exit code 0: shown; 2: the file is missing or is not a federation's.
 """
 AGGREGATION = "multi_krum"  # the paper's
 CHUNK_BYTES = 4 * 2**20

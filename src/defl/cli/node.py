@@ -17,12 +17,16 @@ Example:
 
 \b
   defl node init alice --name alice --address alice.example.org:7400
+
+Exit code 0: made; 2: not made, because a node or key is there, or a name or address is wrong.
 """
 CARD_EXAMPLES = """
 Example:
 
 \b
   defl node card alice
+
+Exit code 0: the card is there; 2: there is no node in the folder.
 """
 CHECK_EXAMPLES = """
 Example:

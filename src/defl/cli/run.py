@@ -41,6 +41,9 @@ PROJECT is a folder with your training code. Its defl.toml may say:
 Without one, the client is client:client. Each node's process finds its number in DEFL_NODE and the
 count in DEFL_NODES, so that your code can give each its own part of the data. A Flower project is
 run as it is, see docs/FLOWER.md.
+
+Exit code 0: all rounds closed and all nodes hold the same model; 1: not so; 2: it cannot be run as
+asked, and the message says what to do; 130: interrupted.
 """
 POLL_S = 0.1
 GRACE_S = 10.0

@@ -19,8 +19,26 @@ from defl.node.telemetry import Log
 NAME_COLUMNS = 20
 INDENTED = "\n" + " " * (NAME_COLUMNS + 2)  # a traceback stays in its column
 
+START_EXAMPLES = """
+Example:
 
-@node.command(epilog="\b\nExample:\n  defl node start alice")
+\b
+  defl node start alice
+
+Exit code 0: the federation is finished, or the node was asked to stop; 1: the node's own state is
+damaged; 2: it cannot start, and what to do.
+"""
+STOP_EXAMPLES = """
+Example:
+
+\b
+  defl node stop alice
+
+Exit code 0: asked; 2: no node runs there.
+"""
+
+
+@node.command(epilog=START_EXAMPLES)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--observer", is_flag=True, help="The state was lost: follow, but sign nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Log lines as JSON objects.")
@@ -70,16 +88,18 @@ def status(folder: Path, as_json: bool) -> None:
     sys.exit(0 if running else 1)
 
 
-@node.command(epilog="\b\nExample:\n  defl node stop alice")
+@node.command(epilog=STOP_EXAMPLES)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-def stop(folder: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def stop(folder: Path, as_json: bool) -> None:
     """End the node in DIR cleanly; what it signed and holds stays."""
     read_node(folder)
     try:
         number = int((folder / PID_FILE).read_text(encoding="ascii"))
         os.kill(number, signal.SIGTERM)
     except (FileNotFoundError, ValueError):
-        raise UserError(f"{folder}: no node runs here") from None
+        raise UserError(f"{folder}: no node runs here; there is nothing to stop") from None
     except ProcessLookupError:
         raise UserError(f"{folder}: the node was killed; start it again if you wish") from None
-    click.echo(f"asked process {number} to stop")
+    told = json.dumps({"asked": number}) if as_json else f"asked process {number} to stop"
+    click.echo(told)

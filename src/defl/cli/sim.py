@@ -103,8 +103,10 @@ def sim(
     """Run a whole federation on a virtual clock, with faults and liars, and check it.
 
     The nodes are the real ones: only wire, disk, clock and training are simulated. Faults strike
-    until half of the rounds have closed; then the network is calm. Exit status 0 means that every
-    check holds; the same seed prints the same bytes (wall time and memory apart).
+    until half of the rounds have closed; then the network is calm. The same seed prints the same
+    bytes (wall time and memory apart).
+
+    Exit code 0: every check holds; 1: one does not; 2: it cannot be run as asked.
     """
     if soak_s is not None:
         _soak(soak_s, seed, as_json=as_json)

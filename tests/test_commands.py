@@ -1,0 +1,163 @@
+"""Every command: an example that is understood, exit codes, --json, and completion."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from defl.cli.main import cli
+from founding import agree, defl, found
+from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
+
+Path_ = tuple[str, ...]
+
+
+def walked(command: click.Command, path: Path_ = ()) -> Iterator[tuple[Path_, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        yield from walked(below, (*path, name))
+
+
+ALL = list(walked(cli))
+NAMES = [" ".join(path) for path, _ in ALL]
+
+
+def page_of(command: click.Command, path: Path_) -> str:
+    return command.get_help(click.Context(command, info_name=" ".join(("defl", *path))))
+
+
+def examples_of(page: str, path: Path_) -> list[str]:
+    """The lines of the help that begin with the command itself, without the remarks beside them."""
+    start = " ".join(("defl", *path))
+    joined = re.sub(r"\\\n\s*", "", page)
+    lines = re.findall(rf"^ +({re.escape(start)}(?: .*)?)$", joined, re.MULTILINE)
+    return [re.split(r" {2,}| >+ ", line)[0] for line in lines]
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=NAMES)
+def test_a_commands_help_has_an_example_that_is_understood(
+    path: Path_, command: click.Command
+) -> None:
+    examples = examples_of(page_of(command, path), path)
+
+    assert examples, "no example"
+    for line in examples:
+        command.make_context(path[-1], shlex.split(line)[1 + len(path) :])
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=NAMES)
+def test_a_commands_help_says_its_exit_codes_and_what_each_option_does(
+    path: Path_, command: click.Command
+) -> None:
+    page = page_of(command, path)
+
+    assert re.search(r"Exit\s+code\s+0:", page), "no exit codes"
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    assert [option.opts for option in options if not option.help] == []
+
+
+@pytest.mark.parametrize(("path", "command"), ALL, ids=NAMES)
+def test_a_command_can_speak_json(path: Path_, command: click.Command) -> None:
+    options = [name for option in command.params for name in option.opts]
+
+    assert "--json" in options
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("commands")
+    agree(made, found(made))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("node", "card", "alice"), 0),
+        (("node", "check", "alice", "--no-peers"), 1),  # it has not got the agreed file yet
+        (("federation", "show", "federation.toml"), 0),
+        (("completion", "bash"), 0),
+        (("data", "list"), 0),
+        (("data", "show", "digits"), 0),
+        (("new", "project"), 0),
+        (("sim", "--rounds", "1"), 0),
+        (("bench", "rules", "--d", "100", "--rule", "fed_avg", "--repeats", "1", "--no-rivals"), 0),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_json_is_one_object_on_standard_output(
+    folder: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "defl.cli.main", *arguments, "--json"],
+        capture_output=True, text=True, cwd=folder, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == code, done.stderr
+    assert isinstance(json.loads(done.stdout), dict)
+
+
+def test_json_of_what_is_proven_is_one_object(
+    proven: Proven,  # noqa: F811 - the fixture
+    tmp_path: Path,
+) -> None:
+    model, certificate = proven.model(LAST), proven.certificate(LAST)
+
+    verified = defl("verify", model, certificate, proven.federation, "--json")
+    exported = defl("export", model, tmp_path / "m.npz", "--json")
+    assert (verified.code, verified.json["proven"]) == (0, True)
+    assert (exported.code, exported.json["round"]) == (0, str(LAST))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("node", "start", "nowhere"),
+        ("node", "stop", "nowhere"),
+        ("node", "status", "nowhere"),
+        ("node", "card", "nowhere"),
+        ("federation", "show", "nowhere.toml"),
+        ("run", "nowhere"),
+        ("export", "nowhere", "model.npz"),
+        ("verify", "a", "b", "nowhere.toml"),
+        ("demo", "--rounds", "1"),
+        ("sim", "--nodes", "1"),
+        ("data", "fetch", "nothing"),
+        ("bench", "round", "--nodes", "1"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_done_ends_with_2_and_says_what_to_do(arguments: tuple[str, ...]) -> None:
+    said = defl(*arguments)
+
+    assert said.code == 2
+    assert len(said.text.split()) > 4
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_learns_to_complete_commands(shell: str) -> None:
+    said = defl("completion", shell)
+
+    assert said.code == 0
+    assert "_DEFL_COMPLETE" in said.text
+
+
+def test_completion_knows_the_commands_that_are_imported_late() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from defl.cli.main import cli; cli.main(prog_name='defl')"],
+        env={"_DEFL_COMPLETE": "bash_complete", "COMP_WORDS": "defl fed", "COMP_CWORD": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert "plain,federation" in done.stdout, done.stderr
