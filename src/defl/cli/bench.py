@@ -198,7 +198,12 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
 @bench.command()
 @click.option("--nodes", default=4, show_default=True, help="Members: one process each.")
 @click.option("--rounds", default=30, show_default=True, help="Rounds; each commits n UPDs.")
-@click.option("--mb", "megabytes", default=0.004, show_default=True, help="Size of the model.")
+@click.option(
+    "--in-flight-mb",
+    default=0.0,
+    show_default=True,
+    help="Measure again while models of this size travel between all members; 0: do not.",
+)
 @click.option(
     "--rules",
     type=click.Choice([rules.value for rules in Rules]),
@@ -207,19 +212,18 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
     help="Three-chain HotStuff or two-chain Jolteon.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def commit(*, nodes: int, rounds: int, megabytes: float, rules: str, as_json: bool) -> None:
+def commit(*, nodes: int, rounds: int, in_flight_mb: float, rules: str, as_json: bool) -> None:
     """Time a transaction from submission to commit on real nodes, beside a loopback round trip.
-
-    With a large model the weights travel meanwhile: compare --mb 100 with the default.
 
     \b
     Example:
       defl bench commit --nodes 10 --json
+      defl bench commit --nodes 4 --in-flight-mb 100
 
     Exit code 0: measured; 1: measured, but the nodes disagreed or lost something; 2: wrong options.
     """
     _at_least(nodes=nodes, rounds=rounds)
-    _tell(bench_commit(nodes, rounds, megabytes, Rules(rules)), as_json=as_json)
+    _tell(bench_commit(nodes, rounds, in_flight_mb, Rules(rules)), as_json=as_json)
 
 
 def _at_least(*, nodes: int, rounds: int) -> None:

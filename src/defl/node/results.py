@@ -70,7 +70,12 @@ class Results:
             if transaction.author == self._me:
                 submitted = self._measures.submitted_at.pop(_key(transaction), None)
                 if submitted is not None:
-                    self._measures.commit_s.append(now - submitted)
+                    took_s = now - submitted
+                    self._measures.commit_s.append(took_s)
+                    kind = type(transaction).__name__.upper()
+                    self._log.info(
+                        "committed", kind=kind, round=transaction.round, ms=round(took_s * 1000, 1)
+                    )
 
     def submitted(self, transaction: Upd | Agg) -> None:
         self._measures.submitted_at.setdefault(_key(transaction), time.monotonic())
