@@ -162,26 +162,34 @@ class Blobs:
         """A chunk of another's blob: in place when this returns, but not synced."""
         manifest, digest = chunk.manifest, chunk.manifest.digest
         _require_size(digest, len(chunk.data), chunk_size(manifest, chunk.index, self._chunk_bytes))
-        with self._lock, disk_faults(f"store chunk {chunk.index} of blob {digest.hex()}"):
-            stored = self._stored.get(digest)
-            if stored is not None and chunk.index in stored.chunks:
-                return
-            if stored is None:
-                require_room(self._folder, manifest.size, self._reserve_bytes)
-                self._begin(manifest)
-                stored = Stored(manifest, set())
-            part = self._path(digest, "part")
+        with disk_faults(f"store chunk {chunk.index} of blob {digest.hex()}"):
+            with self._lock:
+                held = self._stored.get(digest)
+                if held is not None and chunk.index in held.chunks:
+                    return
+                if held is None:
+                    require_room(self._folder, manifest.size, self._reserve_bytes)
+                    self._begin(manifest)
+                part = self._path(digest, "part").open("r+b", buffering=0)
             try:
-                with part.open("r+b", buffering=0) as file:
-                    _write_at(file.fileno(), chunk.data, chunk.index * self._chunk_bytes)
-                if len(stored.chunks) + 1 == len(manifest.chunks):
-                    part.replace(self._path(digest, "blob"))
+                with part:
+                    _write_at(part.fileno(), chunk.data, chunk.index * self._chunk_bytes)
             except OSError:
-                if not stored.chunks:
-                    self._unlink(digest)
+                with self._lock:
+                    if digest not in self._stored:
+                        self._unlink(digest)
                 raise
-            stored.chunks.add(chunk.index)
-            self._stored[digest] = stored
+            self._count_chunk(manifest, chunk.index)
+
+    def _count_chunk(self, manifest: Manifest, index: int) -> None:
+        digest = manifest.digest
+        with self._lock:
+            stored = self._stored.setdefault(digest, Stored(manifest, set()))
+            if stored.whole:
+                return  # this node made the same blob meanwhile
+            stored.chunks.add(index)
+            if stored.whole:
+                self._path(digest, "part").replace(self._path(digest, "blob"))
 
     def _begin(self, manifest: Manifest) -> None:
         """Take the blob's whole room now, so that a fetch does not run out of it half-way."""
@@ -199,7 +207,7 @@ class Blobs:
     def store_blob(self, manifest: Manifest, payload: Payload) -> None:
         """A blob that this node made itself: whole and synced when this returns."""
         new = self._path(manifest.digest, "blob.new")
-        with self._lock, disk_faults(f"store blob {manifest.digest.hex()}"):
+        with disk_faults(f"store blob {manifest.digest.hex()}"):
             require_room(self._folder, manifest.size, self._reserve_bytes)
             try:
                 with new.open("wb", buffering=0) as file:
@@ -211,7 +219,7 @@ class Blobs:
 
     def adopt(self, manifest: Manifest, path: Path) -> None:
         """Like `store_blob`, for a payload that is already a file on the same disk: it is moved."""
-        with self._lock, disk_faults(f"store blob {manifest.digest.hex()}"):
+        with disk_faults(f"store blob {manifest.digest.hex()}"):
             self._place(manifest, path)
 
     def _place(self, manifest: Manifest, payload: Path) -> None:
@@ -219,10 +227,11 @@ class Blobs:
         _require_size(digest, payload.stat().st_size, manifest.size)
         with payload.open("rb") as file:
             os.fsync(file.fileno())
-        self._write_manifest(manifest, sync=True)
-        payload.replace(self._path(digest, "blob"))
-        self._path(digest, "part").unlink(missing_ok=True)
-        self._stored[digest] = Stored(manifest, set(range(len(manifest.chunks))))
+        with self._lock:
+            self._write_manifest(manifest, sync=True)
+            payload.replace(self._path(digest, "blob"))
+            self._path(digest, "part").unlink(missing_ok=True)
+            self._stored[digest] = Stored(manifest, set(range(len(manifest.chunks))))
         sync_folder(self._folder)
 
     def _write_manifest(self, manifest: Manifest, *, sync: bool) -> None:
@@ -296,9 +305,10 @@ class Blobs:
             front = head(size)
             frame = np.empty(len(front) + size, np.uint8).data
             frame[: len(front)] = front
-            with path.open("rb", buffering=0) as file:
-                _read_at(file.fileno(), frame[len(front) :], index * self._chunk_bytes)
-            return frame.toreadonly()
+            file = path.open("rb", buffering=0)
+        with file, disk_faults(f"read chunk {index} of blob {digest.hex()}"):
+            _read_at(file.fileno(), frame[len(front) :], index * self._chunk_bytes)
+        return frame.toreadonly()
 
     def _path(self, digest: Digest, kind: str) -> Path:
         return self._folder / f"{digest.hex()}.{kind}"

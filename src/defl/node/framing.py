@@ -29,7 +29,7 @@ SCRATCH_BYTES = 64 * 2**10
 # event loop move its unsent bytes about.
 SLICE_BYTES = 256 * 2**10
 # After this much, the other connections have their turn.
-PUMP_BYTES = 4 * SLICE_BYTES
+PUMP_BYTES = SLICE_BYTES
 
 Frame = bytes | memoryview  # a large one is a read-only view of its own memory
 Handler = Callable[[Frame], Awaitable[None] | None]

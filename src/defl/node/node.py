@@ -1,20 +1,21 @@
-"""The participant as a program: one loop that feeds it events and does what it says.
+"""The participant as a program: what feeds it events and does what it says.
 
-    event -> participant.handle -> persist -> store -> send -> work
+    event -> participant.handle -> persist -> send
+                                         `-> store -> send -> work -> drop
 
-Nothing of the protocol is decided here. Nothing leaves before the persists and stores in front of
-it are done; when the disk is full nothing leaves at all until there is room.
+Nothing of the protocol is decided here. Nothing leaves before the persists in front of it and the
+stores of its own output are done; work waits for all stores in front of it. A record that finds
+the disk full holds up everything that follows until there is room.
 """
 
 import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from defl.crypto import Ed25519Scheme
-from defl.errors import DiskFull, LocalFault, PeerFault, UserError, WorkerFailed
+from defl.errors import LocalFault, PeerFault, UserError, WorkerFailed
 from defl.ids import Digest, NodeId, Round
 from defl.ingress import Ingress
 from defl.messages import Gossip, NotHeld
@@ -40,6 +41,7 @@ from defl.node.tracking import start_tracking
 from defl.node.transport import Lane, Transport
 from defl.node.view import metrics_of, status_of
 from defl.node.worker import Limits, Worker
+from defl.node.writing import Writing
 from defl.output import (
     Aggregate,
     Aggregated,
@@ -51,6 +53,7 @@ from defl.output import (
     Notice,
     Output,
     PeerMisbehaved,
+    ReceivedChunk,
     ServeChunk,
     Tick,
     Train,
@@ -64,11 +67,13 @@ from defl.work import model_blob
 
 # Frames wait here for the loop; the transport stops reading when it is full.
 EVENTS_MAX = 1024
-# Decided and not yet performed; each may hold a chunk to be stored.
-OUTPUTS_MAX = 16
+# Decided and not yet performed.
+OUTPUTS_MAX = 64
+# Chunks in memory between their arrival and their place on the disk; the weights lane of a peer
+# whose chunk finds no room is not read on. The rest of what waits for blobs is a few per round.
+CHUNKS_UNDER_WAY_MAX = 16
 # Larger frames are hashed and checked in a thread, so that votes do not wait for them.
 THREAD_FRAME_BYTES = 64 * 2**10
-DISK_FULL_RETRY_S = 1.0
 TROUBLE_EVERY_S = 2.0
 
 PORT_FILE = "telemetry.port"  # where a running node answers
@@ -138,8 +143,8 @@ class Node:
         self.me = member
         self.log = log
         self.measures = Measures()
-        self.disk_full = False
         self.storage = Storage.open(folder / config.state, chain=federation.chain)
+        self.writing = Writing(self.storage, log)
         durable = self.storage.recovered()
         for fault in self.storage.faults:
             log.warning("damage found at start", what=fault)
@@ -180,7 +185,8 @@ class Node:
         self._ingress = Ingress(federation, Ed25519Scheme())
         self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
         self._outputs: asyncio.Queue[Output | None] = asyncio.Queue(OUTPUTS_MAX)
-        self._disk = ThreadPoolExecutor(1, "defl-disk")  # one thread: writes stay in order
+        self._blob_outputs: asyncio.Queue[Output | None] = asyncio.Queue()
+        self._chunk_room = asyncio.Semaphore(CHUNKS_UNDER_WAY_MAX)
         self._serving = Serving(self._read_frame)
         self._notices: asyncio.Queue[Notice] = asyncio.Queue()  # a few per round
         self._tasks: set[asyncio.Task[None]] = set()
@@ -215,7 +221,7 @@ class Node:
             await self.transport.close()
             await self.worker.close()
             await self._server.close()
-            self._disk.shutdown()
+            self.writing.close()
             self.storage.close()
             if self._tracking is not None:
                 await asyncio.to_thread(self._tracking.close)
@@ -260,28 +266,27 @@ class Node:
         await self._evaluations.finish()  # of the last model
 
     async def _loop(self) -> None:
-        """Perform what was decided, in order, while the next events are being decided on: nothing
-        overtakes a write in front of it, and no vote waits for a chunk to be handled after it."""
-        deciding = asyncio.create_task(self._decide())
+        """Until the federation is finished: each step hands on to the next and may wait without
+        holding up the one before it."""
+        steps = (self._decide(), self._perform_all(), self._perform_blobs())
+        tasks = [asyncio.create_task(step) for step in steps]
         try:
-            while (output := await self._outputs.get()) is not None:
-                await self._perform(output)
+            await asyncio.gather(*tasks)
         finally:
-            deciding.cancel()
-        await deciding
+            for task in tasks:
+                task.cancel()
 
     async def _decide(self) -> None:
         clock = asyncio.get_running_loop().time
-        try:
-            output = self.participant.handle(Tick(), clock())
-            while True:
-                await self._outputs.put(output)
-                if self.participant.finished:
-                    return
-                event = await self._next_event(output.wake_at)
-                output = self.participant.handle(event, clock())
-        finally:
-            await self._outputs.put(None)
+        output = self.participant.handle(Tick(), clock())
+        await self._outputs.put(output)
+        while not self.participant.finished:
+            event = await self._next_event(output.wake_at)
+            output = self.participant.handle(event, clock())
+            if isinstance(event, ReceivedChunk) and not output.store:
+                self._chunk_room.release()
+            await self._outputs.put(output)
+        await self._outputs.put(None)
 
     async def _next_event(self, wake_at: float | None) -> Event:
         if not self._events.empty():
@@ -294,22 +299,22 @@ class Node:
 
     # --- What the participant asks for -----------------------------------------------------
 
+    async def _perform_all(self) -> None:
+        while (output := await self._outputs.get()) is not None:
+            await self._perform(output)
+        self._blob_outputs.put_nowait(None)
+
     async def _perform(self, output: Output) -> None:
-        if output.persist is not None or output.store:
-            await self._write(output)
-        for item in output.send:
-            if isinstance(item, ServeChunk):
-                if self._serving.begin(item.to):
-                    self._start(self._serve(item))  # votes do not wait for it
-            else:
-                self._send(item)
+        """Records first. What needs blobs (chunks to store, what follows them in the same output,
+        work, drops) goes on in `_perform_blobs`, in order; nothing else waits for megabytes."""
+        if output.persist is not None:
+            await self.writing.persist(output.persist)
+        if output.store or output.work or output.drop:
+            self._blob_outputs.put_nowait(output)
+        if not output.store:
+            self._send_all(output)
         for committed in output.committed:
             self._results.committed(committed)
-        for work in output.work:
-            self._start(self._do(work))
-        await asyncio.sleep(0)  # work opens its inputs before retention drops their names
-        for digest in output.drop:
-            await self._on_disk(self.storage.drop, digest)
         for notice in output.notices:
             if isinstance(notice, PeerMisbehaved):
                 self._results.misbehaved(notice)  # a liar could make many: they do not queue
@@ -318,28 +323,25 @@ class Node:
             if isinstance(notice, ModelReady) and notice.round == self.federation.rounds:
                 self._evaluations.begin(notice.round, notice.digest)
 
-    async def _write(self, output: Output) -> None:
-        """Durable and in place, or nothing else happens."""
-        if output.persist is not None:
-            await self._with_room(self.storage.persist, output.persist)
-        for chunk in output.store:
-            await self._with_room(self.storage.store_chunk, chunk)
+    async def _perform_blobs(self) -> None:
+        while (output := await self._blob_outputs.get()) is not None:
+            for chunk in output.store:
+                await self.writing.store_chunk(chunk)
+                self._chunk_room.release()
+            if output.store:
+                self._send_all(output)
+            for work in output.work:
+                self._start(self._do(work))
+            await asyncio.sleep(0)  # work opens its inputs before retention drops their names
+            for digest in output.drop:
+                await self.writing.drop(digest)
 
-    async def _with_room(self, write: Any, *arguments: Any) -> None:
-        """A full disk is waited for; nothing that follows the write happens before."""
-        while True:
-            try:
-                await self._on_disk(write, *arguments)
-            except DiskFull as full:
-                if not self.disk_full:
-                    self.log.warning("disk full: nothing is signed until there is room", why=full)
-                self.disk_full = True
-                await asyncio.sleep(DISK_FULL_RETRY_S)
-            else:
-                if self.disk_full:
-                    self.log.info("there is room on the disk again")
-                self.disk_full = False
-                return
+    def _send_all(self, output: Output) -> None:
+        for item in output.send:
+            if not isinstance(item, ServeChunk):
+                self._send(item)
+            elif self._serving.begin(item.to):
+                self._start(self._serve(item))
 
     async def _serve(self, item: ServeChunk) -> None:
         try:
@@ -367,7 +369,7 @@ class Node:
         try:
             done = await self.worker.run(work, self.storage.path)
             if isinstance(done, Aggregated | Trained):
-                await self._with_room(self.storage.adopt, done.manifest, self.worker.made(done))
+                await self.writing.adopt(done.manifest, self.worker.made(done))
         except (WorkerFailed, OSError) as failed:
             self.log.warning("work failed", work=type(work).__name__, why=failed)
             await self._events.put(WorkFailed(work, str(failed)))
@@ -390,6 +392,8 @@ class Node:
     async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
         admit = partial(self._admit, peer, frame)
         event = await asyncio.to_thread(admit) if len(frame) > THREAD_FRAME_BYTES else admit()
+        if isinstance(event, ReceivedChunk):
+            await self._chunk_room.acquire()
         await self._events.put(event)
 
     def _admit(self, peer: NodeId, frame: Frame) -> Event:
@@ -407,7 +411,3 @@ class Node:
         task = asyncio.create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _on_disk(self, function: Any, *arguments: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._disk, partial(function, *arguments))

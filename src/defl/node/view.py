@@ -25,7 +25,7 @@ def status_of(node: "Node") -> dict[str, Any]:
         "view": replica.view,
         "height": replica.head.height,
         "observing": replica.observing,
-        "disk_full": node.disk_full,
+        "disk_full": node.writing.disk_full,
         "finished": participant.finished,
         "peers": {
             node.federation.members[peer].name: node.transport.connected(peer)
