@@ -41,7 +41,7 @@ from defl.node.tracking import start_tracking
 from defl.node.transport import Lane, Transport
 from defl.node.view import metrics_of, status_of
 from defl.node.worker import Limits, Worker
-from defl.node.writing import Writing
+from defl.node.writing import DISK_FULL_RETRY_S, Writing
 from defl.output import (
     Aggregate,
     Aggregated,
