@@ -68,12 +68,12 @@ def test_the_robustness_table_goes_on_where_it_was_stopped(
     cells = robustness.planned(["fed_avg", "multi_krum"], ["none"], [4], seeds=1, rounds=2)
     first = robustness.run_table(cells[:3], tiny_mnist, out, processes=1, progress=seen_by(before))
     with (out / "cells.jsonl").open("a", encoding="utf-8") as log:
-        log.write('{"key": "cut sho')
+        log.write('{"cell": {"rule": "cut sho')
     seen: list[int] = []
     results = robustness.run_table(cells, tiny_mnist, out, processes=1, progress=seen_by(seen))
     assert seen[0] == 3
     assert len(results) == 6
-    assert all(results[key] == value for key, value in first.items())
+    assert all(results[cell] == value for cell, value in first.items())
     assert (out / "robustness.csv").read_text(encoding="utf-8").count("\n") == 7
     assert "n = 4, i.i.d." in (out / "robustness.md").read_text(encoding="utf-8")
     assert "<svg" in (out / "robustness.svg").read_text(encoding="utf-8")

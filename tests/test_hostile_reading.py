@@ -26,11 +26,13 @@ from defl.messages import (
     genesis_qc,
 )
 from defl.output import Event, Observing, Output, Received, Tick, Train, Trained
+from defl.schema import Role
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster, Honest
 from defl.sim.conditions import Conditions
 from defl.sim.scenario import cluster_of
 from defl.wire import encode
+from defl.work import model_row
 
 BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
 
@@ -318,6 +320,25 @@ def test_a_node_that_fell_behind_the_pruned_log_returns_by_a_proven_snapshot() -
     assert [m for s, t, m in seen.messages if t == away and type(m).__name__ == "Snapshot"]
     assert any(isinstance(m, BlockRequest) for m in seen.of(away, BlockRequest))
     assert participant(cluster, away).state.round == Round(12)
+
+
+def test_a_node_that_returns_by_a_snapshot_remembers_what_the_others_do() -> None:
+    """The memory is in the model that the ledger names: the checker compares every model."""
+    cluster = cluster_of(4, rounds=12, seed=7, aggregation="adaptive")
+    away = NodeId(0)
+    seen = Seen(cluster)
+    run_until(cluster, lambda: cluster.rounds_closed == 1)
+    cluster.crash(away, downtime_s=40.0, power=True)
+    finish(cluster)
+
+    assert [m for s, t, m in seen.messages if t == away and type(m).__name__ == "Snapshot"]
+    federation = cluster.federation
+    last = [participant(cluster, member).client.model(Round(12)) for member in range(4)]
+    assert last[0] is not None
+    assert last == [last[0]] * 4
+    payload = cluster.nodes[away].disk.read(last[0].digest)
+    memory = model_row(federation, payload)[federation.schema.columns(Role.MEMORY)[0]]
+    assert all(memory[1:4] > 1), "the three that were there are of good standing"
 
 
 def test_the_same_seed_makes_the_same_run() -> None:

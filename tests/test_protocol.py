@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from defl.aggregation.standing import with_memory
 from defl.clients.protocol import (
     Metrics,
     Training,
@@ -173,6 +174,23 @@ def test_evaluation_gives_metrics_and_leaves_local_entries_alone() -> None:
 
 def test_initial_weights_make_the_first_row() -> None:
     assert initial_row(Learner(), SCHEMA).tolist() == [0, 1, 2, 3, 4, 5, 0.5, -0.5]
+
+
+def test_what_the_rule_remembers_is_not_the_clients_business_and_travels_as_it_was() -> None:
+    schema = with_memory(SCHEMA, 4)
+    learner = Learner()
+    row = np.concatenate([ROW, np.arange(schema.values - ROW.size, dtype=np.float32)])
+    trained, _ = Training(learner, schema).train(row, Round(1))
+
+    assert list(learner.given[0]) == list(FIRST)
+    assert trained[: ROW.size].tolist() == (ROW + 1).tolist()
+    assert trained[ROW.size :].tolist() == row[ROW.size :].tolist()
+    assert initial_row(Learner(), schema)[ROW.size :].tolist() == [0] * (schema.values - ROW.size)
+
+
+def test_a_client_cannot_call_an_entry_of_its_own_the_memory() -> None:
+    with pytest.raises(WeightsError, match="cannot have the role 'memory'"):
+        schema_of(FIRST, {"layer.bias": "memory"})
 
 
 # --- Wrong answers ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from defl.node.config import (
 )
 from defl.node.identity import Identity, make_card
 from defl.node.model import read_model
-from defl.schema import Role
+from defl.schema import Entry, Role
 from founding import agree, cards_in, create, defl, found
 
 # --- defl node init ------------------------------------------------------------------------------
@@ -186,9 +186,29 @@ def test_weights_in_a_safetensors_file_will_do(founded: Path, tmp_path: Path) ->
     assert [(entry.name, entry.shape) for entry in schema.entries] == [("w", (2, 3))]
 
 
+def test_a_rule_that_remembers_gets_an_empty_memory_for_its_members(
+    founded: Path, tmp_path: Path
+) -> None:
+    assert create(tmp_path, cards_in(founded), "--aggregation", "adaptive").code == 0
+
+    schema = read_federation(tmp_path / "federation.toml").federation.schema
+    assert schema.entries[-1] == Entry("defl.memory", (4 + 64,), role=Role.MEMORY)
+    assert load_file(tmp_path / "initial.safetensors")["defl.memory"].tolist() == [0] * 68
+
+
+def test_the_memory_of_another_federation_is_not_taken_over(founded: Path, tmp_path: Path) -> None:
+    start = tmp_path / "start.safetensors"
+    save_file({"w": np.ones(6, np.float32), "defl.memory": np.ones(9, np.float32)}, start)
+
+    assert create(tmp_path, cards_in(founded), "--model", start).code == 0
+
+    assert list(load_file(tmp_path / "initial.safetensors")) == ["w"]
+
+
 @pytest.mark.parametrize(
     ("options", "answer"),
     [
+        (("--role", "point=memory"), "trainable, statistic, variance, local"),
         (("--tau", 1), "tau is 1, but 2 to 32"),
         (("--rounds", 0), "at least one round"),
         (("--faults-max", 2), "tolerates at most 1"),

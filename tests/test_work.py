@@ -13,6 +13,7 @@ from defl.aggregation.aggregate import Aggregate as Aggregation
 from defl.aggregation.aggregate import weighted_sum
 from defl.aggregation.fed_avg import fed_avg
 from defl.aggregation.rules import RULES
+from defl.aggregation.standing import with_memory
 from defl.errors import BadBlob, PreconditionBroken, UserError
 from defl.ids import NO_DIGEST, Digest, NodeId, Round
 from defl.output import Aggregate, Reference
@@ -128,6 +129,32 @@ def test_mixed_roles_go_through_the_whole_work_too() -> None:
     (_, payload), _ = aggregate(store.federation, store.work(), store.read)
 
     assert model_row(store.federation, payload).tolist() == [0, 1, 1, 0, -1, 3]
+
+
+# --- Memory ----------------------------------------------------------------------------------
+
+
+def test_what_a_rule_remembers_travels_in_the_model_from_round_to_round() -> None:
+    """Member 0 sends against the others; each round's node knows the bytes of the last model."""
+    schema = with_memory(Schema((Entry("weight", (50,)),)), 4)
+    target = np.random.default_rng(3).standard_normal(50).astype(np.float32)
+    model = np.zeros(schema.values, dtype=np.float32)
+    for _ in range(4):
+        store = Store("int8", schema)
+        store.federation = tampered(store.federation, aggregation="adaptive")
+        store.start_from(model)
+        for author in (2, 0, 3, 1):
+            values = model.copy()
+            step = (target - model[:50]) * np.float32(0.25) * np.float32(1 + author / 20)
+            values[:50] += -step if author == 0 else step
+            store.add(author, values)
+        (_, payload), _ = aggregate(store.federation, store.work(), store.read)
+        model = model_row(store.federation, payload)
+
+    standings = model[50:54].tolist()
+    assert standings[0] < -1, "of member 0, though its update was the second"
+    assert min(standings[1:]) > 1
+    assert (model[54:] != 0).any(), "the last aggregate's change, for the next round"
 
 
 # --- Ties ------------------------------------------------------------------------------------

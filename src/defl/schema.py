@@ -35,6 +35,13 @@ class Role(StrEnum):
     STATISTIC = "statistic"  # averaged with the same weights, does not count in distances
     VARIANCE = "variance"  # a statistic that is kept >= 0 (batch norm's running_var)
     LOCAL = "local"  # never leaves its node (integer counters, private heads)
+    MEMORY = (
+        "memory"  # what the aggregation rule remembers: no client sees it, no update changes it
+    )
+
+
+# What a model's own entries may be; the memory is added when a federation is made.
+MODEL_ROLES = tuple(role for role in Role if role is not Role.MEMORY)
 
 
 class DType(StrEnum):
@@ -97,6 +104,20 @@ class Schema(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
     def values(self) -> int:
         """How many float32 numbers an update has."""
         return sum(entry.size for entry in self.shared)
+
+    def columns(self, role: Role) -> list[slice]:
+        """Where the entries of a role stand in a row, neighbours joined."""
+        found: list[slice] = []
+        start = 0
+        for entry in self.shared:
+            stop = start + entry.size
+            if entry.role is role and entry.size:
+                if found and found[-1].stop == start:
+                    found[-1] = slice(found[-1].start, stop)
+                else:
+                    found.append(slice(start, stop))
+            start = stop
+        return found
 
     @cached_property
     def digest(self) -> Digest:

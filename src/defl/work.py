@@ -67,5 +67,6 @@ def aggregate(federation: Federation, work: Aggregate, read: Read) -> tuple[Blob
         base_row,
         faults_max=federation.updates_faults_max,
         ties=ties,
+        members=[ref.author for ref in work.updates],
     )
     return model_blob(federation, result.values), result

@@ -9,11 +9,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from made_rounds import made_round, ties_for
+from made_rounds import made_round, ties_for, whole
 
 from defl.aggregation import kernels, kernels_numba, kernels_numpy
+from defl.aggregation.model import aggregate_model
 from defl.aggregation.rules import RULES
+from defl.aggregation.standing import with_memory
 from defl.aggregation.workers import Workers
+from defl.schema import Entry, Schema
 
 
 def digest_of_rule(name: str, workers: Workers) -> str:
@@ -32,6 +35,26 @@ def digest_of_rule(name: str, workers: Workers) -> str:
     return hasher.hexdigest()
 
 
+def digest_of_memory(workers: Workers) -> str:
+    """Ten rounds in which the standings of two flipping members fall until they are left out."""
+    rng = np.random.default_rng(7)
+    schema = with_memory(Schema((Entry("weights", (5000,)),)), 7)
+    model = np.zeros(schema.values, dtype=np.float32)
+    points = whole(rng, 5000, 12) + np.stack([whole(rng, 5000, 12) for _ in range(7)])
+    hasher = hashlib.sha256()
+    for _ in range(10):
+        rows = [model.copy() for _ in points]
+        for i, row in enumerate(rows):
+            step = (points[i] - row[:5000]) / 8
+            row[:5000] += -step if i < 2 else step
+        made = aggregate_model(
+            "adaptive", schema, rows, model, faults_max=2, ties=ties_for(7), workers=workers
+        )
+        model = made.values
+        hasher.update(model.tobytes())
+    return hasher.hexdigest()
+
+
 def main() -> None:
     threads = int(sys.argv[1])
     result = {}
@@ -40,6 +63,7 @@ def main() -> None:
         for loops in (kernels_numpy, kernels_numba):
             kernels.best = lambda loops=loops: loops
             result[loops.NAME] = {name: digest_of_rule(name, workers) for name in RULES}
+            result[loops.NAME]["adaptive, ten rounds"] = digest_of_memory(workers)
     json.dump(result, sys.stdout)
 
 

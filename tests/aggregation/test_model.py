@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made_rounds import made_round, ties_for
 
-from defl.aggregation.model import aggregate_model, columns_of
+from defl.aggregation.model import aggregate_model
 from defl.aggregation.rules import RULES
 from defl.schema import Entry, Role, Schema
 
@@ -21,8 +21,8 @@ SCHEMA = Schema(
 
 
 def test_columns_of_a_role_are_joined_where_they_touch() -> None:
-    assert columns_of(SCHEMA, Role.TRAINABLE) == [slice(0, 310), slice(330, 350)]
-    assert columns_of(SCHEMA, Role.VARIANCE) == [slice(320, 330)]
+    assert SCHEMA.columns(Role.TRAINABLE) == [slice(0, 310), slice(330, 350)]
+    assert SCHEMA.columns(Role.VARIANCE) == [slice(320, 330)]
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if name != "bulyan"])

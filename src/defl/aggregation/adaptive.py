@@ -1,9 +1,14 @@
-"""Everybody's mean, unless somebody makes the round vary more than honest members would.
+"""Everybody's mean, unless somebody makes the round vary more than honest members would, or has
+shown in earlier rounds that it trains against the others.
 
-Of all subsets of at least m - f rows, the largest one is averaged whose largest variance (the
-greatest eigenvalue of its covariance) is at most GATE times that of the calmest m - f rows. When
-nobody attacks that is all of them, so nothing is lost; a row that stands out is left out alone,
-not together with f - 1 honest ones.
+Of all subsets of at least m - f rows, those are allowed whose largest variance (the greatest
+eigenvalue of their covariance) is at most GATE times that of the calmest m - f rows. The largest
+allowed one is averaged, of equals the calmest. When nobody attacks that is all rows, so nothing is
+lost; a row that stands out is left out alone, not together with f - 1 honest ones.
+
+Members whose standing (standing.py) has fallen too low, at most f of them, are left out as long as
+an allowed subset without them exists. So memory chooses among what the gate allows and never
+allows more, and the bound below holds whatever it remembers.
 
 What f colluding attackers below the gate can do: let s^2 be the largest variance of the honest
 rows. a attackers among the k rows kept, at a distance t from the mean of the honest kept, alone
@@ -12,6 +17,7 @@ they move the aggregate by a t / k <= s sqrt(GATE a / (k - a)). With everybody k
 that is s sqrt(GATE / 2), which is no more than s. Honest rows that were left out (m - k of
 them) move it by at most s sqrt((m - k) / (k - f)). No direction or length is out of reach below
 the gate: what is bounded is how far, and the bound shrinks with the honest rows' own variance.
+Attackers who have honest members distrusted gain no more than the last term: f honest rows out.
 
 Condition m >= 2f + 1, as for the smallest-eigenvalue subset (Allouah et al., ICML 2023), on which
 it is built; breakdown below a half. docs/AGGREGATION.md tells how GATE was found and what else was
@@ -19,12 +25,16 @@ tried.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from math import comb
 
+import numpy as np
+
 from defl.aggregation.aggregate import Aggregate, Row
-from defl.aggregation.conditions import MAJORITY
-from defl.aggregation.geometric import Verdict, aggregate_by
+from defl.aggregation.conditions import MAJORITY, check_round
+from defl.aggregation.geometric import Verdict, admit, aggregate_by, measure
 from defl.aggregation.gram import Geometry, Measured, below_one
+from defl.aggregation.standing import lowest
 from defl.aggregation.subset import SUBSETS_MAX, Matrix, best_subset, filtered, mean_square
 from defl.aggregation.workers import ALONE, Workers
 
@@ -47,26 +57,58 @@ def calmest_by_size(distances: Matrix, faults_max: int) -> list[tuple[tuple[int,
     return filtered(distances, size - faults_max)
 
 
-def judge_adaptive(geometry: Geometry, faults_max: int) -> Verdict:
+def judge_adaptive(
+    geometry: Geometry, faults_max: int, distrusted: frozenset[int] = frozenset()
+) -> Verdict:
     size = geometry.size
-    by_size = calmest_by_size(below_one(geometry.squared_distances), faults_max)
+    distances = below_one(geometry.squared_distances)
+    by_size = calmest_by_size(distances, faults_max)
     calmest = by_size[-1][1]
     gate = gate_for(size)
-    kept = next(rows for rows, variance in by_size if variance <= gate * calmest)
     ratio = by_size[0][1] / calmest if calmest > 0 else float(by_size[0][1] > 0)
-    out = size - len(kept)
-    said = (
-        f"the mean of all {size} updates: their largest variance is {ratio:.2f} times that of the "
-        f"calmest {size - faults_max}, and {gate:g} times would be allowed."
-        if out == 0
-        else f"the mean of {len(kept)} of {size} updates; with the other {out} the largest "
-        f"variance would be more than {gate:g} times that of the calmest {size - faults_max}."
-    )
+    trusted = [i for i in range(size) if i not in distrusted]
+    kept = next(rows for rows, variance in by_size if variance <= gate * calmest)
+    heeded = False
+    if distrusted:
+        others = calmest_by_size(distances[np.ix_(trusted, trusted)], faults_max - len(distrusted))
+        allowed = [rows for rows, variance in others if variance <= gate * calmest]
+        if allowed:
+            kept, heeded = tuple(trusted[i] for i in allowed[0]), True
     return Verdict(
         tuple(1.0 / len(kept) if i in kept else 0.0 for i in range(size)),
         tuple(mean_square(geometry, kept, i) for i in range(size)),
-        said,
+        in_words(size, len(kept), faults_max, gate, ratio, len(distrusted), heeded),
     )
+
+
+def in_words(
+    size: int, kept: int, faults_max: int, gate: float, ratio: float, distrusted: int, heeded: bool
+) -> str:
+    calm = f"that of the calmest {size - faults_max}"
+    if kept == size:
+        said = (
+            f"the mean of all {size} updates: their largest variance is {ratio:.2f} times {calm}, "
+            f"and {gate:g} times would be allowed."
+        )
+    elif heeded and kept == size - distrusted:
+        said = f"the mean of {kept} of {size} updates."
+    else:
+        more = size - kept - (distrusted if heeded else 0)
+        said = (
+            f"the mean of {kept} of {size} updates; with {more} more the largest variance would be "
+            f"more than {gate:g} times {calm}."
+        )
+    if heeded:
+        said += (
+            f" {distrusted} left out for earlier rounds, in which what they sent went against the "
+            "direction in which the model moved."
+        )
+    elif distrusted:
+        said += (
+            f" {distrusted} would be left out for earlier rounds, but the others alone vary more "
+            "than is allowed."
+        )
+    return said
 
 
 def adaptive(
@@ -78,10 +120,17 @@ def adaptive(
     strict: bool = False,
     workers: Workers = ALONE,
     measured: Measured | None = None,
+    standings: Sequence[float] | None = None,
 ) -> Aggregate:
     """The gated mean; a row's score is its squared distance to the aggregate."""
+    check_round(rows, base, faults_max, ties)
+    known = measured or measure(rows, base, workers)
+    low: frozenset[int] = frozenset()
+    if standings is not None:
+        admitted = admit(known, faults_max, ties)
+        low = lowest([standings[i] for i in admitted.order], admitted.faults_max)
     return aggregate_by(
-        judge_adaptive,
+        partial(judge_adaptive, distrusted=low),
         rows,
         base,
         faults_max,
@@ -89,5 +138,5 @@ def adaptive(
         condition=MAJORITY,
         strict=strict,
         workers=workers,
-        measured=measured,
+        measured=known,
     )

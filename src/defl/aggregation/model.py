@@ -2,7 +2,8 @@
 
 Distances are measured over trainable entries alone: statistics such as a batch norm's are of
 another size and would drown or fake a distance. They follow the weights that the trainable entries
-earned, and a variance never goes below zero.
+earned, and a variance never goes below zero. What a rule remembers (standing.py) is read from the
+base and written into the aggregate.
 """
 
 from collections.abc import Sequence
@@ -12,24 +13,10 @@ import numpy as np
 
 from defl.aggregation.aggregate import Aggregate, Row
 from defl.aggregation.gram import Gram
-from defl.aggregation.rules import GEOMETRIC, rule_named
+from defl.aggregation.rules import GEOMETRIC, REMEMBERING, rule_named
+from defl.aggregation.standing import Memory
 from defl.aggregation.workers import ALONE, Workers
 from defl.schema import Role, Schema
-
-
-def columns_of(schema: Schema, role: Role) -> list[slice]:
-    """Where the entries of a role stand in a row, neighbours joined."""
-    found: list[slice] = []
-    start = 0
-    for entry in schema.shared:
-        stop = start + entry.size
-        if entry.role is role and entry.size:
-            if found and found[-1].stop == start:
-                found[-1] = slice(found[-1].start, stop)
-            else:
-                found.append(slice(start, stop))
-        start = stop
-    return found
 
 
 def aggregate_model(
@@ -40,17 +27,34 @@ def aggregate_model(
     *,
     faults_max: int,
     ties: Sequence[bytes],
+    members: Sequence[int] | None = None,
     workers: Workers = ALONE,
 ) -> Aggregate:
-    """The named rule on rows that are laid out as the schema says."""
+    """The named rule on rows that are laid out as the schema says.
+
+    `members` says whose row each is, for a rule that remembers; default: row i is member i's.
+    """
+    authors = range(len(rows)) if members is None else members
+    memory = Memory.of(schema)
+    standings = None
     if name in GEOMETRIC:
-        gram = Gram(base, counted=columns_of(schema, Role.TRAINABLE), workers=workers)
+        gram = Gram(base, counted=schema.columns(Role.TRAINABLE), workers=workers)
         gram.add(rows)
         known = gram.measured()
-        made = GEOMETRIC[name](rows, base, faults_max, ties, workers=workers, measured=known)
+        if name in REMEMBERING and memory is not None:
+            standings = memory.standings_after(rows, base, authors)
+            made = REMEMBERING[name](
+                rows, base, faults_max, ties, workers=workers, measured=known, standings=standings
+            )
+        else:
+            made = GEOMETRIC[name](rows, base, faults_max, ties, workers=workers, measured=known)
     else:
         made = rule_named(name)(rows, base, faults_max, ties, workers=workers)
     values = made.values
-    for part in columns_of(schema, Role.VARIANCE):
+    for part in schema.columns(Role.VARIANCE):
         np.maximum(values[part], 0, out=values[part])
+    if memory is not None and standings is not None:
+        memory.write(values, base, authors, standings)
+    elif memory is not None:
+        memory.keep(values, base)
     return replace(made, values=values)

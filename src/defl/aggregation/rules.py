@@ -49,6 +49,24 @@ class GeometricRule(NamedRule, Protocol):
     ) -> Aggregate: ...
 
 
+class RememberingRule(GeometricRule, Protocol):
+    """A geometric rule that also heeds the members' standings (standing.py), one per row."""
+
+    def __call__(
+        self,
+        rows: Sequence[Row],
+        base: Row,
+        faults_max: int,
+        ties: Sequence[bytes],
+        *,
+        workers: Workers = ALONE,
+        measured: Measured | None = None,
+        standings: Sequence[float] | None = None,
+    ) -> Aggregate: ...
+
+
+REMEMBERING: dict[str, RememberingRule] = {"adaptive": adaptive}
+
 GEOMETRIC: dict[str, GeometricRule] = {
     "krum": krum,
     "multi_krum": multi_krum,
@@ -58,7 +76,7 @@ GEOMETRIC: dict[str, GeometricRule] = {
     "nearest_neighbour_mixing": nearest_neighbour_mixing,
     "smallest_eigenvalue_subset": smallest_eigenvalue_subset,
     "bulyan": bulyan,
-    "adaptive": adaptive,
+    **REMEMBERING,
 }
 
 RULES: dict[str, NamedRule] = {

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def robustness_command(
 
     results = robustness.run_table(cells, data, out, processes=processes, progress=progress)
     if as_json:
-        picked = {cell.key: results[cell.key].accuracy for cell in cells}
+        picked = [{**asdict(cell), "accuracy": results[cell].accuracy} for cell in cells]
         click.echo(json.dumps({"seconds": time.monotonic() - start, "accuracy": picked}, indent=1))
     else:
         click.echo((out / "robustness.md").read_text(encoding="utf-8"))

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from defl.aggregation.rules import RULES
-from defl.clients.protocol import Roles, schema_of
+from defl.aggregation.rules import REMEMBERING, RULES
+from defl.aggregation.standing import ENTRY, with_memory
+from defl.clients.protocol import Roles, schema_of, starting_row
 from defl.committee import TAU_MIN, AggQuorum, Federation, Rules, Timing
 from defl.errors import PreconditionBroken, UserError
 from defl.ids import Digest
@@ -29,7 +30,7 @@ from defl.node.identity import Card
 from defl.node.model import read_model, read_npz, write_model
 from defl.node.needs import computable, coverage, needs_of, required
 from defl.pool.weights import FP32, encode, manifest_of
-from defl.schema import Codec, Role, Row, Schema, Weights
+from defl.schema import MODEL_ROLES, Codec, Row, Schema, Weights
 
 CREATE_EXAMPLES = """
 Examples:
@@ -126,7 +127,11 @@ def create(
     if not output.parent.is_dir():
         raise UserError(f"{output.parent}: no such folder; make it first")
     members = _members(cards)
-    schema, row = _model(model, project, roles)
+    weights, own = _weights(model, project)
+    schema = schema_of(weights, {**own, **_roles(roles, list(weights))})
+    if facts["aggregation"] in REMEMBERING:
+        schema = with_memory(schema, len(members))
+    row = starting_row(weights, schema)
     proposed = federation_of(
         members,
         schema,
@@ -173,31 +178,29 @@ def _members(paths: tuple[Path, ...]) -> list[Card]:
     return sorted((card for _, card in cards), key=lambda card: card.name)
 
 
-def _model(model: str, project: Path, roles: tuple[str, ...]) -> tuple[Schema, Row]:
+def _weights(model: str, project: Path) -> tuple[Weights, Roles]:
+    """The first weights, and the roles that a client gives its entries."""
     path = Path(model)
-    weights: Weights
-    own: Roles = {}
     if path.suffix == ".safetensors":
-        weights = read_model(path)[0]
-    elif path.suffix == ".npz":
-        weights = read_npz(path)
-    elif ":" in model:
-        weights, own = first_weights(model, project, os.environ)
-    else:
-        raise UserError(
-            f"--model {model!r}: name a .safetensors or .npz file, or a client as module:attribute"
-        )
-    schema = schema_of(weights, {**own, **_roles(roles, list(weights))})
-    return schema, schema.flatten(weights)
+        arrays = read_model(path)[0]
+        arrays.pop(ENTRY, None)  # the model of another federation: its memory is of its members
+        return arrays, {}
+    if path.suffix == ".npz":
+        return read_npz(path), {}
+    if ":" in model:
+        return first_weights(model, project, os.environ)
+    raise UserError(
+        f"--model {model!r}: name a .safetensors or .npz file, or a client as module:attribute"
+    )
 
 
 def _roles(wanted: tuple[str, ...], names: list[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in wanted:
         pattern, equals, role = text.rpartition("=")
-        if not (equals and pattern and role in set(Role)):
+        if not (equals and pattern and role in MODEL_ROLES):
             raise UserError(
-                f"--role takes NAME=ROLE with a role of {', '.join(Role)}, not {text!r}"
+                f"--role takes NAME=ROLE with a role of {', '.join(MODEL_ROLES)}, not {text!r}"
             )
         matched = [name for name in names if fnmatchcase(name, pattern)]
         if not matched:

@@ -12,7 +12,18 @@ import numpy as np
 
 from defl.errors import WeightsError
 from defl.ids import Round
-from defl.schema import VALUE_MAX, Array, DType, Entry, Role, Row, Schema, Weights, within_bounds
+from defl.schema import (
+    MODEL_ROLES,
+    VALUE_MAX,
+    Array,
+    DType,
+    Entry,
+    Role,
+    Row,
+    Schema,
+    Weights,
+    within_bounds,
+)
 
 Metrics = Mapping[str, float]  # what a person wants to see: "loss", "accuracy", ...
 Roles = Mapping[str, Role | str]  # an entry's name -> what is done with it
@@ -89,12 +100,12 @@ def _dtype_of(name: str, array: Array) -> DType:
 
 def _role_of(name: str, dtype: DType, wanted: Role | str | None) -> Role:
     if wanted is not None:
-        try:
-            role = Role(wanted)
-        except ValueError:
+        if wanted not in MODEL_ROLES:
             raise WeightsError(
-                f"entry {name!r} cannot have the role {wanted!r}; there are: {', '.join(Role)}"
-            ) from None
+                f"entry {name!r} cannot have the role {wanted!r}; there are: "
+                f"{', '.join(MODEL_ROLES)}"
+            )
+        role = Role(wanted)
         if role is not Role.LOCAL and dtype is not DType.FLOAT32:
             raise WeightsError(
                 f"entry {name!r} is {dtype} and cannot be {role}: only float32 is shared; "
@@ -115,7 +126,17 @@ def initial_row(client: TrainingClient, schema: Schema) -> Row:
     """The client's initial weights as the row that a federation starts from."""
     weights = client.initial_weights()
     _check_weights(weights, schema, "initial_weights")
-    return schema.flatten(weights)
+    return starting_row(weights, schema)
+
+
+def starting_row(weights: Weights, schema: Schema) -> Row:
+    """These weights, and a memory in which there is nothing yet."""
+    empty = {
+        entry.name: np.zeros(entry.shape, dtype=np.float32)
+        for entry in schema.entries
+        if entry.role is Role.MEMORY
+    }
+    return schema.flatten({**weights, **empty})
 
 
 # --- One training ----------------------------------------------------------------------------
@@ -143,7 +164,7 @@ class Training:
         weights, metrics = _two_parts(answer)
         _check_weights(weights, self._schema, "train")
         checked = _checked_metrics(metrics, "train")
-        trained = self._schema.join(weights)
+        trained = self._schema.join({**weights, **self._memory(row)})
         self._local = self._local_of(weights)
         return trained, checked
 
@@ -160,7 +181,13 @@ class Training:
                 self._local[entry.name].copy() if entry.role is Role.LOCAL else shared[entry.name]
             )
             for entry in self._schema.entries
+            if entry.role is not Role.MEMORY
         }
+
+    def _memory(self, row: Row) -> dict[str, Row]:
+        """What the aggregation rule remembers: no business of the client's, and sent as it was."""
+        shared = self._schema.unflatten(row)
+        return {e.name: shared[e.name] for e in self._schema.entries if e.role is Role.MEMORY}
 
     def _local_of(self, weights: Weights) -> dict[str, Array]:
         return {
@@ -208,7 +235,8 @@ def checked_arrays(weights: object, where: str) -> Weights:
 
 def _check_weights(weights: Weights, schema: Schema, where: str) -> None:
     checked_arrays(weights, where)
-    names = [entry.name for entry in schema.entries]
+    entries = [entry for entry in schema.entries if entry.role is not Role.MEMORY]
+    names = [entry.name for entry in entries]
     missing = [name for name in names if name not in weights]
     if missing:
         raise WeightsError(
@@ -221,7 +249,7 @@ def _check_weights(weights: Weights, schema: Schema, where: str) -> None:
             f"{where} returned {_listed(extra)}, which the schema does not have; leave it out, "
             "or make a federation whose schema has it"
         )
-    for entry in schema.entries:
+    for entry in entries:
         _check_entry(entry, weights[entry.name], where)
 
 

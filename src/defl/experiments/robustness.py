@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -45,6 +46,9 @@ ATTACKS = (
     "zero",
     "replay",
     "nan",
+    "infinity",
+    "huge",
+    "denormal",
     "against_rule",
 )
 ALPHAS: tuple[float | None, ...] = (None, 1.0, 0.3)
@@ -71,10 +75,10 @@ def planned(
     ]
 
 
-def finished(folder: Path) -> dict[str, CellResult]:
-    """The cells that an earlier run finished; a line cut short by a crash does not count."""
+def finished(folder: Path) -> dict[Cell, CellResult]:
+    """The cells that earlier runs finished; a line cut short by a crash does not count."""
     path = folder / "cells.jsonl"
-    results: dict[str, CellResult] = {}
+    results: dict[Cell, CellResult] = {}
     if not path.is_file():
         return results
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -82,7 +86,7 @@ def finished(folder: Path) -> dict[str, CellResult]:
             record = json.loads(line)
         except json.JSONDecodeError:
             continue
-        results[record["key"]] = CellResult(**record["result"])
+        results[Cell(**record["cell"])] = CellResult(**record["result"])
     return results
 
 
@@ -93,22 +97,38 @@ def run_table(
     *,
     processes: int,
     progress: Callable[[int, int], None],
-) -> dict[str, CellResult]:
-    """Run what is missing, then write the tables; returns all results by key."""
+) -> dict[Cell, CellResult]:
+    """Run what is missing, then write the tables of all that was ever run in this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     mnist(data_folder)  # a wrong folder is told before anything starts
     done = finished(folder)
-    missing = [cell for cell in cells if cell.key not in done]
+    missing = [cell for cell in cells if cell not in done]
     progress(len(cells) - len(missing), len(cells))
     with (folder / "cells.jsonl").open("a", encoding="utf-8") as log:
         log.write("\n")  # ends a line that a crash cut short
         for cell, result in results_of(missing, data_folder, processes):
-            done[cell.key] = result
-            log.write(json.dumps({"key": cell.key, "result": asdict(result)}) + "\n")
+            done[cell] = result
+            log.write(json.dumps({"cell": asdict(cell), "result": asdict(result)}) + "\n")
             log.flush()
-            progress(sum(cell.key in done for cell in cells), len(cells))
-    written_tables(cells, done, folder)
+            progress(sum(cell in done for cell in cells), len(cells))
+    written_tables(in_order(done), folder)
     return done
+
+
+def in_order(results: dict[Cell, CellResult]) -> dict[Cell, CellResult]:
+    """Seed by seed, as the table lists rules and attacks."""
+
+    def place(cell: Cell) -> tuple[int, int, int, float, int]:
+        smoothest_first = -(cell.alpha or inf)
+        return (
+            cell.seed,
+            ATTACKS.index(cell.attack),
+            cell.members,
+            smoothest_first,
+            [*RULES, cell.rule].index(cell.rule),
+        )
+
+    return {cell: results[cell] for cell in sorted(results, key=place)}
 
 
 def results_of(

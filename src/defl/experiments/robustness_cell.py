@@ -3,16 +3,18 @@
 A cell is a pure function of its settings and the data; nothing is written here.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
 
-from defl.aggregation.aggregate import Row, Rule
-from defl.aggregation.rules import rule_named
+from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.model import aggregate_model
+from defl.aggregation.rules import REMEMBERING
+from defl.aggregation.standing import with_memory
 from defl.attacks.attack import Attack
 from defl.attacks.attacks import attack_named
 from defl.attacks.crafted import against_rule, alie, alie_deviation
@@ -22,6 +24,7 @@ from defl.datasets.task import Images
 from defl.errors import PreconditionBroken
 from defl.experiments.small_model import Shape, initial, predicted, train
 from defl.partition import cut
+from defl.schema import Entry, Schema
 
 HIDDEN = 32
 ROUNDS = 40
@@ -30,6 +33,8 @@ BATCH = 32
 RATE = 0.1
 ROUNDS_JUDGED = 5  # accuracy is the mean over this many last rounds
 BACKDOOR_CLASS = 0
+
+Judged = Callable[[Sequence[Row]], Aggregate]  # what the rule would make of these rows
 
 NO_ATTACK = "none"
 SENT_BY_ALL = ("alie", "inner_product", "min_max", "min_sum", "mimic", "against_rule")
@@ -55,10 +60,6 @@ class Cell:
     def attackers(self) -> int:
         return 0 if self.attack == NO_ATTACK else self.faults_max
 
-    @property
-    def key(self) -> str:
-        return "/".join(str(value) for value in asdict(self).values())
-
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
@@ -71,26 +72,26 @@ class CellResult:
     reason: str  # the last round's, or why the rule refused
 
 
-def run_cell(cell: Cell, data: Images, rule: Rule | None = None) -> CellResult:
+def run_cell(cell: Cell, data: Images) -> CellResult:
     """Train the federation of one cell. Seeds depend on the seed alone, so that all rules and
     attacks of one seed see the same data, the same batches and the same initial weights."""
-    chosen = rule or rule_named(cell.rule)
     rng = np.random.default_rng([cell.seed, cell.members])
     shape = Shape(int(np.prod(data.train_images.shape[1:])), HIDDEN, data.classes)
     parts = cut(data.train_labels, cell.members, cell.alpha, rng)
     federation = Federation(cell, data, shape, parts)
     weights = initial(shape, rng)
+    rounds = Rounds(cell, weights)
     accuracies: list[float] = []
     left_out: list[float] = []
     kept: list[float] = []
     reason = ""
     for round_ in range(cell.rounds):
-        rows = federation.rows(round_, weights, chosen)
+        rows = federation.rows(round_, weights, rounds.judged)
         try:
-            made = chosen(rows, weights, cell.faults_max, tie_breakers(round_, cell.members))
+            made = rounds.closed(rows)
         except PreconditionBroken as refused:
             return CellResult(float("nan"), float("nan"), float("nan"), float("nan"), str(refused))
-        weights = made.values
+        weights = rounds.weights
         gone = [weight == 0 for weight in made.weights]
         left_out.append(float(np.mean(gone[cell.attackers :])))
         if cell.attackers:
@@ -109,6 +110,46 @@ def run_cell(cell: Cell, data: Images, rule: Rule | None = None) -> CellResult:
 
 def tie_breakers(round_: int, members: int) -> list[bytes]:
     return [sha256(f"{round_}/{i}".encode()).digest() for i in range(members)]
+
+
+class Rounds:
+    """The aggregation of one cell, round by round, on models as they travel: with the memory of a
+    rule that remembers."""
+
+    def __init__(self, cell: Cell, weights: Row) -> None:
+        schema = Schema((Entry("weights", weights.shape),))
+        self._cell = cell
+        self._size = weights.size
+        self._schema = with_memory(schema, cell.members) if cell.rule in REMEMBERING else schema
+        self._model = np.zeros(self._schema.values, dtype=np.float32)
+        self._model[: self._size] = weights
+        self._round = 0
+
+    @property
+    def weights(self) -> Row:
+        return self._model[: self._size]
+
+    def judged(self, rows: Sequence[Row]) -> Aggregate:
+        """What the rule would make of these rows; `values` are the weights alone."""
+        made = self._aggregated(rows)
+        return replace(made, values=made.values[: self._size])
+
+    def closed(self, rows: Sequence[Row]) -> Aggregate:
+        made = self._aggregated(rows)
+        self._model = made.values
+        self._round += 1
+        return made
+
+    def _aggregated(self, rows: Sequence[Row]) -> Aggregate:
+        memory = self._model[self._size :]
+        return aggregate_model(
+            self._cell.rule,
+            self._schema,
+            [np.concatenate([row, memory]) for row in rows],
+            self._model,
+            faults_max=self._cell.faults_max,
+            ties=tie_breakers(self._round, self._cell.members),
+        )
 
 
 class Federation:
@@ -134,7 +175,7 @@ class Federation:
         self.test_stamped = stamped(test[others][:1000]).reshape(-1, shape.inputs)
         self.earlier: Row | None = None
 
-    def rows(self, round_: int, weights: Row, rule: Rule) -> list[Row]:
+    def rows(self, round_: int, weights: Row, judged: Judged) -> list[Row]:
         """The updates of one round, in member order."""
         cell = self.cell
         rng = np.random.default_rng([cell.seed, cell.members, round_])
@@ -153,7 +194,7 @@ class Federation:
         changes = train(self.shape, start, flat_images, labels, RATE) - weights
         if bad and cell.attack != "label_flip":
             honest = list(changes[bad:])
-            poisoned = self.attack(weights, rule, round_)
+            poisoned = self.attack(weights, judged)
             seen = None if cell.attack.endswith(OWN_ONLY) else honest
             own = changes[:bad].copy()
             together = cell.attack in SENT_BY_ALL  # depends on what all see: made once
@@ -164,7 +205,7 @@ class Federation:
         with np.errstate(over="ignore", invalid="ignore"):  # an attacker's row may be anything
             return list(weights + changes)
 
-    def attack(self, weights: Row, rule: Rule, round_: int) -> Attack:
+    def attack(self, weights: Row, judged: Judged) -> Attack:
         cell = self.cell
         name = cell.attack.removesuffix(OWN_ONLY)
         if name == "backdoor":
@@ -180,9 +221,7 @@ class Federation:
                 # The attack lists the honest first; members have the attackers first.
                 bad = cell.attackers
                 ordered = [*changes[len(changes) - bad :], *changes[: len(changes) - bad]]
-                rows = [weights + change for change in ordered]
-                ties = tie_breakers(round_, len(rows))
-                return rule(rows, weights, cell.faults_max, ties).values - weights
+                return judged([weights + change for change in ordered]).values - weights
 
             return partial(against_rule, aggregate=change_by_rule, attackers=cell.attackers)
         return attack_named(name)

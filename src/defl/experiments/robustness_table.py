@@ -1,7 +1,7 @@
 """The results of the robustness cells as CSV, as Markdown and as a heat map."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from html import escape
 from math import isnan
@@ -13,35 +13,43 @@ from defl.experiments.robustness_cell import NO_ATTACK, Cell, CellResult
 CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 62, 20, 190, 150
 
 
-def written_tables(cells: Sequence[Cell], results: Mapping[str, CellResult], folder: Path) -> None:
+def written_tables(results: Mapping[Cell, CellResult], folder: Path) -> None:
     """`robustness.csv` (one line per cell), `robustness.md` and `robustness.svg` (means over
     seeds)."""
-    have = [cell for cell in cells if cell.key in results]
     with (folder / "robustness.csv").open("w", newline="", encoding="utf-8") as file:
-        names = [field.name for field in fields(CellResult)]
-        writer = csv.DictWriter(file, [*asdict(have[0]), *names])
+        names = [field.name for field in (*fields(Cell), *fields(CellResult))]
+        writer = csv.DictWriter(file, names)
         writer.writeheader()
-        writer.writerows({**asdict(cell), **asdict(results[cell.key])} for cell in have)
-    means = mean_accuracies(have, results)
-    (folder / "robustness.md").write_text(markdown(means), encoding="utf-8")
+        writer.writerows({**asdict(cell), **asdict(result)} for cell, result in results.items())
+    means = mean_accuracies(results)
+    text = f"{how_many_seeds(results)}\n{markdown(means)}"
+    (folder / "robustness.md").write_text(text, encoding="utf-8")
     (folder / "robustness.svg").write_text(heat_map(means), encoding="utf-8")
+
+
+def how_many_seeds(results: Mapping[Cell, CellResult]) -> str:
+    """Rules that were run with as many seeds, together."""
+    seeds: dict[str, int] = {}
+    for cell in results:
+        seeds[cell.rule] = max(seeds.get(cell.rule, 0), cell.seed)
+    rules = {count: [rule for rule in seeds if seeds[rule] == count] for count in seeds.values()}
+    said = [f"{count} for {', '.join(names)}" for count, names in sorted(rules.items())]
+    return f"Means over seeds, of which there are {'; '.join(said)}."
 
 
 Place = tuple[int, float | None, str]  # members, alpha, attack
 Means = dict[Place, dict[str, float]]  # accuracy by rule
 
 
-def mean_accuracies(cells: Sequence[Cell], results: Mapping[str, CellResult]) -> Means:
+def mean_accuracies(results: Mapping[Cell, CellResult]) -> Means:
     """Accuracy (for the backdoor: accuracy where the backdoor did not work) over the seeds."""
     gathered: dict[Place, dict[str, list[float]]] = {}
-    for cell in cells:
+    for cell, result in results.items():
         place = (cell.members, cell.alpha, cell.attack)
-        gathered.setdefault(place, {}).setdefault(cell.rule, []).append(results[cell.key].accuracy)
+        gathered.setdefault(place, {}).setdefault(cell.rule, []).append(result.accuracy)
         if cell.attack == "backdoor":
             worked = (cell.members, cell.alpha, "backdoor worked")
-            gathered.setdefault(worked, {}).setdefault(cell.rule, []).append(
-                results[cell.key].backdoor
-            )
+            gathered.setdefault(worked, {}).setdefault(cell.rule, []).append(result.backdoor)
     ordered = sorted(gathered, key=lambda p: (p[0], -(p[1] or 1e9)))
     return {p: {rule: mean(values) for rule, values in gathered[p].items()} for p in ordered}
 

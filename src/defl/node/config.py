@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from msgspec import Meta, Struct
 
-from defl.aggregation.rules import rule_named
+from defl.aggregation.rules import REMEMBERING, rule_named
+from defl.aggregation.standing import check_memory
 from defl.committee import AggQuorum, Federation, Member, Rules, Timing
 from defl.errors import UserError
 from defl.ids import Digest, NodeId, digest_of
@@ -280,6 +281,8 @@ def federation_of(
 ) -> Federation:
     """The facts as Federation sees them, with or without a file."""
     rule_named(facts["aggregation"])
+    if facts["aggregation"] in REMEMBERING:
+        check_memory(schema, len(cards))
     members = tuple(Member(card.name, card.key) for card in cards)
     return Federation(members=members, schema=schema, initial=initial, timing=timing, **facts)
 
@@ -354,7 +357,7 @@ grace_s = {timing.grace_s}      # how long a finished node goes on serving the o
 # The digest of the initial weights, which lie beside this file as {INITIAL_FILE}.
 initial = "{federation.initial.hex()}"
 # Roles: trainable (judged and averaged), statistic and variance (averaged alike, not judged),
-# local (never leaves its node).
+# local (never leaves its node), memory (what the aggregation rule remembers; no client sees it).
 entries = [
 {entries}]
 

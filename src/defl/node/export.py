@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from defl.aggregation.standing import ENTRY
 from defl.clients.state_dict import write_state_dict
 from defl.errors import UserError
 from defl.node.certificate import verify_files
@@ -33,13 +34,18 @@ def _safetensors(path: Path, model: Model) -> None:
     save_file(dict(model.arrays), path, metadata=model.metadata)
 
 
+def _own(model: Model) -> dict[str, Array]:
+    """Without what the aggregation rule remembers, which no other program knows."""
+    return {name: array for name, array in model.arrays.items() if name != ENTRY}
+
+
 def _npz(path: Path, model: Model) -> None:
     with path.open("wb") as file:
-        np.savez(file, **model.arrays)  # type: ignore[arg-type]
+        np.savez(file, **_own(model))  # type: ignore[arg-type]
 
 
 def _state_dict(path: Path, model: Model) -> None:
-    write_state_dict(path, model.arrays)
+    write_state_dict(path, _own(model))
 
 
 WRITERS: dict[str, Write] = {

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from defl.clients.protocol import Roles, schema_of
+from defl.aggregation.rules import REMEMBERING
+from defl.aggregation.standing import with_memory
+from defl.clients.protocol import Roles, schema_of, starting_row
 from defl.committee import Rules, Timing
 from defl.errors import UserError
 from defl.node.config import (
@@ -84,7 +86,9 @@ def make_local(
     if weights is None:
         weights, roles = first_weights(client, project, environment_of(0, count))
     schema = schema_of(weights, roles)
-    row = schema.flatten(weights)
+    if aggregation in REMEMBERING:
+        schema = with_memory(schema, count)
+    row = starting_row(weights, schema)
     initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
     clients = [(others or {}).get(number, client) for number in range(count)]
     cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track)

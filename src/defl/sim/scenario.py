@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
+from defl.aggregation.rules import REMEMBERING
+from defl.aggregation.standing import with_memory
 from defl.committee import Federation, Member, Rules, Timing
 from defl.crypto import Ed25519Scheme, Ed25519Signer, Scheme, Signer
 from defl.ids import NodeId
@@ -39,7 +41,9 @@ def federation_of(
     **facts: Any,
 ) -> tuple[Federation, tuple[Manifest, bytes]]:
     schema = task.schema_of(values)
-    payload = bytes(encode(task.initial_row(values), schema, FP32))
+    if facts.get("aggregation") in REMEMBERING:
+        schema = with_memory(schema, len(signers))
+    payload = bytes(encode(task.initial_row(schema.values), schema, FP32))
     initial = manifest_of(payload, schema, FP32, chunk_bytes)
     members = tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers))
     federation = Federation(

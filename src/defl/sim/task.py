@@ -20,7 +20,7 @@ from defl.output import (
     Work,
     WorkFailed,
 )
-from defl.schema import Entry, Row, Schema
+from defl.schema import Entry, Role, Row, Schema
 from defl.sim.disk import Disk
 from defl.work import aggregate, model_row, update_blob, validate
 
@@ -78,9 +78,12 @@ def done(
             return Aggregated(work.round, manifest)
         case Train():
             base = model_row(federation, inputs[work.base])
-            row = training(node, work.round, base)
-            if row is None:
+            memory = federation.schema.columns(Role.MEMORY)  # the last entry, if there is one
+            own = memory[0].start if memory else base.size
+            trained = training(node, work.round, base[:own])
+            if trained is None:
                 return WorkFailed(work, "the client has no update for this round")
+            row = np.concatenate([trained, base[own:]])
             manifest, payload = update_blob(federation, row, work.base, base)
             disk.store_blob(manifest, payload, federation.chunk_bytes)
             return Trained(work.round, manifest)
