@@ -22,19 +22,8 @@ def written_tables(results: Mapping[Cell, CellResult], folder: Path) -> None:
         writer.writeheader()
         writer.writerows({**asdict(cell), **asdict(result)} for cell, result in results.items())
     means = mean_accuracies(results)
-    text = f"{how_many_seeds(results)}\n{markdown(means)}"
-    (folder / "robustness.md").write_text(text, encoding="utf-8")
+    (folder / "robustness.md").write_text(markdown(means), encoding="utf-8")
     (folder / "robustness.svg").write_text(heat_map(means), encoding="utf-8")
-
-
-def how_many_seeds(results: Mapping[Cell, CellResult]) -> str:
-    """Rules that were run with as many seeds, together."""
-    seeds: dict[str, int] = {}
-    for cell in results:
-        seeds[cell.rule] = max(seeds.get(cell.rule, 0), cell.seed)
-    rules = {count: [rule for rule in seeds if seeds[rule] == count] for count in seeds.values()}
-    said = [f"{count} for {', '.join(names)}" for count, names in sorted(rules.items())]
-    return f"Means over seeds, of which there are {'; '.join(said)}."
 
 
 Place = tuple[int, float | None, str]  # members, alpha, attack
@@ -42,16 +31,25 @@ Means = dict[Place, dict[str, float]]  # accuracy by rule
 
 
 def mean_accuracies(results: Mapping[Cell, CellResult]) -> Means:
-    """Accuracy (for the backdoor: accuracy where the backdoor did not work) over the seeds."""
-    gathered: dict[Place, dict[str, list[float]]] = {}
+    """Over the seeds that all rules of a line were run with: means of others do not compare."""
+    gathered: dict[Place, dict[str, dict[int, float]]] = {}
     for cell, result in results.items():
         place = (cell.members, cell.alpha, cell.attack)
-        gathered.setdefault(place, {}).setdefault(cell.rule, []).append(result.accuracy)
+        by_rule = gathered.setdefault(place, {})
+        by_rule.setdefault(cell.rule, {})[cell.seed] = result.accuracy
         if cell.attack == "backdoor":
-            worked = (cell.members, cell.alpha, "backdoor worked")
-            gathered.setdefault(worked, {}).setdefault(cell.rule, []).append(result.backdoor)
-    ordered = sorted(gathered, key=lambda p: (p[0], -(p[1] or 1e9)))
-    return {p: {rule: mean(values) for rule, values in gathered[p].items()} for p in ordered}
+            worked = gathered.setdefault((cell.members, cell.alpha, "backdoor worked"), {})
+            worked.setdefault(cell.rule, {})[cell.seed] = result.backdoor
+    means: Means = {}
+    for place in sorted(gathered, key=lambda p: (p[0], -(p[1] or 1e9))):
+        by_rule = gathered[place]
+        shared = set.intersection(*(set(by_seed) for by_seed in by_rule.values()))
+        means[place] = {
+            rule: mean(by_seed[seed] for seed in sorted(shared))
+            for rule, by_seed in by_rule.items()
+            if shared
+        }
+    return means
 
 
 def kind_of_data(alpha: float | None) -> str:
@@ -69,7 +67,8 @@ def percent(share: float) -> str:
 def markdown(means: Means) -> str:
     rules = rules_in(means)
     lines = [
-        "Test accuracy in percent; attackers f = (n - 1) / 3; the first line of each: none.",
+        "Test accuracy in percent, means over the seeds that all rules of a line were run with;",
+        "attackers f = (n - 1) / 3; the first line of each: none.",
         "",
     ]
     last = None
