@@ -1,0 +1,282 @@
+"""One seat of a baseline as a real process: DeFL's transport, worker and files under the machine.
+
+    python -m defl.baselines.process FOLDER SEAT
+
+FOLDER is what launch.py made. The seat starts when all seats that take part are connected, writes
+status.json again and again, and goes on serving until it is told to end (SIGTERM).
+"""
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from defl.baselines import systems
+from defl.baselines.frames import Inbox, lane_of
+from defl.baselines.machine import (
+    SAMPLES_MAX,
+    SAMPLES_METRIC,
+    Envelope,
+    Event,
+    ModelReady,
+    NotTrained,
+    Output,
+    Received,
+    Start,
+    Store,
+    Tick,
+    Train,
+    Trained,
+    model_payload,
+)
+from defl.crypto import Ed25519Scheme
+from defl.errors import PeerFault, WorkerFailed
+from defl.ids import NodeId, digest_of
+from defl.node.config import (
+    INITIAL_FILE,
+    card_file,
+    read_card_file,
+    read_federation,
+    read_identity,
+    read_node,
+)
+from defl.node.framing import Frame
+from defl.node.local import FEDERATION_FILE
+from defl.node.model import shared_row
+from defl.node.transport import Lane, Limits, Refusal, Transport
+from defl.node.worker import Worker
+from defl.output import Train as TrainWork
+from defl.output import Trained as TrainedWork
+from defl.pool.weights import decode
+
+PLAN_FILE = "baseline.json"
+STATUS_FILE = "status.json"
+STORED = "stored"  # what the machine stores; nothing else is in that folder
+STATUS_EVERY_S = 0.1
+# Frames wait here for the machine; the transport stops reading when it is full.
+EVENTS_MAX = 64
+# A block may be on its way to a peer while the next messages queue behind it.
+MESSAGES_QUEUED = 3
+
+
+class Plan(Struct, frozen=True, forbid_unknown_fields=True):
+    profile: systems.Profile
+    seats: tuple[str, ...]  # the folder of each
+    seed: int
+    absent: tuple[int, ...] = ()  # never started: nobody waits for them
+
+
+def read_plan(folder: Path) -> Plan:
+    return msgspec.json.decode((folder / PLAN_FILE).read_bytes(), type=Plan)
+
+
+class Process:
+    def __init__(self, folder: Path, seat: NodeId) -> None:
+        plan = read_plan(folder)
+        agreement = read_federation(folder / FEDERATION_FILE)
+        self._plan, self._seat = plan, seat
+        self._federation = federation = agreement.federation
+        self._folder = folder / plan.seats[seat]
+        cards = [read_card_file(card_file(folder / name, name)) for name in plan.seats]
+        config = read_node(self._folder)
+        identity = read_identity(self._folder, config.name)
+        initial, _ = shared_row(folder / INITIAL_FILE, federation.schema)
+        self._machine = systems.machine_of(
+            plan.profile,
+            federation,
+            seat,
+            systems.Keys(identity.signer, Ed25519Scheme(), cards[-1].key),
+            initial,
+            seed=plan.seed,
+        )
+        self._frames = systems.frames_of(plan.profile, federation)
+        self._inbox = Inbox(self._frames)
+        self._connected = asyncio.Event()
+        self._transport = Transport(
+            me=seat,
+            identity=identity,
+            cards=cards,
+            chain=federation.chain,
+            listen=config.listen_at,
+            frame_bytes_max=dict.fromkeys(Lane, self._frames.frame_bytes_max),
+            on_frame=self._on_frame,
+            on_connected=self._on_connected,
+            limits=Limits(queue_bytes_max=MESSAGES_QUEUED * self._frames.message_bytes_max),
+        )
+        self._worker = Worker(
+            config.client or None,
+            self._folder / "work",
+            federation,
+            project=self._folder / config.project,
+        )
+        (self._folder / STORED).mkdir(exist_ok=True)
+        self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
+        self._numbers: Counter[tuple[NodeId, Lane]] = Counter()
+        self._training: asyncio.Task[None] | None = None
+        self._model: ModelReady | None = None
+        self._weights_sent = self._weights_received = self._refused = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        await self._transport.start()
+        tasks = [
+            asyncio.create_task(self._loop()),
+            asyncio.create_task(self._tell_status()),
+            asyncio.create_task(_awaited(stop)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            if self._training is not None:
+                tasks.append(self._training)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._worker.close()
+            await self._transport.close()
+            self._write_status()
+
+    async def _loop(self) -> None:
+        clock = asyncio.get_running_loop().time
+        await self._connected.wait()
+        output = await asyncio.to_thread(self._machine.handle, Start(), clock())
+        while True:
+            await self._perform(output)
+            event = await self._next_event(output.wake_at)
+            try:
+                output = await asyncio.to_thread(self._machine.handle, event, clock())
+            except PeerFault:
+                self._refused += 1
+                output = Output(wake_at=output.wake_at)
+
+    async def _next_event(self, wake_at: float | None) -> Event:
+        if not self._events.empty():
+            return self._events.get_nowait()
+        try:
+            async with asyncio.timeout_at(wake_at):
+                return await self._events.get()
+        except TimeoutError:
+            return Tick()
+
+    async def _perform(self, output: Output) -> None:
+        for store in output.store:
+            await asyncio.to_thread(self._store, store)
+        for envelope in output.send:
+            self._send(envelope)
+        for model in output.models:
+            self._model = model
+        if output.train is not None:
+            self._training = asyncio.create_task(self._train(output.train))
+
+    def _store(self, store: Store) -> None:
+        path = self._folder / STORED / store.name
+        path.parent.mkdir(exist_ok=True)
+        beside = path.with_name(f".{path.name}.writing")
+        beside.write_bytes(store.data)
+        beside.replace(path)
+
+    def _send(self, envelope: Envelope) -> None:
+        lane = lane_of(envelope.message)
+        for peer in envelope.to:
+            number = self._numbers[peer, lane]
+            self._numbers[peer, lane] += 1
+            if peer in self._plan.absent:
+                continue
+            for frame in self._frames.encode(envelope.message, number):
+                self._transport.send(peer, frame, lane)
+            self._weights_sent += envelope.message.weights_bytes
+
+    async def _train(self, train: Train) -> None:
+        """The client trains in the worker's process, as a DeFL node's does."""
+        payload = model_payload(self._federation, train.base)
+        base, path = digest_of(payload), self._folder / "work" / "base"
+        path.write_bytes(payload)
+        try:
+            done = await self._worker.run(TrainWork(train.round, base), {base: path})
+        except WorkerFailed as failed:
+            sys.stderr.write(f"training for round {train.round} failed: {failed}\n")
+            await self._events.put(NotTrained(train.round))
+            return
+        if not isinstance(done, TrainedWork):
+            raise TypeError(f"training was answered by {type(done).__name__}")
+        made = self._worker.made(done)
+        row = decode(made.read_bytes(), self._federation.schema, self._federation.codec, train.base)
+        made.unlink()
+        report = self._worker.training
+        samples = report.metrics.get(SAMPLES_METRIC, 1) if report is not None else 1
+        await self._events.put(Trained(train.round, row, min(SAMPLES_MAX, max(1, int(samples)))))
+
+    # --- What others send ------------------------------------------------------------------
+
+    def _on_connected(self, _peer: NodeId) -> None:
+        seats = map(NodeId, range(len(self._plan.seats)))
+        others = [s for s in seats if s != self._seat and s not in self._plan.absent]
+        if all(self._transport.connected(peer) for peer in others):
+            self._connected.set()
+
+    async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:
+        message = await asyncio.to_thread(self._inbox.take, peer, lane, frame)
+        if message is not None:
+            self._weights_received += message.weights_bytes
+            await self._events.put(Received(peer, message))
+
+    # --- What is measured ------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        totals = {lane.value: {"sent": 0, "received": 0} for lane in Lane}
+        for (_, lane), traffic in self._transport.stats.traffic.items():
+            totals[lane.value]["sent"] += traffic.bytes_out
+            totals[lane.value]["received"] += traffic.bytes_in
+        files = (self._folder / STORED).rglob("*")
+        model = self._model
+        return {
+            "seat": self._seat,
+            "round": 0 if model is None else model.round,
+            "model": None
+            if model is None
+            else digest_of(model_payload(self._federation, model.row)).hex(),
+            "finished": self._machine.finished,
+            "traffic": totals,
+            "weights_sent": self._weights_sent,
+            "weights_received": self._weights_received,
+            "disk_bytes": sum(path.stat().st_size for path in files if path.is_file()),
+            "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "refused": self._refused + self._transport.stats.refusals[Refusal.FAULT],
+            "worker_error": self._worker.last_error,
+        }
+
+    async def _tell_status(self) -> None:
+        while True:
+            await asyncio.to_thread(self._write_status)
+            await asyncio.sleep(STATUS_EVERY_S)
+
+    def _write_status(self) -> None:
+        path = self._folder / STATUS_FILE
+        beside = path.with_name(f".{path.name}.writing")
+        beside.write_text(json.dumps(self.status()), encoding="utf-8")
+        os.replace(beside, path)
+
+
+async def _awaited(stop: asyncio.Event) -> None:
+    await stop.wait()
+
+
+async def _main(folder: Path, seat: NodeId) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Process(folder, seat).run(stop)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(Path(sys.argv[1]), NodeId(int(sys.argv[2]))))
