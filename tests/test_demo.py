@@ -156,7 +156,7 @@ def test_the_live_table_shows_rounds_accuracy_latency_bytes_and_who_is_left_out(
     Console(file=screen, width=100).print(table(SEVEN, MOMENT))
 
     figures = ("round 2 of 10 closed", "91.0 %", "35 ms", "2.0 MB", "3.0 MB", "killed")
-    reasons = ("node-6 left out: by the rule", "node-1 left out: no update in time")
+    reasons = ("left out of round 2", "node-6: by the rule", "node-1: no update in time")
     for shown in (*figures, *reasons):
         assert shown in screen.getvalue()
 
@@ -167,6 +167,6 @@ def test_without_a_terminal_each_thing_is_told_once(capsys: pytest.CaptureFixtur
     lines.show(MOMENT)
 
     told = capsys.readouterr().out.splitlines()
-    assert len(told) == len(set(told)) == 4
+    assert len(told) == len(set(told)) == 6
     assert told[0] == "node-1 was killed (SIGKILL) in round 2"
-    assert "model of round 2: 91.0 %" in told[-1]
+    assert "model of round 2: 91.0 %" in told[3]

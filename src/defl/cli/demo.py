@@ -149,6 +149,7 @@ def _text(plan: Plan, report: dict[str, Any]) -> str:
             f"model     {digest}",
             f"          {same if report['digests_equal'] else 'THE DIGESTS DIFFER'}",
             f"left out  {left_out or 'nobody'} of {plan.rounds} rounds",
+            f"          (Multi-Krum leaves {(plan.nodes - 1) // 3} out of each, attackers or not)",
             (
                 f"commit    {report['commit_ms'].get('p50', 0):.0f} ms (median), "
                 f"{report['commit_ms'].get('p99', 0):.0f} ms (p99)"
@@ -162,6 +163,8 @@ def _text(plan: Plan, report: dict[str, Any]) -> str:
             "next",
             f"  defl verify {folder}/node-0/proven.safetensors \\",
             f"      {folder}/node-0/round-certificate.json {folder}/federation.toml",
+            f"  defl export {folder}/node-0 digits.npz",
             "  defl demo --attack same_value",
+            "  defl new my-project && defl run my-project",
         ]
     )

@@ -57,13 +57,14 @@ class Lines:
         for number in sorted(set(moment.told.accuracy) - self._accuracies):
             self._accuracies.add(number)
             if number:
-                out = "; ".join(left_out_lines(moment.told.left_out.get(number, {})))
                 accuracy = percent(moment.told.accuracy[number])
-                self.say(f"  model of round {number}: {accuracy}" + (f"; {out}" if out else ""))
+                self.say(f"  model of round {number}: {accuracy}; left out:")
+                for line in left_out_lines(moment.told.left_out.get(number, {})):
+                    self.say(f"    {line}")
 
 
 def left_out_lines(nodes: dict[str, str]) -> list[str]:
-    return [f"{node} left out: {why}" for node, why in sorted(nodes.items())]
+    return [f"{node}: {why}" for node, why in sorted(nodes.items())]
 
 
 @contextmanager
@@ -100,7 +101,7 @@ def table(plan: Plan, moment: Moment) -> "Group":
             megabytes(node.bytes_received),
         )
     newest = max(moment.told.left_out, default=None)
-    below = [] if newest is None else [f"round {newest}:"]
+    below = [] if newest is None else [f"left out of round {newest}:"]
     below += [] if newest is None else left_out_lines(moment.told.left_out[newest])
     below += moment.news[-NEWS_SHOWN:]
     return Group(shown, *(Text(line) for line in below))

@@ -52,9 +52,16 @@ def node() -> None:
 @click.option("--address", required=True, metavar="HOST:PORT", help="Where they reach it.")
 @click.option("--listen", metavar="HOST:PORT", help="Where it listens; default: all interfaces.")
 @click.option("--client", default="", metavar="MODULE:ATTRIBUTE", help="Your training code.")
+@click.option("--project", default=".", help="Its folder, seen from DIR.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def init(
-    folder: Path, name: str, address: str, listen: str | None, client: str, as_json: bool
+    folder: Path,
+    name: str,
+    address: str,
+    listen: str | None,
+    client: str,
+    project: str,
+    as_json: bool,
 ) -> None:
     """Make a node: its key, TLS certificate, settings, and a card for the other members.
 
@@ -66,6 +73,7 @@ def init(
         address=address,
         listen=listen or f"{_interface(host)}:{port}",
         client=client,
+        project=project,
         telemetry_port=_telemetry_port(port),
     )
     identity = make_identity(name)

@@ -131,7 +131,7 @@ def _scored(members: dict[str, Any]) -> dict[str, str]:
     """Why the rule left members out, where its scores tell more than that it did."""
     kept = [share["score"] for share in members.values() if share["weight"] and share["score"]]
     return {
-        name: f"{BY_RULE}: its score is {share['score'] / max(kept):.1f} times the worst kept one"
+        name: f"{BY_RULE}, score {share['score'] / max(kept):.1f} times the worst kept"
         for name, share in members.items()
         if not share["weight"] and share["score"] and kept
     }
