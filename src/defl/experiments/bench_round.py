@@ -23,8 +23,12 @@ from defl.experiments.processes import Nodes
 LIMIT_S = 1200.0
 WARM_UP = 2  # rounds that are left out: processes start, inner loops are compiled, files made
 PINGS = 200
+GRACE_S = 30.0
 GST_LT_S = 60.0  # nobody sends an AGG: rounds close because everybody has updated
-GST_LT_EARLY_S = 2.0  # AGGs are sent and committed while large blobs travel
+# For commits beside blobs: each node trains so much longer than the one before that its blob
+# travels while the one before commits its UPD, and AGGs are sent in the midst of it.
+LATER_S = 1.0
+GST_LT_EARLY_S = 2.0
 IN_FLIGHT_ROUNDS = 6
 
 
@@ -34,7 +38,7 @@ def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="defl-bench-") as made:
         folder = Path(made)
         bare = asyncio.run(measure(folder / "bare", count, size, 3))
-        timing = Timing(gst_lt_min_s=60.0, grace_s=30.0)
+        timing = Timing(gst_lt_min_s=GST_LT_S, grace_s=GRACE_S)
         nodes = Nodes(folder / "nodes", count, rounds + WARM_UP, values=values, timing=timing)
         try:
             nodes.start()
@@ -82,10 +86,11 @@ def _bytes(state: dict[str, Any], way: str) -> int:
 
 def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> dict[str, Any]:
     """Commit latency of a federation with next to no weights; beside it, if asked for, that of
-    transactions that are committed while blobs of `in_flight_mb` travel between all members."""
+    transactions that are committed while a blob of `in_flight_mb` travels to all members."""
     with tempfile.TemporaryDirectory(prefix="defl-bench-") as made:
         started = time.monotonic()
-        logs, wrong = _logs(Path(made) / "idle", count, rounds, 1000, rules, GST_LT_S)
+        timing = Timing(gst_lt_min_s=GST_LT_S, grace_s=GRACE_S)
+        logs, wrong = _run(Nodes(Path(made) / "idle", count, rounds, timing=timing, rules=rules))
         took = time.monotonic() - started
         idle = [commit.ms for commit in _commits(logs)]
         result: dict[str, Any] = {
@@ -100,8 +105,17 @@ def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> 
         result["ratio_to_round_trip"] = result["commit_ms"]["p50"] / result["round_trip_ms"]
         if in_flight_mb > 0:
             values = int(in_flight_mb * 1e6) // 4
-            folder = Path(made) / "in-flight"
-            logs, wrong = _logs(folder, count, IN_FLIGHT_ROUNDS, values, rules, GST_LT_EARLY_S)
+            logs, wrong = _run(
+                Nodes(
+                    Path(made) / "in-flight",
+                    count,
+                    IN_FLIGHT_ROUNDS,
+                    values=values,
+                    later_s=LATER_S,
+                    timing=Timing(gst_lt_min_s=GST_LT_EARLY_S, grace_s=GRACE_S),
+                    rules=rules,
+                )
+            )
             busy = [commit.ms for commit in _commits(logs) if _beside_blobs(commit, logs)]
             result["in_flight"] = {
                 "mb": 4 * values / 1e6,
@@ -113,11 +127,8 @@ def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> 
     return result
 
 
-def _logs(
-    folder: Path, count: int, rounds: int, values: int, rules: Rules, gst_lt_s: float
-) -> tuple[list[list[dict[str, Any]]], list[str]]:
-    timing = Timing(gst_lt_min_s=gst_lt_s, grace_s=30.0)
-    nodes = Nodes(folder, count, rounds, values=values, timing=timing, rules=rules)
+def _run(nodes: Nodes) -> tuple[list[list[dict[str, Any]]], list[str]]:
+    """What each node logged, and what is wrong after the end."""
     try:
         nodes.start()
         nodes.finish(LIMIT_S)
@@ -148,21 +159,16 @@ def _commits(logs: Sequence[Sequence[Mapping[str, Any]]]) -> list[Commit]:
 
 
 def _beside_blobs(commit: Commit, logs: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
-    """Was a blob of the round on its way, from the first that was trained until the last one was
-    certified, during half of the commit's time or more?"""
-    first = min(
-        line["time"]
-        for log in logs
-        for line in log
-        if line["event"] == "trained" and line["round"] == commit.round
-    )
-    last = max(
-        other.submitted_at
-        for other in _commits(logs)
-        if other.kind == "UPD" and other.round == commit.round
-    )
-    overlap: float = min(commit.at, last) - max(commit.submitted_at, first)
-    return overlap >= commit.ms / 1000 / 2
+    """Was a blob on its way during half of the commit's time or more? A blob is on its way from
+    its training until its author submits the UPD with its certificate."""
+    beside_s = 0.0
+    for log in logs:
+        trained = {line["round"]: line["time"] for line in log if line["event"] == "trained"}
+        for upd in _commits([log]):
+            if upd.kind == "UPD":
+                until = min(commit.at, upd.submitted_at)
+                beside_s += max(0.0, until - max(commit.submitted_at, trained[upd.round]))
+    return beside_s >= commit.ms / 1000 / 2
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:

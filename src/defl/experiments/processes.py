@@ -17,7 +17,8 @@ from defl.participant import Participant
 
 POLL_S = 0.1
 TIMING = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=30.0)
-# A client whose training takes about `seconds` and moves each node elsewhere.
+# A client whose training takes about `seconds`, on each node `later_s` longer than on the one
+# before, and moves each node elsewhere.
 CLIENT = """
 import os, time
 import numpy as np
@@ -31,7 +32,7 @@ class client:
 
     def train(self, weights, round_):
         started = time.perf_counter()
-        time.sleep({seconds})
+        time.sleep({seconds} + {later_s} * int(os.environ.get("DEFL_NODE", "0")))
         values = weights["w"]
         values += self._rng.standard_normal(values.size, dtype=np.float32)
         return {{"w": values}}, {{"seconds": time.perf_counter() - started}}
@@ -52,13 +53,14 @@ class Nodes(Processes):
         *,
         values: int = 1000,
         train_s: float = 0.0,
+        later_s: float = 0.0,
         timing: Timing = TIMING,
         chunk_bytes: int = CHUNK_BYTES,
         rules: Rules = Rules.HOTSTUFF,
     ) -> None:
         project = folder / "project"
         project.mkdir(parents=True)
-        text = CLIENT.format(values=values, seconds=train_s)
+        text = CLIENT.format(values=values, seconds=train_s, later_s=later_s)
         (project / "client.py").write_text(text, encoding="utf-8")
         self.rounds = rounds
         super().__init__(
