@@ -48,6 +48,7 @@ from defl.baselines.blockchain import (
     lottery,
     next_stakes,
 )
+from defl.baselines.desk import Desk
 from defl.baselines.machine import (
     Contribution,
     Duties,
@@ -79,32 +80,6 @@ from defl.schema import Row
 
 # Of each kind one message per member; whoever is ahead of us is ahead by one round.
 EARLY_PER_MEMBER_MAX = 8
-
-
-class Desk:
-    """What a node collects in one round, in whatever roles it has."""
-
-    def __init__(self, now: float, profile: Profile) -> None:
-        self.own: tuple[Digest, bytes, Row] | None = None
-        self.noise: dict[NodeId, Row | None] = {}  # asked for; None until it comes
-        self.shown: dict[NodeId, Contribution] = {}
-        self.commitments: dict[NodeId, Digest] = {}
-        self.has_judged = False
-        self.handed_in = False
-        self.verdicts: dict[NodeId, Verdicts] = {}
-        self.judged: dict[NodeId, bytes] = {}
-        self.shares: dict[NodeId, shamir.Secret] = {}
-        self.sums: dict[NodeId, tuple[bytes, shamir.Secret]] = {}
-        self.passed_on = False  # as a miner
-        self.patience = profile.verify_timeout_s
-        self.noise_until: float | None = None
-        self.shown_until: float | None = None
-        self.judged_until: float | None = None
-        self.round_until = now + profile.round_timeout_s
-
-    def until(self) -> float:
-        times = (self.noise_until, self.shown_until, self.judged_until, self.round_until)
-        return min(time for time in times if time is not None)
 
 
 class Node:
