@@ -193,6 +193,7 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
     _at_least(nodes=nodes, rounds=rounds)
     if megabytes <= 0:
         raise UserError(f"mb is the model's size in MB, more than 0, not {megabytes}")
+    _begun(f"{rounds} rounds of {megabytes:g} MB on {nodes} nodes, and the bare exchange before")
     _tell(bench_round(nodes, megabytes, rounds), as_json=as_json)
 
 
@@ -224,7 +225,13 @@ def commit(*, nodes: int, rounds: int, in_flight_mb: float, rules: str, as_json:
     Exit code 0: measured; 1: measured, but the nodes disagreed or lost something; 2: wrong options.
     """
     _at_least(nodes=nodes, rounds=rounds)
+    _begun(f"{rounds} rounds on {nodes} nodes")
     _tell(bench_commit(nodes, rounds, in_flight_mb, Rules(rules)), as_json=as_json)
+
+
+def _begun(what: str) -> None:
+    """No more than this: asking the nodes how far they are would disturb what is measured."""
+    click.echo(f"measuring {what} ...", err=True)
 
 
 def _at_least(*, nodes: int, rounds: int) -> None:
