@@ -1,5 +1,7 @@
 """Threats by name, and what each makes of a client's update."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -107,17 +109,22 @@ def test_every_liar_of_a_threat_exists() -> None:
     assert {threat.liar for threat in THREATS.values() if threat.liar} <= KINDS.keys()
 
 
-def test_a_real_node_finds_its_attacked_client_by_its_environment(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("threat", "change", "flips"),
+    [("sign_flip_2", -2, "0"), ("label_flip", 1, "1"), ("none", 1, "0")],
+)
+def test_a_real_node_finds_its_attacked_client_by_its_environment(
+    threat: str, change: int, flips: str, tmp_path, monkeypatch
+) -> None:
     (tmp_path / "honest_steps.py").write_text(
         "from test_threats import Steps\nclient = Steps\n", encoding="utf-8"
     )
-    threat = threat_named("sign_flip_2")
-    settings = environment_of(threat, "honest_steps:client", tmp_path, seed=1, node=NodeId(3))
-    assert settings[FLIP_VARIABLE] == "0"
-    for name, value in settings.items():
+    settings = environment_of(threat_named(threat), "honest_steps:client", tmp_path, seed=1)
+    for name, value in {**settings, "DEFL_NODE": "3", FLIP_VARIABLE: ""}.items():
         monkeypatch.setenv(name, value)
 
     client = load_client(ATTACKED_CLIENT, tmp_path)
     weights, _ = client.train(client.initial_weights(), Round(1))
 
-    assert (weights["w"] == -2).all()
+    assert (weights["w"] == change).all()
+    assert os.environ[FLIP_VARIABLE] == flips

@@ -89,7 +89,7 @@ def test_an_attacked_node_and_an_absent_one_are_said_as_in_the_simulator(
     launch: Launch, tmp_path: Path
 ) -> None:
     threat = threat_named("sign_flip_4")
-    settings = environment_of(threat, "pulled:client", tmp_path / "project", seed=1, node=NodeId(3))
+    settings = environment_of(threat, "pulled:client", tmp_path / "project", seed=1)
     seats = launch(
         fl.Profile(round_timeout_s=2.0),
         {3: settings},

@@ -27,7 +27,8 @@ THREAT_VARIABLE = "DEFL_THREAT"
 CLIENT_VARIABLE = "DEFL_THREAT_CLIENT"  # the honest client, "module:attribute"
 PROJECT_VARIABLE = "DEFL_THREAT_PROJECT"
 SEED_VARIABLE = "DEFL_THREAT_SEED"
-FLIP_VARIABLE = "DEFL_FLIP_LABELS"  # "1": the project's client trains on flipped labels
+# Set to "1" before an attacked node's own client is made that has to train on flipped labels.
+FLIP_VARIABLE = "DEFL_FLIP_LABELS"
 ATTACKED_CLIENT = "defl.experiments.threats:attacked_client"
 
 # Makes a node's client; told whether its labels are flipped.
@@ -116,17 +117,13 @@ def client_of(
 # --- Real processes ------------------------------------------------------------------------
 
 
-def environment_of(
-    threat: Threat, client: str, project: Path, *, seed: int, node: NodeId
-) -> dict[str, str]:
-    """For the process of a node whose settings name `ATTACKED_CLIENT` as its client."""
+def environment_of(threat: Threat, client: str, project: Path, *, seed: int) -> dict[str, str]:
+    """For nodes whose settings name `ATTACKED_CLIENT`; it does nothing to the others."""
     return {
         THREAT_VARIABLE: threat.name,
         CLIENT_VARIABLE: client,
         PROJECT_VARIABLE: str(project.resolve()),
         SEED_VARIABLE: str(seed),
-        FLIP_VARIABLE: "1" if threat.flips_labels else "0",
-        "DEFL_NODE": str(node),
     }
 
 
@@ -138,6 +135,7 @@ def attacked_client() -> TrainingClient:
         seed, node = int(os.environ[SEED_VARIABLE]), NodeId(int(os.environ["DEFL_NODE"]))
     except KeyError as missing:
         raise UserError(f"{missing.args[0]} is not set; see threats.environment_of") from None
+    os.environ[FLIP_VARIABLE] = "1" if threat.flips_labels else "0"
     client = load_client(spec, project)
     if threat.attack is None:
         return client
