@@ -9,9 +9,16 @@ from made_rounds import made_round, ties_for, whole
 
 from defl.aggregation import kernels_numba, kernels_numpy
 from defl.aggregation.gram import Geometry, Gram
-from defl.aggregation.grid import BLOCK, EXPONENT_MIN, NUMBER_BITS, NUMBER_MAX
+from defl.aggregation.grid import (
+    BLOCK,
+    EXPONENT_MIN,
+    NUMBER_BITS,
+    NUMBER_MAX,
+    SUMS_PER_PAIR,
+)
 from defl.aggregation.krum import multi_krum
 from defl.aggregation.workers import Workers
+from defl.errors import PreconditionBroken
 
 LOOPS = [kernels_numpy, kernels_numba]
 
@@ -131,3 +138,24 @@ def test_what_quantisation_can_change_rows_closer_than_the_grid_are_ties() -> No
     made = multi_krum(rows, base, 1, [b"d", b"b", b"a", b"c"])
     assert made.scores == (0, 0, 0, 0)
     assert made.weights[0] == 0
+
+
+def test_compiled_loops_refuse_a_row_that_does_not_lie_side_by_side() -> None:
+    """They walk bare memory: another kind of array would be read as nonsense, or beyond its end."""
+    base = np.zeros(8, dtype=np.float32)
+    sums = np.zeros((1, SUMS_PER_PAIR), dtype=np.int64)
+    for wrong in (np.zeros(16, dtype=np.float32)[::2], np.zeros(8), np.zeros(7, dtype=np.float32)):
+        with pytest.raises(PreconditionBroken, match="side by side"):
+            kernels_numba.measure([wrong], base, 0, sums)
+
+
+@pytest.mark.parametrize("loops", LOOPS, ids=lambda loops: loops.NAME)
+def test_products_with_a_row_that_is_not_finite_count_as_zero(loops: object) -> None:
+    rows, base = made_round(5, 3, 2 * BLOCK + 5)
+    rows[1][BLOCK] = np.nan
+    gram = Gram(base, loops=loops)
+    gram.add(rows)
+    measured = gram.measured()
+    assert measured.finite == (True, False, True)
+    assert measured.geometry.products[1] == (0, 0, 0)
+    assert measured.geometry.products[0][2] != 0

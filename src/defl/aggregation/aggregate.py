@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from defl.aggregation import kernels
+from defl.aggregation.gram import plain
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
 Row = NDArray[np.float32]
 
-# The weighted sum works in float64 on this many columns at a time and per worker (512 KB), so that
-# the memory beyond input and output stays small whatever the size of the model.
+# The weighted sum works in float64 on at most this many columns at a time and per worker (512 KB),
+# so that the memory beyond input and output stays small whatever the size of the model.
 COLUMNS_PER_PASS = 1 << 16
 
 
@@ -53,24 +54,15 @@ def weighted_sum(
     run = loops or kernels.best()
     columns = rows[0].shape[0]
     result = np.empty(columns, dtype=np.float32)
-    counted = [(row, float(weight)) for row, weight in zip(rows, weights, strict=True) if weight]
+    counted = [plain(row) for row, weight in zip(rows, weights, strict=True) if weight]
+    shares = [float(weight) for weight in weights if weight]
     if not counted:
         result[:] = 0
         return result
 
     def work(lane: int) -> None:
-        buffer = np.empty(min(columns, COLUMNS_PER_PASS), dtype=np.float64)
         for part in workers.passes(columns, COLUMNS_PER_PASS, lane):
-            total = buffer[: part.stop - part.start]
-            run.start_sum(total, counted[0][0][part], counted[0][1])
-            rest = counted[1:]
-            for k in range(0, len(rest) - 3, 4):
-                four = rest[k : k + 4]
-                shares = np.array([weight for _, weight in four])
-                run.add_four_to_sum(total, tuple(row[part] for row, _ in four), shares)
-            for row, weight in rest[len(rest) // 4 * 4 :]:
-                run.add_to_sum(total, row[part], weight)
-            run.finish_sum(total, result[part])
+            run.weighted_sum([row[part] for row in counted], shares, result[part])
 
     workers.gather(work)
     return result

@@ -26,13 +26,13 @@ from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
 COLUMNS_SAMPLED = 4096
-BITS_PER_PASS = 1 << 20  # 4 MB of float32 bits held at a time by one worker
+BITS_PER_PASS = 1 << 20  # at most 4 MB of float32 bits are held at a time by one worker
 COLUMNS_PER_PASS_MAX = 1 << 16
 
 # Which places of the sorted column are averaged, of how many rows and with how many faulty.
 Middle = Callable[[int, int], tuple[int, int]]
-# Fills (m, w) float32 with the w columns of a slice, of all m rows.
-Fill = Callable[[slice, NDArray[np.float32]], None]
+# The columns of a slice, of all rows.
+Columns = Callable[[slice], Sequence[Row]]
 
 
 def middle_of_median(rows: int, faults_max: int) -> tuple[int, int]:  # noqa: ARG001 - as every Middle
@@ -48,7 +48,7 @@ def middle_of_trimmed(rows: int, faults_max: int) -> tuple[int, int]:
 
 
 def middle_mean(
-    fill: Fill,
+    columns_of: Columns,
     rows: int,
     columns: int,
     places: tuple[int, int],
@@ -65,26 +65,13 @@ def middle_mean(
 
     def work(lane: int) -> bool:
         finite = True
-        block = np.empty((rows, 0), dtype=np.float32)
         for part in workers.passes(columns, width, lane):
-            if block.shape[1] != part.stop - part.start:  # only the first and the last time
-                block = np.empty((rows, part.stop - part.start), dtype=np.float32)
-            fill(part, block)
-            run.mean_of_middle(block.view(np.int32), comparators, first, last, result[part])
-            finite &= bool(np.isfinite(result[part]).all())
+            finite &= run.mean_of_middle(columns_of(part), comparators, first, last, result[part])
         return finite
 
     if not all(workers.gather(work)):
         raise PreconditionBroken("more rows are not finite than the rule can cut off")
     return result
-
-
-def filled_from(rows: Sequence[Row]) -> Fill:
-    def fill(part: slice, block: NDArray[np.float32]) -> None:
-        for i, row in enumerate(rows):
-            block[i] = row[part]
-
-    return fill
 
 
 def shares(
@@ -97,14 +84,11 @@ def shares(
     kept = (keys >= order[places[0]]) & (keys <= order[places[1]])
     columns = sample.shape[1]
     sharing = 1.0 / kept.sum(axis=0)
-    weights = []
-    for row in kept:
-        total = 0.0
-        for share in np.where(row, sharing, 0.0).tolist():
-            total += share
-        weights.append(total / columns)
+    # Accumulated, so first to last: a plain sum's order would be NumPy's to choose.
+    totals = np.add.accumulate(np.where(kept, sharing, 0.0), axis=1)[:, -1]
+    weights = tuple(float(total) / columns for total in totals)
     cut = tuple((columns - int(row.sum())) / columns for row in kept)
-    return tuple(weights), cut
+    return weights, cut
 
 
 def sampled(rows: Sequence[Row]) -> NDArray[np.float32]:
@@ -127,7 +111,13 @@ def aggregate_middle(
     outside = MAJORITY.check(len(rows), faults_max, strict=strict)
     places = middle(len(rows), faults_max)
     flat = [plain(row) for row in rows]
-    values = middle_mean(filled_from(flat), len(flat), flat[0].shape[0], places, workers=workers)
+    values = middle_mean(
+        lambda part: [row[part] for row in flat],
+        len(flat),
+        flat[0].shape[0],
+        places,
+        workers=workers,
+    )
     weights, cut = shares(sampled(flat), places)
     of_what = f"Weights and scores are shares of at most {COLUMNS_SAMPLED} sampled coordinates."
     return Aggregate(values, weights, cut, sentences(said, of_what, outside))

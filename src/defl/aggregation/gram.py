@@ -13,18 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from defl.aggregation import kernels
-from defl.aggregation.grid import BLOCK, COLUMNS_MAX, SUMS_PER_PAIR, UNIT_POWER, pair_index
+from defl.aggregation.grid import COLUMNS_MAX, SUMS_PER_PAIR, UNIT_POWER, pair_index
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
-
-# Whole numbers held at a time by one worker: 4 MB of them, however many rows there are.
-NUMBERS_PER_PASS = 1 << 21
-COLUMNS_PER_PASS_MAX = 1 << 17  # enough to hide the cost of a call, small enough for the caches
-
-
-def columns_per_pass(rows: int) -> int:
-    fitting = NUMBERS_PER_PASS // max(1, rows) // BLOCK * BLOCK
-    return max(BLOCK, min(COLUMNS_PER_PASS_MAX, fitting))
 
 
 @dataclass(frozen=True)
@@ -123,24 +114,22 @@ class Gram:
             totals += sums
             self.finite = [both and one for both, one in zip(self.finite, finite, strict=True)]
         for i in range(first, len(self.rows)):
-            self._sums.append([joined(totals[pair_index(i, j)]) for j in range(i + 1)])
+            self._sums.append(
+                [
+                    joined(totals[pair_index(i, j)]) if self.finite[i] and self.finite[j] else 0
+                    for j in range(i + 1)
+                ]
+            )
 
     def _part(self, lane: int, first: int) -> tuple[NDArray[np.int64], list[bool]]:
         count = len(self.rows)
-        width = columns_per_pass(count)
+        width = self._loops.columns_per_pass(count)
         sums = np.zeros((pair_index(count, 0), SUMS_PER_PAIR), dtype=np.int64)
         finite = [True] * count
-        numbers = np.empty((count, 0), dtype=np.int16)
         for part in self._passes(width, lane):
-            blocks = -(-(part.stop - part.start) // BLOCK)
-            if numbers.shape[1] != blocks * BLOCK:  # only the first and the last time
-                numbers = np.empty((count, blocks * BLOCK), dtype=np.int16)
-                exponents = np.empty((count, blocks), dtype=np.int16)
-            for i, row in enumerate(self.rows):
-                finite[i] &= self._loops.quantise(
-                    row[part], self.base[part], numbers[i], exponents[i]
-                )
-            self._loops.add_products(numbers, exponents, first, sums)
+            columns = [row[part] for row in self.rows]
+            here = self._loops.measure(columns, self.base[part], first, sums)
+            finite = [both and one for both, one in zip(finite, here, strict=True)]
         for part in self._workers.passes(self.base.shape[0], width, lane):
             if self._counted != [slice(0, self.base.shape[0])]:
                 for i, row in enumerate(self.rows):

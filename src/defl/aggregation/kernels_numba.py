@@ -1,17 +1,32 @@
 """The inner loops over columns, compiled: the same bits as kernels_numpy.py, several times faster.
 
 Nothing here may be compiled with a flag that lets the compiler reorder or fuse floating-point
-operations. Signatures are fixed, so that nothing is compiled while a round waits.
+operations. Signatures are fixed, so that nothing is compiled while a round waits. All rows of a
+round are walked together, a few columns at a time, so that each is read from memory once and what
+lies between stays in the nearest caches; pointers.py says why loops run over bare memory.
 """
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
-from numba import float32, float64, int16, int32, int64, njit, types, void
+from numba import boolean, float32, float64, int32, int64, njit, types, void
 from numpy.typing import NDArray
 
 from defl.aggregation import grid
+from defl.aggregation.pointers import (
+    ROWS_AT_A_TIME,
+    addresses,
+    bits_of,
+    doubles_at,
+    fetch_ahead,
+    float_of,
+    floats_at,
+    ints_at,
+    longs_at,
+    multiply_four,
+    shorts_at,
+)
 
 NAME = "numba"
 
@@ -19,14 +34,26 @@ NAME = "numba"
 BLOCK = grid.BLOCK
 NUMBER_BITS = grid.NUMBER_BITS
 EXPONENT_MIN = grid.EXPONENT_MIN
+SUMS_PER_PAIR = grid.SUMS_PER_PAIR
 NOT_FINITE = grid.NOT_FINITE
+NO_SIGN = np.int32(0x7FFFFFFF)
+LOW_HALF = np.int32(0xFFFF)
 ROUNDER = np.float32(grid.ROUNDER)
 LOWEST = np.float32(grid.ROUNDER - grid.NUMBER_MAX)
 HIGHEST = np.float32(grid.ROUNDER + grid.NUMBER_MAX)
-TILE = 512  # columns sorted at a time: 50 rows of them stay in the processor's nearest caches
+# Only a block whose largest fraction is this close to 1 can round up to NUMBER_MAX + 1.
+FRACTION = np.int32(0x7FFFFF)
+FRACTION_CLAMPED = np.int32(0x7FF800)
 
-# Rows may be read-only (mapped files); a writable array fits such a signature, too.
-ROW = types.Array(float32, 1, "C", readonly=True)
+HALF = BLOCK // 2
+BLOCK_BYTES = 4 * BLOCK  # of float32
+NUMBERS_BYTES = 2 * BLOCK
+BLOCKS = 8  # put on the grid at a time: 4 KB of every row
+SUMMED = 1 << 13  # columns summed at a time, 64 KB of float64
+TILE = 512  # columns sorted at a time: 50 rows of them stay in the processor's nearest caches
+LINE = 64  # bytes that a processor fetches from memory at a time
+
+ADDRESSES = types.Array(int64, 1, "C", readonly=True)
 COMPARATORS = types.Array(int32, 2, "C", readonly=True)
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -45,140 +72,265 @@ def compiled(signature: object) -> Callable[[Function], Function]:
     return decorate
 
 
-@compiled(types.boolean(ROW, ROW, int16[::1], int16[::1]))
-def quantise(
-    values: NDArray[np.float32],
-    base: NDArray[np.float32],
-    numbers: NDArray[np.int16],
-    exponents: NDArray[np.int16],
-) -> bool:
-    change = np.zeros(BLOCK, np.float32)
-    bits = change.view(np.int32)
-    scale_bits = np.zeros(1, np.int32)
-    scale = scale_bits.view(np.float32)
-    whole = values.size // BLOCK
-    for block in range(exponents.size):
-        start = block * BLOCK
-        if block < whole:
-            mine = values[start : start + BLOCK]
-            ours = base[start : start + BLOCK]
-            for k in range(BLOCK):
-                change[k] = mine[k] - ours[k]
-        else:
-            change[:] = 0
-            for k in range(values.size - start):
-                change[k] = values[start + k] - base[start + k]
-        largest = np.int32(0)
-        for k in range(BLOCK):
-            largest = max(largest, np.int32(bits[k] & np.int32(0x7FFFFFFF)))
-        if largest >= NOT_FINITE:
-            numbers[:] = 0
-            exponents[:] = 0
-            return False
-        power = int(largest >> 23) - 126
-        power = power if power > EXPONENT_MIN else EXPONENT_MIN
-        exponents[block] = power - EXPONENT_MIN
-        scale_bits[0] = (NUMBER_BITS + 127 - power) << 23
-        factor = scale[0]
-        for k in range(BLOCK):
-            # Adding the rounder rounds; the clamp keeps 128 products below 2^31.
-            change[k] = min(max(change[k] * factor + ROUNDER, LOWEST), HIGHEST)
-        out = numbers[start : start + BLOCK]
-        for k in range(BLOCK):
-            out[k] = np.int16(bits[k])  # the low half of 1.5 * 2^23 + q holds q
-    return True
+def inlined(function: Function) -> Function:
+    """Compile into those who call it."""
+    part: Function = njit(nogil=True)(function)
+    return part
 
 
-@compiled(int32(int16[::1], int16[::1]))
-def product(a: NDArray[np.int16], b: NDArray[np.int16]) -> np.int32:
-    total = np.int32(0)
+def columns_per_pass(rows: int) -> int:  # noqa: ARG001 - as in kernels_numpy
+    return 1 << 18  # enough to hide the cost of a call, few enough to share out among threads
+
+
+@inlined
+def fetch_columns(address: int, columns: int) -> None:
+    for k in range(0, 4 * columns, LINE):
+        fetch_ahead(address + k)
+
+
+@inlined
+def largest_change(mine: int, ours: int) -> np.int32:
+    """The bits of the largest magnitude in a block."""
+    values, base = floats_at(mine), floats_at(ours)
+    largest = np.int32(0)
     for k in range(BLOCK):
-        total = np.int32(total + np.int32(a[k]) * np.int32(b[k]))
-    return total
+        largest = max(largest, np.int32(bits_of(values[k] - base[k]) & NO_SIGN))
+    return largest
 
 
-@compiled(void(int16[:, ::1], int16[:, ::1], int64, int64[:, ::1]))
-def add_products(
-    numbers: NDArray[np.int16], exponents: NDArray[np.int16], first: int, sums: NDArray[np.int64]
+@inlined
+def round_block(mine: int, ours: int, factor: np.float32, numbers: int) -> None:
+    """Numbers of a block, k beside k + HALF: products do not mind the order within a block.
+
+    Adding the rounder rounds; the low half of 1.5 * 2^23 + q holds q.
+    """
+    values, base, words = floats_at(mine), floats_at(ours), ints_at(numbers)
+    for k in range(HALF):
+        low = bits_of((values[k] - base[k]) * factor + ROUNDER)
+        high = bits_of((values[k + HALF] - base[k + HALF]) * factor + ROUNDER)
+        words[k] = np.int32(low & LOW_HALF) | np.int32(high << 16)
+
+
+@inlined
+def round_block_clamped(mine: int, ours: int, factor: np.float32, numbers: int) -> None:
+    """The same where NUMBER_MAX + 1 can occur, which would carry 128 products beyond 2^31."""
+    values, base, words = floats_at(mine), floats_at(ours), ints_at(numbers)
+    for k in range(HALF):
+        first = (values[k] - base[k]) * factor + ROUNDER
+        second = (values[k + HALF] - base[k + HALF]) * factor + ROUNDER
+        low = bits_of(min(max(first, LOWEST), HIGHEST))
+        high = bits_of(min(max(second, LOWEST), HIGHEST))
+        words[k] = np.int32(low & LOW_HALF) | np.int32(high << 16)
+
+
+@inlined
+def quantise(
+    mine: int, ours: int, blocks: int, numbers: int, exponents: int, largest: int, rows: int
+) -> bool:
+    """Some blocks of one row; block b's numbers and exponent stand b * rows places further on.
+
+    All exponents first: the next block's need not wait for the rounding of this one.
+    """
+    powers, largests = shorts_at(exponents), ints_at(largest)
+    finite = True
+    for block in range(blocks):
+        of_row = mine + block * BLOCK_BYTES
+        fetch_columns(of_row + BLOCKS * BLOCK_BYTES, BLOCK)
+        found = largest_change(of_row, ours + block * BLOCK_BYTES)
+        finite &= bool(found < NOT_FINITE)
+        found = found if found < NOT_FINITE else np.int32(0)
+        power = int(found >> 23) - 126
+        powers[block * rows] = (power if power > EXPONENT_MIN else EXPONENT_MIN) - EXPONENT_MIN
+        largests[block] = found
+    for block in range(blocks):
+        power = powers[block * rows] + EXPONENT_MIN
+        factor = float_of(np.int32((NUMBER_BITS + 127 - power) << 23))
+        of_row, of_base = mine + block * BLOCK_BYTES, ours + block * BLOCK_BYTES
+        to = numbers + block * rows * NUMBERS_BYTES
+        if np.int32(largests[block] & FRACTION) < FRACTION_CLAMPED:
+            round_block(of_row, of_base, factor, to)
+        else:
+            round_block_clamped(of_row, of_base, factor, to)
+    return finite
+
+
+@inlined
+def add_products(numbers: int, exponents: int, rows: int, first: int, four: int, sums: int) -> None:
+    """One block's products of row i >= first with row j <= i, by the power of their unit."""
+    powers, totals, products = shorts_at(exponents), longs_at(sums), ints_at(four)
+    for i in range(first, rows):
+        mine = shorts_at(numbers + i * NUMBERS_BYTES)
+        for j in range(0, i + 1, ROWS_AT_A_TIME):
+            # Up to three products too many are made, with what follows row i, and not added.
+            multiply_four(mine, shorts_at(numbers + j * NUMBERS_BYTES), products)
+            for k in range(min(ROWS_AT_A_TIME, i + 1 - j)):
+                pair = i * (i + 1) // 2 + j + k
+                totals[pair * SUMS_PER_PAIR + powers[i] + powers[j + k]] += products[k]
+
+
+@compiled(void(ADDRESSES, int64, int64, int64, int64[:, ::1], boolean[::1]))
+def measure_at(
+    rows: NDArray[np.int64],
+    base: int,
+    columns: int,
+    first: int,
+    sums: NDArray[np.int64],
+    finite: NDArray[np.bool_],
 ) -> None:
-    for block in range(exponents.shape[1]):
-        start = block * BLOCK
-        for i in range(first, exponents.shape[0]):
-            mine = numbers[i, start : start + BLOCK]
-            for j in range(i + 1):
-                power = exponents[i, block] + exponents[j, block]
-                sums[i * (i + 1) // 2 + j, power] += product(
-                    mine, numbers[j, start : start + BLOCK]
+    count = rows.size
+    numbers = np.zeros((BLOCKS * count + ROWS_AT_A_TIME - 1, BLOCK), np.int16)
+    exponents = np.zeros((BLOCKS, count), np.int16)
+    largest = np.zeros(BLOCKS, np.int32)
+    four = np.zeros(ROWS_AT_A_TIME, np.int32)
+    padded = np.zeros((2, BLOCK), np.float32)  # the last columns and their base, made a block
+    to, powers = numbers.ctypes.data, exponents.ctypes.data
+    for start in range(0, columns, BLOCKS * BLOCK):
+        whole = min(BLOCKS, (columns - start) // BLOCK)
+        for i in range(count):
+            mine = rows[i] + 4 * start
+            finite[i] &= quantise(
+                mine,
+                base + 4 * start,
+                whole,
+                to + i * NUMBERS_BYTES,
+                powers + 2 * i,
+                largest.ctypes.data,
+                count,
+            )
+        blocks = whole
+        if whole < BLOCKS and start + whole * BLOCK < columns:
+            blocks += 1
+            at = start + whole * BLOCK
+            for i in range(count):
+                for k in range(columns - at):
+                    padded[0, k] = floats_at(rows[i] + 4 * at)[k]
+                    padded[1, k] = floats_at(base + 4 * at)[k]
+                finite[i] &= quantise(
+                    padded.ctypes.data,
+                    padded.ctypes.data + BLOCK_BYTES,
+                    1,
+                    to + (whole * count + i) * NUMBERS_BYTES,
+                    powers + 2 * (whole * count + i),
+                    largest.ctypes.data,
+                    count,
                 )
+        for block in range(blocks):
+            add_products(
+                to + block * count * NUMBERS_BYTES,
+                powers + 2 * block * count,
+                count,
+                first,
+                four.ctypes.data,
+                sums.ctypes.data,
+            )
 
 
-@compiled(void(float64[::1], ROW, float64))
-def start_sum(total: NDArray[np.float64], row: NDArray[np.float32], weight: float) -> None:
-    for k in range(total.size):
-        total[k] = np.float64(row[k]) * weight
+def measure(
+    rows: Sequence[NDArray[np.float32]],
+    base: NDArray[np.float32],
+    first: int,
+    sums: NDArray[np.int64],
+) -> list[bool]:
+    """As kernels_numpy.measure."""
+    finite = np.ones(len(rows), dtype=np.bool_)
+    at = addresses([*rows, base], base.shape[0])
+    measure_at(at[:-1], int(at[-1]), base.shape[0], first, sums, finite)
+    answer: list[bool] = finite.tolist()
+    return answer
 
 
-@compiled(void(float64[::1], ROW, float64))
-def add_to_sum(total: NDArray[np.float64], row: NDArray[np.float32], weight: float) -> None:
-    for k in range(total.size):
-        total[k] += np.float64(row[k]) * weight
-
-
-@compiled(void(float64[::1], types.UniTuple(ROW, 4), float64[::1]))
-def add_four_to_sum(
-    total: NDArray[np.float64], rows: Sequence[NDArray[np.float32]], weights: NDArray[np.float64]
+@inlined
+def add_four(
+    rows: NDArray[np.int64], weights: NDArray[np.float64], offset: int, size: int, total: int
 ) -> None:
-    a, b, c, d = rows
+    a, b = floats_at(rows[0] + offset), floats_at(rows[1] + offset)
+    c, d = floats_at(rows[2] + offset), floats_at(rows[3] + offset)
     of_a, of_b, of_c, of_d = weights[0], weights[1], weights[2], weights[3]
-    for k in range(total.size):
-        two = (total[k] + np.float64(a[k]) * of_a) + np.float64(b[k]) * of_b
-        total[k] = (two + np.float64(c[k]) * of_c) + np.float64(d[k]) * of_d
+    sums = doubles_at(total)
+    for k in range(size):
+        two = (sums[k] + np.float64(a[k]) * of_a) + np.float64(b[k]) * of_b
+        sums[k] = (two + np.float64(c[k]) * of_c) + np.float64(d[k]) * of_d
 
 
-@compiled(void(float64[::1], float32[::1]))
-def finish_sum(total: NDArray[np.float64], out: NDArray[np.float32]) -> None:
-    for k in range(total.size):
-        out[k] = total[k]
+@compiled(void(ADDRESSES, float64[::1], float32[::1]))
+def weighted_sum_at(
+    rows: NDArray[np.int64], weights: NDArray[np.float64], out: NDArray[np.float32]
+) -> None:
+    buffer = np.zeros(SUMMED, np.float64)
+    total = doubles_at(buffer.ctypes.data)
+    for start in range(0, out.size, SUMMED):
+        size = min(SUMMED, out.size - start)
+        first = floats_at(rows[0] + 4 * start)
+        for k in range(size):
+            total[k] = np.float64(first[k]) * weights[0]
+        done = 1
+        while done + 4 <= rows.size:
+            add_four(rows[done:], weights[done:], 4 * start, size, buffer.ctypes.data)
+            done += 4
+        for i in range(done, rows.size):
+            row = floats_at(rows[i] + 4 * start)
+            for k in range(size):
+                total[k] += np.float64(row[k]) * weights[i]
+        to = floats_at(out.ctypes.data + 4 * start)
+        for k in range(size):
+            to[k] = np.float32(total[k])
 
 
-@compiled(void(int32[:, ::1], COMPARATORS, int64, int64, float32[::1]))
-def mean_of_middle(
-    bits: NDArray[np.int32],
+def weighted_sum(
+    rows: Sequence[NDArray[np.float32]], weights: Sequence[float], out: NDArray[np.float32]
+) -> None:
+    """As kernels_numpy.weighted_sum."""
+    weighted_sum_at(addresses(rows, out.shape[0]), np.array(weights, dtype=np.float64), out)
+
+
+@compiled(boolean(ADDRESSES, COMPARATORS, int64, int64, float32[::1]))
+def mean_of_middle_at(
+    rows: NDArray[np.int64],
     comparators: NDArray[np.int32],
     first: int,
     last: int,
     out: NDArray[np.float32],
-) -> None:
-    rows = bits.shape[0]
-    tile = np.zeros((rows, TILE), np.int32)
-    values = tile.view(np.float32)
-    total = np.zeros(TILE, np.float64)
+) -> bool:
+    tile = np.zeros((rows.size, TILE), np.int32)
+    buffer = np.zeros(TILE, np.float64)
+    keys, total = tile.ctypes.data, doubles_at(buffer.ctypes.data)
+    count = np.float64(last - first + 1)
+    largest = np.int32(0)
     for start in range(0, out.size, TILE):
         size = min(TILE, out.size - start)
-        for i in range(rows):
-            source = bits[i, start : start + size]
-            key = tile[i]
+        for i in range(rows.size):
+            fetch_columns(rows[i] + 4 * (start + TILE), TILE)
+            source, key = ints_at(rows[i] + 4 * start), ints_at(keys + 4 * TILE * i)
             for k in range(size):
-                key[k] = source[k] ^ ((source[k] >> 31) & np.int32(0x7FFFFFFF))
+                key[k] = source[k] ^ ((source[k] >> 31) & NO_SIGN)
         for pair in range(comparators.shape[0]):
-            low = tile[comparators[pair, 0]]
-            high = tile[comparators[pair, 1]]
+            low = ints_at(keys + 4 * TILE * comparators[pair, 0])
+            high = ints_at(keys + 4 * TILE * comparators[pair, 1])
             for k in range(TILE):
                 a, b = low[k], high[k]
-                low[k] = a if a < b else b
-                high[k] = b if a < b else a
-        total[:] = 0
-        for place in range(first, last + 1):
-            key = tile[place]
-            value = values[place]
+                low[k] = min(a, b)
+                high[k] = max(a, b)
+        key = ints_at(keys + 4 * TILE * first)
+        for k in range(TILE):
+            total[k] = np.float64(float_of(np.int32(key[k] ^ ((key[k] >> 31) & NO_SIGN))))
+        for place in range(first + 1, last + 1):
+            key = ints_at(keys + 4 * TILE * place)
             for k in range(TILE):
-                key[k] = key[k] ^ ((key[k] >> 31) & np.int32(0x7FFFFFFF))
-            if place == first:
-                for k in range(TILE):
-                    total[k] = value[k]
-            else:
-                for k in range(TILE):
-                    total[k] += value[k]
-        count = np.float64(last - first + 1)
+                total[k] += np.float64(float_of(np.int32(key[k] ^ ((key[k] >> 31) & NO_SIGN))))
+        to = floats_at(out.ctypes.data + 4 * start)
         for k in range(size):
-            out[start + k] = total[k] / count
+            to[k] = np.float32(total[k] / count)
+            largest = max(largest, np.int32(bits_of(to[k]) & NO_SIGN))
+    return bool(largest < NOT_FINITE)
+
+
+def mean_of_middle(
+    rows: Sequence[NDArray[np.float32]],
+    comparators: NDArray[np.int32],
+    first: int,
+    last: int,
+    out: NDArray[np.float32],
+) -> bool:
+    """As kernels_numpy.mean_of_middle."""
+    finite: bool = mean_of_middle_at(addresses(rows, out.shape[0]), comparators, first, last, out)
+    return finite

@@ -20,6 +20,35 @@ from defl.aggregation.grid import (
 )
 
 NAME = "numpy"
+NUMBERS_PER_PASS = 1 << 21  # whole numbers held at a time by one worker: 4 MB of them
+COLUMNS_PER_PASS_MAX = 1 << 17  # enough to hide the cost of a call, small enough for the caches
+
+
+def columns_per_pass(rows: int) -> int:
+    """How many columns of that many rows are best passed at a time; whole blocks."""
+    fitting = NUMBERS_PER_PASS // max(1, rows) // BLOCK * BLOCK
+    return max(BLOCK, min(COLUMNS_PER_PASS_MAX, fitting))
+
+
+def measure(
+    rows: Sequence[NDArray[np.float32]],
+    base: NDArray[np.float32],
+    first: int,
+    sums: NDArray[np.int64],
+) -> list[bool]:
+    """Put all rows on the grid and add the products of row i >= first with row j <= i to `sums`.
+
+    Tells which rows are finite; what is added for the others means nothing.
+    """
+    blocks = -(-base.shape[0] // BLOCK)
+    numbers = np.empty((len(rows), blocks * BLOCK), dtype=np.int16)
+    exponents = np.empty((len(rows), blocks), dtype=np.int16)
+    finite = [
+        quantise(row, base, own_numbers, own_exponents)
+        for row, own_numbers, own_exponents in zip(rows, numbers, exponents, strict=True)
+    ]
+    add_products(numbers, exponents, first, sums)
+    return finite
 
 
 def quantise(
@@ -76,38 +105,30 @@ def add_products(
             np.add.at(sums[pair_index(i, j)], power[i] + power[j], products[:, i - first, j])
 
 
-def start_sum(total: NDArray[np.float64], row: NDArray[np.float32], weight: float) -> None:
-    np.multiply(row, weight, out=total, dtype=np.float64)
-
-
-def add_to_sum(total: NDArray[np.float64], row: NDArray[np.float32], weight: float) -> None:
-    total += row.astype(np.float64) * weight
-
-
-def add_four_to_sum(
-    total: NDArray[np.float64], rows: Sequence[NDArray[np.float32]], weights: NDArray[np.float64]
+def weighted_sum(
+    rows: Sequence[NDArray[np.float32]], weights: Sequence[float], out: NDArray[np.float32]
 ) -> None:
-    for row, weight in zip(rows, weights.tolist(), strict=True):
-        add_to_sum(total, row, weight)
-
-
-def finish_sum(total: NDArray[np.float64], out: NDArray[np.float32]) -> None:
+    """In float64, in the order of the rows, rounded once."""
+    total = rows[0].astype(np.float64) * weights[0]
+    for row, weight in zip(rows[1:], weights[1:], strict=True):
+        total += row.astype(np.float64) * weight
     with np.errstate(over="ignore", under="ignore"):
         out[:] = total
 
 
 def mean_of_middle(
-    bits: NDArray[np.int32],
+    rows: Sequence[NDArray[np.float32]],
     comparators: NDArray[np.int32],
     first: int,
     last: int,
     out: NDArray[np.float32],
-) -> None:
-    """Sort each column of float32 bits and average its places first..last, smallest first.
+) -> bool:
+    """Sort each column and average its places first..last, smallest first; False if not finite.
 
     A float's bits, with the lower 31 flipped if it is negative, are in the order of the floats;
     a NaN lies beyond the infinity of its sign. The comparators are a sorting network.
     """
+    bits = np.stack(rows).view(np.int32)
     keys = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     for i, j in comparators.tolist():
         low = np.minimum(keys[i], keys[j])
@@ -121,3 +142,4 @@ def mean_of_middle(
             total += place
         total /= last - first + 1
         out[:] = total
+    return bool(np.isfinite(out).all())

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from defl.aggregation.aggregate import Aggregate, Row, weighted_sum
 from defl.aggregation.conditions import MAJORITY, check_round
@@ -101,12 +100,11 @@ def nearest_neighbour_mixing(
     flat = [plain(rows[i]) for i in admitted.order]
     mixers = [[1.0 / len(group) if j in group else 0.0 for j in range(size)] for group in groups]
 
-    def fill(part: slice, block: NDArray[np.float32]) -> None:
+    def mixed(part: slice) -> list[Row]:
         columns = [row[part] for row in flat]
-        for i, mixer in enumerate(mixers):
-            block[i] = weighted_sum(columns, mixer)
+        return [weighted_sum(columns, mixer) for mixer in mixers]
 
-    values = middle_mean(fill, size, base.shape[0], places, workers=workers)
+    values = middle_mean(mixed, size, base.shape[0], places, workers=workers)
     few = list(sampled(flat))
     mixed_few = np.stack([weighted_sum(few, mixer) for mixer in mixers])
     weights, cut = shares(mixed_few, places)
