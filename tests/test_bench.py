@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from defl.datasets.mnist import mnist
 from defl.errors import UserError
 from defl.experiments import robustness
 from defl.experiments.robustness_cell import Cell, run_cell
+from defl.experiments.robustness_table import heat_map
 from defl.partition import cut
 
 
@@ -77,6 +80,24 @@ def test_the_robustness_table_goes_on_where_it_was_stopped(
     assert (out / "robustness.csv").read_text(encoding="utf-8").count("\n") == 7
     assert "n = 4, i.i.d." in (out / "robustness.md").read_text(encoding="utf-8")
     assert "<svg" in (out / "robustness.svg").read_text(encoding="utf-8")
+
+
+def test_the_heat_map_shows_every_mean_in_colours_that_any_renderer_knows() -> None:
+    means = {
+        (members, alpha, attack): {"fed_avg": 0.9, "adaptive": share}
+        for members in (4, 7)
+        for alpha in (None, 0.3)
+        for attack, share in (("none", 0.9), ("nan", 0.1), ("zero", math.nan))
+    }
+    drawn = heat_map(means)
+    cells = re.findall(r'<rect x=.* fill="(.+?)"', drawn)
+    assert len(cells) == 2 * 2 * 3 * 2
+    assert all(re.fullmatch("#[0-9a-f]{6}", fill) for fill in cells)
+    assert len(set(cells)) == 3, "as good as without attack, lost, refused"
+    said = re.findall(r">([^<>]+)</text>", drawn)
+    assert said.count("90.0") == 12 + 4
+    assert said.count("10.0") == said.count("refused") == 4
+    assert "n = 7, alpha = 0.3" in said
 
 
 def test_without_data_the_command_says_how_to_name_it(tmp_path: Path) -> None:

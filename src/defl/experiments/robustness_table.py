@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Mapping
+from colorsys import hls_to_rgb
 from dataclasses import asdict, fields
 from html import escape
 from math import isnan
@@ -10,7 +11,11 @@ from statistics import mean
 
 from defl.experiments.robustness_cell import NO_ATTACK, Cell, CellResult
 
-CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 62, 20, 190, 150
+# The heat map's measures, in pixels.
+CELL_WIDTH, CELL_HEIGHT, BASELINE = 48, 18, 13
+LEFT, TOP, GAP = 110, 175, 14
+OVERHANG = 100  # of the last rule's name, which is written at 45 degrees
+LOSS_MAX = 0.3  # from here on as red as it gets
 
 
 def written_tables(results: Mapping[Cell, CellResult], folder: Path) -> None:
@@ -83,46 +88,75 @@ def markdown(means: Means) -> str:
 
 
 def colour(share: float, best: float) -> str:
-    """Green where the accuracy is FedAvg's without attack, red where nothing is left of it."""
+    """Green where the accuracy is FedAvg's without attack, red where LOSS_MAX of it is lost."""
     if isnan(share):
         return "#dddddd"
-    loss = min(1.0, max(0.0, (best - share) / 0.5))
-    return f"hsl({round(120 * (1 - loss))} 65% 72%)"
+    loss = min(1.0, max(0.0, (best - share) / LOSS_MAX))
+    red, green, blue = hls_to_rgb((1 - loss) / 3, 0.72, 0.65)
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def heat_map(means: Means) -> str:
-    """A row per attack and setting, a column per rule; colours relative to FedAvg unattacked."""
+    """A panel per setting, kinds of data beside each other; in it a row per attack and a column
+    per rule. Colours are relative to FedAvg without attack."""
     rules = rules_in(means)
-    shown = {place: row for place, row in means.items() if place[2] != "backdoor worked"}
-    width = LEFT + CELL_WIDTH * len(rules) + 10
-    height = TOP + CELL_HEIGHT * (len(shown) + 9) + 10
+    shown = [place for place in means if place[2] != "backdoor worked"]
+    attacks = list(dict.fromkeys(attack for _, _, attack in shown))
+    counts = list(dict.fromkeys(members for members, _, _ in shown))
+    alphas = list(dict.fromkeys(alpha for _, alpha, _ in shown))
+    panel_width = CELL_WIDTH * len(rules) + GAP
+    panel_height = CELL_HEIGHT * (len(attacks) + 1) + GAP
+    width = LEFT + panel_width * len(alphas) + OVERHANG
+    height = TOP + panel_height * len(counts)
     head = (
         '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="11" '
-        f'width="{width}" height="{height}">'
+        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+    )
+    said = (
+        "Test accuracy in percent, by rule and attack. Green: as good as FedAvg without attack; "
+        f"red: {100 * LOSS_MAX:g} points less, or worse."
     )
     parts = [head, '<rect width="100%" height="100%" fill="white"/>']
-    for column, rule in enumerate(rules):
-        x = LEFT + CELL_WIDTH * column + CELL_WIDTH // 2
-        parts.append(
-            f'<text transform="translate({x},{TOP - 8}) rotate(-45)">{escape(rule)}</text>'
-        )
-    y, last = TOP, None
-    for (members, alpha, attack), row in shown.items():
-        if (members, alpha) != last:
-            last = (members, alpha)
-            y += CELL_HEIGHT
-            title = f"n = {members}, {kind_of_data(alpha)}"
-            parts.append(f'<text x="6" y="{y - 5}" font-weight="bold">{escape(title)}</text>')
-        best = means.get((members, alpha, NO_ATTACK), {}).get("fed_avg", 1.0)
-        parts.append(f'<text x="16" y="{y + 14}">{escape(attack)}</text>')
+    parts.append(f'<text x="6" y="18" font-size="13">{escape(said)}</text>')
+    for across in range(len(alphas)):
         for column, rule in enumerate(rules):
+            x = LEFT + panel_width * across + CELL_WIDTH * column + CELL_WIDTH // 2
+            parts.append(
+                f'<text transform="translate({x},{TOP - 6}) rotate(-45)">{escape(rule)}</text>'
+            )
+    for down, members in enumerate(counts):
+        y = TOP + panel_height * down
+        for row, attack in enumerate(attacks, 1):
+            below = y + CELL_HEIGHT * row + BASELINE
+            parts.append(f'<text x="6" y="{below}">{escape(attack)}</text>')
+        for across, alpha in enumerate(alphas):
+            x = LEFT + panel_width * across
+            parts += panel(means, members, alpha, rules, attacks, x, y)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def panel(
+    means: Means,
+    members: int,
+    alpha: float | None,
+    rules: list[str],
+    attacks: list[str],
+    left: int,
+    top: int,
+) -> list[str]:
+    title = escape(f"n = {members}, {kind_of_data(alpha)}")
+    parts = [f'<text x="{left}" y="{top + BASELINE}" font-weight="bold">{title}</text>']
+    best = means.get((members, alpha, NO_ATTACK), {}).get("fed_avg", 1.0)
+    for down, attack in enumerate(attacks, 1):
+        row = means.get((members, alpha, attack), {})
+        y = top + CELL_HEIGHT * down
+        for across, rule in enumerate(rules):
             if rule in row:
-                x = LEFT + CELL_WIDTH * column
+                x = left + CELL_WIDTH * across
                 parts.append(
                     f'<rect x="{x}" y="{y}" width="{CELL_WIDTH}" height="{CELL_HEIGHT}" '
                     f'fill="{colour(row[rule], best)}" stroke="white"/>'
-                    f'<text x="{x + CELL_WIDTH // 2}" y="{y + 14}" text-anchor="middle">'
+                    f'<text x="{x + CELL_WIDTH // 2}" y="{y + BASELINE}" text-anchor="middle">'
                     f"{percent(row[rule])}</text>"
                 )
-        y += CELL_HEIGHT
-    return "\n".join([*parts, "</svg>", ""])
+    return parts
