@@ -41,6 +41,7 @@ def test_bench_rules_prints_times_and_says_what_was_skipped() -> None:
     result = json.loads(done.stdout)
     assert result["rules"]["multi_krum"]["seconds"] > 0
     assert result["rules"]["multi_krum"]["ratio_to_read"] > 0
+    assert result["rules"]["multi_krum"]["cpu_ratio_to_read"] > 0
     assert result["rules"]["multi_krum"]["ratio_to_byzfl"] is None
     assert result["skipped"] == ["byzfl", "flwr"]
     table = CliRunner().invoke(cli, asked, catch_exceptions=False).stdout

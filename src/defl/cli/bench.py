@@ -44,6 +44,9 @@ def rules(
     """Time every rule beside reading its input once with two threads.
 
     Also beside the same rule in byzfl and flwr, where they are installed (extra `bench`).
+    All of them run in turn in every repetition, after a first one that does not count; a ratio is
+    the median of the repetitions' ratios. A library that took a minute for a rule runs no more.
+    "cpu" is processor time of all threads, which other work on the machine changes less.
 
     \b
     Example:
@@ -65,7 +68,7 @@ def rules(
         list(names) or possible,
         repeats=repeats,
         rivals=not no_rivals,
-        progress=lambda step: click.echo(f"measuring {step} ...", err=True),
+        progress=lambda said: click.echo(said, err=True),
     )
     if as_json:
         click.echo(json.dumps(result, indent=1))
@@ -74,13 +77,15 @@ def rules(
 
 
 def rules_table(result: dict[str, object]) -> str:
-    def number(value: object) -> str:
-        return "-" if value is None else f"{value:10.3g}"
+    def pair(times: dict[str, object], name: str) -> str:
+        wall, cpu = times[name], times[f"cpu_{name}"]
+        return "-" if wall is None else f"{wall:.3g} ({cpu:.3g})"
 
-    head = f"{'rule':28}{'seconds':>10}{'x read':>10}{'byzfl / ours':>14}{'flwr / ours':>14}"
+    head = f"{'rule':28}{'seconds':>18}{'x read':>16}{'byzfl / ours':>16}{'flwr / ours':>16}"
     title = (
         f"n = {result['n']}, d = {result['d']}, faults_max = {result['faults_max']}, "
-        f"{result['loops']} loops; reading once: {result['read_seconds']:.4f} s"
+        f"{result['loops']} loops; reading once: {result['read_seconds']:.4f} s; "
+        "in brackets: processor time"
     )
     lines = [title, head]
     times = result["rules"]
@@ -88,8 +93,8 @@ def rules_table(result: dict[str, object]) -> str:
         raise TypeError("rules is a table")
     for name, time_ in times.items():
         lines.append(
-            f"{name:28}{number(time_['seconds']):>10}{number(time_['ratio_to_read']):>10}"
-            f"{number(time_['ratio_to_byzfl']):>14}{number(time_['ratio_to_flwr']):>14}"
+            f"{name:28}{pair(time_, 'seconds'):>18}{pair(time_, 'ratio_to_read'):>16}"
+            f"{pair(time_, 'ratio_to_byzfl'):>16}{pair(time_, 'ratio_to_flwr'):>16}"
         )
     if result["skipped"]:
         skipped = result["skipped"]

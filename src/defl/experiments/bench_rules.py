@@ -1,16 +1,16 @@
 """How long each rule takes, beside reading its input once and beside other libraries, in one run.
 
 Absolute times say much about the machine and its other work; so each rule is measured in turn with
-the plain reading of the same array by two threads, and ratios are what counts.
+the plain reading of the same array by two threads and with its rivals (turns.py), and ratios are
+what counts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
 from statistics import median
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +21,33 @@ from defl.aggregation.geometric import measure
 from defl.aggregation.gram import Gram
 from defl.aggregation.rules import RULES
 from defl.aggregation.workers import Workers
-from defl.experiments.rivals import byzfl_runs, flwr_run, missing
+from defl.experiments.rivals import missing, rival_runs
+from defl.experiments.turns import Clock, Run, Series, both_clocks, in_turn
 
 THREADS = 2
+RIVAL_SECONDS_MAX = (
+    60.0  # of one rival at one rule: flwr's median takes seconds where ours takes none
+)
 CHUNK = 1 << 20  # columns read at a time by one thread
 
 
 @dataclass(frozen=True, slots=True)
 class RuleTime:
-    """One rule's seconds (the median of its runs) and ratios; None where nothing was measured."""
+    """One rule's medians and ratios, wall and processor time; None where nothing was measured."""
 
+    repeats: int
     seconds: float
+    cpu_seconds: float
     ratio_to_read: float
+    cpu_ratio_to_read: float
+    byzfl_repeats: int = 0
     byzfl_seconds: float | None = None
     ratio_to_byzfl: float | None = None  # how many times faster than byzfl's fastest form
+    cpu_ratio_to_byzfl: float | None = None
+    flwr_repeats: int = 0
     flwr_seconds: float | None = None
     ratio_to_flwr: float | None = None
+    cpu_ratio_to_flwr: float | None = None
 
 
 def made_rows(members: int, columns: int, faults: int, seed: int) -> tuple[list[Row], Row]:
@@ -62,15 +73,6 @@ def read_once(rows: Sequence[Row], pool: ThreadPoolExecutor) -> None:
     list(pool.map(largest, parts))
 
 
-def seconds_of(run: Callable[[], object], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        start = perf_counter()
-        run()
-        times.append(perf_counter() - start)
-    return median(times)
-
-
 def bench_rules(
     members: int,
     columns: int,
@@ -85,84 +87,101 @@ def bench_rules(
     rows, base = made_rows(members, columns, faults_max, seed=1)
     ties = [sha256(bytes([i])).digest() for i in range(members)]
     times: dict[str, RuleTime] = {}
+    readings: list[float] = []
     with ThreadPoolExecutor(THREADS) as pool:
         workers = Workers(THREADS, pool.map)
-        read_once(rows, pool)
+        reading = partial(read_once, rows, pool)
         stack = np.stack(rows) if rivals else np.empty((0, 0), dtype=np.float32)
         for name in names:
-            progress(name)
             rule = partial(RULES[name], rows, base, faults_max, ties, workers=workers)
-            rule()  # the first run loads what is compiled
-            reading, ours = alternated(partial(read_once, rows, pool), rule, repeats)
-            times[name] = RuleTime(ours, ours / reading)
-            if rivals:
-                times[name] = beside_rivals(
-                    name,
-                    times[name],
-                    rows=rows,
-                    stack=stack,
-                    faults_max=faults_max,
-                    progress=progress,
-                )
-        progress("last arrival")
-        parts = close_after_last_arrival(rows, base, workers, repeats)
-        reading = seconds_of(partial(read_once, rows, pool), repeats)
+            others = rival_runs(name, rows, stack, faults_max) if rivals else {}
+            series = timed(name, reading, rule, others, repeats, progress)
+            readings.append(series["reading"].wall_s)
+            times[name] = beside(series)
+        parts = close_after_last_arrival(rows, base, workers, repeats, progress)
     return {
         "n": members,
         "d": columns,
         "faults_max": faults_max,
         "loops": kernels.best().NAME,
         "threads": THREADS,
-        "read_seconds": reading,
+        "read_seconds": median(readings),
         "skipped": missing() if rivals else ["byzfl", "flwr"],
         **parts,
         "rules": {name: asdict(time) for name, time in times.items()},
     }
 
 
-def alternated(
-    first: Callable[[], object], second: Callable[[], object], repeats: int
-) -> tuple[float, float]:
-    """Medians of two things measured in turn, so that other work on the machine hits both."""
-    pairs = [(seconds_of(first, 1), seconds_of(second, 1)) for _ in range(repeats)]
-    return median(a for a, _ in pairs), median(b for _, b in pairs)
-
-
-def beside_rivals(
+def timed(
     name: str,
-    ours: RuleTime,
-    *,
-    rows: Sequence[Row],
-    stack: NDArray[np.float32],
-    faults_max: int,
+    reading: Run,
+    rule: Run,
+    rivals: Mapping[str, Run],
+    repeats: int,
     progress: Callable[[str], None],
-) -> RuleTime:
-    byzfl: float | None = None
-    for kind, run in byzfl_runs(name, stack, faults_max).items():
-        progress(f"{name} in byzfl on {kind}")
-        seconds = seconds_of(run, 2)
-        byzfl = seconds if byzfl is None else min(byzfl, seconds)
-    flower = flwr_run(name, rows, faults_max)
-    progress(f"{name} in flwr")
-    flwr = None if flower is None else seconds_of(flower, 2)
-    return RuleTime(
-        seconds=ours.seconds,
-        ratio_to_read=ours.ratio_to_read,
-        byzfl_seconds=byzfl,
-        ratio_to_byzfl=None if byzfl is None else byzfl / ours.seconds,
-        flwr_seconds=flwr,
-        ratio_to_flwr=None if flwr is None else flwr / ours.seconds,
+    clock: Clock = both_clocks,
+) -> dict[str, Series]:
+    """Reading, our rule and its rivals in turn, within every repetition."""
+    return in_turn(
+        {"reading": reading, "ours": rule, **rivals},
+        repeats,
+        seconds_max=RIVAL_SECONDS_MAX,
+        progress=lambda said: progress(f"{name}, {said}"),
+        clock=clock,
     )
 
 
+def beside(series: Mapping[str, Series]) -> RuleTime:
+    ours = series["ours"]
+    to_read = ours.over(series["reading"])
+    time = RuleTime(ours.repeats, ours.wall_s, ours.cpu_s, to_read.wall_s, to_read.cpu_s)
+    forms = [found for name, found in series.items() if name.startswith("byzfl")]
+    if forms:
+        byzfl = min(forms, key=lambda form: form.over(ours).wall_s)
+        ratio = byzfl.over(ours)
+        time = replace(
+            time,
+            byzfl_repeats=byzfl.repeats,
+            byzfl_seconds=byzfl.wall_s,
+            ratio_to_byzfl=ratio.wall_s,
+            cpu_ratio_to_byzfl=ratio.cpu_s,
+        )
+    flwr = series.get("flwr")
+    if flwr is not None:
+        ratio = flwr.over(ours)
+        time = replace(
+            time,
+            flwr_repeats=flwr.repeats,
+            flwr_seconds=flwr.wall_s,
+            ratio_to_flwr=ratio.wall_s,
+            cpu_ratio_to_flwr=ratio.cpu_s,
+        )
+    return time
+
+
 def close_after_last_arrival(
-    rows: Sequence[Row], base: Row, workers: Workers, repeats: int
+    rows: Sequence[Row],
+    base: Row,
+    workers: Workers,
+    repeats: int,
+    progress: Callable[[str], None],
 ) -> dict[str, float]:
     """Seconds to measure all rows at once, and the last one alone when the others came before."""
-    whole = seconds_of(partial(measure, rows, base, workers), repeats)
-    lasts = []
-    for _ in range(repeats):
+    waiting: list[Gram] = []
+    for _ in range(repeats + 1):
         gram = Gram(base, workers=workers)
         gram.add(rows[:-1])
-        lasts.append(seconds_of(partial(gram.add, rows[-1:]), 1))
-    return {"gram_seconds": whole, "gram_last_row_seconds": median(lasts)}
+        waiting.append(gram)
+    series = in_turn(
+        {
+            "all rows": partial(measure, rows, base, workers),
+            "the last row": lambda: waiting.pop().add(rows[-1:]),
+        },
+        repeats,
+        seconds_max=RIVAL_SECONDS_MAX,
+        progress=lambda said: progress(f"Gram matrix, {said}"),
+    )
+    return {
+        "gram_seconds": series["all rows"].wall_s,
+        "gram_last_row_seconds": series["the last row"].wall_s,
+    }

@@ -3,7 +3,7 @@
 They are looked up by name at run time: nothing else in the project needs them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-Run = Callable[[], object]
+from defl.experiments.turns import Run
 
 # Our rule -> the class of byzfl and whether it takes f.
 BYZFL = {
@@ -39,6 +39,15 @@ def library(name: str) -> ModuleType | None:
 def missing() -> list[str]:
     """What cannot be compared with here: not installed, or its import fails."""
     return [name for name in ("byzfl", "flwr") if library(name) is None]
+
+
+def rival_runs(
+    rule: str, rows: Sequence[NDArray[np.float32]], stack: NDArray[np.float32], faults_max: int
+) -> dict[str, Run]:
+    """The rule in every library that is here and has it, by the library's name and its form."""
+    runs = {f"byzfl on {kind}": run for kind, run in byzfl_runs(rule, stack, faults_max).items()}
+    flower = flwr_run(rule, rows, faults_max)
+    return runs if flower is None else {**runs, "flwr": flower}
 
 
 def byzfl_runs(rule: str, stack: NDArray[np.float32], faults_max: int) -> dict[str, Run]:
