@@ -27,12 +27,16 @@ class Reading:
         return memoryview(bytes([index]))
 
 
+def never(*found: object) -> None:
+    raise AssertionError(f"nothing is rotten here: {found}")
+
+
 def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(scenario)
 
 
 def test_one_peer_gets_so_many_chunks_at_a_time_and_others_are_not_affected() -> None:
-    serving = Serving(Reading())
+    serving = Serving(Reading(), never)
     greedy, modest = NodeId(1), NodeId(2)
     begun = [serving.begin(greedy) for _ in range(100)]
 
@@ -41,7 +45,7 @@ def test_one_peer_gets_so_many_chunks_at_a_time_and_others_are_not_affected() ->
 
 
 def test_what_was_sent_makes_room_for_the_next() -> None:
-    serving = Serving(Reading())
+    serving = Serving(Reading(), never)
     while serving.begin(NodeId(1)):
         pass
     serving.end(NodeId(1))
@@ -54,7 +58,7 @@ def test_peers_that_ask_for_the_same_chunk_share_its_bytes() -> None:
     reading = Reading()
 
     async def scenario() -> None:
-        serving = Serving(reading)
+        serving = Serving(reading, never)
         frames = await asyncio.gather(*(serving.frame(BLOB, 3) for _ in range(5)))
         later = await serving.frame(BLOB, 3)
 
@@ -69,7 +73,7 @@ def test_only_a_few_frames_stay_in_memory() -> None:
     reading = Reading()
 
     async def scenario() -> None:
-        serving = Serving(reading)
+        serving = Serving(reading, never)
         for index in range(FRAMES_KEPT_MAX + 1):
             await serving.frame(BLOB, index)
         await serving.frame(BLOB, FRAMES_KEPT_MAX)
@@ -83,7 +87,7 @@ def test_a_chunk_that_was_not_there_is_looked_for_again() -> None:
     reading = Reading()
 
     async def scenario() -> None:
-        serving = Serving(reading)
+        serving = Serving(reading, never)
         reading.held = False
         with pytest.raises(LocalFault):
             await serving.frame(BLOB, 1)

@@ -5,7 +5,8 @@ DeflError
 │   ├── PreconditionBroken     a rule was asked outside the condition that it needs
 │   └── WeightsError           a client's weights do not fit the model's schema
 ├── LocalFault             this node cannot go on as it is (disk, lost record)
-│   └── DiskFull               there is no room; the same call works once there is
+│   ├── DiskFull               there is no room; the same call works once there is
+│   └── ChunkRotten            the disk no longer gives back the bytes that were stored
 ├── WorkerFailed           a piece of work was not done; says why
 └── PeerFault              a peer broke the protocol: record it, drop the message, carry on
     ├── Malformed              the bytes are not a canonical message within its bounds
@@ -40,6 +41,10 @@ class LocalFault(DeflError):
 
 class DiskFull(LocalFault):
     """There is no room: nothing was changed, and the same call works once there is."""
+
+
+class ChunkRotten(LocalFault):
+    """A stored chunk is not what it was: it is discarded, and no longer counted as held."""
 
 
 class WorkerFailed(DeflError):

@@ -274,6 +274,13 @@ class Trained(Struct, frozen=True):
     manifest: Manifest
 
 
+class ChunkLost(Struct, frozen=True):
+    """The driver found a chunk damaged and discarded it."""
+
+    digest: Digest
+    index: int
+
+
 class WorkFailed(Struct, frozen=True):
     work: Work
     reason: str
@@ -288,5 +295,6 @@ Event = (
     | Validated
     | Aggregated
     | Trained
+    | ChunkLost
     | WorkFailed
 )

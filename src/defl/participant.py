@@ -34,6 +34,7 @@ from defl.messages import (
 )
 from defl.output import (
     Aggregated,
+    ChunkLost,
     Committed,
     Connected,
     Durable,
@@ -165,6 +166,8 @@ class Participant:
                 self._client.aggregated(event)
             case Trained():
                 self._client.trained(event)
+            case ChunkLost(digest=digest, index=index):
+                self._pool.lost(digest, index)
             case WorkFailed(work=work):
                 if isinstance(work, Validate):
                     self._pool.not_validated(work.manifest.digest)

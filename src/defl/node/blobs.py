@@ -6,7 +6,8 @@
     *.new               being written; swept away at the next start
 
 No list of chunks is kept: a chunk is there if its bytes hash to what the manifest says, which is
-looked at once, at start. A torn or rotten chunk is thereby a missing one and is fetched again.
+looked at once, at start, and when a peer wants a chunk that has lain here for a while. A torn or
+rotten chunk is thereby a missing one and is fetched again.
 """
 
 import contextlib
@@ -15,15 +16,16 @@ import itertools
 import mmap
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from defl.errors import DiskFull, LocalFault
+from defl.errors import ChunkRotten, DiskFull, LocalFault
 from defl.ids import Digest, digest_of
 from defl.messages import Manifest
 from defl.output import StoreChunk
@@ -37,6 +39,9 @@ def no_head(_size: int) -> bytes:
     return b""
 
 
+# Most chunks are served within seconds of being written. Hashing those too would cost a node about
+# 4 % of its processor time: 2.8 ms for each of 7 chunks in 0.51 s per round of a 28 MB model.
+SOUND_FOR_S = 600.0
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -75,6 +80,7 @@ def sync_folder(folder: Path) -> None:
 class Stored:
     manifest: Manifest
     chunks: set[int]
+    sound_at: float = field(default_factory=time.monotonic)  # the first was written, or all checked
 
     @property
     def whole(self) -> bool:
@@ -299,16 +305,32 @@ class Blobs:
         with self._lock, disk_faults(f"read chunk {index} of blob {digest.hex()}"):
             stored = self._stored.get(digest)
             if stored is None or index not in stored.chunks:
-                raise LocalFault(f"chunk {index} of blob {digest.hex()} is not here")
+                raise _not_here(digest, index)
             path = self._path(digest, "blob" if stored.whole else "part")
             size = chunk_size(stored.manifest, index, self._chunk_bytes)
             front = head(size)
             frame = np.empty(len(front) + size, np.uint8).data
             frame[: len(front)] = front
             file = path.open("rb", buffering=0)
+        data = frame[len(front) :]
         with file, disk_faults(f"read chunk {index} of blob {digest.hex()}"):
-            _read_at(file.fileno(), frame[len(front) :], index * self._chunk_bytes)
+            sound = _read_at(file.fileno(), data, index * self._chunk_bytes)
+        if sound and time.monotonic() >= stored.sound_at + SOUND_FOR_S:
+            sound = digest_of(data) == stored.manifest.chunks[index]
+        if not sound:
+            raise self._discard(stored, index)
         return frame.toreadonly()
+
+    def _discard(self, stored: Stored, index: int) -> LocalFault:
+        """What is damaged is no longer held; the error that says so, the first time."""
+        digest = stored.manifest.digest
+        with self._lock, disk_faults(f"discard chunk {index} of blob {digest.hex()}"):
+            if self._stored.get(digest) is stored and index in stored.chunks:
+                if stored.whole:
+                    self._path(digest, "blob").replace(self._path(digest, "part"))
+                stored.chunks.discard(index)
+                return ChunkRotten(f"blob {digest.hex()} is corrupt in {_chunks_named([index])}")
+        return _not_here(digest, index)
 
     def _path(self, digest: Digest, kind: str) -> Path:
         return self._folder / f"{digest.hex()}.{kind}"
@@ -328,12 +350,23 @@ def _write_at(descriptor: int, data: Payload, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def _read_at(descriptor: int, view: memoryview, offset: int) -> None:
+def _read_at(descriptor: int, view: memoryview, offset: int) -> bool:
+    """False if the file is too short or the disk cannot read it."""
     while view:
-        read = os.preadv(descriptor, [view], offset)
+        try:
+            read = os.preadv(descriptor, [view], offset)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            read = 0
         if read == 0:
-            raise OSError(errno.EIO, "the file is too short")
+            return False
         view, offset = view[read:], offset + read
+    return True
+
+
+def _not_here(digest: Digest, index: int) -> LocalFault:
+    return LocalFault(f"chunk {index} of blob {digest.hex()} is not here")
 
 
 def _require_size(digest: Digest, size: int, expected: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from defl.crypto import Ed25519Scheme
-from defl.errors import LocalFault, PeerFault, UserError, WorkerFailed
+from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError, WorkerFailed
 from defl.ids import Digest, NodeId, Round
 from defl.ingress import Ingress
 from defl.messages import Gossip, NotHeld
@@ -45,6 +45,7 @@ from defl.node.writing import DISK_FULL_RETRY_S, Writing
 from defl.output import (
     Aggregate,
     Aggregated,
+    ChunkLost,
     Connected,
     Envelope,
     Event,
@@ -187,7 +188,7 @@ class Node:
         self._outputs: asyncio.Queue[Output | None] = asyncio.Queue(OUTPUTS_MAX)
         self._blob_outputs: asyncio.Queue[Output | None] = asyncio.Queue()
         self._chunk_room = asyncio.Semaphore(CHUNKS_UNDER_WAY_MAX)
-        self._serving = Serving(self._read_frame)
+        self._serving = Serving(self._read_frame, self._rotten)
         self._notices: asyncio.Queue[Notice] = asyncio.Queue()  # a few per round
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -347,13 +348,17 @@ class Node:
         try:
             frame: Frame = await self._serving.frame(item.digest, item.index)
         except LocalFault:
-            frame = encode(NotHeld(item.digest))  # retention was quicker
+            frame = encode(NotHeld(item.digest))  # retention was quicker, or it rotted
         finally:
             self._serving.end(item.to)
         self.transport.send(item.to, frame, Lane.WEIGHTS)
 
     def _read_frame(self, digest: Digest, index: int) -> memoryview:
         return self.storage.read_chunk(digest, index, partial(chunk_head, digest, index))
+
+    def _rotten(self, digest: Digest, index: int, rotten: ChunkRotten) -> None:
+        self.log.warning("damage found", what=f"{rotten}: it is fetched again from the others")
+        self._put(ChunkLost(digest, index))
 
     def _send(self, item: Envelope) -> None:
         if isinstance(item.message, Gossip):

@@ -155,6 +155,15 @@ class Pool:
                 held = self._shelf.chunks(ack.digest)
                 self._transfer.want(ack.digest, self._everybody, manifest, held)
 
+    def lost(self, digest: Digest, index: int) -> None:
+        """A chunk rotted on the disk: others count on it, so it is fetched back from them."""
+        if not self._shelf.has_chunk(digest, index):
+            return
+        self._shelf.lose_chunk(digest, index)
+        self._transfer.cancel(digest)  # one that was under way begins anew, with this chunk too
+        manifest, held = self._shelf.manifest(digest), self._shelf.chunks(digest)
+        self._transfer.want(digest, self._everybody, manifest, held)
+
     # --- What others offer -----------------------------------------------------------------
 
     def receive(self, peer: NodeId, message: Message, now: float) -> None:

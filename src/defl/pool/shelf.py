@@ -68,6 +68,9 @@ class Shelf:
         holding.chunks.add(index)
         return holding.complete
 
+    def lose_chunk(self, digest: Digest, index: int) -> None:
+        self._holdings[digest].chunks.discard(index)
+
     def add_whole(self, manifest: Manifest) -> None:
         self._holdings[manifest.digest] = Holding(manifest, set(range(len(manifest.chunks))))
 

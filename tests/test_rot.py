@@ -1,0 +1,268 @@
+"""Bytes that change while they lie on the disk: nobody is served them, they are fetched back."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benches import Host, acks_sent, asked, sent
+from builders import Small, nodes
+from defl.errors import ChunkRotten, LocalFault
+from defl.experiments.processes import Nodes
+from defl.ids import Digest, NodeId, Round
+from defl.messages import Chunk, ChunkRequest, NotHeld
+from defl.node import blobs
+from defl.node.framing import Lane
+from defl.node.serving import Serving
+from defl.node.storage import Storage
+from defl.output import ChunkLost, Envelope, ServeChunk, StoreChunk, Tick
+from defl.participant import Participant
+from node_here import Member, NodeHere, until
+
+SMALL = Small(real=False)  # a blob has two chunks: 256 and 144 bytes
+CHUNK = SMALL.federation.chunk_bytes
+AUTHOR, OTHER = NodeId(1), NodeId(2)
+BLOB, BYTES = SMALL.blob(1)
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+    """With one blob, of which every chunk has lain long enough to be looked at again."""
+    monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
+    Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
+        opened.recovered()
+        opened.store_blob(BLOB, BYTES)
+        yield opened
+
+
+def rot(path: Path, at: int) -> None:
+    """One bit."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def held(storage: Storage) -> frozenset[int]:
+    return dict(storage._blobs.held)[BLOB]
+
+
+# --- The disk --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["a bit", "cut off"])
+def test_a_rotten_chunk_is_not_read_but_discarded(storage: Storage, damage: str) -> None:
+    path = storage.path(BLOB.digest)
+    if damage == "a bit":
+        rot(path, CHUNK)
+    else:
+        os.truncate(path, CHUNK + 1)
+
+    with pytest.raises(ChunkRotten, match=f"blob {BLOB.digest.hex()} is corrupt in chunk 1"):
+        storage.read_chunk(BLOB.digest, 1)
+
+    assert held(storage) == {0}
+    assert storage.read_chunk(BLOB.digest, 0) == BYTES[:CHUNK]
+    with pytest.raises(LocalFault, match="not here whole"):
+        storage.path(BLOB.digest)
+    with pytest.raises(LocalFault, match="is not here") as again:
+        storage.read_chunk(BLOB.digest, 1)
+    assert not isinstance(again.value, ChunkRotten), "it is found once"
+
+
+def test_a_discarded_chunk_can_be_stored_again(storage: Storage) -> None:
+    for index in (0, 1):
+        rot(storage._blobs._path(BLOB.digest, "part" if index else "blob"), index * CHUNK)
+        with pytest.raises(ChunkRotten):
+            storage.read_chunk(BLOB.digest, index)
+    assert held(storage) == frozenset()
+
+    for index in (1, 0):
+        data = BYTES[index * CHUNK : (index + 1) * CHUNK]
+        storage.store_chunk(StoreChunk(BLOB, index, data))
+
+    assert bytes(storage.read(BLOB.digest)) == BYTES
+    assert storage.read_chunk(BLOB.digest, 1) == BYTES[CHUNK:]
+
+
+def test_a_discarded_chunk_is_missing_after_a_restart_too(storage: Storage) -> None:
+    rot(storage.path(BLOB.digest), 0)
+    with pytest.raises(ChunkRotten):
+        storage.read_chunk(BLOB.digest, 0)
+    storage.close()
+
+    with Storage.open(storage.folder) as again:
+        assert (BLOB, frozenset({1})) in again.recovered().held
+
+
+def test_a_chunk_that_the_disk_cannot_read_is_rotten(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "preadv", broken)
+    with pytest.raises(ChunkRotten):
+        storage.read_chunk(BLOB.digest, 0)
+
+
+def test_a_fault_that_is_not_the_chunks_leaves_it_where_it_is(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short_of_memory(*_: object) -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "preadv", short_of_memory)
+        with pytest.raises(LocalFault, match="cannot read chunk 0"):
+            storage.read_chunk(BLOB.digest, 0)
+    assert storage.read_chunk(BLOB.digest, 0) == BYTES[:CHUNK]
+
+
+def test_a_blob_that_was_made_anew_while_the_old_one_was_read_is_kept(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(*_: object) -> int:
+        storage.drop(BLOB.digest)
+        storage.store_blob(BLOB, BYTES)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "preadv", meanwhile)
+        with pytest.raises(LocalFault) as fault:
+            storage.read_chunk(BLOB.digest, 0)
+    assert not isinstance(fault.value, ChunkRotten)
+    assert bytes(storage.read(BLOB.digest)) == BYTES
+
+
+def test_only_chunks_that_have_lain_for_a_while_are_hashed(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[bytes] = []
+
+    def hashing(data: memoryview) -> Digest:
+        hashed.append(bytes(data))
+        return BLOB.chunks[0]
+
+    monkeypatch.setattr(blobs, "digest_of", hashing)
+    monkeypatch.setattr(blobs, "SOUND_FOR_S", 3600.0)
+    storage.read_chunk(BLOB.digest, 0)
+    assert hashed == []
+    monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
+    storage.read_chunk(BLOB.digest, 0)
+    assert hashed == [BYTES[:CHUNK]]
+
+
+def test_whoever_asks_for_a_rotten_chunk_gets_nothing_and_it_is_reported_once(
+    storage: Storage,
+) -> None:
+    rot(storage.path(BLOB.digest), 0)
+    reported: list[tuple[Digest, int]] = []
+
+    async def scenario() -> None:
+        serving = Serving(
+            storage.read_chunk, lambda digest, index, _: reported.append((digest, index))
+        )
+        asking = [serving.frame(BLOB.digest, 0) for _ in range(5)]
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert all(isinstance(answer, LocalFault) for answer in answers)
+        with pytest.raises(LocalFault):
+            await serving.frame(BLOB.digest, 0)
+        assert await serving.frame(BLOB.digest, 1) == BYTES[CHUNK:]
+
+    asyncio.run(scenario())
+    assert reported == [(BLOB.digest, 0)]
+
+
+# --- The pool --------------------------------------------------------------------------------
+
+
+def test_a_lost_chunk_is_fetched_back_from_the_others_and_meanwhile_not_served() -> None:
+    host = Host(SMALL)
+    (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
+    del host.disk.blobs[BLOB.digest].chunks[1]
+
+    host.pool.lost(BLOB.digest, 1)
+
+    assert {chunk for _, chunk in asked(host.settle())} == {1}
+    assert not host.pool.has(BLOB.digest)
+    assert sent(host.receive(OTHER, ChunkRequest(BLOB.digest, 1)), NotHeld)
+    assert host.receive(OTHER, ChunkRequest(BLOB.digest, 0)).send == [
+        ServeChunk(OTHER, BLOB.digest, 0)
+    ]
+    assert acks_sent(host.chunk(3, BLOB.digest, 1, BYTES[256:])) == [ack]
+    assert host.pool.has(BLOB.digest)
+    assert host.disk.read(BLOB.digest) == BYTES
+
+
+def test_a_chunk_lost_in_the_middle_of_a_fetch_is_fetched_again_with_the_rest() -> None:
+    host = Host(SMALL)
+    host.pool.need((Round(1), AUTHOR), BLOB.digest, nodes(1, 2))
+    host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    host.chunk(1, BLOB.digest, 0, BYTES[:256])
+
+    host.pool.lost(BLOB.digest, 0)
+
+    assert {chunk for _, chunk in asked(host.settle())} == {0, 1}
+    host.deliver(2, BLOB, BYTES)
+    assert host.pool.has(BLOB.digest)
+
+
+def test_a_chunk_of_a_blob_that_is_gone_is_not_missed() -> None:
+    host = Host(SMALL)
+
+    host.pool.lost(BLOB.digest, 0)
+
+    assert host.settle().send == []
+    assert host.pool.stored["fetches"] == 0
+
+
+def test_a_participant_asks_for_what_its_driver_lost() -> None:
+    me = Participant(SMALL.federation, NodeId(0), SMALL.signers[0], SMALL.durable())
+    me.handle(Tick(), 0.0)
+
+    output = me.handle(ChunkLost(SMALL.initial.digest, 1), 0.0)
+
+    questions = [item.message for item in output.send if isinstance(item, Envelope)]
+    assert ChunkRequest(SMALL.initial.digest, 1) in questions
+
+
+# --- A node ----------------------------------------------------------------------------------
+
+
+def test_a_node_says_that_a_chunk_rotted_and_fetches_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
+    folders = Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes
+
+    async def scenario() -> None:
+        here, member = NodeHere(folders[2]), Member(folders[1])
+        victim, model = here.node.me, here.node.federation.initial
+        path = here.node.storage.path(model)
+        good = path.read_bytes()[1024:2048]
+        rot(path, 1500)
+        async with here.running(), member.connected(victim):
+            member.say(victim, ChunkRequest(model, 1))
+            await until(lambda: member.told(NotHeld, by=victim))
+            assert not member.told(Chunk, by=victim)
+            (line,) = here.logged("damage found")
+            assert f"{model.hex()} is corrupt in chunk 1" in line["what"]
+
+            await until(lambda: ChunkRequest(model, 1) in member.told(ChunkRequest, by=victim))
+            member.say(victim, Chunk(model, 1, memoryview(good)), Lane.WEIGHTS)
+            await until(lambda: here.node.participant.pool.has(model))
+            await until(path.exists)
+            member.say(victim, ChunkRequest(model, 1))
+            await until(lambda: member.told(Chunk, by=victim))
+            (chunk,) = member.told(Chunk, by=victim)
+            assert isinstance(chunk, Chunk)
+            assert chunk.data == good
+        assert not here.node.measures.peer_faults
+
+    asyncio.run(scenario())
