@@ -216,9 +216,7 @@ class Node:
             for task in (loop, stopping, *self._tasks):
                 task.cancel()
             await asyncio.gather(loop, stopping, *self._tasks, return_exceptions=True)
-            status = json.dumps(status_of(self))
-            (self._folder / STATUS_FILE).write_text(status, encoding="utf-8")
-            (self._folder / PORT_FILE).unlink(missing_ok=True)
+            self._write_last_word()
             await self.transport.close()
             await self.worker.close()
             await self._server.close()
@@ -227,6 +225,16 @@ class Node:
             if self._tracking is not None:
                 await asyncio.to_thread(self._tracking.close)
             self.log.info("stopped", round=self.participant.state.round)
+
+    def _write_last_word(self) -> None:
+        """A full disk keeps the word before it, and hinders nothing that follows."""
+        beside = self._folder / f".{STATUS_FILE}.writing"
+        try:
+            (self._folder / PORT_FILE).unlink(missing_ok=True)
+            beside.write_text(json.dumps(status_of(self)), encoding="utf-8")
+            beside.replace(self._folder / STATUS_FILE)
+        except OSError as error:
+            self.log.warning("not written", what=STATUS_FILE, why=error)
 
     async def _start_worker(self) -> None:
         try:

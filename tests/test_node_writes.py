@@ -1,0 +1,92 @@
+"""A node that cannot write what it leaves for people: it goes on, and closes what it opened."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from defl.errors import LocalFault
+from defl.experiments.processes import Nodes
+from defl.ids import Round
+from defl.node import node as driver
+from defl.node.model import shared_row, write_model
+from defl.node.node import PORT_FILE, STATUS_FILE
+from defl.node.results import MODEL
+from defl.node.storage import Storage
+from defl.output import ModelReady
+from node_here import NodeHere, until
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeHere:
+    """Alone: no round closes. What cannot be written is tried again at once."""
+    monkeypatch.setattr(driver, "DISK_FULL_RETRY_S", 0.0)
+    return NodeHere(Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes[0])
+
+
+def test_a_last_word_that_cannot_be_written_keeps_nothing_open(here: NodeHere) -> None:
+    (here.folder / STATUS_FILE).mkdir()  # where no file can be written
+
+    async def scenario() -> tuple[int, ...]:
+        async with here.running():
+            await until(lambda: len(here.node.worker.pids) == 2)
+            address, pids = here.node.transport.address, here.node.worker.pids
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+        return pids
+
+    for pid in asyncio.run(scenario()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert not (here.folder / PORT_FILE).exists()
+    Storage.open(here.folder / "state").close()
+    assert [line["what"] for line in here.logged("not written")] == [STATUS_FILE]
+    assert here.logged("stopped")
+
+
+def test_a_model_that_cannot_be_written_is_written_when_it_can_be(here: NodeHere) -> None:
+    """And whatever comes after it is told."""
+    model = here.folder / MODEL
+    model.mkdir()
+    notice = ModelReady(Round(0), here.node.federation.initial)
+
+    async def scenario() -> None:
+        async with here.running():
+            here.node._notices.put_nowait(notice)
+            await until(lambda: here.logged("not written"))
+            assert not here.logged("model ready")
+            model.rmdir()
+            await until(lambda: here.logged("model ready"))
+            here.node._notices.put_nowait(notice)
+            await until(lambda: len(here.logged("model ready")) == 2)
+
+    asyncio.run(scenario())
+    assert model.stat().st_size > 0
+    assert {line["what"] for line in here.logged("not written")} == {"ModelReady"}
+
+
+def test_a_model_that_cannot_be_written_gives_way_to_a_newer_one(here: NodeHere) -> None:
+    (here.folder / MODEL).mkdir()
+    old, new = (ModelReady(Round(r), here.node.federation.initial) for r in (0, 1))
+
+    async def scenario() -> None:
+        async with here.running():
+            here.node._notices.put_nowait(old)
+            await until(lambda: here.logged("not written"))
+            here.node._notices.put_nowait(new)
+            await until(here.node._notices.empty)
+            (here.folder / MODEL).rmdir()
+            await until(lambda: here.logged("model ready"))
+
+    asyncio.run(scenario())
+    assert [line["round"] for line in here.logged("model ready")] == [1]
+
+
+def test_a_model_that_the_disk_refuses_is_this_machines_fault(here: NodeHere) -> None:
+    federation = here.node.federation
+    row, _ = shared_row(here.folder.parent / "initial.safetensors", federation.schema)
+    here.node.storage.close()
+
+    with pytest.raises(LocalFault, match="cannot be written"):
+        write_model(here.folder / "missing" / MODEL, federation.schema, row, {})
