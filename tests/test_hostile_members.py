@@ -1,0 +1,143 @@
+"""A member with its right key that sends rubbish of legal length: it is counted, and that is all.
+
+The cast: member 2 is the node that is looked into, members 0 and 3 are honest nodes in processes of
+their own, member 1 has turned bad. Three of four are a quorum, so rounds close without the bad one.
+"""
+
+import asyncio
+import gc
+import tracemalloc
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from defl.committee import Timing
+from defl.crypto import Ed25519Scheme
+from defl.errors import PeerFault
+from defl.experiments.processes import Nodes
+from defl.ids import NodeId
+from defl.ingress import Ingress
+from defl.messages import (
+    Blocks,
+    Chunk,
+    ChunkRequest,
+    Evidence,
+    ManifestAnswer,
+    ManifestRequest,
+    NotHeld,
+    Snapshot,
+    StoreAck,
+)
+from defl.node.framing import Lane
+from defl.node.transport import Refusal
+from defl.wire import encode
+from node_here import Member, NodeHere, until
+
+TIMING = Timing(view_base_s=0.3, gst_lt_min_s=1.0, gst_lt_max_s=10.0, grace_s=0.5)
+ROUNDS = 4
+ANSWERS = (Blocks, Snapshot, StoreAck, ManifestAnswer, Chunk, NotHeld)
+
+
+def random_frame(rng: Random, longest: int) -> bytes:
+    """Short ones as often as long ones."""
+    return rng.randbytes(int(longest ** rng.random()))
+
+
+def flipped(rng: Random, frame: bytes) -> bytes:
+    changed = bytearray(frame)
+    for _ in range(rng.randint(1, 3)):
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+class Fuzz:
+    """What the bad member sends to the node, and what the node must have counted by then."""
+
+    def __init__(self, member: Member, here: NodeHere, seed: int) -> None:
+        self.member = member
+        self.victim = here.node.me
+        self._node = here.node
+        self._rng = Random(seed)  # noqa: S311
+        self._judge = Ingress(member.federation, Ed25519Scheme())
+        self.refused = 0
+        self.bytes = 0
+
+    async def rubbish(self, frames: int) -> None:
+        for _ in range(frames):
+            for lane in Lane:
+                await self._send(random_frame(self._rng, self.member.bytes_max[lane]), lane)
+        await self.counted()
+
+    async def almost_messages(self, frames: int) -> None:
+        """What others said a moment ago, and what a member may say, with bits flipped."""
+        model = self.member.federation.initial
+        own = [ManifestRequest(model), ChunkRequest(model, 0), NotHeld(model)]
+        own.append(Chunk(model, 0, memoryview(self._rng.randbytes(1024))))
+        for _ in range(frames):
+            heard = [frame for _, frame in self.member.received]
+            said = self._rng.choice([*heard, *map(encode, own)])
+            for lane in Lane:
+                await self._send(flipped(self._rng, said), lane)
+        await self.counted()
+
+    async def counted(self) -> None:
+        faults = self._node.measures.peer_faults
+        await until(lambda: faults[self.member.me] >= self.refused)
+
+    async def _send(self, frame: bytes, lane: Lane) -> None:
+        try:
+            self._judge.admit(self.member.me, frame)
+        except PeerFault:
+            self.refused += 1
+        self.bytes += len(frame)
+        await until(lambda: self.member.transport.send(self.victim, frame, lane))
+        await asyncio.sleep(0)
+
+
+def traced() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_members_rubbish_is_counted_and_the_rounds_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setenv("DEFL_NODE", "2")
+    nodes = Nodes(tmp_path / "federation", 4, ROUNDS, timing=TIMING, chunk_bytes=1024)
+
+    async def scenario() -> None:
+        here, member = NodeHere(nodes.local.nodes[2]), Member(nodes.local.nodes[1])
+        node = here.node
+        fuzz = Fuzz(member, here, seed)
+        async with here.running(), member.connected(NodeId(0), node.me, NodeId(3)):
+            await fuzz.rubbish(100)
+            tracemalloc.start()
+            before, sent = traced(), fuzz.bytes
+            await fuzz.rubbish(400)
+            assert fuzz.refused == 2 * (100 + 400), "the seed made a message: choose another"
+            assert traced() - before < 1_000_000 < (fuzz.bytes - sent) / 5
+            tracemalloc.stop()
+            assert node.measures.peer_faults == {member.me: fuzz.refused}
+            for kind in ANSWERS:
+                assert not member.told(kind, by=node.me)
+
+            await fuzz.almost_messages(300)
+            assert node.transport.connected(member.me), "what has a legal length ends nothing"
+            await until(lambda: node.participant.finished)
+            assert not member.told(Evidence, by=node.me)
+        assert set(node.measures.peer_faults) == {member.me}
+        assert not node.transport.stats.refusals[Refusal.FRAME]
+        assert not node.transport.stats.reconnects[member.me]
+        assert node.participant.state.round == ROUNDS
+        assert node.participant.model is not None
+        model = node.participant.model.hex()
+        await until(lambda: not nodes.any_running)
+        assert [nodes.status(honest)["model"] for honest in (0, 3)] == [model, model]
+
+    try:
+        nodes.start(0, 3)
+        asyncio.run(scenario())
+    finally:
+        nodes.close()
