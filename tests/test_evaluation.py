@@ -5,6 +5,7 @@ import io
 import json
 import textwrap
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,15 @@ class Stage:
             "my_client:client", folder / "state", SMALL.federation, limits, project=folder
         )
         log = Log("evaluation", as_json=True, stream=self.stream)
-        self.evaluations = Evaluations(self.worker, self.path, self.reports, log)
+        self.evaluations = Evaluations(self.worker, self, self.reports, log)
 
     def path(self, digest: Digest) -> Path:
         if digest != SMALL.initial.digest:
             raise LocalFault("retention was quicker")
         return self.model
+
+    def reading(self, _digests: tuple[Digest, ...]) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def evaluate(self, round_: int) -> None:
         self.evaluations.begin(Round(round_), SMALL.initial.digest)

@@ -168,14 +168,13 @@ class Training:
         self._local = self._local_of(weights)
         return trained, checked
 
-    def evaluate(self, row: Row, *, own: bool = False) -> Metrics:
-        """The client's metrics of this row; one that is its `own` is handed over uncopied."""
-        answer: object = self._client.evaluate(self._weights(row, own=own))
+    def evaluate(self, row: Row) -> Metrics:
+        answer: object = self._client.evaluate(self._weights(row))
         return _checked_metrics(answer, "evaluate")
 
-    def _weights(self, row: Row, *, own: bool = False) -> dict[str, Array]:
-        """Writable, in the schema's order: what a client does to them harms nobody."""
-        shared = self._schema.unflatten(row if own else row.copy())
+    def _weights(self, row: Row) -> dict[str, Array]:
+        """Writable copies, in the schema's order: what a client does to them harms nobody."""
+        shared = self._schema.unflatten(row.copy())
         return {
             entry.name: (
                 self._local[entry.name].copy() if entry.role is Role.LOCAL else shared[entry.name]

@@ -21,7 +21,10 @@ from defl.experiments.exchange import measure
 from defl.experiments.processes import Nodes
 
 LIMIT_S = 1200.0
-WARM_UP = 2  # rounds that are left out: processes start, inner loops are compiled, files made
+# Rounds that are left out: processes start, inner loops are compiled, and until retention drops the
+# first blobs every file is a new one.
+WARM_UP = 5
+EXCHANGES = 5  # before the nodes run, and as many after
 PINGS = 200
 GRACE_S = 30.0
 GST_LT_S = 60.0  # nobody sends an AGG: rounds close because everybody has updated
@@ -37,7 +40,7 @@ def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
     size = 4 * values
     with tempfile.TemporaryDirectory(prefix="defl-bench-") as made:
         folder = Path(made)
-        bare = asyncio.run(measure(folder / "bare", count, size, 3))
+        bare = asyncio.run(measure(folder / "bare-before", count, size, EXCHANGES))
         timing = Timing(gst_lt_min_s=GST_LT_S, grace_s=GRACE_S)
         nodes = Nodes(folder / "nodes", count, rounds + WARM_UP, values=values, timing=timing)
         try:
@@ -48,6 +51,7 @@ def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
             states = [nodes.status(member) for member in nodes.members]
         finally:
             nodes.close()
+        bare += asyncio.run(measure(folder / "bare-after", count, size, EXCHANGES))
     per_round = [max(times) for times in zip(*outside, strict=True)]
     expected = (count - 1) * size * (rounds + WARM_UP)
     return {

@@ -3,7 +3,7 @@
     <digest>.manifest   what the blob is made of; its hash is its name, so it proves itself
     <digest>.part       a blob of which chunks are missing; each chunk stands at its place
     <digest>.blob       a whole blob: exactly the payload, to be mapped
-    *.new               being written; swept away at the next start
+    *.new               being written, or to be written over; swept away at the next start
 
 No list of chunks is kept: a chunk is there if its bytes hash to what the manifest says, which is
 looked at once, at start, and when a peer wants a chunk that has lain here for a while. A torn or
@@ -17,7 +17,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,11 +76,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+# Files of dropped blobs that the next ones are written over: their room is taken and their pages
+# are in memory, which saves most of the time that writing takes. More than this are freed.
+SPARES_MAX = 16
+
+
 @dataclass(slots=True)
 class Stored:
     manifest: Manifest
     chunks: set[int]
     sound_at: float = field(default_factory=time.monotonic)  # the first was written, or all checked
+    readers: int = 0  # who reads it now; its file must not be written over
 
     @property
     def whole(self) -> bool:
@@ -98,6 +104,7 @@ class Blobs:
         self._lock = threading.RLock()
         self._serial = itertools.count()
         self._freeing = ThreadPoolExecutor(1, "defl-freeing")
+        self._spares: list[tuple[int, Path]] = []  # with their sizes
         self.faults: list[str] = []  # what the last recovery found damaged, for a person
 
     # --- Recovery --------------------------------------------------------------------------
@@ -174,7 +181,6 @@ class Blobs:
                 if held is not None and chunk.index in held.chunks:
                     return
                 if held is None:
-                    require_room(self._folder, manifest.size, self._reserve_bytes)
                     self._begin(manifest)
                 part = self._path(digest, "part").open("r+b", buffering=0)
             try:
@@ -201,8 +207,10 @@ class Blobs:
         """Take the blob's whole room now, so that a fetch does not run out of it half-way."""
         new = self._path(manifest.digest, "part.new")
         try:
-            with new.open("wb", buffering=0) as file:
-                _allocate(file.fileno(), manifest.size)
+            if not self.take_spare(manifest.size, new):
+                self._require_room(manifest.size)
+                with new.open("wb", buffering=0) as file:
+                    _allocate(file.fileno(), manifest.size)
             self._write_manifest(manifest, sync=False)
             new.replace(self._path(manifest.digest, "part"))
         except OSError:
@@ -214,7 +222,7 @@ class Blobs:
         """A blob that this node made itself: whole and synced when this returns."""
         new = self._path(manifest.digest, "blob.new")
         with disk_faults(f"store blob {manifest.digest.hex()}"):
-            require_room(self._folder, manifest.size, self._reserve_bytes)
+            self._require_room(manifest.size)
             try:
                 with new.open("wb", buffering=0) as file:
                     _write_at(file.fileno(), payload, 0)
@@ -253,7 +261,7 @@ class Blobs:
         new.replace(self._path(manifest.digest, "manifest"))
 
     def drop(self, digest: Digest) -> None:
-        """Forget a blob; who has it mapped or open keeps its bytes.
+        """Forget a blob; who reads it keeps its bytes.
 
         Nobody waits for its room to become free, which takes a while for a large file; what a
         crash leaves of it is swept away at the next start.
@@ -264,7 +272,32 @@ class Blobs:
                 gone = self._path(digest, f"{next(self._serial)}.dropped.new")
                 self._path(digest, "blob" if stored.whole else "part").replace(gone)
                 self._unlink(digest)
-                self._freeing.submit(gone.unlink)
+                if stored.whole and not stored.readers and len(self._spares) < SPARES_MAX:
+                    self._spares.append((stored.manifest.size, gone))
+                else:
+                    self._freeing.submit(gone.unlink)
+
+    def take_spare(self, size: int, to: Path) -> bool:
+        """A file of this size to write over, if there is one."""
+        with self._lock:
+            for index, (spare_size, path) in enumerate(self._spares):
+                if spare_size == size:
+                    del self._spares[index]
+                    path.replace(to)
+                    return True
+        return False
+
+    def _require_room(self, size: int) -> None:
+        try:
+            require_room(self._folder, size, self._reserve_bytes)
+        except DiskFull:
+            with self._lock:
+                spares, self._spares = self._spares, []
+            if not spares:
+                raise
+            for _, path in spares:
+                path.unlink()
+            require_room(self._folder, size, self._reserve_bytes)
 
     def close(self) -> None:
         self._freeing.shutdown()
@@ -282,9 +315,24 @@ class Blobs:
 
     @property
     def bytes_used(self) -> int:
-        """What the held blobs take on the disk; one that is being fetched counts whole."""
+        """What blobs take on the disk; one that is being fetched counts whole, and spares too."""
         with self._lock:
-            return sum(stored.manifest.size for stored in self._stored.values())
+            held = sum(stored.manifest.size for stored in self._stored.values())
+            return held + sum(size for size, _ in self._spares)
+
+    @contextlib.contextmanager
+    def reading(self, digests: Iterable[Digest]) -> Iterator[None]:
+        """As long as this lasts, the files of these blobs are not written over, dropped or not."""
+        with self._lock:
+            read = [self._stored[digest] for digest in digests if digest in self._stored]
+            for stored in read:
+                stored.readers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                for stored in read:
+                    stored.readers -= 1
 
     def path(self, digest: Digest) -> Path:
         """The file of a whole blob, for a worker to map."""
@@ -295,13 +343,18 @@ class Blobs:
             return self._path(digest, "blob")
 
     def read(self, digest: Digest) -> memoryview:
-        """The payload, mapped: pages come from the disk when they are looked at."""
+        """The payload, mapped: pages come from the disk when they are looked at. While the node
+        runs, within `reading`."""
         what = f"read blob {digest.hex()}"
         with self._lock, disk_faults(what), self.path(digest).open("rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def read_chunk(self, digest: Digest, index: int, head: Head = no_head) -> memoryview:
         """The chunk behind the head that its size asks for: a frame, without another copy."""
+        with self.reading((digest,)):
+            return self._read_chunk(digest, index, head)
+
+    def _read_chunk(self, digest: Digest, index: int, head: Head) -> memoryview:
         with self._lock, disk_faults(f"read chunk {index} of blob {digest.hex()}"):
             stored = self._stored.get(digest)
             if stored is None or index not in stored.chunks:

@@ -6,22 +6,19 @@ the next model; one that hangs or takes its process with it is the last until th
 """
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 
 from defl.errors import LocalFault, WorkerFailed
 from defl.ids import Digest, Round
 from defl.node.reports import Evaluation, Reports, told
+from defl.node.storage import Storage
 from defl.node.telemetry import Log
 from defl.node.worker import Worker
 
 
 class Evaluations:
-    def __init__(
-        self, worker: Worker, path_of: Callable[[Digest], Path], reports: Reports, log: Log
-    ) -> None:
+    def __init__(self, worker: Worker, storage: Storage, reports: Reports, log: Log) -> None:
         self._worker = worker
-        self._path_of = path_of
+        self._storage = storage
         self._reports = reports
         self._log = log
         self._wanted = True
@@ -31,11 +28,7 @@ class Evaluations:
         """Evaluate the model of this round when the client is free."""
         if not self._wanted:
             return
-        try:
-            path = self._path_of(model)
-        except LocalFault:
-            return  # a training that took many rounds: its base is history
-        task = asyncio.create_task(self._evaluate(round_, path))
+        task = asyncio.create_task(self._evaluate(round_, model))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
@@ -48,9 +41,12 @@ class Evaluations:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _evaluate(self, round_: Round, model: Path) -> None:
+    async def _evaluate(self, round_: Round, model: Digest) -> None:
         try:
-            answer = await self._worker.evaluate(model)
+            with self._storage.reading((model,)):
+                answer = await self._worker.evaluate(self._storage.path(model))
+        except LocalFault:
+            return  # a training that took many rounds: its base is history
         except WorkerFailed as failed:
             self._wanted = False
             self._failed(round_, f"{failed}\nthere is no evaluation until the node starts again")

@@ -40,7 +40,7 @@ from defl.node.telemetry import Log, Measures, Server
 from defl.node.tracking import start_tracking
 from defl.node.transport import Lane, Transport
 from defl.node.view import metrics_of, status_of
-from defl.node.worker import Limits, Worker
+from defl.node.worker import Limits, Worker, inputs_of
 from defl.node.writing import DISK_FULL_RETRY_S, Writing
 from defl.output import (
     Aggregate,
@@ -176,7 +176,7 @@ class Node:
         )
         names = [card.name for card in agreement.cards]
         self.reports = Reports(names, self._tracking.record if self._tracking else nowhere)
-        self._evaluations = Evaluations(self.worker, self.storage.path, self.reports, log)
+        self._evaluations = Evaluations(self.worker, self.storage, self.reports, log)
         self._folder = folder
         self._port = config.telemetry_port
         self._server = Server(lambda: status_of(self), lambda: metrics_of(self))
@@ -380,7 +380,8 @@ class Node:
 
     async def _do(self, work: Work) -> None:
         try:
-            done = await self.worker.run(work, self.storage.path)
+            with self.storage.reading(inputs_of(work)):
+                done = await self.worker.run(work, self.storage.path, self.storage.take_spare)
             if isinstance(done, Aggregated | Trained):
                 await self.writing.adopt(done.manifest, self.worker.made(done))
         except (WorkerFailed, OSError) as failed:

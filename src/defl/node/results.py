@@ -127,9 +127,10 @@ class Results:
                 self._log.info("finished", rounds=round_)
 
     def _write_model(self, round_: int, digest: Digest) -> None:
-        row = model_row(self._federation, self._storage.read(digest))
         metadata = {"round": str(round_), "digest": digest.hex()}
-        write_model(self._folder / MODEL, self._federation.schema, row, metadata)
+        with self._storage.reading((digest,)):
+            row = model_row(self._federation, self._storage.read(digest))
+            write_model(self._folder / MODEL, self._federation.schema, row, metadata)
         self._written = digest
 
     def _write_certificate(self, text: str, digest: Digest) -> None:

@@ -10,6 +10,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -273,6 +274,12 @@ class Storage:
 
     def read_chunk(self, digest: Digest, index: int, head: Head = no_head) -> memoryview:
         return self._blobs.read_chunk(digest, index, head)
+
+    def reading(self, digests: Iterable[Digest]) -> AbstractContextManager[None]:
+        return self._blobs.reading(digests)
+
+    def take_spare(self, size: int, to: Path) -> bool:
+        return self._blobs.take_spare(size, to)
 
     def drop(self, digest: Digest) -> None:
         self._blobs.drop(digest)

@@ -32,12 +32,18 @@ from defl.node.worker_process import (
     ValidateTask,
 )
 from defl.output import Aggregate, Aggregated, Train, Trained, Validate, Validated, Work
-from defl.pool.weights import FP32, check_manifest
+from defl.pool.weights import FP32, check_manifest, payload_bytes
 
 __all__ = ["Limits", "Worker", "WorkerFailed"]
 
 Inputs = Mapping[Digest, Path] | Callable[[Digest], Path]
 Result = Trained | Aggregated | Validated
+TakeSpare = Callable[[int, Path], bool]  # a file of this size, moved to this place
+
+
+def no_spare(_size: int, _to: Path) -> bool:
+    return False
+
 
 THREAD_SETTINGS = (
     "OMP_NUM_THREADS",
@@ -46,6 +52,15 @@ THREAD_SETTINGS = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+
+
+# What a child frees after a round it needs again in the next: the allocator of the C library keeps
+# arrays of up to 32 MiB (it takes no larger number) and half a GiB in all, rather than have the
+# system clear the same memory again and again.
+KEPT_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20),
+}
 
 
 class Worker:
@@ -70,7 +85,7 @@ class Worker:
         self.training: Report | None = None  # the newest of each, for people
         self.aggregation: Report | None = None
         log, state = folder / "worker.log", folder / "client-local.npz"
-        variables = {**os.environ, **(environment or {})}
+        variables = {**KEPT_MEMORY, **os.environ, **(environment or {})}
         threads = dict.fromkeys(THREAD_SETTINGS, str(limits.threads))
         place = str(project.resolve()) if project is not None else None
         self._client = Child(
@@ -111,18 +126,22 @@ class Worker:
     async def close(self) -> None:
         await asyncio.gather(self._client.close(), self._own.close())
 
-    async def run(self, work: Work, inputs: Inputs) -> Result:
-        """Do it. What was made is at `made(result)`, checked against its manifest, not synced."""
+    async def run(self, work: Work, inputs: Inputs, take_spare: TakeSpare = no_spare) -> Result:
+        """Do it. What was made is at `made(result)`, checked against its manifest, not synced.
+
+        What is made is written over a spare file, where there is one.
+        """
         try:
             # Open now: retention may drop the names while the work waits for its turn.
-            with _opened(inputs, _inputs_of(work)) as files:
+            with _opened(inputs, inputs_of(work)) as files:
                 match work:
                     case Validate(manifest=manifest):
                         return Validated(manifest.digest, await self._validate(files))
                     case Aggregate():
-                        return Aggregated(work.round, await self._aggregate(work, files))
+                        manifest = await self._aggregate(work, files, take_spare)
+                        return Aggregated(work.round, manifest)
                     case Train():
-                        return Trained(work.round, await self._train(work, files))
+                        return Trained(work.round, await self._train(work, files, take_spare))
         except WorkerFailed as failed:
             self._note(failed)
             self.training_failures += isinstance(work, Train)
@@ -160,9 +179,12 @@ class Worker:
             raise await self._own.reject("the check of an update was answered with rubbish")
         return answer.fault
 
-    async def _aggregate(self, work: Aggregate, files: Sequence[int]) -> Manifest:
+    async def _aggregate(
+        self, work: Aggregate, files: Sequence[int], take_spare: TakeSpare
+    ) -> Manifest:
         made = self._new_file()
-        task = AggregateTask(work, _inputs_of(work), str(made))
+        take_spare(payload_bytes(self._federation.schema, FP32), made)
+        task = AggregateTask(work, inputs_of(work), str(made))
         doing = f"aggregating round {work.round}"
         made_by = await self._make(
             self._own, task, files, made, doing, self._limits.own_s, NO_DIGEST
@@ -170,8 +192,9 @@ class Worker:
         self.aggregation = made_by.report
         return made_by.manifest
 
-    async def _train(self, work: Train, files: Sequence[int]) -> Manifest:
+    async def _train(self, work: Train, files: Sequence[int], take_spare: TakeSpare) -> Manifest:
         made = self._new_file()
+        take_spare(payload_bytes(self._federation.schema, self._federation.codec), made)
         task = TrainTask(work.round, work.base, str(made))
         doing = f"training for round {work.round}"
         made_by = await self._make(
@@ -217,7 +240,7 @@ class Worker:
         return self._work.resolve() / f"made-{next(self._serial)}"
 
 
-def _inputs_of(work: Work) -> tuple[Digest, ...]:
+def inputs_of(work: Work) -> tuple[Digest, ...]:
     match work:
         case Validate(manifest=manifest):
             return (manifest.digest,)

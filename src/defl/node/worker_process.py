@@ -37,6 +37,7 @@ from defl.ids import Digest, Round
 from defl.messages import Manifest
 from defl.node.user_code import load_client
 from defl.output import Aggregate
+from defl.pool.weights import Payload
 from defl.schema import Array, Role, Schema, Weights
 from defl.work import aggregate, model_row, update_blob, validate
 
@@ -191,8 +192,7 @@ class Runner:
             self._training = Training(_Resumed(client, _read_local(self._state, schema)), schema)
 
     def do(self, request: Request, files: Sequence[int]) -> Answer:
-        private = isinstance(request, EvaluateTask)
-        payloads = [_mapped(file, private=private) for file in files]
+        payloads = [_mapped(file) for file in files]
         match request:
             case TrainTask():
                 return self._train(request, payloads[0])
@@ -201,7 +201,7 @@ class Runner:
             case AggregateTask(work=work, inputs=inputs, made=made):
                 read = dict(zip(inputs, payloads, strict=True)).__getitem__
                 (manifest, payload), result = aggregate(self._federation, work, read)
-                Path(made).write_bytes(payload)
+                _write_over(Path(made), payload)
                 report = Report(work.round, {}, result.weights, result.scores, result.reason)
                 return Made(manifest, report)
             case ValidateTask():
@@ -219,7 +219,7 @@ class Runner:
         base = model_row(self._federation, payload)
         row, metrics = self._client.train(base, task.round)
         manifest, made = update_blob(self._federation, row, task.base, base)
-        Path(task.made).write_bytes(made)
+        _write_over(Path(task.made), made)
         _write_local(self._state, self._federation.schema, self._client.local)
         return Made(manifest, Report(task.round, _plain(metrics)))
 
@@ -229,7 +229,7 @@ class Runner:
         metrics: Metrics = {}
         fault = None
         try:
-            metrics = self._client.evaluate(row, own=True)
+            metrics = self._client.evaluate(row)
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             fault = reason_of(error)
             with contextlib.suppress(OSError):  # the log's disk may be full
@@ -245,11 +245,20 @@ def _plain(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def _mapped(file: int, *, private: bool) -> memoryview:
-    """A private mapping may be written to, and only this process sees it."""
-    access = mmap.ACCESS_COPY if private else mmap.ACCESS_READ
+def _write_over(path: Path, payload: Payload) -> None:
+    """Into the file that is there, or a new one; a file that is emptied first would lose the
+    memory that its bytes have."""
+    with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
+        written = 0
+        while written < len(payload):
+            written += file.write(payload[written:])
+        file.truncate()
+
+
+def _mapped(file: int) -> memoryview:
+    """Only until the request is answered: the file may be written over then."""
     with os.fdopen(file, "rb") as opened:
-        return memoryview(mmap.mmap(opened.fileno(), 0, access=access))
+        return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 # --- The process -----------------------------------------------------------------------------
