@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_rounds import made_round, ties_for
 
+from defl.aggregation import kernels_numba, kernels_numpy
 from defl.aggregation.aggregate import weighted_sum
 from defl.aggregation.eigen import calmest, largest_eigenvalues, largest_variances
 from defl.aggregation.geometric_median import judge_geometric_median
@@ -58,6 +59,24 @@ def test_a_sorting_network_sorts_every_column(size: int) -> None:
     for low, high in middle_network(size, first, last).tolist():
         middle[[low, high]] = np.sort(middle[[low, high]], axis=0)
     np.testing.assert_array_equal(middle[first : last + 1], ordered[first : last + 1])
+    grouped = columns.copy()
+    for start in range(0, size, 8):
+        grouped[start : start + 8].sort(axis=0)
+    for low, high in middle_network(size, first, last, sorted_groups=8).tolist():
+        grouped[[low, high]] = np.sort(grouped[[low, high]], axis=0)
+    np.testing.assert_array_equal(grouped[first : last + 1], ordered[first : last + 1])
+
+
+@pytest.mark.parametrize("size", [*range(1, 10), 16, 50])
+def test_compiled_and_plain_loops_average_the_same_middle_bit_for_bit(size: int) -> None:
+    rng = np.random.default_rng(size)
+    powers = rng.integers(-60, 60, (size, 301))
+    rows = list(np.ldexp(rng.standard_normal((size, 301)), powers).astype(np.float32))
+    first, last = (size - 1) // 3, size - 1 - (size - 1) // 3
+    plain, fast = np.zeros((2, 301), dtype=np.float32)
+    assert kernels_numpy.mean_of_middle(rows, first, last, plain)
+    assert kernels_numba.mean_of_middle(rows, first, last, fast)
+    np.testing.assert_array_equal(fast.view(np.int32), plain.view(np.int32))
 
 
 @pytest.mark.parametrize("rows", [4, 7, 10])

@@ -21,7 +21,6 @@ from defl.aggregation.aggregate import Aggregate, Row
 from defl.aggregation.conditions import MAJORITY, check_round
 from defl.aggregation.geometric import sentences
 from defl.aggregation.gram import plain
-from defl.aggregation.network import middle_network
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
@@ -59,14 +58,13 @@ def middle_mean(
     """The mean of the given places of every sorted column."""
     run = loops or kernels.best()
     first, last = places
-    comparators = middle_network(rows, first, last)
     result = np.empty(columns, dtype=np.float32)
     width = max(1, min(COLUMNS_PER_PASS_MAX, BITS_PER_PASS // rows))
 
     def work(lane: int) -> bool:
         finite = True
         for part in workers.passes(columns, width, lane):
-            finite &= run.mean_of_middle(columns_of(part), comparators, first, last, result[part])
+            finite &= run.mean_of_middle(columns_of(part), first, last, result[part])
         return finite
 
     if not all(workers.gather(work)):

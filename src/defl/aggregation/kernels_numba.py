@@ -14,6 +14,7 @@ from numba import boolean, float32, float64, int32, int64, njit, types, void
 from numpy.typing import NDArray
 
 from defl.aggregation import grid
+from defl.aggregation.network import middle_network
 from defl.aggregation.pointers import (
     ROWS_AT_A_TIME,
     addresses,
@@ -27,6 +28,7 @@ from defl.aggregation.pointers import (
     multiply_four,
     shorts_at,
 )
+from defl.aggregation.registers import ROWS_SORTED_MAX, average_keys, sort_rows
 
 NAME = "numba"
 
@@ -50,7 +52,7 @@ BLOCK_BYTES = 4 * BLOCK  # of float32
 NUMBERS_BYTES = 2 * BLOCK
 BLOCKS = 8  # put on the grid at a time: 4 KB of every row
 SUMMED = 1 << 13  # columns summed at a time, 64 KB of float64
-TILE = 512  # columns sorted at a time: 50 rows of them stay in the processor's nearest caches
+TILE = 128  # columns sorted at a time: 50 rows of them stay in the processor's nearest cache
 LINE = 64  # bytes that a processor fetches from memory at a time
 
 ADDRESSES = types.Array(int64, 1, "C", readonly=True)
@@ -65,7 +67,7 @@ def compiled(signature: object) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         try:
             kept: Function = njit(signature, nogil=True, cache=True)(function)
-        except RuntimeError:  # no folder where compiled code can be kept
+        except (RuntimeError, OSError):  # no folder where compiled code can be kept, or a full disk
             kept = njit(signature, nogil=True)(function)
         return kept
 
@@ -283,6 +285,17 @@ def weighted_sum(
     weighted_sum_at(addresses(rows, out.shape[0]), np.array(weights, dtype=np.float64), out)
 
 
+@inlined
+def sort_groups(rows: NDArray[np.int64], offset: int, keys: int) -> None:
+    """A tile's keys of rows 0..7, 8..15, ..., each group sorted for itself."""
+    for group in range(0, rows.size, ROWS_SORTED_MAX):
+        count = min(ROWS_SORTED_MAX, rows.size - group)
+        for i in range(group, group + count):
+            fetch_columns(rows[i] + offset + 4 * TILE, TILE)
+        to = keys + 4 * TILE * group
+        sort_rows(rows.ctypes.data + 8 * group, offset, TILE, to, 4 * TILE, count)
+
+
 @compiled(boolean(ADDRESSES, COMPARATORS, int64, int64, float32[::1]))
 def mean_of_middle_at(
     rows: NDArray[np.int64],
@@ -292,17 +305,22 @@ def mean_of_middle_at(
     out: NDArray[np.float32],
 ) -> bool:
     tile = np.zeros((rows.size, TILE), np.int32)
-    buffer = np.zeros(TILE, np.float64)
-    keys, total = tile.ctypes.data, doubles_at(buffer.ctypes.data)
-    count = np.float64(last - first + 1)
+    cut = np.zeros((rows.size, TILE), np.int32)  # the last columns, fewer than a tile
+    cut_out = np.zeros(TILE, np.float32)
+    cut_rows = np.zeros(rows.size, np.int64)
+    keys = tile.ctypes.data
     largest = np.int32(0)
     for start in range(0, out.size, TILE):
         size = min(TILE, out.size - start)
-        for i in range(rows.size):
-            fetch_columns(rows[i] + 4 * (start + TILE), TILE)
-            source, key = ints_at(rows[i] + 4 * start), ints_at(keys + 4 * TILE * i)
-            for k in range(size):
-                key[k] = source[k] ^ ((source[k] >> 31) & NO_SIGN)
+        if size == TILE:
+            sort_groups(rows, 4 * start, keys)
+        else:
+            for i in range(rows.size):
+                cut_rows[i] = cut.ctypes.data + 4 * TILE * i
+                source = ints_at(rows[i] + 4 * start)
+                for k in range(size):
+                    cut[i, k] = source[k]
+            sort_groups(cut_rows, 0, keys)
         for pair in range(comparators.shape[0]):
             low = ints_at(keys + 4 * TILE * comparators[pair, 0])
             high = ints_at(keys + 4 * TILE * comparators[pair, 1])
@@ -310,27 +328,24 @@ def mean_of_middle_at(
                 a, b = low[k], high[k]
                 low[k] = min(a, b)
                 high[k] = max(a, b)
-        key = ints_at(keys + 4 * TILE * first)
-        for k in range(TILE):
-            total[k] = np.float64(float_of(np.int32(key[k] ^ ((key[k] >> 31) & NO_SIGN))))
-        for place in range(first + 1, last + 1):
-            key = ints_at(keys + 4 * TILE * place)
-            for k in range(TILE):
-                total[k] += np.float64(float_of(np.int32(key[k] ^ ((key[k] >> 31) & NO_SIGN))))
-        to = floats_at(out.ctypes.data + 4 * start)
+        to = int64(out.ctypes.data) + 4 * start if size == TILE else int64(cut_out.ctypes.data)
+        average_keys(keys + 4 * TILE * first, 4 * TILE, last - first + 1, TILE, to)
+        means = floats_at(to)
         for k in range(size):
-            to[k] = np.float32(total[k] / count)
-            largest = max(largest, np.int32(bits_of(to[k]) & NO_SIGN))
+            largest = max(largest, np.int32(bits_of(means[k]) & NO_SIGN))
+        if size < TILE:
+            for k in range(size):
+                out[start + k] = cut_out[k]
     return bool(largest < NOT_FINITE)
 
 
 def mean_of_middle(
     rows: Sequence[NDArray[np.float32]],
-    comparators: NDArray[np.int32],
     first: int,
     last: int,
     out: NDArray[np.float32],
 ) -> bool:
     """As kernels_numpy.mean_of_middle."""
+    comparators = middle_network(len(rows), first, last, ROWS_SORTED_MAX)
     finite: bool = mean_of_middle_at(addresses(rows, out.shape[0]), comparators, first, last, out)
     return finite

@@ -18,6 +18,7 @@ from defl.aggregation.grid import (
     ROUNDER,
     pair_index,
 )
+from defl.aggregation.network import middle_network
 
 NAME = "numpy"
 NUMBERS_PER_PASS = 1 << 21  # whole numbers held at a time by one worker: 4 MB of them
@@ -118,7 +119,6 @@ def weighted_sum(
 
 def mean_of_middle(
     rows: Sequence[NDArray[np.float32]],
-    comparators: NDArray[np.int32],
     first: int,
     last: int,
     out: NDArray[np.float32],
@@ -126,11 +126,11 @@ def mean_of_middle(
     """Sort each column and average its places first..last, smallest first; False if not finite.
 
     A float's bits, with the lower 31 flipped if it is negative, are in the order of the floats;
-    a NaN lies beyond the infinity of its sign. The comparators are a sorting network.
+    a NaN lies beyond the infinity of its sign.
     """
     bits = np.stack(rows).view(np.int32)
     keys = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    for i, j in comparators.tolist():
+    for i, j in middle_network(len(rows), first, last).tolist():
         low = np.minimum(keys[i], keys[j])
         np.maximum(keys[i], keys[j], out=keys[j])
         keys[i] = low

@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def sorting_network(size: int) -> list[tuple[int, int]]:
+def sorting_network(size: int, sorted_groups: int = 1) -> list[tuple[int, int]]:
     """Comparators (low, high) that sort `size` values; made for the next power of two, with the
-    places beyond `size` left out (they would hold infinities, which never move)."""
+    places beyond `size` left out (they would hold infinities, which never move).
+
+    `sorted_groups`, a power of two: that many places beside each other are in order already.
+    """
     width = 1 << max(0, size - 1).bit_length()
     pairs: list[tuple[int, int]] = []
-    p = 1
+    p = sorted_groups
     while p < width:
         k = p
         while k >= 1:
@@ -31,11 +34,11 @@ def sorting_network(size: int) -> list[tuple[int, int]]:
 
 
 @cache
-def middle_network(size: int, first: int, last: int) -> NDArray[np.int32]:
+def middle_network(size: int, first: int, last: int, sorted_groups: int = 1) -> NDArray[np.int32]:
     """Only those comparators of the network on which the places first..last depend."""
     needed = set(range(first, last + 1))
     kept: list[tuple[int, int]] = []
-    for low, high in reversed(sorting_network(size)):
+    for low, high in reversed(sorting_network(size, sorted_groups)):
         if low in needed or high in needed:
             needed |= {low, high}
             kept.append((low, high))

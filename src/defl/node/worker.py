@@ -18,6 +18,7 @@ from defl.errors import BadBlob, LocalFault, WorkerFailed
 from defl.ids import NO_DIGEST, Digest
 from defl.messages import Manifest
 from defl.node.child import Child, Limits
+from defl.node.compiled_code import cache_settings
 from defl.node.storage import WORK
 from defl.node.worker_process import (
     AggregateTask,
@@ -98,7 +99,11 @@ class Worker:
         self._own = Child(
             SetUp(federation, None, None, str(state.resolve())),
             folder / "arithmetic.log",
-            {**variables, **dict.fromkeys(THREAD_SETTINGS, "1")},
+            {
+                **variables,
+                **dict.fromkeys(THREAD_SETTINGS, "1"),
+                **cache_settings(variables, folder),
+            },
             limits,
             0,
         )

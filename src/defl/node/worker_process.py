@@ -30,6 +30,7 @@ import numpy as np
 from msgspec import Struct
 
 import defl
+from defl.aggregation import kernels
 from defl.clients.protocol import Metrics, Training, TrainingClient
 from defl.committee import Federation
 from defl.errors import DeflError, UserError
@@ -313,6 +314,8 @@ def main() -> None:
         raise UserError("a worker is set up first")
     runner = Runner(setup)
     channel.sendall(frame_of(Ready()))
+    if setup.client is None:
+        kernels.best()  # loads, the first time compiles, for seconds that no round should wait
     while True:
         request, files = _receive(channel)
         channel.sendall(frame_of(runner.do(request, files)))

@@ -1,0 +1,75 @@
+"""Compiled loops are kept where they can be, and are there before the first round needs them."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from builders import Small
+from defl.node import compiled_code
+from defl.node.compiled_code import FOLDER, SETTING, cache_settings, can_be_written
+from defl.node.worker import Worker
+
+LOAD_S = 60.0  # one or two, on a machine that has no other work
+
+
+def blocked(tmp_path: Path) -> Path:
+    """No folder can be made below a file, whoever asks (a superuser may write anywhere else)."""
+    file = tmp_path / "blocked"
+    file.write_bytes(b"")
+    return file
+
+
+def test_the_nodes_folder_keeps_compiled_code_only_where_no_other_place_can(tmp_path: Path) -> None:
+    nowhere = blocked(tmp_path)
+    state, writable = tmp_path / "state", str(tmp_path / "home")
+    kept = {SETTING: str(state / FOLDER)}
+    assert cache_settings({"HOME": str(nowhere)}, state, nowhere) == kept
+    assert cache_settings({"HOME": str(nowhere)}, state, tmp_path) == {}
+    assert cache_settings({"HOME": writable}, state, nowhere) == {}
+    below = {"HOME": str(nowhere), "XDG_CACHE_HOME": writable}
+    assert cache_settings(below, state, nowhere) == {}
+    chosen = {"HOME": str(nowhere), SETTING: "/where/the/user/said"}
+    assert cache_settings(chosen, state, nowhere) == {}
+
+
+def test_a_place_counts_as_writable_if_it_could_be_made(tmp_path: Path) -> None:
+    assert can_be_written(tmp_path / "new" / "newer")
+    assert not can_be_written(blocked(tmp_path) / "new")
+
+
+def test_a_nodes_arithmetic_is_loaded_before_anything_is_asked_of_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        worker = Worker(None, tmp_path, Small(real=False).federation)
+        try:
+            await worker.start()
+            maps = Path(f"/proc/{worker.pids[1]}/maps")
+            async with asyncio.timeout(LOAD_S):
+                while "llvmlite" not in maps.read_text(encoding="utf-8"):
+                    await asyncio.sleep(0.01)
+        finally:
+            await worker.close()
+
+    asyncio.run(scenario())
+
+
+def test_only_the_arithmetic_is_told_where_to_keep_compiled_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SETTING, raising=False)
+    monkeypatch.setattr(compiled_code, "can_be_written", lambda _place: False)
+
+    async def scenario() -> None:
+        worker = Worker(None, tmp_path, Small(real=False).federation)
+        try:
+            await worker.start()
+            client, own = (
+                Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in worker.pids
+            )
+            told = f"{SETTING}={tmp_path / FOLDER}".encode()
+            assert told in own
+            assert told not in client
+        finally:
+            await worker.close()
+
+    asyncio.run(scenario())
