@@ -49,6 +49,12 @@ def update_blob(federation: Federation, row: Row, base: Digest, base_row: Row) -
 
 
 def aggregate(federation: Federation, work: Aggregate, read: Read) -> tuple[Blob, Aggregation]:
+    """The round's model as a blob, and the rule's reasons."""
+    result = aggregated(federation, work, read)
+    return model_blob(federation, result.values), result
+
+
+def aggregated(federation: Federation, work: Aggregate, read: Read) -> Aggregation:
     """The round's model, the same bits at every honest node, and the rule's reasons."""
     base_row = model_row(federation, read(work.base))
     rows = [
@@ -60,7 +66,7 @@ def aggregate(federation: Federation, work: Aggregate, read: Read) -> tuple[Blob
         digest_of(work.closing_block + ref.author.to_bytes(8, "big") + ref.digest)
         for ref in work.updates
     ]
-    result = aggregate_model(
+    return aggregate_model(
         federation.aggregation,
         federation.schema,
         rows,
@@ -69,4 +75,3 @@ def aggregate(federation: Federation, work: Aggregate, read: Read) -> tuple[Blob
         ties=ties,
         members=[ref.author for ref in work.updates],
     )
-    return model_blob(federation, result.values), result

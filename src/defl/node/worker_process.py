@@ -21,6 +21,7 @@ import time
 import traceback
 import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -34,13 +35,13 @@ from defl.aggregation import kernels
 from defl.clients.protocol import Metrics, Training, TrainingClient
 from defl.committee import Federation
 from defl.errors import DeflError, UserError
-from defl.ids import Digest, Round
+from defl.ids import NO_DIGEST, Digest, Round
 from defl.messages import Manifest
 from defl.node.user_code import load_client
 from defl.output import Aggregate
-from defl.pool.weights import Payload
-from defl.schema import Array, Role, Schema, Weights
-from defl.work import aggregate, model_row, update_blob, validate
+from defl.pool.weights import FP32, Payload, encode, manifest_of
+from defl.schema import Array, Role, Row, Schema, Weights
+from defl.work import aggregated, model_row, validate
 
 # The longest answer is a manifest of the most chunks, or a traceback.
 FRAME_BYTES_MAX = 2**20
@@ -201,8 +202,8 @@ class Runner:
                 return self._evaluate(payloads[0])
             case AggregateTask(work=work, inputs=inputs, made=made):
                 read = dict(zip(inputs, payloads, strict=True)).__getitem__
-                (manifest, payload), result = aggregate(self._federation, work, read)
-                _write_over(Path(made), payload)
+                result = aggregated(self._federation, work, read)
+                manifest = self._write_blob(Path(made), result.values, FP32, NO_DIGEST)
                 report = Report(work.round, {}, result.weights, result.scores, result.reason)
                 return Made(manifest, report)
             case ValidateTask():
@@ -219,10 +220,22 @@ class Runner:
     def _train(self, task: TrainTask, payload: memoryview) -> Made:
         base = model_row(self._federation, payload)
         row, metrics = self._client.train(base, task.round)
-        manifest, made = update_blob(self._federation, row, task.base, base)
-        _write_over(Path(task.made), made)
+        codec = self._federation.codec
+        manifest = self._write_blob(Path(task.made), row, codec, task.base, base)
         _write_local(self._state, self._federation.schema, self._client.local)
         return Made(manifest, Report(task.round, _plain(metrics)))
+
+    def _write_blob(
+        self, path: Path, row: Row, codec: str, base: Digest, base_row: Row | None = None
+    ) -> Manifest:
+        """The row as a blob in this file, synced. The disk works while the bytes are hashed."""
+        schema = self._federation.schema
+        payload = encode(row, schema, codec, base_row)
+        with ThreadPoolExecutor(1) as disk:
+            writing = disk.submit(_write_over, path, payload)
+            manifest = manifest_of(payload, schema, codec, self._federation.chunk_bytes, base)
+            writing.result()
+        return manifest
 
     def _evaluate(self, payload: memoryview) -> Evaluated:
         row = model_row(self._federation, payload)
@@ -254,6 +267,7 @@ def _write_over(path: Path, payload: Payload) -> None:
         while written < len(payload):
             written += file.write(payload[written:])
         file.truncate()
+        os.fsync(file.fileno())
 
 
 def _mapped(file: int) -> memoryview:
