@@ -43,6 +43,7 @@ NOT_RUN = {
     "run": "run by test_node.py and the tests of clients and Flower",
     "new": "run in the tutorial and by the tests of templates",
     "bench": "takes minutes; its parts are run by test_bench.py",
+    "paper": "takes minutes and data; its parts are run by tests/paper",
     "data": "needs data sets that are not everywhere; run by their own tests",
     "node": "as a whole in the tutorial; the addresses of other documents are nobody's",
     "federation": "as a whole in the tutorial",

@@ -93,22 +93,34 @@ class Seats:
         found: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
         return found
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the seats' folders."""
+        return self._plan.seats
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes.values()]
+
+    def require_no_failure(self) -> None:
+        """A seat that ended is told with the end of its log: it should serve until it is closed."""
+        for seat, process in self._processes.items():
+            if process.poll() is not None:
+                raise UserError(self._told(seat))
+
     def finish(self, limit_s: float) -> list[dict[str, Any]]:
         """Until every living seat has the last model and all that was sent has arrived."""
         until = time.monotonic() + limit_s
-        while not self._settled():
-            ended = [
-                seat for seat, process in self._processes.items() if process.poll() is not None
-            ]
-            if ended or time.monotonic() > until:
-                raise UserError(
-                    f"{self._told(ended[0])}" if ended else f"not done within {limit_s} s"
-                )
+        while not self.settled:
+            self.require_no_failure()
+            if time.monotonic() > until:
+                raise UserError(f"not done within {limit_s} s")
             time.sleep(POLL_S)
         self.close()
         return [self.status(seat) for seat in range(len(self._plan.seats))]
 
-    def _settled(self) -> bool:
+    @property
+    def settled(self) -> bool:
         states = [self.status(seat) for seat in self._processes]
         if not all(state.get("finished") for state in states):
             return False

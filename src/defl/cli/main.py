@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "federation": "defl.cli.federation:federation",
     "new": "defl.cli.new:new",
     "node": "defl.cli.serve:node",
+    "paper": "defl.cli.paper:paper",
     "run": "defl.cli.run:run",
     "sim": "defl.cli.sim:sim",
     "verify": "defl.cli.verify:verify",
