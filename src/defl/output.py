@@ -1,7 +1,8 @@
 """What goes into the participant and what comes out of it.
 
-`Output`'s fields stand in the order of duty: a driver lets nothing leave before the persists and
-stores in front of it are done. Work is slow; its result comes back as an event.
+`Output`'s fields stand in the order of duty: a driver lets nothing leave before the persists in
+front of it and the stores of its own output are done, and starts no work before all stores in front
+of it. Work is slow; its result comes back as an event.
 """
 
 from enum import StrEnum
