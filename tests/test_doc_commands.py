@@ -172,6 +172,6 @@ def test_the_readme_shows_what_the_demonstration_prints() -> None:
     heads = [line.split()[0] for line in form_of(shown[1]) if re.match(r"^[a-z]+ ", line)]
 
     assert heads == ["accuracy", "rounds", "model", "left", "commit", "per", "took"]
-    for phrase in ("a server's loop in this process", "honest nodes", "attackers or not"):
+    for phrase in ("a server's loop in this process", "honest nodes", "nobody attacks"):
         assert phrase in shown[1]
         assert phrase in source

@@ -7,7 +7,7 @@ import pytest
 
 from defl.aggregation.aggregate import Aggregate
 from defl.aggregation.fed_avg import fed_avg
-from defl.aggregation.rules import RULES
+from defl.aggregation.rules import DEFAULT, RULES
 from defl.committee import Federation
 from defl.errors import PreconditionBroken
 from defl.node.config import Agreement, read_federation
@@ -25,7 +25,7 @@ def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_federation_is_shown_with_its_fingerprint_quorums_and_costs(
     founded: Path, tmp_path: Path
 ) -> None:
-    agreement = agree(tmp_path, cards_in(founded))
+    agreement = agree(tmp_path, cards_in(founded), "--aggregation", "multi_krum")
 
     shown = defl("federation", "show", tmp_path / "federation.toml").text
     facts = defl("federation", "show", tmp_path / "federation.toml", "--json").json
@@ -120,7 +120,7 @@ def test_a_rule_that_cannot_work_on_the_fewest_rows_is_refused_at_once(
             raise PreconditionBroken(f"needs 4 rows, not {len(rows)}")
         return fed_avg(rows, base, faults_max, ties)
 
-    monkeypatch.setitem(RULES, "multi_krum", picky)
+    monkeypatch.setitem(RULES, DEFAULT, picky)
 
     said = create(tmp_path, cards_in(founded))
 
@@ -143,7 +143,7 @@ def test_needs_grow_with_members_and_kept_rounds(founded: Path, tmp_path: Path) 
         needs_of(facts_of(agreement, n, tau=tau)) for n, tau in ((4, 2), (8, 2), (4, 4))
     )
 
-    assert small.update_bytes == small.model_bytes == 4 * 64
-    assert wide.disk_bytes - small.disk_bytes == 4 * 5 * 256
-    assert long.disk_bytes - small.disk_bytes == 2 * (4 * 256 + 256)
+    assert small.update_bytes == small.model_bytes == (model := 4 * (64 + 4 + 64))
+    assert wide.disk_bytes - small.disk_bytes == 4 * 5 * model
+    assert long.disk_bytes - small.disk_bytes == 2 * (4 * model + model)
     assert wide.sent_bytes_per_round > 2 * small.sent_bytes_per_round

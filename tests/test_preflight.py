@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from defl.node import needs as needs_module
 from defl.node import preflight as preflight_module
@@ -229,7 +229,8 @@ def test_too_little_room_is_found(doors: Doors, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_wrong_initial_weights_are_found(doors: Doors) -> None:
-    save_file({"point": np.ones(64, np.float32)}, doors.alice / "initial.safetensors")
+    initial = doors.alice / "initial.safetensors"
+    save_file({**load_file(initial), "point": np.ones(64, np.float32)}, initial)
     assert "not the agreed one" in wrong_in(doors.alice, "--no-peers")["initial weights"]
 
     (doors.alice / "initial.safetensors").unlink()

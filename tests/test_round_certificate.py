@@ -68,7 +68,7 @@ def proven(tmp_path_factory: pytest.TempPathFactory) -> Proven:
     agreement = agree(folder, found(folder), "--rounds", LAST)
     federation = agreement.federation
     signers = tuple(read_identity(folder / name, name).signer for name in NAMES)
-    initial = model_blob(federation, np.zeros(64, dtype=np.float32))
+    initial = model_blob(federation, np.zeros(federation.schema.values, dtype=np.float32))
     assert initial[0].digest == federation.initial
     witness = Witness()
     witness.cluster = Cluster(

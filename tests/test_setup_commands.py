@@ -123,7 +123,7 @@ def test_the_initial_weights_lie_beside_the_file(founded: Path, tmp_path: Path) 
 
     assert metadata["digest"] == agreement.federation.initial.hex()
     assert metadata["round"] == "0"
-    assert list(arrays) == ["point"]
+    assert sorted(arrays) == ["defl.memory", "point"]
 
 
 CLIENT = """
@@ -172,8 +172,10 @@ def test_a_clients_weights_make_the_schema_with_roles(
         ("bn.running_mean", Role.STATISTIC),
         ("bn.running_var", Role.VARIANCE),
         ("bn.steps", Role.LOCAL),
+        ("defl.memory", Role.MEMORY),
     ]
-    assert set(load_file(tmp_path / "initial.safetensors")) == {e.name for e in entries[:3]}
+    shared = {entry.name for entry in entries if entry.role is not Role.LOCAL}
+    assert set(load_file(tmp_path / "initial.safetensors")) == shared
 
 
 def test_weights_in_a_safetensors_file_will_do(founded: Path, tmp_path: Path) -> None:
@@ -183,15 +185,18 @@ def test_weights_in_a_safetensors_file_will_do(founded: Path, tmp_path: Path) ->
     assert create(tmp_path, cards_in(founded), "--model", start).code == 0
 
     schema = read_federation(tmp_path / "federation.toml").federation.schema
-    assert [(entry.name, entry.shape) for entry in schema.entries] == [("w", (2, 3))]
+    assert [(entry.name, entry.shape) for entry in schema.entries[:-1]] == [("w", (2, 3))]
+    assert load_file(tmp_path / "initial.safetensors")["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_a_rule_that_remembers_gets_an_empty_memory_for_its_members(
+def test_a_new_federation_aggregates_adaptively_with_an_empty_memory_for_its_members(
     founded: Path, tmp_path: Path
 ) -> None:
-    assert create(tmp_path, cards_in(founded), "--aggregation", "adaptive").code == 0
+    assert create(tmp_path, cards_in(founded)).code == 0
 
-    schema = read_federation(tmp_path / "federation.toml").federation.schema
+    federation = read_federation(tmp_path / "federation.toml").federation
+    assert federation.aggregation == "adaptive"
+    schema = federation.schema
     assert schema.entries[-1] == Entry("defl.memory", (4 + 64,), role=Role.MEMORY)
     assert load_file(tmp_path / "initial.safetensors")["defl.memory"].tolist() == [0] * 68
 
@@ -200,9 +205,15 @@ def test_the_memory_of_another_federation_is_not_taken_over(founded: Path, tmp_p
     start = tmp_path / "start.safetensors"
     save_file({"w": np.ones(6, np.float32), "defl.memory": np.ones(9, np.float32)}, start)
 
-    assert create(tmp_path, cards_in(founded), "--model", start).code == 0
+    for rule, memory in (("adaptive", [np.zeros(4 + 6)]), ("multi_krum", [])):
+        said = create(
+            tmp_path, cards_in(founded), "--model", start, "--aggregation", rule, "--force"
+        )
+        assert said.code == 0, said.text
 
-    assert list(load_file(tmp_path / "initial.safetensors")) == ["w"]
+        arrays = load_file(tmp_path / "initial.safetensors")
+        assert arrays.pop("w").tolist() == [1] * 6
+        assert [array.tolist() for array in arrays.values()] == [m.tolist() for m in memory]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +236,7 @@ def test_the_memory_of_another_federation_is_not_taken_over(founded: Path, tmp_p
         (("--model", "no_such_module:client"), "no module named 'no_such_module'"),
         (("--model", "json:client"), "json has no 'client'"),
         (("--model", "json:decoder"), "has no initial_weights, train, evaluate"),
-        (("--strict",), "DeFL's Multi-Krum needs m >= 3f + 3"),
+        (("--strict", "--aggregation", "multi_krum"), "DeFL's Multi-Krum needs m >= 3f + 3"),
         (("--strict", "--aggregation", "fed_avg"), "the mean tolerates no Byzantine row"),
         (("--aggregation", "bulyan"), "Bulyan needs m >= 4f + 3"),
         (("--aggregation", "krum"), "no neighbour is left to count"),

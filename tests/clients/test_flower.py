@@ -26,6 +26,7 @@ from flower_apps import (
     small_project,
 )
 
+from defl.aggregation.standing import ENTRY
 from defl.clients.flower import FlowerClient, shareable
 from defl.clients.flower_project import Start, read_project, read_start
 from defl.clients.flower_start import LOG_FILE, find_start
@@ -81,9 +82,9 @@ def test_a_quick_start_project_is_trained_by_real_nodes_with_no_server(
     found = [entry["metrics"][accuracy] for entry in report["evaluation"].values()]
     assert len(found) == 4
     assert min(found) > 0.7, "ten classes by chance are right in a tenth"
-    assert "its FedAvg is not run: DeFL aggregates by multi_krum" in done.stderr
+    assert "its FedAvg is not run: DeFL aggregates by adaptive" in done.stderr
     arrays, _ = read_model(tmp_path / "out" / "node-0" / "model.safetensors")
-    assert set(arrays) == names
+    assert set(arrays) == {*names, ENTRY}
     assert {path: path.read_bytes() for path in before} == before
 
 

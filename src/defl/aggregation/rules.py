@@ -80,6 +80,9 @@ GEOMETRIC: dict[str, GeometricRule] = {
     **REMEMBERING,
 }
 
+# Of new federations: docs/AGGREGATION.md says by which criterion.
+DEFAULT = "adaptive"
+
 RULES: dict[str, NamedRule] = {
     "fed_avg": fed_avg,
     "coordinate_median": coordinate_median,

@@ -149,7 +149,6 @@ def _text(plan: Plan, report: dict[str, Any]) -> str:
             f"model     {digest}",
             f"          {same if report['digests_equal'] else 'THE DIGESTS DIFFER'}",
             f"left out  {left_out or 'nobody'} of {plan.rounds} rounds",
-            f"          (Multi-Krum leaves {(plan.nodes - 1) // 3} out of each, attackers or not)",
             (
                 f"commit    {report['commit_ms'].get('p50', 0):.0f} ms (median), "
                 f"{report['commit_ms'].get('p99', 0):.0f} ms (p99)"

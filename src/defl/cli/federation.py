@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from defl.aggregation.rules import REMEMBERING, RULES
+from defl.aggregation.rules import DEFAULT, REMEMBERING, RULES
 from defl.aggregation.standing import ENTRY, with_memory
 from defl.clients.protocol import Roles, schema_of, starting_row
 from defl.committee import TAU_MIN, AggQuorum, Federation, Rules, Timing
@@ -51,7 +51,6 @@ Example:
 
 Exit code 0: shown; 2: the file is missing or is not a federation's.
 """
-AGGREGATION = "multi_krum"  # the paper's
 CHUNK_BYTES = 4 * 2**20
 ENTRIES_SHOWN_MAX = 8
 TIMING = Timing()
@@ -84,7 +83,7 @@ def federation() -> None:
               help="Consensus: three-chain or two-chain.")  # fmt: skip
 @click.option("--agg-quorum", type=_choice(AggQuorum), default=AggQuorum.QUORUM.value,
               show_default=True, help="Who closes a round: n - f members, or f + 1.")  # fmt: skip
-@click.option("--aggregation", type=click.Choice([*RULES]), default=AGGREGATION,
+@click.option("--aggregation", type=click.Choice([*RULES]), default=DEFAULT,
               show_default=True, help="How updates become a model.")  # fmt: skip
 @click.option("--faults-max", type=int, help="Byzantine updates to tolerate; default f.")
 @click.option("--codec", type=_choice(Codec), default=Codec.FP32.value, show_default=True,

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from defl.aggregation.rules import RULES
+from defl.aggregation.rules import DEFAULT, RULES
 from defl.cli import flower as flower_project
 from defl.cli.progress import Progress, in_one_line
 from defl.committee import Timing
@@ -83,7 +83,7 @@ def _settings(project: Path) -> dict[str, Any]:
 @click.option(
     "--aggregation",
     type=click.Choice([*RULES]),
-    default="multi_krum",
+    default=DEFAULT,
     show_default=True,
     help="How updates become a model.",
 )

@@ -281,10 +281,11 @@ def federation_of(
 ) -> Federation:
     """The facts as Federation sees them, with or without a file."""
     rule_named(facts["aggregation"])
-    if facts["aggregation"] in REMEMBERING:
-        check_memory(schema, len(cards))
     members = tuple(Member(card.name, card.key) for card in cards)
-    return Federation(members=members, schema=schema, initial=initial, timing=timing, **facts)
+    made = Federation(members=members, schema=schema, initial=initial, timing=timing, **facts)
+    if made.aggregation in REMEMBERING:
+        check_memory(schema, len(cards))
+    return made
 
 
 def read_federation(path: Path) -> Agreement:

@@ -31,7 +31,7 @@ Write = Callable[[Path, Model], None]
 
 
 def _safetensors(path: Path, model: Model) -> None:
-    save_file(dict(model.arrays), path, metadata=model.metadata)
+    save_file(_own(model), path, metadata=model.metadata)
 
 
 def _own(model: Model) -> dict[str, Array]:

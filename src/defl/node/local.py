@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from defl.aggregation.rules import REMEMBERING
+from defl.aggregation.rules import DEFAULT, REMEMBERING
 from defl.aggregation.standing import with_memory
 from defl.clients.protocol import Roles, schema_of, starting_row
 from defl.committee import Rules, Timing
@@ -69,7 +69,7 @@ def make_local(
     rounds: int,
     *,
     timing: Timing,
-    aggregation: str = "multi_krum",
+    aggregation: str = DEFAULT,
     rules: Rules = Rules.HOTSTUFF,
     chunk_bytes: int = CHUNK_BYTES,
     log_format: LogFormat = LogFormat.TEXT,
