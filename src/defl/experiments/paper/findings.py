@@ -74,7 +74,7 @@ def _about_threats(table: Table, read: Read) -> list[Finding]:
             held = read.lost(dataset, setting, CALM, ROBUST)
             if table.kind is Kind.IMAGES:
                 statement = f"{dataset}: FedAvg-based systems collapse under {setting}"
-                made.append(Finding(statement, lost > COLLAPSE, f"{lost:.0%} lost"))
+                made.append(Finding(statement, lost > COLLAPSE, f"{round(100 * lost)} % lost"))
             else:
                 statement = f"{dataset}: Multi-Krum-based systems are the better ones"
                 made.append(
@@ -85,7 +85,7 @@ def _about_threats(table: Table, read: Read) -> list[Finding]:
                     )
                 )
             statement = f"{dataset}: Multi-Krum-based systems hold under {setting}"
-            made.append(Finding(statement, held < HOLDS, f"{held:.0%} lost"))
+            made.append(Finding(statement, held < HOLDS, f"{round(100 * held)} % lost"))
         means, robust = (read.accuracy(dataset, CALM, names) for names in (MEANS, ROBUST))
         made.append(
             Finding(
@@ -127,8 +127,8 @@ def as_markdown(made: Sequence[Finding]) -> str:
     """With the measure of the words in it."""
     lines = [
         (
-            f"Collapse: more than {COLLAPSE:.0%} of what was learned beyond chance without attack "
-            f"is lost; holding and stable: less than {HOLDS:.0%}."
+            f"Collapse: more than {100 * COLLAPSE:.0f} % of what was learned beyond chance without "
+            f"attack is lost; holding and stable: less than {100 * HOLDS:.0f} %."
         ),
         "",
         "| statement of the paper | here | numbers |",

@@ -64,7 +64,7 @@ def plot_table(table: Table, made: Sequence[Entry], note: str, path: Path) -> No
         axes.spines[["top", "right"]].set_visible(False)
     labels = [row.words.replace(" (", "\n(") for row in table.rows]
     panels[-1].set_xticks(range(len(labels)), labels, fontsize=8)
-    _finish(figure, panels[0], f"{table.name.capitalize()}. {table.title}", note, path)
+    _finish(figure, panels[0], table.heading, note, path)
 
 
 def plot_costs(title: str, results: Mapping[CostCell, CostResult], note: str, path: Path) -> None:

@@ -100,7 +100,7 @@ class FigurePart:
     @property
     def _title(self) -> str:
         data = "CIFAR-noniid" if FIGURES[self.name] is Kind.IMAGES else "Sentiment-noniid"
-        return f"{self.name.capitalize()}. Overhead of different scales on {data}"
+        return f"Figure {self.name.removeprefix('figure')}. Overhead of different scales on {data}"
 
     def cells(self) -> list[AnyCell]:
         setting = self.setting

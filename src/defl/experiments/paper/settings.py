@@ -113,6 +113,10 @@ class Table:
     datasets: tuple[tuple[str, float | None], ...]  # the paper's name, and alpha
     rows: tuple[Row, ...]
 
+    @property
+    def heading(self) -> str:
+        return f"Table {self.name.removeprefix('table')}. {self.title}"
+
 
 THREAT_ROWS = tuple(
     Row(THREATS[name].words, 4, 0 if name == NONE.name else 1, name)

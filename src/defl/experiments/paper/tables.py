@@ -116,10 +116,10 @@ def as_markdown(table: Table, made: Sequence[Entry]) -> str:
     repeats = made[0].repeats
     spread = " ± standard deviation" if repeats > 1 else ""
     lines = [
-        f"### {table.name.capitalize()}. {table.title}",
+        f"### {table.heading}",
         "",
         (
-            f"Ours{spread} over {repeats} repeat{'s' if repeats > 1 else ''} / the paper's "
+            f"Ours{spread} ({repeats} repeat{'s' if repeats > 1 else ''}) / the paper's "
             "(difference)."
         ),
     ]

@@ -1,0 +1,78 @@
+"""Counted bytes beside the formulas, as the report tells them."""
+
+from pathlib import Path
+
+import pytest
+
+from defl.experiments.paper import traffic_report
+from defl.experiments.paper.plots import plot_traffic
+from defl.experiments.paper.traffic import (
+    FORMULAS,
+    NODES,
+    ROUNDS,
+    TrafficCell,
+    TrafficResult,
+    planned,
+)
+
+Results = dict[TrafficCell, TrafficResult]
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    cells = [
+        TrafficCell(system, nodes, rounds, values=2000)
+        for system in FORMULAS
+        for nodes in (4, 7)
+        for rounds in (3, 6)
+    ]
+    return {cell: cell.run(None) for cell in cells}
+
+
+def test_the_plan_has_every_system_with_each_number_of_nodes_and_rounds() -> None:
+    cells = planned()
+
+    assert {(c.nodes, c.rounds) for c in cells} == {(n, t) for n in (4, 7, 10) for t in (5, 20, 50)}
+    assert len(cells) == len(FORMULAS) * len(NODES) * len(ROUNDS)
+
+
+def test_payload_is_within_three_percent_of_the_formulas(results: Results) -> None:
+    for row in traffic_report.as_json(results):
+        assert abs(row["payload_deviation"]) < 0.03, row
+        assert abs(row["weights_deviation"]) < 0.03, row
+        assert row["frames_sent"] > row["payload_sent"]
+
+
+def test_the_report_has_conditions_exponents_and_ratios(results: Results, tmp_path: Path) -> None:
+    told = traffic_report.as_markdown(results)
+    plot_traffic(results, "tiny", tmp_path / "analysis")
+
+    assert "| 4 | 1 | yes | **no** | **no** | - |" in told  # the paper's own n = 4, f = 1
+    assert "| 10 | 2 | yes | yes | yes |" in told
+    assert "Largest deviation: 0.00%." in told
+    storage_by_rounds = [
+        line.split("|")[5].split()[0]
+        for line in told.splitlines()
+        if line.startswith(("| DeFL | ", "| Biscotti | ")) and line.count("(") == 4
+    ]
+    assert storage_by_rounds == ["1.00", "0.00"]  # Biscotti's and DeFL's
+    # Storage at T = 200: Biscotti's T(n + 1)M over M tau n with tau = 2 is 125 at n = 4.
+    assert told.rstrip().splitlines()[-2].endswith("| 125 |")
+    assert (tmp_path / "analysis.svg").exists()
+
+
+def test_one_defl_node_sends_n_minus_one_updates_a_round_and_all_n_times_that(
+    results: Results,
+) -> None:
+    for cell, result in results.items():
+        if cell.system == "defl":
+            each = (cell.nodes - 1) * cell.rounds * 4 * cell.values
+            assert set(result.payload_sent) == {each}
+
+
+def test_a_leader_that_sends_alone_makes_biscotti_cheap(results: Results) -> None:
+    def sent(system: str) -> int:
+        return sum(results[TrafficCell(system, 7, 6, values=2000)].payload_sent)
+
+    assert sent("biscotti") / sent("defl") == pytest.approx(8, abs=0.5)
+    assert sent("biscotti_leader") / sent("defl") == pytest.approx(1.5, abs=0.15)
