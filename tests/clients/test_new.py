@@ -205,7 +205,7 @@ print(*failed)
 """
 
 
-def test_only_the_ready_made_clients_need_a_learning_framework(alone: dict[str, str]) -> None:
+def test_only_the_ready_made_clients_and_models_need_a_learning_framework(alone: dict[str, str]) -> None:
     hidden = "torch torchvision sklearn scipy flwr byzfl matplotlib rich"
 
     done = python("-c", IMPORT_ALL, env={**alone, "HIDDEN": hidden})
@@ -213,4 +213,5 @@ def test_only_the_ready_made_clients_need_a_learning_framework(alone: dict[str, 
     assert done.returncode == 0, done.stderr
     failed = set(done.stdout.split())
     assert {"defl.clients.torch", "defl.clients.sklearn"} <= failed
-    assert {name for name in failed if not name.startswith("defl.clients.")} == set()
+    learning = ("defl.clients.", "defl.models.")
+    assert {name for name in failed if not name.startswith(learning)} == set()
