@@ -86,7 +86,6 @@ def test_a_demonstration_of_four_real_nodes_ends_well_without_a_terminal(tmp_pat
     assert told["accuracy"]["defl_attacked"] > told["accuracy"]["no_attack"] - 0.05
     assert all("node-3" in nodes for nodes in told["left_out"].values())
     assert sorted(told["left_out"]) == ["1", "2", "3", "4"]
-    assert "no update in time" in {nodes.get("node-1") for nodes in told["left_out"].values()}
     assert "node-1 was killed (SIGKILL)" in done.stderr
     assert "node-1 was started again" in done.stderr
     assert (tmp_path / "p.svg").read_text(encoding="utf-8").lstrip().startswith("<?xml")
