@@ -78,16 +78,16 @@ def reproducible() -> None:
 @lru_cache(maxsize=2)
 def learner_of(learning: Learning, folder: Path | None) -> "Learner":
     """Its data are read once a process."""
-    return Learner(learning, folder)
+    return Learner(learning, _samples(learning, folder))
 
 
 class Learner:
-    def __init__(self, learning: Learning, folder: Path | None) -> None:
+    def __init__(self, learning: Learning, samples: Samples) -> None:
         for name, known in ((learning.model, MODELS), (learning.optimizer, OPTIMIZERS)):
             if name not in known:
                 raise UserError(f"{name!r} is unknown; there are: {', '.join(known)}")
         self.learning = learning
-        self.samples = _fewer(_samples(learning, folder), learning)
+        self.samples = _fewer(samples, learning)
 
     def client(self, part: Places, *, seed: int, node: NodeId, flipped: bool) -> TorchClient:
         """Of the node that has these samples; `flipped` labels are counted from the other end."""

@@ -100,10 +100,10 @@ class AccuracyCell(Struct, frozen=True, tag="accuracy"):
 def prepare(learning: Learning, folder: Path | None) -> None:
     """Once before many processes need it: what is wrong is said, and the caches are filled."""
     try:
-        from defl.models.learner import Learner  # noqa: PLC0415 - slow, extra
+        from defl.models.learner import learner_of  # noqa: PLC0415 - slow, extra
     except ImportError as wrong:
         raise UserError("models need torch: pip install 'defl[paper]'") from wrong
-    Learner(learning, folder)
+    learner_of(learning, folder)
 
 
 class Witness:

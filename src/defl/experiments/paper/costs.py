@@ -201,12 +201,12 @@ class ClientSettings(Struct, frozen=True):
 
 def client_of(text: str) -> TrainingClient:
     """The client of the node that this process is; non-i.i.d., as in the paper's figures."""
-    from defl.models.learner import Learner, reproducible  # noqa: PLC0415 - slow, extra
+    from defl.models.learner import learner_of, reproducible  # noqa: PLC0415 - slow, extra
 
     settings = msgspec.json.decode(text, type=ClientSettings)
     node, nodes = int(os.environ["DEFL_NODE"]), int(os.environ["DEFL_NODES"])
     reproducible()
-    learner = Learner(settings.learning, None if settings.data is None else Path(settings.data))
+    learner = learner_of(settings.learning, None if settings.data is None else Path(settings.data))
     rng = np.random.default_rng([settings.seed, nodes])
     parts = divided(learner.samples.train_labels, nodes, DIRICHLET, rng)
     # A server and an ordering service come after the nodes; they never train.

@@ -73,10 +73,10 @@ def plot_costs(title: str, results: Mapping[CostCell, CostResult], note: str, pa
     panels = figure.subplots(2, 2)
     shown: tuple[tuple[Any, str, Values, str], ...] = (
         (panels[0, 0], "memory of all processes", lambda r: r.memory_bytes or 0, "-"),
-        (panels[0, 1], "stored by all: chain or log (lines), all (dots)", _logged, "-"),
-        (panels[0, 1], "stored by all: chain or log (lines), all (dots)", _stored, ":"),
-        (panels[1, 0], "received by all", lambda r: sum(r.received_bytes), "-"),
-        (panels[1, 1], "sent by all", lambda r: sum(r.sent_bytes), "-"),
+        (panels[0, 1], "stored by all nodes: chain or log (lines), all (dots)", _logged, "-"),
+        (panels[0, 1], "stored by all nodes: chain or log (lines), all (dots)", _stored, ":"),
+        (panels[1, 0], "received by all nodes", lambda r: sum(r.received_bytes), "-"),
+        (panels[1, 1], "sent by all nodes", lambda r: sum(r.sent_bytes), "-"),
     )
     for axes, words, value, style in shown:
         for system, name in SYSTEM_WORDS.items():
@@ -90,7 +90,8 @@ def plot_costs(title: str, results: Mapping[CostCell, CostResult], note: str, pa
                 color=COLOURS[system],
                 label=name,
             )
-        axes.set(xlabel="nodes", ylabel=f"{words} (MB)", xticks=sorted({c.nodes for c in results}))
+        axes.set(xlabel="nodes", ylabel="MB", xticks=sorted({c.nodes for c in results}))
+        axes.set_title(words, fontsize=10)
         axes.grid(alpha=0.3, which="both")
         if axes is not panels[0, 0]:
             axes.set_yscale("log")

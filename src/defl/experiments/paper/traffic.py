@@ -35,6 +35,7 @@ LEADER_PROFILE = blockchain.Profile(verifiers=1, wait_share=1.0, keep_refused=Tr
 
 class TrafficResult(Struct, frozen=True, tag="traffic"):
     payload_sent: tuple[int, ...]  # weights, by seat; a server or ordering service comes last
+    payload_received: tuple[int, ...]
     frames_sent: tuple[int, ...]  # all bytes, likewise
     frames_received: tuple[int, ...]
     stored: tuple[int, ...]  # all bytes on disk at the end
@@ -73,6 +74,7 @@ class TrafficCell(Struct, frozen=True, tag="traffic"):
         made: CellResult = run_cell(cell, Task(lambda node, _: moving(node, self.values)))
         return TrafficResult(
             payload_sent=tuple(seat.weights_sent for seat in made.traffic),
+            payload_received=tuple(seat.weights_received for seat in made.traffic),
             frames_sent=tuple(sum(seat.sent.values()) for seat in made.traffic),
             frames_received=tuple(sum(seat.received.values()) for seat in made.traffic),
             stored=made.stored,
