@@ -205,7 +205,9 @@ print(*failed)
 """
 
 
-def test_only_the_ready_made_clients_and_models_need_a_learning_framework(alone: dict[str, str]) -> None:
+def test_only_the_ready_made_clients_and_models_need_a_learning_framework(
+    alone: dict[str, str],
+) -> None:
     hidden = "torch torchvision sklearn scipy flwr byzfl matplotlib rich"
 
     done = python("-c", IMPORT_ALL, env={**alone, "HIDDEN": hidden})

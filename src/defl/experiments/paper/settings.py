@@ -52,7 +52,7 @@ class Setting:
 REPEATS = {Scale.QUICK: 1, Scale.CPU: 1, Scale.PAPER: 10}
 
 _QUICK_IMAGES = Learning("cifar-10", "mlp-32", "rmsprop", 1e-3, batch=32, steps=60)
-_CPU_IMAGES = Learning("cifar-10", "cnn-16", "rmsprop", 1e-3, batch=32, steps=50)
+_CPU_IMAGES = Learning("cifar-10", "cnn-16", "rmsprop", 1e-3, batch=32, steps=40)
 _PAPER_IMAGES = Learning(
     "cifar-10", "densenet-bc-100", "rmsprop", 1e-3, batch=32, steps=1000, augmented=True
 )
