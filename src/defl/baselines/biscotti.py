@@ -17,6 +17,10 @@ known beforehand), polynomial commitments (a contributor could show the verifier
 than it commits to, and with secure aggregation a leader could publish another model, unseen), the
 noisers' own commitments, forks (a late block after an empty one leaves its receiver behind), and
 joining later. Noise and shares come from a seeded generator: runs repeat, secrets are not safe.
+
+One node plays every role within one round, and each role's step waits for another's: they are read
+best in the round's order, in one place, hence a file longer than others. What needs no order
+(messages, lottery, checks) is in blockchain.py.
 """
 
 from contextlib import suppress

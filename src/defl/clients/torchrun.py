@@ -80,11 +80,11 @@ class TorchrunClient:
             self._group = _Group(self._script, self._options, self._start_time_max_s)
         if weights is not None:
             write_arrays(self._group.folder / GIVEN, weights)
-        try:
-            return self._group.ask(request)
-        except BaseException:
-            self.close()  # whatever happened, the next work needs a new group
-            raise
+        with contextlib.ExitStack() as after_failure:
+            after_failure.callback(self.close)  # whatever happens, the next work needs a new group
+            answer = self._group.ask(request)
+            after_failure.pop_all()
+        return answer
 
     def _made(self) -> Weights:
         if self._group is None:
@@ -109,11 +109,10 @@ class _Group:
             )
             channels: list[socket.socket] = []
             self.close = weakref.finalize(self, _end, self._process, made, channels)
-            try:
+            with contextlib.ExitStack() as after_failure:
+                after_failure.callback(self.close)
                 self._channel = self._accepted(listening, start_time_max_s)
-            except BaseException:
-                self.close()
-                raise
+                after_failure.pop_all()
         channels.append(self._channel)
         self._answers = self._channel.makefile("r", encoding="utf-8")
 

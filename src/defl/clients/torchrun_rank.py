@@ -4,6 +4,7 @@ Rank 0 speaks with the node (torchrun.py) and tells the others what to do; all o
 the same weights, each on its own part of the organisation's data.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -12,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +91,16 @@ def _lead(client: TrainingClient, group: Any) -> None:
         channel.connect(str(folder / SOCKET))
         requests = _Requests(channel)
         while (request := requests.next()) is not None:
-            try:
+            with contextlib.ExitStack() as failing:  # and torchrun ends the others
+                failing.push(partial(_say_error, channel))
                 answer = _answer(client, group, folder, request)
-            except BaseException:
-                _say(channel, {"error": traceback.format_exc()})
-                raise  # torchrun ends the others
             _say(channel, answer)
     dist.broadcast(torch.tensor([STOP, 0]), 0, group=group)
+
+
+def _say_error(channel: socket.socket, _: object, error: BaseException | None, __: object) -> None:
+    if error is not None:
+        _say(channel, {"error": "".join(traceback.format_exception(error))})
 
 
 def _answer(
