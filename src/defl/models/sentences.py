@@ -1,6 +1,6 @@
 """Sentiment140 ready for a model: word vectors and numbered texts, made once, then mapped.
 
-Making them from all rows takes the better part of an hour with the paper's settings; the cache is
+Making them from all rows with the paper's settings takes many minutes; the cache is
 named by the bytes of the source and by every setting.
 """
 
