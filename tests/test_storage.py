@@ -318,7 +318,7 @@ def test_a_file_that_a_worker_made_is_moved_in_not_copied(storage: Storage) -> N
     made = storage.work / "made"
     made.write_bytes(payload)
     inode = made.stat().st_ino
-    storage.adopt(manifest, made)
+    storage.place(manifest, made)
 
     assert storage.path(manifest.digest).stat().st_ino == inode
     assert not made.exists()
@@ -343,7 +343,7 @@ def test_what_a_node_makes_itself_is_synced_and_anothers_chunk_is_not(
     manifest, payload = SMALL.blob(2)
     storage.store_blob(manifest, payload)
     digest = manifest.digest.hex()
-    assert synced == [f"{digest}.blob.new", f"{digest}.manifest.new", "blobs"]
+    assert synced == [f"{digest}.blob", f"{digest}.manifest", "blobs"]
 
 
 # --- Damage ----------------------------------------------------------------------------------
@@ -525,7 +525,7 @@ def test_a_full_disk_leaves_no_half_of_a_blob(
     attempts: list[Callable[[], None]] = [
         lambda: storage.store_chunk(chunks_of((manifest, payload))[0]),
         lambda: storage.store_blob(manifest, payload),
-        lambda: storage.adopt(manifest, made),
+        lambda: storage.place(manifest, made),
     ]
     for attempt in attempts:
         turn = count()

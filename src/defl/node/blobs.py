@@ -28,6 +28,7 @@ import numpy as np
 from defl.errors import ChunkRotten, DiskFull, LocalFault
 from defl.ids import Digest, digest_of
 from defl.messages import Manifest
+from defl.node.spares import Spares
 from defl.output import StoreChunk
 from defl.pool.weights import chunk_size
 
@@ -76,11 +77,6 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-# Files of dropped blobs that the next ones are written over: their room is taken and their pages
-# are in memory, which saves most of the time that writing takes. More than this are freed.
-SPARES_MAX = 16
-
-
 @dataclass(slots=True)
 class Stored:
     manifest: Manifest
@@ -104,7 +100,7 @@ class Blobs:
         self._lock = threading.RLock()
         self._serial = itertools.count()
         self._freeing = ThreadPoolExecutor(1, "defl-freeing")
-        self._spares: list[tuple[int, Path]] = []  # with their sizes
+        self._spares = Spares()
         self.faults: list[str] = []  # what the last recovery found damaged, for a person
 
     # --- Recovery --------------------------------------------------------------------------
@@ -207,11 +203,11 @@ class Blobs:
         """Take the blob's whole room now, so that a fetch does not run out of it half-way."""
         new = self._path(manifest.digest, "part.new")
         try:
-            if not self.take_spare(manifest.size, new):
+            if not self._spares.take(manifest.size, new):
                 self._require_room(manifest.size)
                 with new.open("wb", buffering=0) as file:
                     _allocate(file.fileno(), manifest.size)
-            self._write_manifest(manifest, sync=False)
+            self._write_manifest(manifest)
             new.replace(self._path(manifest.digest, "part"))
         except OSError:
             new.unlink(missing_ok=True)
@@ -226,35 +222,43 @@ class Blobs:
             try:
                 with new.open("wb", buffering=0) as file:
                     _write_at(file.fileno(), payload, 0)
-                self._place(manifest, new)
-            except OSError:
+                self.place(manifest, new)
+            except (OSError, LocalFault):
                 new.unlink(missing_ok=True)
                 raise
+        self.sync(manifest.digest)
 
-    def adopt(self, manifest: Manifest, path: Path) -> None:
-        """Like `store_blob`, for a payload that is already a file on the same disk: it is moved."""
-        with disk_faults(f"store blob {manifest.digest.hex()}"):
-            self._place(manifest, path)
-
-    def _place(self, manifest: Manifest, payload: Path) -> None:
+    def place(self, manifest: Manifest, payload: Path) -> None:
+        """A blob that this node made itself, already a file on the same disk: it is moved, and
+        whole when this returns, but not synced."""
         digest = manifest.digest
-        _require_size(digest, payload.stat().st_size, manifest.size)
-        with payload.open("rb") as file:
-            os.fsync(file.fileno())
-        with self._lock:
-            self._write_manifest(manifest, sync=True)
-            payload.replace(self._path(digest, "blob"))
-            self._path(digest, "part").unlink(missing_ok=True)
-            self._stored[digest] = Stored(manifest, set(range(len(manifest.chunks))))
-        sync_folder(self._folder)
+        with disk_faults(f"store blob {digest.hex()}"):
+            _require_size(digest, payload.stat().st_size, manifest.size)
+            with self._lock:
+                self._write_manifest(manifest)
+                payload.replace(self._path(digest, "blob"))
+                self._path(digest, "part").unlink(missing_ok=True)
+                self._stored[digest] = Stored(manifest, set(range(len(manifest.chunks))))
 
-    def _write_manifest(self, manifest: Manifest, *, sync: bool) -> None:
+    def sync(self, digest: Digest) -> None:
+        """A whole blob survives a power cut when this returns; one that was dropped need not."""
+        with disk_faults(f"sync blob {digest.hex()}"), contextlib.ExitStack() as opened:
+            with self._lock:
+                if digest not in self._stored:
+                    return
+                files = [
+                    opened.enter_context(self._path(digest, kind).open("rb"))
+                    for kind in ("blob", "manifest")
+                ]
+            for file in files:
+                os.fsync(file.fileno())
+            sync_folder(self._folder)
+
+    def _write_manifest(self, manifest: Manifest) -> None:
         new = self._path(manifest.digest, "manifest.new")
         try:
             with new.open("wb", buffering=0) as file:
                 _write_at(file.fileno(), msgspec.msgpack.encode(manifest), 0)
-                if sync:
-                    os.fsync(file.fileno())
         except OSError:
             new.unlink(missing_ok=True)
             raise
@@ -272,31 +276,20 @@ class Blobs:
                 gone = self._path(digest, f"{next(self._serial)}.dropped.new")
                 self._path(digest, "blob" if stored.whole else "part").replace(gone)
                 self._unlink(digest)
-                if stored.whole and not stored.readers and len(self._spares) < SPARES_MAX:
-                    self._spares.append((stored.manifest.size, gone))
-                else:
+                unread = stored.whole and not stored.readers
+                if not (unread and self._spares.give(stored.manifest.size, gone)):
                     self._freeing.submit(gone.unlink)
 
     def take_spare(self, size: int, to: Path) -> bool:
         """A file of this size to write over, if there is one."""
-        with self._lock:
-            for index, (spare_size, path) in enumerate(self._spares):
-                if spare_size == size:
-                    del self._spares[index]
-                    path.replace(to)
-                    return True
-        return False
+        return self._spares.take(size, to)
 
     def _require_room(self, size: int) -> None:
         try:
             require_room(self._folder, size, self._reserve_bytes)
         except DiskFull:
-            with self._lock:
-                spares, self._spares = self._spares, []
-            if not spares:
+            if not self._spares.free():
                 raise
-            for _, path in spares:
-                path.unlink()
             require_room(self._folder, size, self._reserve_bytes)
 
     def close(self) -> None:
@@ -318,7 +311,7 @@ class Blobs:
         """What blobs take on the disk; one that is being fetched counts whole, and spares too."""
         with self._lock:
             held = sum(stored.manifest.size for stored in self._stored.values())
-            return held + sum(size for size, _ in self._spares)
+        return held + self._spares.bytes_used
 
     @contextlib.contextmanager
     def reading(self, digests: Iterable[Digest]) -> Iterator[None]:

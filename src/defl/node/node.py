@@ -382,9 +382,11 @@ class Node:
         try:
             with self.storage.reading(inputs_of(work)):
                 done = await self.worker.run(work, self.storage.path, self.storage.take_spare)
-            if isinstance(done, Aggregated | Trained):
-                await self.writing.adopt(done.manifest, self.worker.made(done))
-        except (WorkerFailed, OSError) as failed:
+            if isinstance(done, Aggregated):
+                await self.writing.place_aggregate(done.manifest, self.worker.made(done))
+            if isinstance(done, Trained):
+                await self.writing.place_update(done.manifest, self.worker.made(done))
+        except (WorkerFailed, LocalFault, OSError) as failed:
             self.log.warning("work failed", work=type(work).__name__, why=failed)
             await self._events.put(WorkFailed(work, str(failed)))
         else:

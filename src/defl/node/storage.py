@@ -263,8 +263,11 @@ class Storage:
     def store_blob(self, manifest: Manifest, payload: Payload) -> None:
         self._blobs.store_blob(manifest, payload)
 
-    def adopt(self, manifest: Manifest, path: Path) -> None:
-        self._blobs.adopt(manifest, path)
+    def place(self, manifest: Manifest, path: Path) -> None:
+        self._blobs.place(manifest, path)
+
+    def sync(self, digest: Digest) -> None:
+        self._blobs.sync(digest)
 
     def path(self, digest: Digest) -> Path:
         return self._blobs.path(digest)

@@ -203,7 +203,7 @@ class Runner:
             case AggregateTask(work=work, inputs=inputs, made=made):
                 read = dict(zip(inputs, payloads, strict=True)).__getitem__
                 result = aggregated(self._federation, work, read)
-                manifest = self._write_blob(Path(made), result.values, FP32, NO_DIGEST)
+                manifest = self._write_blob(Path(made), result.values, FP32, NO_DIGEST, sync=False)
                 report = Report(work.round, {}, result.weights, result.scores, result.reason)
                 return Made(manifest, report)
             case ValidateTask():
@@ -221,18 +221,25 @@ class Runner:
         base = model_row(self._federation, payload)
         row, metrics = self._client.train(base, task.round)
         codec = self._federation.codec
-        manifest = self._write_blob(Path(task.made), row, codec, task.base, base)
+        manifest = self._write_blob(Path(task.made), row, codec, task.base, base, sync=True)
         _write_local(self._state, self._federation.schema, self._client.local)
         return Made(manifest, Report(task.round, _plain(metrics)))
 
     def _write_blob(
-        self, path: Path, row: Row, codec: str, base: Digest, base_row: Row | None = None
+        self,
+        path: Path,
+        row: Row,
+        codec: str,
+        base: Digest,
+        base_row: Row | None = None,
+        *,
+        sync: bool,
     ) -> Manifest:
-        """The row as a blob in this file, synced. The disk works while the bytes are hashed."""
+        """The row as a blob in this file. The disk works while the bytes are hashed."""
         schema = self._federation.schema
         payload = encode(row, schema, codec, base_row)
         with ThreadPoolExecutor(1) as disk:
-            writing = disk.submit(_write_over, path, payload)
+            writing = disk.submit(_write_over, path, payload, sync=sync)
             manifest = manifest_of(payload, schema, codec, self._federation.chunk_bytes, base)
             writing.result()
         return manifest
@@ -259,7 +266,7 @@ def _plain(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def _write_over(path: Path, payload: Payload) -> None:
+def _write_over(path: Path, payload: Payload, *, sync: bool) -> None:
     """Into the file that is there, or a new one; a file that is emptied first would lose the
     memory that its bytes have."""
     with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
@@ -267,7 +274,8 @@ def _write_over(path: Path, payload: Payload) -> None:
         while written < len(payload):
             written += file.write(payload[written:])
         file.truncate()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
 
 
 def _mapped(file: int) -> memoryview:

@@ -27,6 +27,7 @@ class Writing:
         self._records = ThreadPoolExecutor(1, "defl-records")
         self._blobs = ThreadPoolExecutor(1, "defl-blobs")
         self._made = ThreadPoolExecutor(1, "defl-made")
+        self._syncing: asyncio.Future[None] | None = None  # of the newest aggregate
         self._waiting = 0  # writes that found no room
 
     @property
@@ -39,8 +40,24 @@ class Writing:
     async def store_chunk(self, chunk: StoreChunk) -> None:
         await self._with_room(self._blobs, partial(self._storage.store_chunk, chunk))
 
-    async def adopt(self, manifest: Manifest, path: Path) -> None:
-        await self._with_room(self._made, partial(self._storage.adopt, manifest, path))
+    async def place_aggregate(self, manifest: Manifest, path: Path) -> None:
+        """In place when this returns, and synced in time: before the update that is trained from
+        it. Until then the updates that it was made of are enough to make it again."""
+        await self._finish_sync()
+        await self._with_room(self._made, partial(self._storage.place, manifest, path))
+        sync = partial(self._storage.sync, manifest.digest)
+        self._syncing = asyncio.ensure_future(self._with_room(self._made, sync))
+
+    async def place_update(self, manifest: Manifest, path: Path) -> None:
+        """In place and synced when this returns."""
+        await self._finish_sync()
+        await self._with_room(self._made, partial(self._storage.place, manifest, path))
+        await self._with_room(self._made, partial(self._storage.sync, manifest.digest))
+
+    async def _finish_sync(self) -> None:
+        """A sync that failed stays failed: what the disk lost would not be found by another one."""
+        if self._syncing is not None:
+            await asyncio.shield(self._syncing)
 
     async def drop(self, digest: Digest) -> None:
         """After the chunks that were stored before; it needs no room."""

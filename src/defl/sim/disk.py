@@ -1,8 +1,9 @@
 """A simulated disk: what survives a killed process, and what survives a power cut.
 
 Persists are atomic and synced. Blobs of others are written but not synced: a power cut loses
-them. What a node makes itself, its updates and aggregates, is synced before it is used: even if
-all members lose power at once, every update is at its author and every model at all of them.
+them. An update is synced before it is offered, and with it the aggregate that it was trained from:
+even if all members lose power at once, every update is at its author, and every model is there or
+can be aggregated anew.
 """
 
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ class StoredBlob:
     manifest: Manifest
     chunks: dict[int, bytes]
     synced: bool = False
+    made: bool = False  # by this node
 
     @property
     def payload(self) -> bytes:
@@ -63,13 +65,19 @@ class Disk:
         blob = self.blobs.setdefault(digest, StoredBlob(chunk.manifest, {}))
         blob.chunks[chunk.index] = bytes(chunk.data)
 
-    def store_blob(self, manifest: Manifest, payload: bytes | memoryview, chunk_bytes: int) -> None:
-        """A blob that this node made itself, whole and synced."""
+    def place(self, manifest: Manifest, payload: bytes | memoryview, chunk_bytes: int) -> None:
+        """A blob that this node made itself, whole, but not synced yet."""
         chunks = {
             index: bytes(payload[index * chunk_bytes : (index + 1) * chunk_bytes])
             for index in range(len(manifest.chunks))
         }
-        self.blobs[manifest.digest] = StoredBlob(manifest, chunks, synced=True)
+        self.blobs[manifest.digest] = StoredBlob(manifest, chunks, made=True)
+
+    def store_blob(self, manifest: Manifest, payload: bytes | memoryview, chunk_bytes: int) -> None:
+        """The same, synced with all that was made before it."""
+        self.place(manifest, payload, chunk_bytes)
+        for blob in self.blobs.values():
+            blob.synced |= blob.made
 
     def drop(self, digest: Digest) -> None:
         self.blobs.pop(digest, None)

@@ -74,7 +74,7 @@ def done(
             return Validated(manifest.digest, validate(federation, inputs[manifest.digest]))
         case Aggregate():
             (manifest, payload), _ = aggregate(federation, work, inputs.__getitem__)
-            disk.store_blob(manifest, payload, federation.chunk_bytes)
+            disk.place(manifest, payload, federation.chunk_bytes)
             return Aggregated(work.round, manifest)
         case Train():
             base = model_row(federation, inputs[work.base])

@@ -1,0 +1,96 @@
+"""What a node makes is in place before it is used, and synced before anything depends on it."""
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builders import Small
+from defl.errors import LocalFault
+from defl.node.storage import Storage
+from defl.node.telemetry import Log
+from defl.node.writing import Writing
+
+SMALL = Small(real=False)
+AGGREGATE, UPDATE = SMALL.blob(1), SMALL.blob(2)
+KINDS = ("blob", "manifest")
+
+
+class Syncs:
+    """The names of files that were synced; each sync waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.go_on = threading.Event()
+        self.failing = False
+        self._fsync = os.fsync
+
+    def __call__(self, descriptor: int) -> None:
+        self.go_on.wait()
+        if self.failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._fsync(descriptor)
+        self.done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[Storage]:
+    Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
+        opened.recovered()
+        (opened.work / "aggregate").write_bytes(AGGREGATE[1])
+        (opened.work / "update").write_bytes(UPDATE[1])
+        yield opened
+
+
+@pytest.fixture
+def syncs(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Syncs:
+    watched = Syncs()
+    monkeypatch.setattr(os, "fsync", watched)
+    return watched
+
+
+def test_training_need_not_wait_until_the_aggregate_is_synced_but_the_update_does(
+    storage: Storage, syncs: Syncs
+) -> None:
+    async def scenario() -> None:
+        writing = Writing(storage, Log("test", as_json=True))
+        await writing.place_aggregate(AGGREGATE[0], storage.work / "aggregate")
+        assert bytes(storage.read(AGGREGATE[0].digest)) == AGGREGATE[1]
+        assert syncs.done == []
+
+        placed = asyncio.create_task(writing.place_update(UPDATE[0], storage.work / "update"))
+        await asyncio.sleep(0)
+        assert not placed.done()
+        syncs.go_on.set()
+        await placed
+        writing.close()
+
+    asyncio.run(scenario())
+    made = [f"{blob[0].digest.hex()}.{kind}" for blob in (AGGREGATE, UPDATE) for kind in KINDS]
+    assert [synced for synced in syncs.done if synced != "blobs"] == made
+    assert syncs.done[-1] == "blobs"  # the folder, with the new names
+
+
+def test_no_update_follows_an_aggregate_that_the_disk_could_not_keep(
+    storage: Storage, syncs: Syncs
+) -> None:
+    syncs.failing = True
+    syncs.go_on.set()
+
+    async def scenario() -> None:
+        writing = Writing(storage, Log("test", as_json=True))
+        await writing.place_aggregate(AGGREGATE[0], storage.work / "aggregate")
+        for _ in range(2):
+            with pytest.raises(LocalFault, match="sync blob"):
+                await writing.place_update(UPDATE[0], storage.work / "update")
+        writing.close()
+
+    asyncio.run(scenario())
+    assert (storage.work / "update").exists()
+    with pytest.raises(LocalFault, match="not here"):
+        storage.path(UPDATE[0].digest)
