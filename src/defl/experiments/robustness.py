@@ -17,6 +17,7 @@ from defl.datasets.mnist import mnist
 from defl.datasets.task import Images
 from defl.experiments.robustness_cell import NO_ATTACK, ROUNDS, Cell, CellResult, run_cell
 from defl.experiments.robustness_table import written_tables
+from defl.node.orphans import die_with
 
 RULES = (
     "fed_avg",
@@ -136,7 +137,9 @@ def results_of(
 ) -> Iterator[tuple[Cell, CellResult]]:
     # One BLAS thread per process: the processes are what fills the cores.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        processes, get_context("spawn"), initializer=die_with, initargs=(os.getpid(),)
+    ) as pool:
         waiting = {pool.submit(run_in_process, cell, data_folder): cell for cell in cells}
         for done in as_completed(waiting):
             yield waiting[done], done.result()

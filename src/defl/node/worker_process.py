@@ -9,12 +9,10 @@ where the parent sends standard output, which is not the socket.
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import mmap
 import os
 import resource
-import signal
 import socket
 import sys
 import time
@@ -37,6 +35,7 @@ from defl.committee import Federation
 from defl.errors import DeflError, UserError
 from defl.ids import NO_DIGEST, Digest, Round
 from defl.messages import Manifest
+from defl.node.orphans import die_with
 from defl.node.user_code import load_client
 from defl.output import Aggregate
 from defl.pool.weights import FP32, Payload, encode, manifest_of
@@ -307,18 +306,9 @@ def reason_of(error: BaseException) -> str:
     return text.strip()[-REASON_CHARACTERS_MAX:]
 
 
-def _die_with(parent: int) -> None:
-    """Whatever this process is doing: nobody is left to want its answer."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(0)
-
-
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
-    _die_with(int(sys.argv[2]))
+    die_with(int(sys.argv[2]))
     os.nice(int(sys.argv[3]))
     faulthandler.enable()  # a crash, or the parent's SIGABRT, leaves its traceback in the log
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

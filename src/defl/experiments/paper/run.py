@@ -18,6 +18,7 @@ from msgspec import Struct
 from defl.experiments.paper.accuracy import AccuracyCell, AccuracyResult
 from defl.experiments.paper.costs import CostCell, CostResult
 from defl.experiments.paper.traffic import TrafficCell, TrafficResult
+from defl.node.orphans import die_with
 
 CELLS_FILE = "cells.jsonl"
 
@@ -104,7 +105,9 @@ def _results(
     if processes == 1:
         yield from ((cell, run_cell(cell, data)) for cell in simulated)
     elif simulated:
-        pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+        pool = ProcessPoolExecutor(
+            processes, get_context("spawn"), initializer=die_with, initargs=(os.getpid(),)
+        )
         try:
             waiting = {pool.submit(run_cell, cell, data): cell for cell in simulated}
             for ended in as_completed(waiting):
