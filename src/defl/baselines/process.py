@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,12 @@ from defl.baselines.machine import (
     Output,
     Received,
     Start,
-    Store,
     Tick,
     Train,
     Trained,
     model_payload,
 )
+from defl.baselines.stored import StoredFiles
 from defl.crypto import Ed25519Scheme
 from defl.errors import PeerFault, WorkerFailed
 from defl.ids import NodeId, digest_of
@@ -59,7 +60,6 @@ from defl.pool.weights import decode
 
 PLAN_FILE = "baseline.json"
 STATUS_FILE = "status.json"
-STORED = "stored"  # what the machine stores; nothing else is in that folder
 STATUS_EVERY_S = 0.1
 # Frames wait here for the machine; the transport stops reading when it is full.
 EVENTS_MAX = 64
@@ -117,7 +117,8 @@ class Process:
             federation,
             project=self._folder / config.project,
         )
-        (self._folder / STORED).mkdir(exist_ok=True)
+        self._stored = StoredFiles(self._folder)
+        self._status_writing = threading.Lock()
         self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
         self._numbers: Counter[tuple[NodeId, Lane]] = Counter()
         self._training: asyncio.Task[None] | None = None
@@ -169,20 +170,13 @@ class Process:
 
     async def _perform(self, output: Output) -> None:
         for store in output.store:
-            await asyncio.to_thread(self._store, store)
+            await asyncio.to_thread(self._stored.put, store)
         for envelope in output.send:
             self._send(envelope)
         for model in output.models:
             self._model = model
         if output.train is not None:
             self._training = asyncio.create_task(self._train(output.train))
-
-    def _store(self, store: Store) -> None:
-        path = self._folder / STORED / store.name
-        path.parent.mkdir(exist_ok=True)
-        beside = path.with_name(f".{path.name}.writing")
-        beside.write_bytes(store.data)
-        beside.replace(path)
 
     def _send(self, envelope: Envelope) -> None:
         lane = lane_of(envelope.message)
@@ -236,7 +230,6 @@ class Process:
         for (_, lane), traffic in self._transport.stats.traffic.items():
             totals[lane.value]["sent"] += traffic.bytes_out
             totals[lane.value]["received"] += traffic.bytes_in
-        files = (self._folder / STORED).rglob("*")
         model = self._model
         return {
             "seat": self._seat,
@@ -248,7 +241,7 @@ class Process:
             "traffic": totals,
             "weights_sent": self._weights_sent,
             "weights_received": self._weights_received,
-            "disk_bytes": sum(path.stat().st_size for path in files if path.is_file()),
+            "disk_bytes": self._stored.bytes,
             "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "refused": self._refused + self._transport.stats.refusals[Refusal.FAULT],
             "worker_error": self._worker.last_error,
@@ -262,8 +255,9 @@ class Process:
     def _write_status(self) -> None:
         path = self._folder / STATUS_FILE
         beside = path.with_name(f".{path.name}.writing")
-        beside.write_text(json.dumps(self.status()), encoding="utf-8")
-        os.replace(beside, path)
+        with self._status_writing:  # a thread may still be at it when the last one is written
+            beside.write_text(json.dumps(self.status()), encoding="utf-8")
+            os.replace(beside, path)
 
 
 async def _awaited(stop: asyncio.Event) -> None:

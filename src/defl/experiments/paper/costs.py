@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from defl.baselines import systems
 from defl.baselines.launch import Seats
-from defl.baselines.process import STORED
+from defl.baselines.stored import STORED
 from defl.clients.protocol import TrainingClient
 from defl.committee import Timing
 from defl.errors import UserError
