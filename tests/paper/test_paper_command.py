@@ -1,5 +1,6 @@
 """`defl paper`: what is asked for is checked before anything long begins."""
 
+import platform
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 from defl.cli.main import cli
 from defl.errors import UserError
-from defl.experiments.paper import report
+from defl.experiments.paper import page, report
 from defl.experiments.paper.run import CELLS_FILE
 from defl.experiments.paper.settings import Kind, Scale
 
@@ -47,19 +48,48 @@ def test_the_command_writes_all_files_and_resumes(
     assert {path.suffix for path in tmp_path.glob("table2.*")} == {
         ".csv", ".json", ".md", ".png", ".svg",
     }  # fmt: skip
-    assert len(re.findall(r"^\| \d\+\d ", printed, re.MULTILINE)) == 2
+    assert len(re.findall(r"^\| \d\+\d \(beta=\S+ \| ", printed, re.MULTILINE)) == 2
     assert "| statement of the paper |" in printed
     assert again == printed
     assert (tmp_path / CELLS_FILE).read_text(encoding="utf-8").split() == lines
 
 
-def test_the_report_joins_parts_with_pictures_and_the_machine(tmp_path: Path) -> None:
-    part = report.part_named("table1", Scale.QUICK, 3)
-    (tmp_path / "table1.md").write_text("### Table1. Numbers\n", encoding="utf-8")
-    (tmp_path / "table1.png").touch()
-    text = report.written_report([part], tmp_path, Scale.QUICK, 3, 61.0).read_text(encoding="utf-8")
+def test_a_page_for_one_part_alone_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="defl paper all"):
+        run("table1", "--data", str(tmp_path), "--report", str(tmp_path / "page.md"))
 
-    assert "defl paper all --scale quick --repeat 3" in text
-    assert "### Table1. Numbers" in text
-    assert "![table1](table1.png)" in text
-    assert "cores; this run took 1 minutes" in text
+
+def test_all_makes_one_page_whose_pictures_are_found_from_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("defl.cli.paper.PARTS", ("table2", "study"))
+    monkeypatch.setitem(report.TABLES, "table2", tiny.TABLE)
+    monkeypatch.setitem(report.SETTINGS, (Scale.QUICK, Kind.IMAGES), tiny.SETTING)
+    made, out = tmp_path / "docs" / "RESULTS.md", tmp_path / "docs" / "results"
+    asked = ("all", "--data", str(tmp_path), "--out", str(out), "--processes", "1")
+
+    assert run(*asked, "--report", str(made)) == f"written: {made}\n"
+    text = made.read_text(encoding="utf-8")
+
+    pictures = re.findall(r"!\[.*\]\((.*)\)", text)
+    assert pictures == ["results/table2.png", "results/study.png"]
+    assert all((made.parent / picture).is_file() for picture in pictures)
+    assert "defl paper all --scale quick --repeat 1" in text
+    assert re.search(r"\d+ of \d+ are confirmed", text)
+    assert "\n## Table 2. the digits\n" in text
+    assert "| statement of the paper |" in text
+    assert re.search(r"19 cells took \d+ minutes together\.", text)  # one is in both parts
+
+    run(*asked, "--resume")
+    assert "![Table 2. the digits](table2.png)" in (out / "RESULTS.md").read_text(encoding="utf-8")
+
+
+def test_the_page_tells_the_kind_of_machine_and_no_name_or_path_of_it() -> None:
+    told = page.machine()
+
+    assert re.match(
+        r"defl \S+, Python 3\.\d+\.\d+\S*, torch \d\S+, numpy \d\S+.*; \S+ \S+, \d+ cores", told
+    )
+    assert re.search(r", [1-9]\d* GiB of memory$", told)
+    assert platform.node() not in told
+    assert "/" not in told

@@ -9,7 +9,14 @@ from tiny import LEARNING, tiny_table
 
 from defl.errors import UserError
 from defl.experiments.paper.accuracy import AccuracyCell
-from defl.experiments.paper.run import CELLS_FILE, Line, Progress, finished, run_cells
+from defl.experiments.paper.run import (
+    CELLS_FILE,
+    Line,
+    Progress,
+    finished,
+    run_cells,
+    seconds_taken,
+)
 
 FILES = ("table2.csv", "table2.json", "table2.md", "table2.svg", "table2.png")
 
@@ -48,6 +55,29 @@ def test_a_table_that_was_interrupted_and_resumed_is_the_same_bit_for_bit(
     assert [progress.done for progress in seen[1:]] == [4, 5, 6, 7, 8]
     assert seen[-1].left_s == 0
     assert resumed == whole
+
+
+def test_the_same_seed_gives_the_same_table_and_another_seed_another(
+    whole: list[bytes], tmp_path: Path
+) -> None:
+    assert made(tmp_path) == whole
+
+    [cell, *_] = tiny_table().cells()
+    assert isinstance(cell, AccuracyCell)
+    assert msgspec.structs.replace(cell, seed=2).run(None) != cell.run(None)
+
+
+def test_what_a_cell_took_is_remembered_and_never_part_of_the_table(tmp_path: Path) -> None:
+    cells = tiny_table().cells()[:2]
+    run_cells(cells, tmp_path, None, processes=1, resume=False, tell=silent)
+    log = tmp_path / CELLS_FILE
+    [first, second] = [line for line in log.read_bytes().splitlines() if line]
+    older = msgspec.structs.replace(msgspec.json.decode(second, type=Line), seconds=None)
+    log.write_bytes(first + b"\n" + msgspec.json.encode(older) + b"\n")
+
+    assert list(seconds_taken(tmp_path)) == cells[:1]
+    assert seconds_taken(tmp_path)[cells[0]] > 0
+    assert list(finished(tmp_path)) == cells
 
 
 def test_two_processes_make_the_same_table_as_one(whole: list[bytes], tmp_path: Path) -> None:

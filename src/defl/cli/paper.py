@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -12,9 +11,10 @@ from defl.datasets.catalogue import fetched
 from defl.errors import UserError
 from defl.experiments.paper.accuracy import AccuracyCell, prepare
 from defl.experiments.paper.costs import CostCell
+from defl.experiments.paper.page import PAGE_FILE, Asked, written_page
 from defl.experiments.paper.plots import require_matplotlib
-from defl.experiments.paper.report import ALL, PARTS, part_named, written_report
-from defl.experiments.paper.run import AnyCell, Progress, run_cells
+from defl.experiments.paper.report import ALL, PARTS, part_named
+from defl.experiments.paper.run import AnyCell, Progress, run_cells, seconds_taken
 from defl.experiments.paper.settings import REPEATS, Scale
 
 TOLD_EVERY_S = 5.0
@@ -40,6 +40,12 @@ TOLD_EVERY_S = 5.0
     type=click.Path(path_type=Path, file_okay=False),
     help="Where results go.  [default: build/paper/SCALE]",
 )
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where the page of `all` goes; it refers to the pictures in --out.  "
+    f"[default: {PAGE_FILE} in --out]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def paper(
     *,
@@ -50,6 +56,7 @@ def paper(
     processes: int,
     data: Path | None,
     out: Path | None,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Measure the paper's tables and figures, and set them beside its own numbers.
@@ -64,6 +71,7 @@ def paper(
     Example:
       defl paper table1 --data ~/data
       defl paper all --scale cpu --data ~/data --resume
+      defl paper all --scale cpu --out docs/results --report docs/RESULTS.md
 
     Exit code 0: measured and written; 2: it cannot be made as asked, and what to change.
     """
@@ -71,17 +79,20 @@ def paper(
     repeats = REPEATS[size] if repeat is None else repeat
     if repeats < 1 or processes < 1:
         raise UserError("repeat and processes are at least 1")
+    if report is not None and what != ALL:
+        raise UserError(f"--report is for the page that joins all parts: defl paper {ALL}")
     require_matplotlib()
     folder = out or Path("build/paper") / scale
     parts = [part_named(name, size, repeats) for name in (PARTS if what == ALL else [what])]
     cells = [cell for part in parts for cell in part.cells()]
     _fetch(cells, data)
-    started = time.monotonic()
     results = run_cells(cells, folder, data, processes=processes, resume=resume, tell=Teller().tell)
     made = {part.name: part.write(results, folder) for part in parts}
     if what == ALL:
-        path = written_report(parts, folder, size, repeats, time.monotonic() - started)
-        shown = f"written: {path}"
+        page = report or folder / PAGE_FILE
+        seconds = seconds_taken(folder)
+        written_page(parts, results, seconds, Asked(size, repeats), folder, page)
+        shown = f"written: {page}"
     else:
         shown = (folder / f"{what}.md").read_text(encoding="utf-8")
         click.echo(f"written: {folder / what}.csv, .json, .md and pictures", err=True)

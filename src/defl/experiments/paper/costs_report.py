@@ -1,19 +1,20 @@
 """Figures 2 and 3 in numbers: a table of costs, and the paper's statements about them."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
 from defl.experiments.analysis import exponent
 from defl.experiments.paper.costs import CostCell, CostResult
-from defl.experiments.paper.findings import Finding
+from defl.experiments.paper.findings import LINEAR_MAX, Finding
 from defl.experiments.paper.settings import SYSTEM_WORDS
 
 Results = Mapping[CostCell, CostResult]
 MB = 1e6
-STATEMENT_LINEAR = 1.3  # an exponent up to this still counts as linear growth
+QUADRATIC_MIN = 1.5  # an exponent of growth above this counts as quadratic
+CLOSE = 1.25  # values are close whose ratio is no larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,56 +100,103 @@ def as_markdown(title: str, results: Results) -> str:
 
 
 def findings(results: Results) -> list[Finding]:
+    """At the largest number of nodes, and by the exponent of growth with their number."""
     found = {(cost.system, cost.nodes): cost for cost in costs(results)}
     sizes = sorted({nodes for _, nodes in found})
-    most = sizes[-1]
+    at_most = {system: found[system, sizes[-1]] for system in SYSTEM_WORDS}
+    growths = {
+        name: {
+            system: exponent(sizes, [float(getattr(found[system, n], name)) for n in sizes])
+            for system in SYSTEM_WORDS
+        }
+        for name in ("received_bytes", "sent_bytes", "sent_by_node")
+    }
+    made = [*_of_traffic(growths, at_most, sizes[-1]), _of_storage(at_most)]
+    if all(cost.memory_bytes for cost in found.values()):
+        memory = {
+            system: [float(found[system, n].memory_bytes or 0) for n in sizes]
+            for system in SYSTEM_WORDS
+        }
+        made += _of_memory(sizes, memory)
+    if all(cost.gpu_bytes for cost in at_most.values()):
+        gpu = {system: cost.gpu_bytes or 0 for system, cost in at_most.items()}
+        statement = "GPU memory is the same in all systems"
+        made.append(Finding(statement, _close(gpu.values()), _megabytes(gpu)))
+    return made
 
-    def growth(system: str, name: str) -> float:
-        return exponent(sizes, [float(getattr(found[system, n], name)) for n in sizes])
 
-    defl, biscotti = found["defl", most], found["biscotti", most]
-    traffic = biscotti.received_bytes / defl.received_bytes
-    sending = growth("defl", "sent_bytes")
-    made = [
+def _of_traffic(
+    growths: Mapping[str, Mapping[str, float]], at_most: Mapping[str, Cost], nodes: int
+) -> list[Finding]:
+    received, sent = growths["received_bytes"], growths["sent_bytes"]
+    times_less = at_most["biscotti"].received_bytes / at_most["defl"].received_bytes
+    in_all = {system: cost.received_bytes for system, cost in at_most.items()}
+    sent_in_all = {system: at_most[system].sent_bytes for system in ("defl", "fl")}
+    return [
         Finding(
             "Receiving grows quadratically in DeFL and Biscotti, linearly in FL and SL",
-            growth("defl", "received_bytes") > 1.5
-            and growth("biscotti", "received_bytes") > 1.5
-            and max(growth(name, "received_bytes") for name in ("fl", "swarm")) < STATEMENT_LINEAR,
-            ", ".join(
-                f"{words} n^{growth(system, 'received_bytes'):.2f}"
-                for system, words in SYSTEM_WORDS.items()
-            ),
+            min(received["defl"], received["biscotti"]) > QUADRATIC_MIN
+            and max(received["fl"], received["swarm"]) < LINEAR_MAX,
+            ", ".join(f"{SYSTEM_WORDS[s]} n^{power:.2f}" for s, power in received.items()),
         ),
         Finding(
-            f"DeFL receives far less than Biscotti (at n = {most} at least 10 times less)",
-            traffic >= 10,
-            f"{traffic:.1f} times less",
+            f"DeFL receives far less than Biscotti (at n = {nodes} at least 10 times less)",
+            times_less >= 10,
+            f"{times_less:.1f} times less",
+        ),
+        Finding(
+            "DeFL receives more than FL and SL",
+            in_all["defl"] > max(in_all["fl"], in_all["swarm"]),
+            _megabytes(in_all),
         ),
         Finding(
             "DeFL's sending grows linearly, thanks to a shared memory pool",
-            sending < STATEMENT_LINEAR,
-            f"all nodes together n^{sending:.2f}, one node n^"
-            f"{growth('defl', 'sent_by_node'):.2f}: every byte received was sent by somebody",
+            sent["defl"] < LINEAR_MAX,
+            f"all nodes together n^{sent['defl']:.2f}, one node "
+            f"n^{growths['sent_by_node']['defl']:.2f}: every byte received was sent by somebody",
         ),
         Finding(
-            "DeFL's storage (log alone) is far below Biscotti's",
-            defl.log_bytes < biscotti.log_bytes / 2,
-            f"{defl.log_bytes / MB:.2f} and {biscotti.log_bytes / MB:.2f} MB; with DeFL's pool "
-            f"{defl.stored_bytes / MB:.2f} MB",
+            "DeFL's sending is similar to FL's or lower",
+            sent_in_all["defl"] <= CLOSE * sent_in_all["fl"],
+            _megabytes(sent_in_all),
         ),
     ]
-    if defl.memory_bytes is not None:
-        memory = {name: found[name, most].memory_bytes or 0 for name in SYSTEM_WORDS}
-        least, largest = min(memory.values()), max(memory.values())
-        made.append(
-            Finding(
-                "Memory grows linearly with the nodes and is similar in all systems",
-                all(growth(name, "memory_bytes") < STATEMENT_LINEAR for name in SYSTEM_WORDS)
-                and largest < 1.5 * least,
-                ", ".join(
-                    f"{SYSTEM_WORDS[name]} {value / MB:.0f} MB" for name, value in memory.items()
-                ),
-            )
-        )
-    return made
+
+
+def _of_storage(at_most: Mapping[str, Cost]) -> Finding:
+    log = {system: cost.log_bytes for system, cost in at_most.items()}
+    return Finding(
+        "DeFL's storage (log alone) is nearly nothing and far below Biscotti's",
+        log["defl"] < log["biscotti"] / 10,
+        f"{_megabytes(log)}; with its pool DeFL has {at_most['defl'].stored_bytes / MB:.2f} MB, "
+        f"whatever the rounds; Biscotti's chain grows with each of the {at_most['defl'].rounds}",
+    )
+
+
+def _of_memory(sizes: Sequence[int], memory: Mapping[str, Sequence[float]]) -> list[Finding]:
+    growth = {system: exponent(sizes, values) for system, values in memory.items()}
+    most = {system: values[-1] for system, values in memory.items()}
+    return [
+        Finding(
+            "Memory grows linearly with the nodes",
+            max(growth.values()) < LINEAR_MAX,
+            ", ".join(f"{SYSTEM_WORDS[s]} n^{power:.2f}" for s, power in growth.items()),
+        ),
+        Finding(
+            "DeFL's memory is close to Biscotti's and FL's",
+            _close([most[system] for system in ("defl", "biscotti", "fl")]),
+            _megabytes(most),
+        ),
+        Finding("DeFL's memory is below SL's", most["defl"] < most["swarm"], _megabytes(most)),
+    ]
+
+
+def _close(values: Collection[float]) -> bool:
+    return max(values) <= CLOSE * min(values)
+
+
+def _megabytes(values: Mapping[str, float]) -> str:
+    def shown(value: float) -> str:
+        return f"{value / MB:.0f}" if value >= 100 * MB else f"{value / MB:.2f}"
+
+    return ", ".join(f"{SYSTEM_WORDS[s]} {shown(value)} MB" for s, value in values.items())

@@ -10,7 +10,9 @@ from typing import Any
 
 from defl.errors import UserError
 from defl.experiments.paper.costs import CostCell, CostResult
+from defl.experiments.paper.findings import CALM, CHANCE
 from defl.experiments.paper.settings import SYSTEM_WORDS, Table
+from defl.experiments.paper.study import ALPHAS, HEADING, MERGES
 from defl.experiments.paper.tables import Entry
 from defl.experiments.paper.traffic import BISCOTTI_LEADER, TrafficCell, TrafficResult
 
@@ -54,17 +56,53 @@ def plot_table(table: Table, made: Sequence[Entry], note: str, path: Path) -> No
                 color=COLOURS[system],
                 label=f"{words}, measured",
             )
-            label = "the paper's own" if place == 0 else None
+            label = "the paper's (full-size model)" if place == 0 else None
             papers = [entry.paper for entry in row]
             axes.plot(xs, papers, "_", color="black", markersize=11, mew=2, label=label)
+        chance = CHANCE[table.kind]
+        axes.axhline(chance, color="grey", linestyle=":", linewidth=1, label="guessing")
         axes.set(ylim=(0, 1), ylabel="test accuracy")
         axes.set_title(dataset, loc="left", fontsize=10)
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    labels = [row.words.replace(" (", "\n(") for row in table.rows]
+    labels = [
+        "no attack" if row.words == CALM else row.words.replace(" (", "\n(") for row in table.rows
+    ]
     panels[-1].set_xticks(range(len(labels)), labels, fontsize=8)
+    by_rate = len({row.nodes for row in table.rows}) > 1
+    panels[-1].set_xlabel(
+        "honest + Byzantine nodes (share of Byzantine ones)" if by_rate else "attack"
+    )
     _finish(figure, panels[0], table.heading, note, path)
+
+
+def plot_study(accuracies: Mapping[tuple[str, str | None], float], note: str, path: Path) -> None:
+    """One panel for each division of the data, a bar for each merge."""
+    figure = _figure(9.5, 5.6)
+    panels = figure.subplots(len(ALPHAS), 1, sharex=True)
+    for axes, words in zip(panels, ALPHAS, strict=True):
+        found = [accuracies[words, merge] for merge in MERGES]
+        colours = [_STUDIED.get(merge, ("tab:grey", ""))[0] for merge in MERGES]
+        bars = axes.barh(range(len(found)), found, color=colours)
+        axes.bar_label(bars, fmt="%.3f", padding=3, fontsize=8)
+        axes.set_yticks(range(len(found)), list(MERGES.values()), fontsize=8)
+        axes.invert_yaxis()
+        axes.set_ylabel("a round's model is\nthe mean of", fontsize=9)
+        axes.set_title(f"{words} data, four honest nodes", loc="left", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("test accuracy")
+    panels[-1].set_xlim(0, max(accuracies.values()) * 1.1)
+    first = panels[0]
+    for colour, label in dict.fromkeys([("tab:grey", "all updates"), *_STUDIED.values()]):
+        first.bar(0, 0, color=colour, label=label)
+    _finish(figure, first, HEADING, note, path)
+
+
+_STUDIED: dict[str | None, tuple[str, str]] = {
+    **dict.fromkeys(("random_2", "random_3"), ("tab:cyan", "drawn at random")),
+    **dict.fromkeys(("multi_krum", "multi_krum_two"), ("tab:blue", "chosen by Multi-Krum")),
+}
 
 
 def plot_costs(title: str, results: Mapping[CostCell, CostResult], note: str, path: Path) -> None:

@@ -1,18 +1,14 @@
 """What can be asked for, one name each: its cells, and the files that are made of their results.
 
-Every part writes NAME.csv, NAME.json, NAME.md and, where there is something to see, NAME.png and
-NAME.svg; `written_report` joins parts into RESULTS.md.
+Every part writes NAME.csv, NAME.json, NAME.md, NAME.png and NAME.svg, and says which of the paper's
+statements its numbers confirm. page.py joins parts into one page.
 """
 
 import json
-import os
-import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import defl
 from defl.experiments.paper import (
     costs,
     costs_report,
@@ -25,6 +21,7 @@ from defl.experiments.paper import (
 )
 from defl.experiments.paper.accuracy import AccuracyCell, AccuracyResult
 from defl.experiments.paper.costs import CostCell, CostResult
+from defl.experiments.paper.findings import Finding
 from defl.experiments.paper.run import AnyCell, Results
 from defl.experiments.paper.settings import (
     FIGURES,
@@ -42,14 +39,18 @@ STUDY = "study"
 ANALYSIS = "analysis"
 PARTS = (*TABLES, *FIGURES, ANALYSIS, STUDY)
 ALL = "all"
-REPORT_FILE = "RESULTS.md"
 
 
 class Part(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def title(self) -> str: ...
+
     def cells(self) -> list[AnyCell]: ...
+
+    def findings(self, results: Results) -> list[Finding]: ...
 
     def write(self, results: Results, folder: Path) -> Any:
         """The files; returns what --json prints."""
@@ -76,18 +77,29 @@ class TablePart:
     table: Table
 
     @property
+    def title(self) -> str:
+        return self.table.heading
+
+    @property
     def _plan(self) -> tables.Cells:
         return tables.planned(self.table, self.setting, self.repeats)
 
     def cells(self) -> list[AnyCell]:
         return [cell for repeats in self._plan.values() for cell in repeats]
 
+    def _entries(self, results: Results) -> list[tables.Entry]:
+        return tables.entries(self.table, self._plan, accuracies(results))
+
+    def findings(self, results: Results) -> list[Finding]:
+        return findings.findings(self.table, self._entries(results))
+
     def write(self, results: Results, folder: Path) -> Any:
-        made = tables.entries(self.table, self._plan, accuracies(results))
+        made = self._entries(results)
         note = in_words(self.scale, self.setting)
         plots.plot_table(self.table, made, note, folder / self.name)
-        said = findings.as_markdown(findings.findings(self.table, made))
-        text = "\n".join([tables.as_markdown(self.table, made), f"{note}.\n", said])
+        said = findings.as_markdown(self.findings(results))
+        shown = tables.as_markdown(self.table, made)
+        text = "\n".join([shown, f"{note}.\n", f"{findings.MEASURES}\n", said])
         return _write(folder, self.name, tables.as_csv(made), tables.as_json(made), text)
 
 
@@ -98,7 +110,7 @@ class FigurePart:
     setting: Setting
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
         data = "CIFAR-noniid" if FIGURES[self.name] is Kind.IMAGES else "Sentiment-noniid"
         return f"Figure {self.name.removeprefix('figure')}. Overhead of different scales on {data}"
 
@@ -106,19 +118,25 @@ class FigurePart:
         setting = self.setting
         return [*costs.planned(setting.of_costs, setting.costs_rounds, SYSTEM_WORDS)]
 
-    def write(self, results: Results, folder: Path) -> Any:
+    def _costs(self, results: Results) -> dict[CostCell, CostResult]:
         wanted = set(self.cells())
-        mine: dict[CostCell, CostResult] = {
+        return {
             cell: result
             for cell, result in results.items()
             if cell in wanted and isinstance(cell, CostCell) and isinstance(result, CostResult)
         }
+
+    def findings(self, results: Results) -> list[Finding]:
+        return costs_report.findings(self._costs(results))
+
+    def write(self, results: Results, folder: Path) -> Any:
+        mine = self._costs(results)
         note = (
             f"scale {self.scale}: {self.setting.learning.model}, {self.setting.costs_rounds} rounds"
         )
-        plots.plot_costs(self._title, mine, note, folder / self.name)
-        said = findings.as_markdown(costs_report.findings(mine))
-        text = "\n".join([costs_report.as_markdown(self._title, mine), said])
+        plots.plot_costs(self.title, mine, note, folder / self.name)
+        said = findings.as_markdown(self.findings(results))
+        text = "\n".join([costs_report.as_markdown(self.title, mine), said])
         made = costs_report.as_json(mine)
         return _write(folder, self.name, costs_report.as_csv(mine), made, text)
 
@@ -131,16 +149,25 @@ class StudyPart:
     repeats: int
 
     @property
+    def title(self) -> str:
+        return study.HEADING
+
+    @property
     def _plan(self) -> study.Cells:
         return study.planned(self.setting, self.repeats)
 
     def cells(self) -> list[AnyCell]:
         return [cell for repeats in self._plan.values() for cell in repeats]
 
+    def findings(self, results: Results) -> list[Finding]:
+        return study.findings(self._plan, accuracies(results))
+
     def write(self, results: Results, folder: Path) -> Any:
         found = accuracies(results)
-        text = study.as_markdown(self._plan, found)
-        text = f"{text}\n{in_words(self.scale, self.setting)}.\n"
+        note = in_words(self.scale, self.setting)
+        plots.plot_study(study.accuracies(self._plan, found), note, folder / self.name)
+        said = findings.as_markdown(self.findings(results))
+        text = "\n".join([study.as_markdown(self._plan, found), f"{note}.\n", said])
         made = study.as_json(self._plan, found)
         return _write(folder, self.name, study.as_csv(made), made, text)
 
@@ -149,20 +176,31 @@ class StudyPart:
 class AnalysisPart:
     name: str
 
+    @property
+    def title(self) -> str:
+        return traffic_report.HEADING
+
     def cells(self) -> list[AnyCell]:
         return [*traffic.planned()]
 
-    def write(self, results: Results, folder: Path) -> Any:
-        mine: dict[TrafficCell, TrafficResult] = {
+    def _traffic(self, results: Results) -> dict[TrafficCell, TrafficResult]:
+        return {
             cell: result
             for cell, result in results.items()
             if isinstance(cell, TrafficCell) and isinstance(result, TrafficResult)
         }
+
+    def findings(self, results: Results) -> list[Finding]:
+        return traffic_report.findings(self._traffic(results))
+
+    def write(self, results: Results, folder: Path) -> Any:
+        mine = self._traffic(results)
         size = next(iter(mine)).values * 4
         note = f"counted in the simulator with a model of {size} bytes"
         plots.plot_traffic(mine, note, folder / self.name)
         made = traffic_report.as_json(mine)
-        text = traffic_report.as_markdown(mine)
+        said = findings.as_markdown(self.findings(results))
+        text = "\n".join([traffic_report.as_markdown(mine), said])
         return _write(folder, self.name, traffic_report.as_csv(mine), made, text)
 
 
@@ -190,37 +228,3 @@ def _write(folder: Path, name: str, csv_text: str, made: Any, markdown: str) -> 
     (folder / f"{name}.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     (folder / f"{name}.md").write_text(markdown, encoding="utf-8")
     return made
-
-
-def written_report(
-    parts: Sequence[Part], folder: Path, scale: Scale, repeats: int, seconds: float
-) -> Path:
-    """All parts on one page, with the command and the machine."""
-    lines = [
-        "# Results: the paper's evaluation, measured here",
-        "",
-        (
-            "J. Han et al., *DeFL: Decentralized Weight Aggregation for Cross-silo Federated "
-            "Learning*; its figures stand beside ours. What each part shows, and how to run it, is "
-            "in REPRODUCING.md. Whoever reads only one thing: the tables of statements, each "
-            "confirmed or contradicted."
-        ),
-        "",
-        "```",
-        f"defl paper all --scale {scale} --repeat {repeats}",
-        "```",
-        "",
-        (
-            f"defl {defl.__version__}, Python {platform.python_version()}, {platform.system()} "
-            f"{platform.machine()}, {os.cpu_count()} cores; this run took {seconds / 60:.0f} "
-            "minutes (cells of earlier runs not counted)."
-        ),
-        "",
-    ]
-    for part in parts:
-        lines.append((folder / f"{part.name}.md").read_text(encoding="utf-8"))
-        if (folder / f"{part.name}.png").exists():
-            lines.append(f"![{part.name}]({part.name}.png)\n")
-    path = folder / REPORT_FILE
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path

@@ -30,6 +30,7 @@ Results = dict[AnyCell, AnyResult]
 class Line(Struct, frozen=True):
     cell: AnyCell
     result: AnyResult
+    seconds: float | None = None  # that it took; older lines do not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +46,31 @@ Tell = Callable[[Progress], None]
 
 
 def finished(folder: Path) -> Results:
-    """What earlier runs left; a line that a crash cut short, or of an older form, does not count,
-    and of a cell that was run twice the later one does."""
+    """What earlier runs left."""
+    return {cell: line.result for cell, line in _lines(folder).items()}
+
+
+def seconds_taken(folder: Path) -> dict[AnyCell, float]:
+    """By finished cells, as far as it is known."""
+    lines = _lines(folder)
+    return {cell: line.seconds for cell, line in lines.items() if line.seconds is not None}
+
+
+def _lines(folder: Path) -> dict[AnyCell, Line]:
+    """A line that a crash cut short, or of an older form, does not count, and of a cell that was
+    run twice the later one does."""
     path = folder / CELLS_FILE
-    results: Results = {}
+    lines: dict[AnyCell, Line] = {}
     if not path.is_file():
-        return results
+        return lines
     decoder = msgspec.json.Decoder(Line)
     for text in path.read_bytes().splitlines():
         try:
             line = decoder.decode(text)
         except (msgspec.DecodeError, msgspec.ValidationError):
             continue
-        results[line.cell] = line.result
-    return results
+        lines[line.cell] = line
+    return lines
 
 
 def run_cells(
@@ -80,9 +92,10 @@ def run_cells(
     tell(Progress(len(done), len(wanted), 0.0, None, None))
     with (folder / CELLS_FILE).open("ab") as log:
         log.write(b"\n")  # ends a line that a crash cut short
-        for cell, result in _results(missing, data, processes):
-            done[cell] = result
-            log.write(msgspec.json.encode(Line(cell, result)) + b"\n")
+        for line in _results(missing, data, processes):
+            cell = line.cell
+            done[cell] = line.result
+            log.write(msgspec.json.encode(line) + b"\n")
             log.flush()
             effort_done += cell.effort
             seconds = time.monotonic() - started
@@ -92,9 +105,7 @@ def run_cells(
     return {cell: done[cell] for cell in wanted}
 
 
-def _results(
-    cells: Sequence[AnyCell], data: Path | None, processes: int
-) -> Iterator[tuple[AnyCell, AnyResult]]:
+def _results(cells: Sequence[AnyCell], data: Path | None, processes: int) -> Iterator[Line]:
     """Real processes are measured one cell at a time, after what is simulated."""
     measured = [cell for cell in cells if isinstance(cell, CostCell)]
     simulated = [cell for cell in cells if not isinstance(cell, CostCell)]
@@ -103,20 +114,20 @@ def _results(
         os.environ.setdefault(name, "1")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic sums on GPUs
     if processes == 1:
-        yield from ((cell, run_cell(cell, data)) for cell in simulated)
+        yield from (timed(cell, data) for cell in simulated)
     elif simulated:
         pool = ProcessPoolExecutor(
             processes, get_context("spawn"), initializer=die_with, initargs=(os.getpid(),)
         )
         try:
-            waiting = {pool.submit(run_cell, cell, data): cell for cell in simulated}
-            for ended in as_completed(waiting):
-                yield waiting[ended], ended.result()
+            waiting = [pool.submit(timed, cell, data) for cell in simulated]
+            yield from (ended.result() for ended in as_completed(waiting))
         finally:
             pool.shutdown(cancel_futures=True)
-    for cell in measured:
-        yield cell, cell.run(data)
+    yield from (timed(cell, data) for cell in measured)
 
 
-def run_cell(cell: AnyCell, data: Path | None) -> AnyResult:
-    return cell.run(data)
+def timed(cell: AnyCell, data: Path | None) -> Line:
+    started = time.monotonic()
+    result = cell.run(data)
+    return Line(cell, result, time.monotonic() - started)
