@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from defl.committee import Rules
 from defl.consensus.answers import BLOCK_ANSWERS_PER_PERIOD_MAX
-from defl.ids import NodeId, Round, digest_of
+from defl.ids import Digest, NodeId, Round, digest_of
 from defl.messages import (
     Agg,
     BlockRequest,
@@ -131,6 +131,27 @@ def test_all_nodes_killed_right_after_voting_go_on(rules: Rules, power: bool) ->
     restarted = [participant(cluster, m).replica.record.last_voted_view for m in range(4)]
 
     assert all(after >= before for before, after in zip(views, restarted, strict=True))
+    finish(cluster)
+
+
+def test_aggregates_that_all_nodes_lose_before_they_are_synced_are_made_again() -> None:
+    """Their updates are safe at their authors; no node has to be there that kept the model."""
+    cluster = cluster_of(4, rounds=3, seed=9)
+
+    def models() -> list[Digest | None]:
+        held = [dict(node.disk.models).get(Round(1)) for node in cluster.nodes]
+        return [model.digest if model is not None else None for model in held]
+
+    run_until(cluster, lambda: None not in models())
+    digests = models()
+    for node in cluster.nodes:
+        cluster.crash(node.id, downtime_s=1.0, power=True)
+    kept = [d for node, d in zip(cluster.nodes, digests, strict=True) if d in node.disk.blobs]
+    assert kept == []
+    run_until(cluster, lambda: all(node.alive for node in cluster.nodes))
+
+    cluster.run(until=lambda: all(participant(cluster, m).state.round >= 2 for m in range(4)))
+    assert models() == digests
     finish(cluster)
 
 
