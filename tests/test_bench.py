@@ -15,6 +15,7 @@ from defl.cli.main import cli
 from defl.datasets.mnist import mnist
 from defl.errors import UserError
 from defl.experiments import robustness
+from defl.experiments.bench_round import WARM_UP, timed_rounds
 from defl.experiments.robustness_cell import Cell, run_cell
 from defl.experiments.robustness_table import heat_map
 from defl.partition import cut
@@ -46,6 +47,24 @@ def test_bench_rules_prints_times_and_says_what_was_skipped() -> None:
     assert result["skipped"] == ["byzfl", "flwr"]
     table = CliRunner().invoke(cli, asked, catch_exceptions=False).stdout
     assert "not compared" in table
+
+
+def test_a_rounds_time_outside_training_is_what_no_training_of_any_node_covers() -> None:
+    def log(training_s: float, late_s: float) -> list[dict[str, float | str]]:
+        lines: list[dict[str, float | str]] = []
+        for number in range(1, WARM_UP + 3):
+            lines += [
+                {"event": "trained", "round": number, "time": 0.0, "seconds": training_s},
+                {"event": "round closed", "round": number, "time": 10.0 * number + late_s},
+            ]
+        return lines
+
+    timed = timed_rounds([log(2.0, 0.0), log(6.0, 0.5)])
+
+    assert [round_.outside_s for round_ in timed] == [4.0, 4.0]
+    assert {(round_.longest_training_s, round_.shortest_training_s) for round_ in timed} == {
+        (6.0, 2.0)
+    }
 
 
 @pytest.mark.parametrize("attack", robustness.ATTACKS)

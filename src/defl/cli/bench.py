@@ -189,6 +189,9 @@ def robustness_command(
 def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
     """Time a round of real nodes outside training, beside the bare TLS exchange of its bytes.
 
+    Outside training is the time from close to close less the longest training of the round:
+    the others wait for it. "ratio_to_bare_tls" is the figure.
+
     \b
     Example:
       defl bench round --nodes 4 --mb 28 --json

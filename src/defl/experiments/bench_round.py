@@ -47,12 +47,12 @@ def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
             nodes.start()
             nodes.finish(LIMIT_S)
             wrong = nodes.judge()
-            outside = [_outside_training(nodes.log(member)) for member in nodes.members]
+            timed = timed_rounds([nodes.log(member) for member in nodes.members])
             states = [nodes.status(member) for member in nodes.members]
         finally:
             nodes.close()
         bare += asyncio.run(measure(folder / "bare-after", count, size, EXCHANGES))
-    per_round = [max(times) for times in zip(*outside, strict=True)]
+    per_round = [round_.outside_s for round_ in timed]
     expected = (count - 1) * size * (rounds + WARM_UP)
     return {
         "nodes": count,
@@ -60,6 +60,8 @@ def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "seconds_per_round": median(per_round),
         "seconds_each": per_round,
+        "longest_training_seconds": median(round_.longest_training_s for round_ in timed),
+        "shortest_training_seconds": median(round_.shortest_training_s for round_ in timed),
         "bare_tls_seconds": median(bare),
         "ratio_to_bare_tls": median(per_round) / median(bare),
         "sent_ratio": max(_bytes(state, "sent") for state in states) / expected,
@@ -73,15 +75,35 @@ def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
     }
 
 
-def _outside_training(log: list[dict[str, Any]]) -> list[float]:
-    """From one close to the next, less the time that the client itself trained."""
-    closed = {line["round"]: line["time"] for line in log if line["event"] == "round closed"}
-    trained = {line["round"]: line["seconds"] for line in log if line["event"] == "trained"}
+@dataclass(frozen=True, slots=True)
+class TimedRound:
+    whole_s: float  # from close to close, at the node that took longest
+    longest_training_s: float
+    shortest_training_s: float
+
+    @property
+    def outside_s(self) -> float:
+        """A round waits for all its trainings: as long as one goes on, there is training."""
+        return self.whole_s - self.longest_training_s
+
+
+def timed_rounds(logs: Sequence[Sequence[Mapping[str, Any]]]) -> list[TimedRound]:
+    """The rounds after the warm-up, from what every node logged."""
+    closed = [_by_round(log, "round closed", "time") for log in logs]
+    trained = [_by_round(log, "trained", "seconds") for log in logs]
     return [
-        closed[round_] - closed[round_ - 1] - trained.get(round_, 0.0)
-        for round_ in sorted(closed)
-        if round_ > WARM_UP
+        TimedRound(
+            max(times[number] - times[number - 1] for times in closed),
+            max(seconds.get(number, 0.0) for seconds in trained),
+            min(seconds.get(number, 0.0) for seconds in trained),
+        )
+        for number in sorted(closed[0])
+        if number > WARM_UP
     ]
+
+
+def _by_round(log: Sequence[Mapping[str, Any]], event: str, field: str) -> dict[int, float]:
+    return {line["round"]: line[field] for line in log if line["event"] == event}
 
 
 def _bytes(state: dict[str, Any], way: str) -> int:
