@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from defl.errors import UserError
 from defl.experiments.partition_plot import plot_partition
-from defl.partition import counts, divided
+from defl.partition import ALPHA_MIN, counts, divided
 
 LABELS = np.repeat(np.arange(10), 500)
 
-alphas = st.one_of(st.none(), st.floats(1e-6, 1e6), st.sampled_from([1e-300, 5e-324]))
+alphas = st.one_of(st.none(), st.floats(1e-6, 1e6), st.just(ALPHA_MIN))
 
 
 @settings(deadline=None)
@@ -42,6 +42,7 @@ def test_every_sample_goes_to_exactly_one_node_and_no_node_goes_empty(
     np.testing.assert_array_equal(have.sum(axis=0), np.bincount(array, minlength=6))
 
 
+@settings(deadline=None)
 @given(nodes=st.integers(1, 20), seed=st.integers(0, 2**32))
 def test_parts_of_iid_data_differ_by_at_most_one_sample(nodes: int, seed: int) -> None:
     sizes = [len(part) for part in divided(LABELS, nodes, None, np.random.default_rng(seed))]
@@ -88,7 +89,19 @@ def test_the_smaller_alpha_the_more_one_sided_the_nodes() -> None:
     assert one_sided(1e6) == pytest.approx(one_sided(None), abs=0.03)
 
 
-@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
+def test_the_smallest_alpha_gives_each_label_to_one_node_by_chance() -> None:
+    holders = [
+        int(node)
+        for seed in range(20)
+        for node in counts(
+            LABELS, divided(LABELS, 4, ALPHA_MIN, np.random.default_rng(seed)), 10
+        ).argmax(axis=0)
+    ]
+
+    assert np.bincount(holders, minlength=4) == pytest.approx(np.full(4, 50), abs=20)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, 5e-324, ALPHA_MIN / 2, float("nan"), float("inf")])
 def test_an_alpha_that_is_no_positive_number_is_refused(alpha: float) -> None:
     with pytest.raises(UserError, match="positive"):
         divided(LABELS, 4, alpha, np.random.default_rng(1))

@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 
 from defl.errors import UserError
 
+# Each label is one node's long before; near the smallest numbers NumPy's draws are no shares any
+# more (https://github.com/numpy/numpy/issues/24210).
+ALPHA_MIN = 1e-9
+
 Places = NDArray[np.int64]  # of samples in the data set
 
 
@@ -36,24 +40,18 @@ def divided(
         raise UserError(f"{len(labels)} samples are too few for {nodes} nodes with {least} each")
     if alpha is None:
         return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), nodes)]
-    if not 0 < alpha < np.inf:
-        raise UserError(f"alpha is a positive number, not {alpha}; for i.i.d. data leave it out")
+    if not ALPHA_MIN <= alpha < np.inf:
+        raise UserError(
+            f"alpha is a positive number from {ALPHA_MIN} on, not {alpha}; "
+            "for i.i.d. data leave it out"
+        )
     parts: list[list[Places]] = [[] for _ in range(nodes)]
     for label in np.unique(labels):
         order = rng.permutation(np.flatnonzero(labels == label))
-        ends = np.cumsum(_shares(nodes, alpha, rng)[:-1]) * len(order)
+        ends = np.cumsum(rng.dirichlet(np.full(nodes, alpha))[:-1]) * len(order)
         for part, piece in zip(parts, np.split(order, np.round(ends).astype(int)), strict=True):
             part.append(piece)
     return [np.sort(part) for part in _filled([np.concatenate(part) for part in parts], least, rng)]
-
-
-def _shares(nodes: int, alpha: float, rng: np.random.Generator) -> NDArray[np.float64]:
-    shares = rng.dirichlet(np.full(nodes, alpha))
-    if np.isfinite(shares).all():
-        return shares
-    shares[:] = 0  # alpha so small that every draw was 0: its limit is one node that has all
-    shares[rng.integers(nodes)] = 1
-    return shares
 
 
 def _filled(parts: list[Places], least: int, rng: np.random.Generator) -> list[Places]:

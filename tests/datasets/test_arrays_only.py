@@ -66,19 +66,53 @@ def test_every_name_but_an_arrays_is_refused(value: object) -> None:
         read_pickle(old_pickle(value))
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.int64, object], ids=str)
-def test_an_array_of_anything_but_bytes_is_refused(dtype: type) -> None:
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, object, np.int8, np.bool_, "S1"], ids=str)
+def test_an_array_of_anything_but_bytes_is_refused(dtype: type | str) -> None:
     with pytest.raises(HostilePickle, match="only bytes are read"):
         read_pickle(old_pickle({b"data": np.zeros(3, dtype)}))
 
 
-def test_an_array_that_claims_more_bytes_than_it_has_is_refused() -> None:
-    made, arguments, (version, _, dtype, order, data) = np.zeros(3, np.uint8).__reduce__()
-    huge = Calls(made, *arguments)
-    huge.call = (made, arguments, (version, (10**9, 10**9), dtype, order, data))
+def restated(**other: object) -> Calls:
+    """An array of three bytes whose pickle says something else of it."""
+    made, arguments, state = np.zeros(3, np.uint8).__reduce__()
+    assert isinstance(state, tuple)
+    names = ("version", "shape", "dtype", "by_column", "data")
+    said = {**dict(zip(names, state, strict=True)), **other}
+    array = Calls(made)
+    array.call = (made, arguments, tuple(said[name] for name in names))
+    return array
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        restated(dtype=b"i1"),
+        restated(dtype=None),
+        restated(shape=(-1, -3)),
+        restated(shape=(3.0,)),
+        restated(shape=[3]),
+        restated(data="abc"),
+        restated(by_column="F"),
+    ],
+    ids=["kind", "no kind", "negative", "fraction", "list", "text", "order"],
+)
+def test_an_array_whose_parts_are_not_what_an_arrays_are_is_refused(array: Calls) -> None:
+    np.testing.assert_array_equal(read_pickle(old_pickle({b"x": restated()}))[b"x"], [0, 0, 0])
 
     with pytest.raises(HostilePickle, match="fit its shape"):
-        read_pickle(old_pickle({b"data": huge}))
+        read_pickle(old_pickle({b"data": array}))
+
+
+def test_an_array_of_a_class_that_is_not_numpys_own_is_refused() -> None:
+    made, (_, *rest), _ = np.zeros(3, np.uint8).__reduce__()
+
+    with pytest.raises(HostilePickle, match="not NumPy's own"):
+        read_pickle(old_pickle({b"data": Calls(made, np.dtype, *rest)}))
+
+
+def test_an_array_that_claims_more_bytes_than_it_has_is_refused() -> None:
+    with pytest.raises(HostilePickle, match="fit its shape"):
+        read_pickle(old_pickle({b"data": restated(shape=(10**9, 10**9))}))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.cuts: list[int] = []
         self.ranges = True
+        self.claims_ranges = False  # tells of a range and sends all
         self.lengths = True
         self.status: int | None = None
         self.content = CONTENT
@@ -55,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = server.content[start:] if server.ranges else server.content
         self.send_response(206 if asked and server.ranges else 200)
-        if asked and server.ranges:
+        if asked and (server.ranges or server.claims_ranges):
             self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
         if server.lengths:
             self.send_header("Content-Length", str(len(body)))
@@ -119,6 +120,16 @@ def test_a_server_that_knows_no_ranges_sends_all_again(server: Server, tmp_path:
     assert download(server.source(checksum(CONTENT)), tmp_path).read_bytes() == CONTENT
 
 
+def test_a_whole_file_is_not_appended_to_its_part_whatever_range_its_head_tells(
+    server: Server, tmp_path: Path
+) -> None:
+    server.ranges, server.claims_ranges = False, True
+    server.cuts = [100_000]
+
+    assert download(server.source(), tmp_path).read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=100000-"]
+
+
 def test_a_server_that_never_comes_further_is_given_up(server: Server, tmp_path: Path) -> None:
     server.ranges = False
     server.cuts = [100_000, 50_000] * CUTS_MAX
@@ -161,6 +172,18 @@ def test_a_server_that_sends_too_much_does_not_fill_the_disk(
         download(server.source(bytes_max=200_000), tmp_path)
 
     assert sum(path.stat().st_size for path in (tmp_path / "tiny").iterdir()) <= 200_000
+
+
+def test_a_file_that_is_said_to_be_too_large_is_not_even_begun(
+    server: Server, tmp_path: Path
+) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    with pytest.raises(UserError, match="has 300000 bytes, more than 200000"):
+        download(server.source(bytes_max=200_000), tmp_path, lambda *step: told.append(step))
+
+    assert told == []
+    assert list((tmp_path / "tiny").iterdir()) == []
 
 
 def test_a_refusal_says_the_servers_answer(server: Server, tmp_path: Path) -> None:
