@@ -1,5 +1,8 @@
 """Each baseline as real processes over TLS: what the transport counts is what was simulated."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,3 +108,14 @@ def test_an_attacked_node_and_an_absent_one_are_said_as_in_the_simulator(
         points(VALUES),
     )
     assert states[0]["model"] == digest(virtual.model)
+
+
+def test_a_seat_whose_launcher_was_killed_does_not_go_on_serving_nobody(tmp_path: Path) -> None:
+    """Here it is gone before the seat begins; tests/paper/test_orphans.py has the later death."""
+    somebody_else = os.getppid()
+    command = [sys.executable, "-m", "defl.baselines.process", tmp_path / "run", "0"]
+
+    done = subprocess.run([*command, str(somebody_else)], check=False, timeout=LIMIT_S)
+
+    assert done.returncode == 0
+    assert list(tmp_path.iterdir()) == []

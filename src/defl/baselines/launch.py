@@ -1,6 +1,7 @@
 """A baseline on this machine: one folder and one process per seat, real TLS on loopback."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -73,9 +74,10 @@ class Seats:
             if seat in self._plan.absent:
                 continue
             variables = {**environment_of(seat, self._count), **(environments or {}).get(seat, {})}
+            numbers = (str(seat), str(os.getpid()))
             with (self.folder / name / "seat.log").open("ab") as log:
                 self._processes[seat] = subprocess.Popen(  # noqa: S603 - our own module
-                    [sys.executable, "-m", "defl.baselines.process", str(self.folder), str(seat)],
+                    [sys.executable, "-m", "defl.baselines.process", str(self.folder), *numbers],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -1,9 +1,10 @@
 """One seat of a baseline as a real process: DeFL's transport, worker and files under the machine.
 
-    python -m defl.baselines.process FOLDER SEAT
+    python -m defl.baselines.process FOLDER SEAT PARENT
 
-FOLDER is what launch.py made. The seat starts when all seats that take part are connected, writes
-status.json again and again, and goes on serving until it is told to end (SIGTERM).
+FOLDER is what launch.py made, PARENT the process that starts this one. The seat starts when all
+seats that take part are connected, writes status.json again and again, and goes on serving until it
+is told to end (SIGTERM) or PARENT is no more.
 """
 
 import asyncio
@@ -52,6 +53,7 @@ from defl.node.config import (
 from defl.node.framing import Frame
 from defl.node.local import FEDERATION_FILE
 from defl.node.model import shared_row
+from defl.node.orphans import die_with
 from defl.node.transport import Lane, Limits, Refusal, Transport
 from defl.node.worker import Worker
 from defl.output import Train as TrainWork
@@ -273,4 +275,5 @@ async def _main(folder: Path, seat: NodeId) -> None:
 
 
 if __name__ == "__main__":
+    die_with(int(sys.argv[3]))
     asyncio.run(_main(Path(sys.argv[1]), NodeId(int(sys.argv[2]))))
