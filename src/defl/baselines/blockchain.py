@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from defl.baselines.frames import Frames
+from defl.baselines.frames import Frames, frames_for
 from defl.baselines.machine import Message
 from defl.committee import Federation
 from defl.crypto import Scheme
@@ -158,9 +158,8 @@ Kinds = Shown | Verdicts | Judged | NoiseAsk | Noise | Share | Block
 
 def frames_of(federation: Federation) -> Frames:
     n = federation.committee.size
-    weights = (n + 1) * (4 * federation.schema.values + len(federation.schema.shared))
     around = n * n * BYTES_PER_PAIR + (n + 4) * BYTES_PER_MEMBER
-    return Frames(Kinds, part_bytes=federation.chunk_bytes, message_bytes_max=weights + around)
+    return frames_for(federation, Kinds, payloads=n + 1, bytes_around=around)
 
 
 # --- Rules ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ initial weights are an agreed file, as in DeFL, so the first model is not sent a
 
 from msgspec import Struct
 
-from defl.baselines.frames import Frames
+from defl.baselines.frames import Frames, frames_for
 from defl.baselines.machine import (
     ASamples,
     Contribution,
@@ -71,8 +71,7 @@ class Model(Message, frozen=True, tag=2):
 
 
 def frames_of(federation: Federation) -> Frames:
-    largest = 4 * federation.schema.values + len(federation.schema.shared) + MESSAGE_BYTES_AROUND
-    return Frames(Update | Model, part_bytes=federation.chunk_bytes, message_bytes_max=largest)
+    return frames_for(federation, Update | Model, bytes_around=MESSAGE_BYTES_AROUND)
 
 
 class Client:

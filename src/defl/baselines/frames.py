@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from defl.baselines.machine import Message
+from defl.committee import Federation
 from defl.errors import Malformed
 from defl.ids import NodeId
 from defl.node.framing import Frame, Lane
@@ -66,6 +67,20 @@ class Frames:
             return self._part_decoder.decode(frame)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise Malformed(f"not a part of a message: {error}") from error
+
+
+def frames_for(
+    federation: Federation, kinds: Any, *, payloads: int = 1, bytes_around: int
+) -> Frames:
+    """Of messages that carry at most so many updates or models, and so many bytes beside them."""
+    schema = federation.schema
+    # No codec makes more of a row than float32, or a byte a value and a scale an entry.
+    payload = 4 * schema.values + len(schema.shared)
+    return Frames(
+        kinds,
+        part_bytes=federation.chunk_bytes,
+        message_bytes_max=payloads * payload + bytes_around,
+    )
 
 
 def lane_of(message: Message) -> Lane:

@@ -16,7 +16,7 @@ Left out: the licence server, the containers, real Ethereum, adaptive intervals 
 
 from msgspec import Struct
 
-from defl.baselines.frames import Frames
+from defl.baselines.frames import Frames, frames_for
 from defl.baselines.machine import (
     Contribution,
     Duties,
@@ -70,13 +70,8 @@ class Weights(Message, frozen=True, tag=4):
 
 
 def frames_of(federation: Federation) -> Frames:
-    return Frames(
-        Record | LogBlock | Ask | Weights,
-        part_bytes=federation.chunk_bytes,
-        message_bytes_max=4 * federation.schema.values
-        + len(federation.schema.shared)
-        + MESSAGE_BYTES_AROUND,
-    )
+    kinds = Record | LogBlock | Ask | Weights
+    return frames_for(federation, kinds, bytes_around=MESSAGE_BYTES_AROUND)
 
 
 def leader_of(block: Digest, round_: Round, ready: tuple[NodeId, ...]) -> NodeId:
