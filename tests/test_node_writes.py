@@ -1,7 +1,9 @@
-"""A node that cannot write what it leaves for people: it goes on, and closes what it opened."""
+"""What a node writes and when: records before what leaves, and what it leaves for people, which it
+goes on without."""
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from defl.node.model import shared_row, write_model
 from defl.node.node import PORT_FILE, STATUS_FILE
 from defl.node.results import MODEL
 from defl.node.storage import Storage
-from defl.output import ModelReady
+from defl.output import ModelReady, Output, Persist
 from node_here import NodeHere, until
 
 
@@ -90,3 +92,41 @@ def test_a_model_that_the_disk_refuses_is_this_machines_fault(here: NodeHere) ->
 
     with pytest.raises(LocalFault, match="cannot be written"):
         write_model(here.folder / "missing" / MODEL, federation.schema, row, {})
+
+
+def test_records_that_come_while_the_disk_is_busy_are_written_together_and_before_what_follows(
+    here: NodeHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = here.node
+    written: list[int] = []  # records in each write
+    free = threading.Event()
+    done: list[tuple[Output, int]] = []  # what was performed, after how many writes
+    persist = Storage.persist
+
+    def slow(storage: Storage, *persists: Persist) -> None:
+        free.wait()
+        persist(storage, *persists)
+        written.append(len(persists))
+
+    monkeypatch.setattr(Storage, "persist", slow)
+    monkeypatch.setattr(node, "_perform", lambda output: done.append((output, len(written))))
+    record = node.storage.recovered().record
+    first, second, third = (Output(persist=Persist(record=record), wake_at=t) for t in (1, 2, 3))
+    plain = Output(wake_at=4.0)
+
+    async def scenario() -> None:
+        performing = asyncio.create_task(node._perform_all())
+        for output in (plain, first):
+            node._outputs.put_nowait(output)
+        await until(node._outputs.empty)
+        assert done == [(plain, 0)]  # without a record it waits for nobody's
+        for last in (second, plain, third, None):
+            node._outputs.put_nowait(last)
+        free.set()
+        await performing
+
+    asyncio.run(scenario())
+    assert written == [1, 2]
+    assert done[1:] == [(first, 1), (second, 2), (plain, 2), (third, 2)]
+    node.writing.close()
+    node.storage.close()

@@ -113,9 +113,10 @@ def test_it_keeps_and_forgets_as_the_simulated_disk_does(folder: Path, seed: int
     storage = Storage.open(folder)
     storage.recovered()
     for step in range(30):
-        change = random_persist(rng, step)
-        disk.apply(change)
-        storage.persist(change)
+        changes = [random_persist(rng, 3 * step + i) for i in range(rng.randint(1, 3))]
+        for change in changes:
+            disk.apply(change)
+        storage.persist(*changes)
         for chunk in rng.sample(chunks_of(SMALL.blob(rng.randrange(4))), k=1):
             disk.store_chunk(chunk)
             storage.store_chunk(chunk)

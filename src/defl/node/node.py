@@ -309,15 +309,26 @@ class Node:
     # --- What the participant asks for -----------------------------------------------------
 
     async def _perform_all(self) -> None:
+        """Records first. Those that came while the disk was busy are written together, by one
+        sync instead of many."""
         while (output := await self._outputs.get()) is not None:
-            await self._perform(output)
+            if output.persist is None:
+                self._perform(output)
+                continue
+            outputs = [output]
+            while not self._outputs.empty() and (output := self._outputs.get_nowait()) is not None:
+                outputs.append(output)
+            await self.writing.persist([o.persist for o in outputs if o.persist is not None])
+            for written in outputs:
+                self._perform(written)
+            if output is None:
+                break
         self._blob_outputs.put_nowait(None)
 
-    async def _perform(self, output: Output) -> None:
-        """Records first. What needs blobs (chunks to store, what follows them in the same output,
-        work, drops) goes on in `_perform_blobs`, in order; nothing else waits for megabytes."""
-        if output.persist is not None:
-            await self.writing.persist(output.persist)
+    def _perform(self, output: Output) -> None:
+        """Its records are written. What needs blobs (chunks to store, what follows them in the same
+        output, work, drops) goes on in `_perform_blobs`, in order; nothing else waits for
+        megabytes."""
         if output.store or output.work or output.drop:
             self._blob_outputs.put_nowait(output)
         if not output.store:

@@ -245,15 +245,16 @@ class Storage:
 
     # --- Records ---------------------------------------------------------------------------
 
-    def persist(self, persist: Persist) -> None:
-        """All of it or nothing; synced when this returns."""
-        rows = list(_rows(persist))
-        size = sum(len(row[3]) for row in rows)
+    def persist(self, *persists: Persist) -> None:
+        """All of them, in this order, or nothing; synced when this returns."""
+        changes = [(list(_rows(persist)), list(_forgets(persist))) for persist in persists]
+        size = sum(len(row[3]) for rows, _ in changes for row in rows)
         with self._using:
             require_room(self.folder, size, self._reserve_bytes // 4)
             with database_faults("persist"), transaction(self._database):
-                self._database.executemany(_PUT, rows)
-                self._database.executemany(_FORGET, _forgets(persist))
+                for rows, forgets in changes:
+                    self._database.executemany(_PUT, rows)
+                    self._database.executemany(_FORGET, forgets)
 
     # --- Blobs -----------------------------------------------------------------------------
 

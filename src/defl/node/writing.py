@@ -5,7 +5,7 @@ waited for: whoever awaits a write goes on only when it is done.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -34,8 +34,8 @@ class Writing:
     def disk_full(self) -> bool:
         return self._waiting > 0
 
-    async def persist(self, persist: Persist) -> None:
-        await self._with_room(self._records, partial(self._storage.persist, persist))
+    async def persist(self, persists: Sequence[Persist]) -> None:
+        await self._with_room(self._records, partial(self._storage.persist, *persists))
 
     async def store_chunk(self, chunk: StoreChunk) -> None:
         await self._with_room(self._blobs, partial(self._storage.store_chunk, chunk))
