@@ -54,7 +54,7 @@ class Samples:
 
 MODELS: dict[str, Callable[[Samples], nn.Module]] = {
     "mlp-32": lambda data: MLP(shape=data.train.shape[1:], hidden=(32,), classes=data.classes),
-    "mlp-64": lambda data: MLP(shape=data.train.shape[1:], hidden=(64,), classes=data.classes),
+    "mlp-128": lambda data: MLP(shape=data.train.shape[1:], hidden=(128,), classes=data.classes),
     "cnn-16": lambda data: SmallCNN(width=16, classes=data.classes),
     "densenet-bc-10": lambda data: DenseNetBC(depth=10, classes=data.classes),
     "densenet-bc-100": lambda data: DenseNetBC(depth=100, classes=data.classes),

@@ -52,7 +52,7 @@ class Setting:
 REPEATS = {Scale.QUICK: 1, Scale.CPU: 1, Scale.PAPER: 10}
 
 _QUICK_IMAGES = Learning("cifar-10", "mlp-32", "rmsprop", 1e-3, batch=32, steps=60)
-_CPU_IMAGES = Learning("cifar-10", "cnn-16", "rmsprop", 1e-3, batch=32, steps=30)
+_CPU_IMAGES = Learning("cifar-10", "mlp-128", "rmsprop", 1e-3, batch=32, steps=100)
 _PAPER_IMAGES = Learning(
     "cifar-10", "densenet-bc-100", "rmsprop", 1e-3, batch=32, steps=1000, augmented=True
 )
@@ -84,7 +84,7 @@ _PAPER_TEXTS = Learning(
 SETTINGS: dict[tuple[Scale, Kind], Setting] = {
     (Scale.QUICK, Kind.IMAGES): Setting(_QUICK_IMAGES, 8, 1, "multi_krum", 2, 1),
     (Scale.QUICK, Kind.TEXTS): Setting(_QUICK_TEXTS, 8, 1, "multi_krum", 2, 1),
-    (Scale.CPU, Kind.IMAGES): Setting(_CPU_IMAGES, 16, 3, "multi_krum", 10, 2),
+    (Scale.CPU, Kind.IMAGES): Setting(_CPU_IMAGES, 20, 3, "multi_krum", 10, 2),
     (Scale.CPU, Kind.TEXTS): Setting(_CPU_TEXTS, 20, 3, "multi_krum", 10, 2),
     (Scale.PAPER, Kind.IMAGES): Setting(
         _PAPER_IMAGES, ROUNDS_PAPER, 1, "multi_krum_two", ROUNDS_PAPER, 1000
