@@ -12,6 +12,8 @@ import click
 import pytest
 
 from defl.cli.main import cli
+from defl.errors import UserError
+from defl.node.local import founding_folder
 from founding import agree, defl, found
 from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
 
@@ -143,6 +145,35 @@ def test_what_cannot_be_done_ends_with_2_and_says_what_to_do(arguments: tuple[st
 
     assert said.code == 2
     assert len(said.text.split()) > 4
+
+
+@pytest.mark.parametrize("option", ["--nodes", "--rounds"])
+def test_a_federation_of_nothing_is_refused_and_leaves_no_folder(
+    tmp_path: Path, option: str
+) -> None:
+    assert defl("new", tmp_path / "irises").code == 0
+
+    said = defl("run", tmp_path / "irises", option, "0", "--out", tmp_path / "out")
+
+    assert said.code == 2
+    assert said.text.endswith("not 0")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_folder_in_which_no_federation_could_be_made_is_empty_again(
+    tmp_path: Path,
+) -> None:
+    def founded() -> None:
+        with founding_folder(tmp_path) as folder:
+            (folder / "node-0").mkdir()
+            (folder / "node-0" / "node.key").touch()
+            (folder / "federation.toml").touch()
+            raise UserError("no such model")
+
+    with pytest.raises(UserError, match="no such model"):
+        founded()
+
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

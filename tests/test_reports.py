@@ -88,6 +88,24 @@ def test_progress_tells_accuracy_when_all_nodes_know_it() -> None:
     ]
 
 
+def test_without_an_accuracy_progress_tells_the_first_metric_that_all_clients_report() -> None:
+    lines: list[str] = []
+    progress = Progress(1, lines.append)
+
+    def evaluated(**metrics: float | None) -> dict[str, Any]:
+        return state(0, {"round": 0, "metrics": metrics})
+
+    progress.update({"a": evaluated(eval_loss=2.0, eval_acc=0.5), "b": evaluated()})
+    progress.update(
+        {
+            "a": evaluated(eval_loss=2.0, eval_acc=0.5, auc=0.6),
+            "b": evaluated(eval_loss=1.0, eval_acc=0.25, auc=None),
+        }
+    )
+
+    assert lines == ["model of round 0: mean eval_acc 0.3750 (a 0.5000  b 0.2500)"]
+
+
 def test_progress_tells_once_who_was_left_out_and_why() -> None:
     lines: list[str] = []
     progress = Progress(3, lines.append)
@@ -99,5 +117,5 @@ def test_progress_tells_once_who_was_left_out_and_why() -> None:
     assert lines == [
         "round 1 of 3 closed by all nodes",
         "round 2 of 3 closed by all nodes",
-        "model of round 2: left out c by the rule, d without an update",
+        "model of round 2: without c (left out by the rule), d (no update in time)",
     ]

@@ -63,6 +63,13 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
             raise UserError("grace_s cannot be negative")
 
 
+def require_counts(members: int, rounds: int) -> None:
+    if not MEMBERS_MIN <= members <= MEMBERS_MAX:
+        raise UserError(f"a federation has {MEMBERS_MIN} to {MEMBERS_MAX} members, not {members}")
+    if rounds < 1:
+        raise UserError(f"a federation trains at least one round, not {rounds}")
+
+
 class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     members: tuple[Member, ...]
     schema: Schema
@@ -80,12 +87,7 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     document: ADigest = NO_DIGEST  # of the agreed file's bytes; zero where there is no file
 
     def __post_init__(self) -> None:
-        if not MEMBERS_MIN <= len(self.members) <= MEMBERS_MAX:
-            raise UserError(
-                f"a federation has {MEMBERS_MIN} to {MEMBERS_MAX} members, not {len(self.members)}"
-            )
-        if self.rounds < 1:
-            raise UserError(f"a federation trains at least one round, not {self.rounds}")
+        require_counts(len(self.members), self.rounds)
         if self.codec not in set(Codec):
             raise UserError(f"no codec is named {self.codec!r}; there are: {', '.join(Codec)}")
         for what in ("name", "key"):

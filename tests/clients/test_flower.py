@@ -393,7 +393,9 @@ def test_overrides_that_mean_nothing_are_refused(
 def test_the_command_tells_the_sentence_and_ends_with_status_2(tmp_path: Path) -> None:
     project = small_project(tmp_path / "app", components="")
 
-    refused = defl_run("--flower", str(project))
+    out = tmp_path / "out"
+
+    refused = defl_run("--flower", str(project), "--out", str(out))
     both = defl_run(str(project), "--flower", str(project))
 
     assert (refused.returncode, both.returncode) == (2, 2)
@@ -401,6 +403,7 @@ def test_the_command_tells_the_sentence_and_ends_with_status_2(tmp_path: Path) -
     assert "names no ClientApp" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert "name one project" in both.stderr
+    assert not out.exists()
 
 
 def test_data_that_no_client_can_download_end_the_run_with_the_apps_own_error(

@@ -1,5 +1,6 @@
 """What the tables are made of, and the paper's statements held against numbers."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -110,3 +111,17 @@ def test_columns_are_in_the_papers_order() -> None:
     assert list(SYSTEM_WORDS.values()) == ["FL", "SL", "Biscotti", "DeFL"]
     assert set(SYSTEM_WORDS) < set(SYSTEMS)
     assert set(study.MERGES) >= {None, "fed_avg", "multi_krum", "multi_krum_two"}
+
+
+def test_where_nothing_was_learned_no_statement_about_losses_is_confirmed() -> None:
+    for name in ("table1", "table2"):
+        chance = [replace(entry, accuracy=0.1) for entry in papers_own(name)]
+        about_losses = [
+            finding
+            for finding in findings(TABLES[name], chance)
+            if re.search("collapse|hold|stable", finding.statement)
+        ]
+
+        assert about_losses
+        assert not any(finding.confirmed for finding in about_losses)
+        assert all("nan %" in finding.numbers for finding in about_losses)

@@ -24,7 +24,7 @@ class Progress:
             self._tell(f"round {number} of {self._rounds} closed by all nodes")
         self._closed = max(self._closed, closed)
         self._tell_left_out(states)
-        self._tell_accuracies(states)
+        self._tell_metrics(states)
         self._tell_troubles(states)
 
     def _tell_left_out(self, states: Mapping[str, dict[str, Any]]) -> None:
@@ -36,20 +36,27 @@ class Progress:
             if self._aggregated < report["round"] <= self._closed and report["left_out"] is not None
         }
         for number, report in sorted(found.items()):
-            parts = [f"{name} by the rule" for name in report["left_out"]]
-            parts += [f"{name} without an update" for name in report["missing"]]
+            parts = [f"{name} (left out by the rule)" for name in report["left_out"]]
+            parts += [f"{name} (no update in time)" for name in report["missing"]]
             if parts:
-                self._tell(f"model of round {number}: left out {', '.join(parts)}")
+                self._tell(f"model of round {number}: without {', '.join(parts)}")
             self._aggregated = number
 
-    def _tell_accuracies(self, states: Mapping[str, dict[str, Any]]) -> None:
-        by_node = {name: _accuracies(state) for name, state in states.items()}
-        common = set.intersection(*(set(found) for found in by_node.values()))
-        for number in sorted(round_ for round_ in common if round_ > self._evaluated):
-            values = [found[number] for found in by_node.values()]
-            shown = "  ".join(f"{name} {found[number]:.4f}" for name, found in by_node.items())
-            mean = sum(values) / len(values)
-            self._tell(f"model of round {number}: mean accuracy {mean:.4f} ({shown})")
+    def _tell_metrics(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """One metric of each model that all nodes have evaluated: the accuracy, or the first by
+        name of those that all clients report."""
+        by_node = {name: _metrics(state) for name, state in states.items()}
+        rounds = set.intersection(*(set(found) for found in by_node.values()))
+        for number in sorted(round_ for round_ in rounds if round_ > self._evaluated):
+            metrics = {name: found[number] for name, found in by_node.items()}
+            reported = set.intersection(*(set(found) for found in metrics.values()))
+            if not reported:
+                continue
+            metric = ACCURACY if ACCURACY in reported else min(reported)
+            values = {name: found[metric] for name, found in metrics.items()}
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
+            mean = sum(values.values()) / len(values)
+            self._tell(f"model of round {number}: mean {metric} {mean:.4f} ({shown})")
             self._evaluated = number
 
     def _tell_troubles(self, states: Mapping[str, dict[str, Any]]) -> None:
@@ -68,10 +75,12 @@ def in_one_line(trouble: str) -> str:
     return lines[0].removesuffix("; the end of its log:")
 
 
-def _accuracies(state: Mapping[str, Any]) -> dict[int, float]:
-    """Those of the newest rounds, as the node's own client found them."""
+def _metrics(state: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+    """Those of the newest rounds, as the node's own client found them; what is no number is not
+    among them."""
     return {
-        report["round"]: report["metrics"][ACCURACY]
+        report["round"]: {
+            name: value for name, value in report["metrics"].items() if value is not None
+        }
         for report in state.get("history", ())
-        if report["metrics"].get(ACCURACY) is not None
     }

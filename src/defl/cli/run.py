@@ -2,7 +2,6 @@
 
 import json
 import sys
-import tempfile
 import time
 import tomllib
 from pathlib import Path
@@ -17,7 +16,7 @@ from defl.committee import Timing
 from defl.errors import UserError
 from defl.node.asking import last_status
 from defl.node.config import WORK_TIME_MAX_S
-from defl.node.local import Local, make_local, new_folder
+from defl.node.local import Local, founding_folder, make_local
 from defl.node.processes import Processes
 from defl.node.tracking import Track, how_to_install, installed
 
@@ -121,35 +120,34 @@ def run(
         raise UserError("name one project: defl run PROJECT, or defl run --flower PROJECT")
     if not installed(Track(track)):
         raise UserError(how_to_install(Track(track)))
-    count = nodes or settings.get("nodes", 4)
+    count = settings.get("nodes", 4) if nodes is None else nodes
     client = settings.get("client", "client:client")
-    folder = new_folder(out or Path(tempfile.mkdtemp(prefix="defl-run-")))
-    if flower is not None:
-        prepared = flower_project.prepare(
-            flower,
+    with founding_folder(out) as folder:
+        if flower is not None:
+            prepared = flower_project.prepare(
+                flower,
+                folder,
+                count,
+                run_config=run_config,
+                node_config=node_config,
+                aggregation=aggregation,
+            )
+            settings["rounds"] = prepared.rounds or DEFAULT_ROUNDS
+            click.echo(prepared.notes, err=as_json)
+        wanted = settings.get("rounds", DEFAULT_ROUNDS) if rounds is None else rounds
+        local = make_local(
             folder,
+            project,
+            client,
             count,
-            run_config=run_config,
-            node_config=node_config,
+            wanted,
+            timing=Timing(grace_s=GRACE_S),
             aggregation=aggregation,
+            work_time_max_s=settings.get("work_time_max_s", WORK_TIME_MAX_S),
+            track=Track(track),
         )
-        settings["rounds"] = prepared.rounds or DEFAULT_ROUNDS
-        click.echo(prepared.notes, err=as_json)
-    wanted = rounds or settings.get("rounds", DEFAULT_ROUNDS)
-    timing = Timing(grace_s=GRACE_S)
-    local = make_local(
-        folder,
-        project,
-        client,
-        count,
-        wanted,
-        timing=timing,
-        aggregation=aggregation,
-        work_time_max_s=settings.get("work_time_max_s", WORK_TIME_MAX_S),
-        track=Track(track),
-    )
     if not as_json:
-        click.echo(f"{count} nodes in {folder}")
+        click.echo(f"{count} nodes in {folder}, loading the training code ...")
     processes = Processes(local)
     lost: list[str] = []
     try:
@@ -222,6 +220,7 @@ def _text(report: dict[str, Any]) -> str:
         f"{report['rounds_closed']} rounds in {report['wall_s']:.1f} s; {same}",
         f"  {digest}",
         f"  {report['folder']}/node-0/model.safetensors",
+        f"to use it: defl export {report['folder']}/node-0 model.npz",
     ]
     for name, error in report["worker_error"].items():
         if error is not None:

@@ -88,7 +88,7 @@ def find_start(
         except subprocess.TimeoutExpired:
             raise UserError(
                 f"{project} cannot be run: its ServerApp sent no weights to train for "
-                f"{START_S:g} s; see {folder / LOG_FILE}"
+                f"{START_S:g} s; the end of its log:\n{_log_end(folder)}"
             ) from None
     if done.returncode != 0:
         raise UserError(_why(project, folder))
@@ -99,11 +99,15 @@ def _why(project: Path, folder: Path) -> str:
     refusal = folder / REFUSAL_FILE
     if refusal.exists():
         return refusal.read_text(encoding="utf-8")
-    log = (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
     return (
         f"{project} cannot be run: its ServerApp ended its process before it sent weights to "
-        f"train:\n{log[-LOG_SHOWN_CHARACTERS:]}"
+        f"train:\n{_log_end(folder)}"
     )
+
+
+def _log_end(folder: Path) -> str:
+    log = (folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
+    return log[-LOG_SHOWN_CHARACTERS:]
 
 
 # --- The process of the ServerApp ----------------------------------------------------------------

@@ -5,16 +5,19 @@ of them lie on one machine: organisations do it with `defl node init` instead.
 """
 
 import os
+import shutil
 import socket
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from defl.aggregation.rules import DEFAULT, REMEMBERING
 from defl.aggregation.standing import with_memory
 from defl.clients.protocol import Roles, schema_of, starting_row
-from defl.committee import Rules, Timing
-from defl.errors import UserError
+from defl.committee import Rules, Timing, require_counts
+from defl.errors import DeflError, UserError
 from defl.node.config import (
     INITIAL_FILE,
     WORK_TIME_MAX_S,
@@ -61,6 +64,24 @@ def new_folder(folder: Path) -> Path:
     return folder
 
 
+@contextmanager
+def founding_folder(wanted: Path | None) -> Iterator[Path]:
+    """A new folder, or a temporary one; left as it was if no federation can be made in it."""
+    there = wanted is not None and wanted.exists()
+    folder = new_folder(wanted or Path(tempfile.mkdtemp(prefix="defl-run-")))
+    try:
+        yield folder
+    except DeflError:
+        for inside in folder.iterdir():
+            if inside.is_dir():
+                shutil.rmtree(inside)
+            else:
+                inside.unlink()
+        if not there:
+            folder.rmdir()
+        raise
+
+
 def make_local(
     folder: Path,
     project: Path,
@@ -82,6 +103,7 @@ def make_local(
 
     `others` are nodes with a client of their own. The weights are the client's unless given.
     """
+    require_counts(count, rounds)  # before the user's code sees them
     roles: Roles = {}
     if weights is None:
         weights, roles = first_weights(client, project, environment_of(0, count))

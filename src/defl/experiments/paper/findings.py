@@ -5,6 +5,7 @@ the reader's goodwill. What counts as collapse, and as holding, is said once, he
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -48,20 +49,24 @@ class Read:
         return [self._values[dataset, setting, name] for name in names]
 
     def lost(self, dataset: str, setting: str, calm: str, names: Sequence[str]) -> list[float]:
-        """Of what was learned beyond chance without attack; negative: more was learned."""
+        """Of what was learned beyond chance without attack; negative: more was learned; not a
+        number: nothing was learned, so that no statement about it is confirmed."""
         before = self.accuracies(dataset, calm, names)
         after = self.accuracies(dataset, setting, names)
-        return [(b - a) / (b - self._chance) for b, a in zip(before, after, strict=True)]
+        return [
+            (b - a) / (b - self._chance) if b > self._chance else math.nan
+            for b, a in zip(before, after, strict=True)
+        ]
 
     def collapse(self, dataset: str, setting: str, calm: str = CALM) -> Finding:
         lost = self.lost(dataset, setting, calm, MEANS)
         statement = f"{dataset}: {FEDAVG} collapse under {setting}"
-        return Finding(statement, min(lost) > COLLAPSE, _lost(MEANS, lost))
+        return Finding(statement, all(share > COLLAPSE for share in lost), _lost(MEANS, lost))
 
     def hold(self, dataset: str, setting: str, calm: str = CALM) -> Finding:
         lost = self.lost(dataset, setting, calm, ROBUST)
         statement = f"{dataset}: {MULTI_KRUM} hold under {setting}"
-        return Finding(statement, max(lost) < HOLDS, _lost(ROBUST, lost))
+        return Finding(statement, all(share < HOLDS for share in lost), _lost(ROBUST, lost))
 
     def better(self, statement: str, dataset: str, setting: str, names: Sequence[str]) -> Finding:
         """Each of these is at least as good as each of the others."""
@@ -92,7 +97,7 @@ def _each(names: Sequence[str], values: Sequence[float]) -> str:
 
 
 def _lost(names: Sequence[str], values: Sequence[float]) -> str:
-    shown = (f"{SYSTEM_WORDS[n]} {round(100 * v)} %" for n, v in zip(names, values, strict=True))
+    shown = (f"{SYSTEM_WORDS[n]} {100 * v:.0f} %" for n, v in zip(names, values, strict=True))
     return f"{', '.join(shown)} lost"
 
 
@@ -155,12 +160,12 @@ def _about_rates(table: Table, read: Read) -> list[Finding]:
                 " → ".join(_each(MEANS, found) for found in by_rate),
             )
         )
-        lost = [max(read.lost(dataset, setting, calm, ROBUST)) for setting in attacked]
+        lost = [share for s in attacked for share in read.lost(dataset, s, calm, ROBUST)]
         made.append(
             Finding(
                 f"{nodes} nodes: {MULTI_KRUM} stay stable",
-                max(lost) < HOLDS,
-                f"lost at most {round(100 * max(lost))} %",
+                all(share < HOLDS for share in lost),
+                f"lost at most {100 * max(lost):.0f} %",
             )
         )
         made += [
