@@ -103,5 +103,7 @@ def machine() -> str:
 
 def _time(results: Results, seconds: Mapping[AnyCell, float]) -> str:
     known = [seconds[cell] for cell in results if cell in seconds]
+    if not known:
+        return f"{len(results)} cells."
     of_all = "" if len(known) == len(results) else f" (of {len(known)} it is known)"
     return f"{len(results)} cells took {sum(known) / 60:.0f} minutes together{of_all}."
