@@ -87,8 +87,13 @@ class Nodes(Processes):
             time.sleep(POLL_S)
 
     def finish(self, limit_s: float) -> None:
-        """Until every node has ended by itself."""
-        self.wait(lambda: not self.any_running, limit_s)
+        """Until every node has ended by itself; one that failed is told at once."""
+
+        def all_ended() -> bool:
+            self.require_no_failure()
+            return not self.any_running
+
+        self.wait(all_ended, limit_s)
 
     def judge(self) -> list[str]:
         """What is wrong after the end; nothing, if all is well."""

@@ -5,11 +5,12 @@ of them lie on one machine: organisations do it with `defl node init` instead.
 """
 
 import os
+import random
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,16 +45,24 @@ class Local:
     nodes: tuple[Path, ...]
 
 
+# Below the ports that systems give to outgoing connections: one of those could take a port between
+# the moment it is found free and its node's start.
+PORTS = range(12_000, 32_000)
+TRIED_MAX = 1000
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nobody uses now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [opened.getsockname()[1] for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, min(len(PORTS), TRIED_MAX)):
+        if len(found) == count:
+            break
+        with socket.socket() as probe, suppress(OSError):  # taken
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    if len(found) < count:
+        raise UserError(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
+    return found
 
 
 def new_folder(folder: Path) -> Path:
