@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layouts import old_pickle
 
 from defl.datasets.arrays_only import HostilePickle, read_pickle
+from layouts import old_pickle
 
 
 class Calls:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from layouts import cifar_archive, tiny_cifar
 
 from defl.datasets import cifar10 as cifar
 from defl.datasets.cifar10 import BATCHES, OFFICIAL_MD5, cifar10
 from defl.errors import UserError
+from layouts import cifar_archive, tiny_cifar
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from layouts import many_tweets, tweets
 
 from defl.datasets import sentiment140 as module
 from defl.datasets.sentiment140 import (
@@ -20,6 +19,7 @@ from defl.datasets.sentiment140 import (
 )
 from defl.datasets.words import Vocabulary, normal
 from defl.errors import UserError
+from layouts import many_tweets, tweets
 
 
 @pytest.fixture
