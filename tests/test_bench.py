@@ -88,7 +88,7 @@ def test_the_robustness_table_goes_on_where_it_was_stopped(
 
     before: list[int] = []
     out = tmp_path / "out"
-    cells = robustness.planned(["fed_avg", "multi_krum"], ["none"], [4], seeds=1, rounds=2)
+    cells = robustness.planned(["fed_avg", "multi_krum"], ["none"], [4], seeds=[1], rounds=2)
     first = robustness.run_table(cells[:3], tiny_mnist, out, processes=1, progress=seen_by(before))
     with (out / "cells.jsonl").open("a", encoding="utf-8") as log:
         log.write('{"cell": {"rule": "cut sho')
@@ -100,6 +100,19 @@ def test_the_robustness_table_goes_on_where_it_was_stopped(
     assert (out / "robustness.csv").read_text(encoding="utf-8").count("\n") == 7
     assert "n = 4, i.i.d." in (out / "robustness.md").read_text(encoding="utf-8")
     assert "<svg" in (out / "robustness.svg").read_text(encoding="utf-8")
+
+
+def test_results_on_two_data_sets_are_never_mixed(tiny_mnist: Path, tmp_path: Path) -> None:
+    on_digits = robustness.planned(["fed_avg"], ["backdoor"], [4], [7], 1, "digits")
+    on_mnist = robustness.planned(["fed_avg"], ["backdoor"], [4], [7], 1)
+
+    def run(cells: list[Cell], data: Path | None) -> None:
+        robustness.run_table(cells, data, tmp_path, processes=1, progress=lambda *_: None)
+
+    run(on_digits, None)
+    with pytest.raises(UserError, match="holds results on digits"):
+        run(on_mnist, tiny_mnist)
+    assert "7,1,digits" in (tmp_path / "robustness.csv").read_text(encoding="utf-8")
 
 
 def test_the_heat_map_shows_every_mean_in_colours_that_any_renderer_knows() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from defl.aggregation.standing import with_memory
+from defl.aggregation.memory import with_memory
 from defl.clients.protocol import (
     Metrics,
     Training,

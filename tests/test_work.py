@@ -12,8 +12,8 @@ from builders import Small, name, tampered
 from defl.aggregation.aggregate import Aggregate as Aggregation
 from defl.aggregation.aggregate import weighted_sum
 from defl.aggregation.fed_avg import fed_avg
+from defl.aggregation.memory import with_memory
 from defl.aggregation.rules import RULES
-from defl.aggregation.standing import with_memory
 from defl.errors import BadBlob, PreconditionBroken, UserError
 from defl.ids import NO_DIGEST, Digest, NodeId, Round
 from defl.output import Aggregate, Reference

@@ -12,9 +12,9 @@ import numpy as np
 from made_rounds import made_round, ties_for, whole
 
 from defl.aggregation import kernels, kernels_numba, kernels_numpy
+from defl.aggregation.memory import with_memory
 from defl.aggregation.model import aggregate_model
 from defl.aggregation.rules import RULES
-from defl.aggregation.standing import with_memory
 from defl.aggregation.workers import Workers
 from defl.schema import Entry, Schema
 

@@ -1,147 +1,109 @@
-"""Standing: earlier rounds are remembered in the model, and allow nothing that the gate forbids."""
+"""Standing: who does not go along is in doubt, and that allows nothing which the gate forbids."""
 
 from itertools import combinations
 
 import numpy as np
 import pytest
+from federations import VALUES, Federation, left_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_rounds import Row, ties_for, whole
 
 from defl.aggregation.adaptive import adaptive, gate_for
-from defl.aggregation.aggregate import Aggregate
 from defl.aggregation.eigen import largest_variances
-from defl.aggregation.model import aggregate_model
+from defl.aggregation.gram import Gram
 from defl.aggregation.standing import (
-    DISTRUSTED_BELOW,
+    CALM_SHARE,
     FADING,
-    SAMPLE_MAX,
-    STANDING_MAX,
-    Memory,
-    check_memory,
-    cosines,
-    faded,
-    lowest,
-    with_memory,
+    GOING_ALONG,
+    LOUD_SHARE,
+    Past,
+    Standing,
+    along_with_others,
+    in_doubt,
+    standings_after,
 )
-from defl.errors import UserError
-from defl.schema import VALUE_MAX, Entry, Role, Schema
 
-MODEL = Schema(
-    (Entry("first", (40, 10)), Entry("mean", (10,), role=Role.STATISTIC), Entry("last", (50,)))
-)
-SCHEMA = with_memory(MODEL, 7)
-VALUES = MODEL.values
+# --- How far a member goes along -------------------------------------------------------------
 
 
-def row(*values: float) -> Row:
-    return np.array(values, dtype=np.float32)
+def test_a_row_goes_along_by_its_cosine_with_the_calm_others() -> None:
+    rows = [np.array(values, dtype=np.float32) for values in ([1, 0], [1, 1], [0, 2], [-3, 0])]
+    gram = Gram(np.zeros(2, dtype=np.float32))
+    gram.add(rows)
+    found = along_with_others(gram.measured().geometry, {0, 1})
+    half = 0.5**0.5
+    assert found == pytest.approx([half, half, 1 / 5**0.5, -2 / 5**0.5])
 
 
-class Federation:
-    """Seven members with points of their own far apart; the first two may flip their changes.
-
-    Flipped around a model that is far from everybody, a change stands out; near the middle, where
-    honest changes point everywhere, one round says nothing.
-    """
-
-    def __init__(self, seed: int = 1, flipping: int = 2) -> None:
-        rng = np.random.default_rng(seed)
-        common = whole(rng, VALUES, 12)
-        self.points = [common + whole(rng, VALUES, 12) for _ in range(7)]
-        self.flipping = flipping
-        self.rng = rng
-        self.model = np.zeros(SCHEMA.values, dtype=np.float32)
-
-    def rows(self) -> list[Row]:
-        made = []
-        for i, point in enumerate(self.points):
-            now = self.model.copy()
-            step = (point - now[:VALUES]) / 8 + whole(self.rng, VALUES, 12) / 16
-            now[:VALUES] += -step if i < self.flipping else step
-            made.append(now.astype(np.float32))
-        return made
-
-    def round(self, rows: list[Row] | None = None, members: list[int] | None = None) -> Aggregate:
-        rows = self.rows() if rows is None else rows
-        ties = ties_for(len(rows))
-        made = aggregate_model(
-            "adaptive", SCHEMA, rows, self.model, faults_max=2, ties=ties, members=members
-        )
-        self.model = made.values
-        return made
-
-    @property
-    def standings(self) -> list[float]:
-        return [float(value) for value in self.model[VALUES : VALUES + 7]]
+def test_no_change_goes_along_with_nobody() -> None:
+    gram = Gram(np.zeros(2, dtype=np.float32))
+    gram.add([np.zeros(2, dtype=np.float32), np.ones(2, dtype=np.float32)])
+    geometry = gram.measured().geometry
+    assert along_with_others(geometry, {1}) == [0, 0]
+    assert along_with_others(geometry, {0}) == [0, 0]
 
 
-def left_out(made: Aggregate) -> list[int]:
-    return [i for i, weight in enumerate(made.weights) if weight == 0]
+def test_a_round_counts_only_if_most_members_go_along() -> None:
+    before = (Standing(1.0, 2.0), Standing(), Standing(-1.0, 2.0))
+    counted = standings_after(Past(before, None), [0.5, GOING_ALONG, -0.5])
+    assert [s.along for s in counted] == pytest.approx([FADING + 0.5, GOING_ALONG, -FADING - 0.5])
+    assert [s.rounds for s in counted] == pytest.approx([2 * FADING + 1, 1, 2 * FADING + 1])
+    assert standings_after(Past(before, None), [0.5, 0.09, -0.5]) == before
 
 
-# --- What is remembered ----------------------------------------------------------------------
+def test_the_others_of_this_round_and_the_last_aggregate_count_alike() -> None:
+    before = (Standing(),) * 3
+    past = Past(before, (0.8, 0.3, -0.9))
+    found = standings_after(past, [0.2, 0.3, 0.4])
+    assert [s.mean for s in found] == pytest.approx([0.5, 0.3, -0.25])
 
 
-def test_the_memory_is_the_last_entry_with_room_for_every_member_and_a_sample() -> None:
-    assert SCHEMA.entries[-1] == Entry("defl.memory", (7 + 450,), role=Role.MEMORY)
-    large = with_memory(Schema((Entry("w", (1000, 1000)),)), 4)
-    assert large.entries[-1].shape == (4 + SAMPLE_MAX,)
-    check_memory(SCHEMA, 7)
+def test_old_rounds_fade_and_sums_stay_bounded() -> None:
+    standing = Standing()
+    for _ in range(2000):
+        standing = standing.after(-1.0)
+    assert standing.rounds == pytest.approx(1 / (1 - FADING), rel=1e-3)
+    assert standing.mean == pytest.approx(-1)
+    for _ in range(40):
+        standing = standing.after(1.0)
+    assert standing.mean > 0, "newer rounds outweigh older ones"
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        MODEL,
-        with_memory(MODEL, 6),
-        Schema((*SCHEMA.entries, Entry("after", (3,)))),
-        Schema((*SCHEMA.entries, Entry("second", (457,), role=Role.MEMORY))),
-    ],
-)
-def test_a_memory_that_is_missing_or_of_another_size_is_refused(schema: Schema) -> None:
-    with pytest.raises(UserError, match="defl federation create adds it"):
-        check_memory(schema, 7)
+# --- Who is in doubt -------------------------------------------------------------------------
 
 
-def test_the_sample_is_of_trainable_columns_alone_spread_over_all_of_them() -> None:
-    memory = Memory.of(with_memory(Schema((
-        Entry("big", (30_000,)), Entry("var", (500,), role=Role.VARIANCE), Entry("end", (20_000,)),
-    )), 4))  # fmt: skip
-    assert memory is not None
-    columns = memory.sample
-    assert len(set(columns.tolist())) == SAMPLE_MAX
-    assert not ((columns >= 30_000) & (columns < 30_500)).any()
-    assert columns.min() < 20
-    assert columns.max() > 50_480
-    assert len(set(np.diff(columns).tolist())) > 5, "a regular grid would follow a layer's rows"
+def test_a_calm_round_doubts_who_has_gone_along_less_than_a_share_of_one_usual_round() -> None:
+    usual = Standing(4.0, 10.0)
+    limit = CALM_SHARE * usual.mean
+    little = [Standing(limit - 0.01, 1.0), Standing(limit, 10.0), Standing(-2.0, 10.0)]
+    assert in_doubt([*little, *[usual] * 4], 3, loud=False) == {0, 2}
 
 
-def test_cosines_are_those_of_the_changes() -> None:
-    last = row(1, 2, -2)
-    found = cosines([last, -last / 2, row(2, -1, 0), row(0, 0, 0), row(1, np.nan, 0)], last)
-    assert found == pytest.approx([1, -1, 0, 0, -1])
-    assert cosines([last], row(0, 0, 0)) == [0]
+def test_a_loud_round_doubts_who_goes_along_less_than_a_share_of_what_is_usual() -> None:
+    usual = Standing(4.0, 10.0)
+    some = [Standing(LOUD_SHARE * 4.0 - 0.1, 10.0), Standing(LOUD_SHARE * 4.0, 10.0)]
+    assert in_doubt([*some, *[usual] * 5], 3, loud=True) == {0}
+    assert in_doubt([*some, *[usual] * 5], 3, loud=False) == frozenset()
 
 
-def test_a_round_counts_only_if_most_members_go_on() -> None:
-    assert faded([1.0, 0.0, -1.0], [0.5, 0.25, -0.5]) == pytest.approx((1.48, 0.25, -1.48))
-    most_go_back = faded([1.0, 0.0, -1.0], [0.5, -0.25, -0.5])
-    assert most_go_back == pytest.approx((FADING, 0, -FADING))
+def test_of_whom_nothing_is_known_is_doubted_in_loud_rounds_alone() -> None:
+    """So a member that was away in the first rounds is not left out for ever."""
+    standings = [Standing(), *[Standing(4.0, 10.0)] * 3]
+    assert in_doubt(standings, 1, loud=False) == frozenset()
+    assert in_doubt(standings, 1, loud=True) == {0}
 
 
-def test_neither_a_good_name_nor_a_bad_one_grows_without_bound() -> None:
-    standings: tuple[float, ...] = (0.0, 0.0, 0.0)
-    for _ in range(50):
-        standings = faded(standings, [1.0, 1.0, -1.0])
-    assert standings == (STANDING_MAX, STANDING_MAX, -STANDING_MAX)
+def test_where_no_round_has_counted_nobody_is_doubted() -> None:
+    assert in_doubt([Standing()] * 4, 1, loud=True) == frozenset()
 
 
-def test_at_most_faults_max_are_distrusted_the_lowest_first() -> None:
-    standings = [1.0, -0.3, DISTRUSTED_BELOW, -1.0, -0.9]
-    assert lowest(standings, 5) == {1, 3, 4}
-    assert lowest(standings, 2) == {3, 4}
-    assert lowest(standings, 0) == frozenset()
+def test_at_most_faults_max_are_doubted_the_lowest_first() -> None:
+    low = [Standing(along, 10.0) for along in (-1.0, -3.0, -2.0)]
+    standings = [*low, *[Standing(4.0, 10.0)] * 7]
+    assert in_doubt(standings, 3, loud=False) == {0, 1, 2}
+    assert in_doubt(standings, 2, loud=False) == {1, 2}
+    assert in_doubt(standings, 0, loud=False) == frozenset()
 
 
 # --- From round to round ---------------------------------------------------------------------
@@ -158,104 +120,71 @@ def test_flippers_that_one_round_cannot_tell_are_left_out_once_they_are_known() 
     made = federation.round(rows)
 
     assert left_out(made) == [0, 1]
-    assert "2 left out for earlier rounds" in made.reason
-    assert max(federation.standings[:2]) < DISTRUSTED_BELOW < min(federation.standings[2:])
+    assert "2 left out in doubt" in made.reason
+    means = [standing.mean for standing in federation.standings]
+    assert max(means[:2]) < 0 < min(means[2:])
+
+
+def test_who_does_not_go_along_is_in_doubt_in_the_very_first_round() -> None:
+    """Two rows that vary no more than the others, and lack what the others have in common."""
+    rng = np.random.default_rng(3)
+    common = whole(rng, 400, 12) / 2
+    rows = [whole(rng, 400, 12) + (common if i > 1 else 0) for i in range(7)]
+    base = np.zeros(400, dtype=np.float32)
+    forgetful = adaptive(rows, base, 2, ties_for(7))
+    assert left_out(forgetful) == []
+
+    made = adaptive(rows, base, 2, ties_for(7), past=Past((Standing(),) * 7, None))
+
+    assert left_out(made) == [0, 1]
 
 
 def test_without_attack_nobody_is_ever_left_out() -> None:
     federation = Federation(flipping=0)
     for _ in range(30):
         assert left_out(federation.round()) == []
-    assert min(federation.standings) > DISTRUSTED_BELOW
 
 
-def test_a_member_that_behaves_again_comes_back() -> None:
+def test_a_member_that_behaves_again_comes_back_when_there_is_something_to_learn() -> None:
     federation = Federation()
     for _ in range(8):
         made = federation.round()
     assert left_out(made) == [0, 1]
     federation.flipping = 0
+    for _ in range(20):
+        assert left_out(federation.round()) == [0, 1], "a converged model tells nothing of anybody"
     rounds = 0
     while left_out(made):
+        federation.points = [point + 1 for point in federation.points]
         made = federation.round()
         rounds += 1
-        assert rounds < 200
-    assert rounds > 3
-
-
-def test_the_next_standings_follow_from_the_base_and_the_rows_alone() -> None:
-    """A node that was away has the base, fetched by its digest, and nothing else."""
-    federation = Federation()
-    for _ in range(5):
-        federation.round()
-    away = Federation()
-    away.model = np.frombuffer(federation.model.tobytes(), dtype=np.float32)
-    rows = federation.rows()
-    assert federation.round(rows).values.tobytes() == away.round(rows).values.tobytes()
-
-
-def test_what_updates_carry_as_memory_is_ignored() -> None:
-    one, other = Federation(), Federation()
-    for _ in range(6):
-        rows = one.rows()
-        lying = [r.copy() for r in rows]
-        for r in lying[:2]:
-            r[VALUES:] = 1000.0
-        assert one.round(rows).values.tobytes() == other.round(lying).values.tobytes()
-
-
-def test_standings_belong_to_members_not_to_places_and_stay_without_an_update() -> None:
-    federation = Federation()
-    for _ in range(6):
-        federation.round()
-    before = federation.standings
-    rows = federation.rows()
-    made = federation.round([rows[i] for i in (1, 2, 3, 4, 6)], members=[1, 2, 3, 4, 6])
-    assert left_out(made) == [0]
-    assert [federation.standings[i] for i in (0, 5)] == [before[0], before[5]]
-    assert all(federation.standings[i] != before[i] for i in (1,))
-
-
-def test_a_rule_that_does_not_remember_leaves_the_memory_as_it_is() -> None:
-    federation = Federation()
-    federation.round()
-    rows = federation.rows()
-    for lying in rows:
-        lying[VALUES:] = 5.0
-    for name in ("fed_avg", "multi_krum", "trimmed_mean"):
-        made = aggregate_model(name, SCHEMA, rows, federation.model, faults_max=2, ties=ties_for(7))
-        assert made.values[VALUES:].tobytes() == federation.model[VALUES:].tobytes()
-
-
-def test_a_remembered_change_never_exceeds_what_an_update_may_carry() -> None:
-    federation = Federation(flipping=0)
-    federation.model[:VALUES] = -VALUE_MAX
-    rows = [np.where(np.arange(SCHEMA.values) < VALUES, VALUE_MAX, 0).astype(np.float32)] * 7
-    made = federation.round(rows)
-    assert float(np.abs(made.values).max()) == VALUE_MAX
+        assert rounds < 50
+    assert rounds > 1
 
 
 # --- What memory can and cannot do -----------------------------------------------------------
 
 
 @st.composite
-def judged_rounds(draw: st.DrawFn) -> tuple[list[Row], list[float], int]:
+def judged_rounds(draw: st.DrawFn) -> tuple[list[Row], Past, int]:
     size = draw(st.integers(4, 8))
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     rows = [whole(rng, 12, 12) * draw(st.sampled_from([1, 1, 1, 4])) for _ in range(size)]
-    standings = draw(
-        st.lists(st.sampled_from([-2.0, -0.5, 0.0, 2.0]), min_size=size, max_size=size)
-    )
-    return [r.astype(np.float32) for r in rows], standings, (size - 1) // 3
+    known = st.builds(Standing, st.sampled_from([-2.0, -0.5, 0.0, 2.0]), st.sampled_from([0, 1, 5]))
+    standings = draw(st.lists(known, min_size=size, max_size=size))
+    cosines = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 1.0]), min_size=size, max_size=size)
+    going_on = draw(st.none() | cosines.map(tuple))
+    past = Past(tuple(standings), going_on)
+    return [r.astype(np.float32) for r in rows], past, (size - 1) // 3
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(judged_rounds())
 def test_whatever_is_remembered_the_gate_holds_and_at_most_f_are_left_out(made) -> None:  # type: ignore[no-untyped-def]
     """So attackers who frame honest members gain no more than f honest rows left out."""
-    rows, standings, faults = made
+    rows, past, faults = made
     base = np.zeros(12, dtype=np.float32)
-    result = adaptive(rows, base, faults, ties_for(len(rows)), standings=standings)
+    result = adaptive(rows, base, faults, ties_for(len(rows)), past=past)
     kept = [i for i, weight in enumerate(result.weights) if weight > 0]
     assert len(kept) >= len(rows) - faults
     wide = np.stack(rows).astype(np.float64)
@@ -268,21 +197,25 @@ def test_whatever_is_remembered_the_gate_holds_and_at_most_f_are_left_out(made) 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(judged_rounds(), st.randoms(use_true_random=False))
-def test_permuting_rows_and_standings_permutes_the_weights(made, random) -> None:  # type: ignore[no-untyped-def]
-    rows, standings, faults = made
+def test_permuting_rows_and_their_past_permutes_weights_and_standings(made, random) -> None:  # type: ignore[no-untyped-def]
+    rows, past, faults = made
     ties = ties_for(len(rows))
     order = list(range(len(rows)))
     random.shuffle(order)
     base = np.zeros(12, dtype=np.float32)
-    first = adaptive(rows, base, faults, ties, standings=standings)
+    first = adaptive(rows, base, faults, ties, past=past)
     second = adaptive(
         [rows[i] for i in order],
         base,
         faults,
         [ties[i] for i in order],
-        standings=[standings[i] for i in order],
+        past=Past(
+            tuple(past.standings[i] for i in order),
+            None if past.going_on is None else tuple(past.going_on[i] for i in order),
+        ),
     )
     assert [first.weights[i] for i in order] == list(second.weights)
+    assert [first.standings[i] for i in order] == list(second.standings)
 
 
 def test_when_the_others_alone_vary_too_much_memory_is_overruled() -> None:
@@ -290,8 +223,7 @@ def test_when_the_others_alone_vary_too_much_memory_is_overruled() -> None:
     rng = np.random.default_rng(4)
     calm = [whole(rng, 50, 12) for _ in range(5)]
     rows = [*calm, *(30 * whole(rng, 50, 12) for _ in range(2))]
-    made = adaptive(
-        rows, np.zeros(50, dtype=np.float32), 2, ties_for(7), standings=[-2.0, -2.0, *[1.0] * 5]
-    )
+    past = Past((*[Standing(-9.0, 5.0)] * 2, *[Standing(3.0, 5.0)] * 5), None)
+    made = adaptive(rows, np.zeros(50, dtype=np.float32), 2, ties_for(7), past=past)
     assert left_out(made) == [5, 6]
-    assert "the others alone vary more" in made.reason
+    assert "2 would be left out in doubt, but the others alone vary more" in made.reason

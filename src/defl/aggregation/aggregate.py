@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from defl.aggregation import kernels
 from defl.aggregation.gram import plain
+from defl.aggregation.standing import Standing
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
@@ -33,6 +34,7 @@ class Aggregate:
     weights: tuple[float, ...]  # one per row, in member order; 0 means left out
     scores: tuple[float, ...]  # one per row; what they mean is the rule's to say
     reason: str  # a sentence or two for a person
+    standings: tuple[Standing, ...] = ()  # one per row, from a rule that was told the past
 
 
 Rule = Callable[[Sequence[Row], Row, int, Sequence[bytes]], Aggregate]

@@ -39,10 +39,10 @@ def largest_eigenvalues(matrices: Matrix) -> Matrix:
     a = matrices.copy()
     size = a.shape[-1]
     limit = np.abs(a).max(axis=(1, 2)) * NEGLIGIBLE
+    steps = pairings(size)
     for _ in range(SWEEPS_MAX):
-        for p in range(size):
-            for q in range(p + 1, size):
-                rotate(a, p, q)
+        for one, other in steps:
+            rotate(a, one, other)
         off = np.abs(a)
         for p in range(size):
             off[:, p, p] = 0.0
@@ -54,8 +54,26 @@ def largest_eigenvalues(matrices: Matrix) -> Matrix:
     return largest
 
 
-def rotate(a: Matrix, p: int, q: int) -> None:
-    """One Jacobi rotation that brings a[p, q] to zero, in every matrix (Golub, Van Loan 8.5)."""
+def pairings(size: int) -> list[tuple[list[int], list[int]]]:
+    """Every pair of 0 ... size - 1 once, in steps of pairs that share nothing.
+
+    The circle method of tournaments: the last one stays, the others move on by one each step.
+    """
+    last = size - 1 + size % 2  # one more than there are, for whoever has no partner
+    steps = []
+    for turn in range(last):
+        circle = [*((turn + k) % last for k in range(last)), last]
+        met = [sorted((circle[k], circle[last - k])) for k in range((last + 1) // 2)]
+        real = [(one, other) for one, other in met if other < size]
+        steps.append(([one for one, _ in real], [other for _, other in real]))
+    return steps
+
+
+def rotate(a: Matrix, p: list[int], q: list[int]) -> None:
+    """Jacobi rotations that bring every a[p, q] to zero, in every matrix (Golub, Van Loan 8.5).
+
+    Rotations of pairs that share nothing do not touch one another's entries at (p, q).
+    """
     apq = a[:, p, q]
     zero = np.abs(apq) < 1e-300
     theta = (a[:, q, q] - a[:, p, p]) / np.where(zero, 1.0, 2.0 * apq)
@@ -63,14 +81,15 @@ def rotate(a: Matrix, p: int, q: int) -> None:
     theta = np.clip(theta, -1e150, 1e150)
     tangent = np.where(theta >= 0.0, 1.0, -1.0) / (np.abs(theta) + np.sqrt(theta * theta + 1.0))
     tangent = np.where(zero, 0.0, tangent)
-    cosine = 1.0 / np.sqrt(tangent * tangent + 1.0)
-    sine = tangent * cosine
-    row_p, row_q = a[:, p, :].copy(), a[:, q, :].copy()
-    a[:, p, :] = cosine[:, None] * row_p - sine[:, None] * row_q
-    a[:, q, :] = sine[:, None] * row_p + cosine[:, None] * row_q
-    column_p, column_q = a[:, :, p].copy(), a[:, :, q].copy()
-    a[:, :, p] = cosine[:, None] * column_p - sine[:, None] * column_q
-    a[:, :, q] = sine[:, None] * column_p + cosine[:, None] * column_q
+    cosine = (1.0 / np.sqrt(tangent * tangent + 1.0))[:, :, None]
+    sine = tangent[:, :, None] * cosine
+    row_p, row_q = a[:, p, :], a[:, q, :]
+    a[:, p, :] = cosine * row_p - sine * row_q
+    a[:, q, :] = sine * row_p + cosine * row_q
+    across = a.swapaxes(1, 2)
+    column_p, column_q = across[:, p, :], across[:, q, :]
+    across[:, p, :] = cosine * column_p - sine * column_q
+    across[:, q, :] = sine * column_p + cosine * column_q
 
 
 def roughly_largest(matrices: Matrix) -> Matrix:

@@ -2,7 +2,7 @@
 
 Distances are measured over trainable entries alone: statistics such as a batch norm's are of
 another size and would drown or fake a distance. They follow the weights that the trainable entries
-earned, and a variance never goes below zero. What a rule remembers (standing.py) is read from the
+earned, and a variance never goes below zero. What a rule remembers (memory.py) is read from the
 base and written into the aggregate.
 """
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from defl.aggregation.aggregate import Aggregate, Row
 from defl.aggregation.gram import Gram
+from defl.aggregation.memory import Memory
 from defl.aggregation.rules import GEOMETRIC, REMEMBERING, rule_named
-from defl.aggregation.standing import Memory
 from defl.aggregation.workers import ALONE, Workers
 from defl.schema import Role, Schema
 
@@ -36,15 +36,14 @@ def aggregate_model(
     """
     authors = range(len(rows)) if members is None else members
     memory = Memory.of(schema)
-    standings = None
     if name in GEOMETRIC:
         gram = Gram(base, counted=schema.columns(Role.TRAINABLE), workers=workers)
         gram.add(rows)
         known = gram.measured()
         if name in REMEMBERING and memory is not None:
-            standings = memory.standings_after(rows, base, authors)
+            past = memory.past(rows, base, authors)
             made = REMEMBERING[name](
-                rows, base, faults_max, ties, workers=workers, measured=known, standings=standings
+                rows, base, faults_max, ties, workers=workers, measured=known, past=past
             )
         else:
             made = GEOMETRIC[name](rows, base, faults_max, ties, workers=workers, measured=known)
@@ -53,8 +52,8 @@ def aggregate_model(
     values = made.values
     for part in schema.columns(Role.VARIANCE):
         np.maximum(values[part], 0, out=values[part])
-    if memory is not None and standings is not None:
-        memory.write(values, base, authors, standings)
+    if memory is not None and made.standings:
+        memory.write(values, base, authors, made.standings)
     elif memory is not None:
         memory.keep(values, base)
     return replace(made, values=values)

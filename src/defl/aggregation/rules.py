@@ -15,6 +15,7 @@ from defl.aggregation.geometric_median import geometric_median
 from defl.aggregation.gram import Measured
 from defl.aggregation.krum import krum, multi_krum
 from defl.aggregation.mixing import nearest_neighbour_mixing
+from defl.aggregation.standing import Past
 from defl.aggregation.subset import smallest_eigenvalue_subset
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import UserError
@@ -50,7 +51,7 @@ class GeometricRule(NamedRule, Protocol):
 
 
 class RememberingRule(GeometricRule, Protocol):
-    """A geometric rule that also heeds the members' standings (standing.py), one per row."""
+    """A geometric rule that also heeds what earlier rounds say of the members (standing.py)."""
 
     def __call__(
         self,
@@ -61,7 +62,7 @@ class RememberingRule(GeometricRule, Protocol):
         *,
         workers: Workers = ALONE,
         measured: Measured | None = None,
-        standings: Sequence[float] | None = None,
+        past: Past | None = None,
     ) -> Aggregate: ...
 
 

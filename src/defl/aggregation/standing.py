@@ -1,162 +1,107 @@
-"""Standing: what a member's earlier rounds say of it, remembered inside the model itself.
+"""Standing: what a member's rounds so far say of it, and who is in doubt because of it.
 
-One round alone hardly tells an update with its sign flipped from an honest one trained on unusual
-data; many rounds do. Honest members, however different their data, tend to go on in the direction
-in which the model has just moved, and whoever trains against the others does not. So every round
-in which most members go on adds to each member's standing the cosine between its change and the
-change that the last aggregate made. Standings fade, and are bounded on both sides: neither a good
-name nor a bad one lasts for ever.
+One round alone hardly tells an update made from flipped labels, or with its sign flipped, from an
+honest one trained on unusual data; a few rounds do. Honest members, however different their data,
+tend to learn in a common direction while the model learns fast; whoever trains against the others
+does not. So each round in which most members go along adds to every member's standing how far its
+change went along: the mean of two cosines, with the sum of the calmest other changes of the round,
+and with the change that the last aggregate made. Other rounds say nothing (once a model has
+converged, steps are noise) and change nothing.
 
-The memory is an entry of the schema (Role.MEMORY), the last one: the members' standings, then a
-sample of the last aggregate's change. It is part of every aggregate and of its digest, so the
-next standings are a function of the base and the round's rows alone, also at a node that was away
-and fetched the base. What updates carry there is ignored.
-
-Cosines come from exact inner products (gram.py), then + - * / and square roots in a fixed order.
+The cosines come from exact inner products (gram.py), then + - * / and square roots in a fixed
+order, rounded to float32, as the model will carry them (memory.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
-from defl.aggregation.aggregate import Row
-from defl.aggregation.gram import Gram
-from defl.errors import UserError
-from defl.schema import VALUE_MAX, Entry, Role, Schema
+from defl.aggregation.gram import Geometry
 
-ENTRY = "defl.memory"
-
-# Enough that a cosine is off by about 1/64, well below what it adds up to; 16 KB of any model.
-SAMPLE_MAX = 4096
-# A round counts when the median cosine is at least this: when a model has converged, steps are
-# noise, and the next ones go back on them for everybody.
-GOING_ON = 0.1
-FADING = 0.98  # each round; half is gone after 34 rounds
-STANDING_MAX = 2.0  # about the first five rounds' worth
-# Without attack no honest member came near this (docs/AGGREGATION.md).
-DISTRUSTED_BELOW = -0.2
-
-SPREAD = 2_654_435_761  # 2^32 / the golden ratio: spreads picks within their stretch
+# A round counts when the median member goes along at least this far.
+GOING_ALONG = 0.1
+FADING = 0.98  # with each round that counts; half is gone after 34 of them
+# In a calm round in doubt is who has gone along, in all rounds together, less than this share of
+# what the median member does in one: who goes along at all is soon believed, who goes against the
+# others never. In a loud one, which varies more than honest members would, in doubt is who goes
+# along less than this share of the median member's mean.
+CALM_SHARE = 1 / 3
+LOUD_SHARE = 1 / 2
 
 
-def with_memory(schema: Schema, members: int) -> Schema:
-    """The schema of a federation whose rule remembers: the model's entries and the memory."""
-    size = members + _sample_size(schema)
-    return Schema((*schema.entries, Entry(ENTRY, (size,), role=Role.MEMORY)))
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a member went along, summed over the rounds that counted, and how many they were."""
 
+    along: float = 0.0
+    rounds: float = 0.0
 
-def check_memory(schema: Schema, members: int) -> None:
-    """A federation whose rule remembers must have room for it, of exactly the right size."""
-    found = [entry for entry in schema.entries if entry.role is Role.MEMORY]
-    size = members + _sample_size(schema)
-    if [entry.shape for entry in found] != [(size,)] or schema.entries[-1] is not found[0]:
-        raise UserError(
-            f"the aggregation rule remembers: the model's last entry, and no other, must have the "
-            f"role {Role.MEMORY} and the shape [{size}]; defl federation create adds it"
+    @property
+    def mean(self) -> float:
+        return self.along / self.rounds if self.rounds > 0 else 0.0
+
+    def after(self, cosine: float) -> "Standing":
+        return Standing(
+            float(np.float32(FADING * self.along + cosine)),
+            float(np.float32(FADING * self.rounds + 1)),
         )
 
 
-def _sample_size(schema: Schema) -> int:
-    trainable = sum(entry.size for entry in schema.shared if entry.role is Role.TRAINABLE)
-    return min(SAMPLE_MAX, trainable)
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of the rows of a round from earlier rounds, in member order."""
+
+    standings: tuple[Standing, ...]
+    going_on: tuple[float, ...] | None  # cosines with the last aggregate's change; None: no last
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Where in a row the memory stands, and which columns its sample is of."""
-
-    standings: slice
-    changes: slice
-    sample: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, schema: Schema) -> "Memory | None":
-        found = schema.columns(Role.MEMORY)
-        if not found:
-            return None
-        size = _sample_size(schema)
-        start, stop = found[0].start, found[0].stop
-        return cls(
-            slice(start, stop - size), slice(stop - size, stop), _sampled_columns(schema, size)
-        )
-
-    def standings_after(
-        self, rows: Sequence[Row], base: Row, members: Sequence[int]
-    ) -> tuple[float, ...]:
-        """The standing of each row's member, this round's row included."""
-        before = [float(base[self.standings][member]) for member in members]
-        last = base[self.changes]
-        if not last.any():  # the first round: nothing has moved yet
-            return tuple(before)
-        start = base[self.sample]
-        with np.errstate(over="ignore", invalid="ignore"):  # a row may hold anything
-            changes = [row[self.sample] - start for row in rows]
-        return faded(before, cosines(changes, last))
-
-    def write(
-        self, values: Row, base: Row, members: Sequence[int], standings: Sequence[float]
-    ) -> None:
-        """Into the aggregate; the standing of a member without an update stays as it is."""
-        values[self.standings] = base[self.standings]
-        for member, standing in zip(members, standings, strict=True):
-            values[self.standings.start + member] = standing
-        change = values[self.sample] - base[self.sample]
-        # The next updates carry it along, and no value of theirs may be larger.
-        values[self.changes] = np.clip(change, -VALUE_MAX, VALUE_MAX)
-
-    def keep(self, values: Row, base: Row) -> None:
-        """For a rule that does not remember: whatever the updates say, nothing changes."""
-        values[self.standings.start : self.changes.stop] = base[
-            self.standings.start : self.changes.stop
-        ]
-
-
-def _sampled_columns(schema: Schema, size: int) -> NDArray[np.int64]:
-    """One column of each of `size` equal stretches of the trainable values, not a regular grid."""
-    parts = schema.columns(Role.TRAINABLE)
-    lengths = np.array([part.stop - part.start for part in parts], dtype=np.int64)
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(parts) else 0
-    place = np.arange(size, dtype=np.int64)
-    first = place * total // max(1, size)
-    width = (place + 1) * total // max(1, size) - first
-    picked = first + place * SPREAD % 2**32 % width
-    part = np.searchsorted(ends, picked, side="right")
-    starts = np.array([part.start for part in parts], dtype=np.int64)
-    columns: NDArray[np.int64] = starts[part] + picked - (ends - lengths)[part]
-    return columns
-
-
-def cosines(changes: Sequence[Row], last: Row) -> list[float]:
-    """Between each change and the last aggregate's; -1 for what is not finite, 0 for no change."""
-    gram = Gram(np.zeros_like(last))
-    gram.add([*changes, last])
-    measured = gram.measured()
-    products, real = measured.geometry.products, measured.geometry.real
-    lengths = [sqrt(real(products[i][i])) for i in range(len(products))]
+def along_with_others(geometry: Geometry, calm: Collection[int]) -> list[float]:
+    """The cosine between each row and the sum of the calm rows other than itself."""
+    products, real = geometry.products, geometry.real
+    with_calm = [sum(row[j] for j in calm) for row in products]
+    square = sum(with_calm[i] for i in calm)
     found = []
-    for i, length in enumerate(lengths[:-1]):
-        both = length * lengths[-1]
-        cosine = real(products[i][-1]) / both if both > 0 else 0.0
-        found.append(cosine if measured.finite[i] else -1.0)
+    for i, inner in enumerate(with_calm):
+        own = products[i][i]
+        others, length = (inner - own, square - 2 * inner + own) if i in calm else (inner, square)
+        both = sqrt(real(own)) * sqrt(real(length))
+        found.append(real(others) / both if both > 0 else 0.0)
     return found
 
 
-def faded(before: Sequence[float], found: Sequence[float]) -> tuple[float, ...]:
-    """Standings after a round with these cosines, as float32 can hold them."""
-    middle = sorted(found)[(len(found) - 1) // 2]
-    counts = middle >= GOING_ON
-    summed = [
-        FADING * standing + (cosine if counts else 0.0)
-        for standing, cosine in zip(before, found, strict=True)
-    ]
-    return tuple(float(np.float32(max(-STANDING_MAX, min(STANDING_MAX, s)))) for s in summed)
+def standings_after(past: Past, beside: Sequence[float]) -> tuple[Standing, ...]:
+    """The standings with this round, in which the rows went along `beside` the calm ones."""
+    found = (
+        list(beside)
+        if past.going_on is None
+        else [(now + on) / 2 for now, on in zip(beside, past.going_on, strict=True)]
+    )
+    if lower_median(found) < GOING_ALONG:
+        return past.standings
+    return tuple(
+        standing.after(cosine) for standing, cosine in zip(past.standings, found, strict=True)
+    )
 
 
-def lowest(standings: Sequence[float], faults_max: int) -> frozenset[int]:
-    """The rows whose members have shown themselves; of more than faults_max the lowest ones."""
-    low = [i for i, standing in enumerate(standings) if standing < DISTRUSTED_BELOW]
-    return frozenset(sorted(low, key=lambda i: (standings[i], i))[:faults_max])
+def in_doubt(standings: Sequence[Standing], faults_max: int, *, loud: bool) -> frozenset[int]:
+    """The rows whose members went along too little; of more than faults_max the lowest ones.
+
+    Of whom no round has counted yet, nothing bad is known: that is enough in a calm round.
+    """
+    middle = lower_median([standing.mean for standing in standings])
+    if middle <= 0:
+        return frozenset()
+
+    def doubted(standing: Standing) -> bool:
+        if loud:
+            return standing.mean < LOUD_SHARE * middle
+        return standing.rounds > 0 and standing.along < CALM_SHARE * middle
+
+    low = [i for i, standing in enumerate(standings) if doubted(standing)]
+    return frozenset(sorted(low, key=lambda i: (standings[i].mean, i))[:faults_max])
+
+
+def lower_median(values: Sequence[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]

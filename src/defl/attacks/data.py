@@ -13,8 +13,8 @@ def flipped_labels(labels: NDArray[np.integer], classes: int) -> NDArray[np.inte
 def stamped(
     images: NDArray[np.float32], *, size: int = 3, value: float = 1.0
 ) -> NDArray[np.float32]:
-    """Images (count, height, width, ...) with a bright square in the lower right corner: the
+    """Images (..., height, width) with a bright square in the lower right corner: the
     trigger of a backdoor (Gu, Dolan-Gavitt, Garg, BadNets, 2017)."""
     result = images.copy()
-    result[:, -size:, -size:] = value
+    result[..., -size:, -size:] = value
     return result

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from defl.aggregation.memory import ENTRY, with_memory
 from defl.aggregation.rules import DEFAULT, REMEMBERING, RULES
-from defl.aggregation.standing import ENTRY, with_memory
 from defl.clients.protocol import Roles, schema_of, starting_row
 from defl.committee import TAU_MIN, AggQuorum, Federation, Rules, Timing
 from defl.errors import PreconditionBroken, UserError

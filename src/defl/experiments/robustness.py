@@ -9,12 +9,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from functools import cache
 from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 
-from defl.datasets.mnist import mnist
+from defl.datasets.catalogue import loaded
 from defl.datasets.task import Images
+from defl.errors import PreconditionBroken, UserError
 from defl.experiments.robustness_cell import NO_ATTACK, ROUNDS, Cell, CellResult, run_cell
 from defl.experiments.robustness_table import written_tables
 from defl.node.orphans import die_with
@@ -54,21 +56,21 @@ ATTACKS = (
 )
 ALPHAS: tuple[float | None, ...] = (None, 1.0, 0.3)
 MEMBERS = (4, 7, 10)
-
-_data: Images | None = None  # of a worker process, read once
+DATASETS = ("mnist", "cifar-10", "digits")
 
 
 def planned(
     rules: Sequence[str],
     attacks: Sequence[str],
     members: Sequence[int],
-    seeds: int,
+    seeds: Sequence[int],
     rounds: int = ROUNDS,
+    dataset: str = DATASETS[0],
 ) -> list[Cell]:
     """All cells, in an order in which a stopped run has whole seeds behind it."""
     return [
-        Cell(rule, attack, alpha, count, seed, rounds)
-        for seed in range(1, seeds + 1)
+        Cell(rule, attack, alpha, count, seed, rounds, dataset)
+        for seed in seeds
         for attack in attacks
         for count in members
         for alpha in ALPHAS
@@ -93,7 +95,7 @@ def finished(folder: Path) -> dict[Cell, CellResult]:
 
 def run_table(
     cells: Sequence[Cell],
-    data_folder: Path,
+    data_folder: Path | None,
     folder: Path,
     *,
     processes: int,
@@ -101,8 +103,16 @@ def run_table(
 ) -> dict[Cell, CellResult]:
     """Run what is missing, then write the tables of all that was ever run in this folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    mnist(data_folder)  # a wrong folder is told before anything starts
     done = finished(folder)
+    datasets = {cell.dataset for cell in cells}
+    others = {cell.dataset for cell in done} - datasets
+    if others:
+        raise UserError(
+            f"{folder} holds results on {', '.join(sorted(others))}, which do not compare with "
+            f"{', '.join(sorted(datasets))}: name another folder (--out)"
+        )
+    for dataset in datasets:  # a wrong folder is told before anything starts
+        loaded(dataset, data_folder)
     missing = [cell for cell in cells if cell not in done]
     progress(len(cells) - len(missing), len(cells))
     with (folder / "cells.jsonl").open("a", encoding="utf-8") as log:
@@ -133,7 +143,7 @@ def in_order(results: dict[Cell, CellResult]) -> dict[Cell, CellResult]:
 
 
 def results_of(
-    cells: Sequence[Cell], data_folder: Path, processes: int
+    cells: Sequence[Cell], data_folder: Path | None, processes: int
 ) -> Iterator[tuple[Cell, CellResult]]:
     # One BLAS thread per process: the processes are what fills the cores.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -145,8 +155,14 @@ def results_of(
             yield waiting[done], done.result()
 
 
-def run_in_process(cell: Cell, data_folder: Path) -> CellResult:
-    global _data  # noqa: PLW0603 - read once per process, for hundreds of cells
-    if _data is None:
-        _data = mnist(data_folder)
-    return run_cell(cell, _data)
+def run_in_process(cell: Cell, data_folder: Path | None) -> CellResult:
+    return run_cell(cell, images(cell.dataset, data_folder))
+
+
+@cache
+def images(dataset: str, data_folder: Path | None) -> Images:
+    """Read once per process, for hundreds of cells."""
+    data = loaded(dataset, data_folder)
+    if not isinstance(data, Images):
+        raise PreconditionBroken(f"{dataset} has no images")
+    return data

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.memory import with_memory
 from defl.aggregation.model import aggregate_model
 from defl.aggregation.rules import REMEMBERING
-from defl.aggregation.standing import with_memory
 from defl.attacks.attack import Attack
 from defl.attacks.attacks import attack_named
 from defl.attacks.crafted import against_rule, alie, alie_deviation
@@ -51,6 +51,7 @@ class Cell:
     members: int
     seed: int
     rounds: int = ROUNDS
+    dataset: str = "mnist"
 
     @property
     def faults_max(self) -> int:

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from msgspec import Meta, Struct
 
+from defl.aggregation.memory import check_memory
 from defl.aggregation.rules import REMEMBERING, rule_named
-from defl.aggregation.standing import check_memory
 from defl.committee import AggQuorum, Federation, Member, Rules, Timing
 from defl.errors import UserError
 from defl.ids import Digest, NodeId, digest_of

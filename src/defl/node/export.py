@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from defl.aggregation.standing import ENTRY
+from defl.aggregation.memory import ENTRY
 from defl.clients.state_dict import write_state_dict
 from defl.errors import UserError
 from defl.node.certificate import verify_files

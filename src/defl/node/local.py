@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from defl.aggregation.memory import with_memory
 from defl.aggregation.rules import DEFAULT, REMEMBERING
-from defl.aggregation.standing import with_memory
 from defl.clients.protocol import Roles, schema_of, starting_row
 from defl.committee import Rules, Timing, require_counts
 from defl.errors import DeflError, UserError

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
+from defl.aggregation.memory import with_memory
 from defl.aggregation.rules import REMEMBERING
-from defl.aggregation.standing import with_memory
 from defl.committee import Federation, Member, Rules, Timing
 from defl.crypto import Ed25519Scheme, Ed25519Signer, Scheme, Signer
 from defl.ids import NodeId
