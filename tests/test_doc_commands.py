@@ -53,7 +53,10 @@ SMALLER = {
     "robustness --data FOLDER": (
         "robustness --data FOLDER --rounds 1 --rule fed_avg --attack none --members 4"
     ),
-    "--members 10 --seeds 20": "--members 4 --rounds 1",
+    "--dataset digits --seeds 10": "--dataset digits --members 4 --rounds 1",
+    "adaptive --first-seed 13 --seeds 10": "adaptive --attack nan --rounds 1",
+    "--members 10 --first-seed 23 --seeds 40": "--rounds 1",
+    "--first-seed 26 --seeds 10": "--members 4 --rounds 1",
 }
 # Run by small_defl.py: the paper's tables of four nodes with one step of training, on made images.
 SMALL_TABLES = ("defl paper ", "defl data show cifar-10 ")

@@ -26,7 +26,7 @@ from flower_apps import (
     small_project,
 )
 
-from defl.aggregation.standing import ENTRY
+from defl.aggregation.memory import ENTRY
 from defl.clients.flower import FlowerClient, shareable
 from defl.clients.flower_project import Start, read_project, read_start
 from defl.clients.flower_start import LOG_FILE, find_start

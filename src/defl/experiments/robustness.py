@@ -56,7 +56,7 @@ ATTACKS = (
 )
 ALPHAS: tuple[float | None, ...] = (None, 1.0, 0.3)
 MEMBERS = (4, 7, 10)
-DATASETS = ("mnist", "cifar-10", "digits")
+DATASETS = ("mnist", "digits")
 
 
 def planned(
