@@ -114,7 +114,7 @@ def a_node_waits_for_room(folder: Path) -> None:
     """All that a node writes is on the full disk; the others go on, then it comes back."""
     disk = tiny_disk(folder / "node-0", "90m")
     timing = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=60.0)
-    nodes = Nodes(folder, 4, 8, timing=timing)
+    nodes = Nodes(folder, 4, 20, timing=timing)  # more than pass while the disk is filled
     try:
         nodes.start()
         nodes.wait(lambda: nodes.round(0) >= 1, LIMIT_S)
