@@ -17,7 +17,8 @@ they move the aggregate by a t / k <= s sqrt(GATE a / (k - a)). With everybody k
 that is s sqrt(GATE / 2), which is no more than s. Honest rows that were left out (m - k of
 them) move it by at most s sqrt((m - k) / (k - f)). No direction or length is out of reach below
 the gate: what is bounded is how far, and the bound shrinks with the honest rows' own variance.
-Attackers who have honest members doubted gain no more than the last term: f honest rows out.
+Attackers who have honest members doubted gain no more than the last term, f honest rows out, and
+stay themselves only as far off as the first one allows.
 
 Condition m >= 2f + 1, as for the smallest-eigenvalue subset (Allouah et al., ICML 2023), on which
 it is built; breakdown below a half. docs/AGGREGATION.md tells how GATE was found and what else was
