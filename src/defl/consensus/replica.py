@@ -145,13 +145,19 @@ class Replica(Generic[S]):
         return effects
 
     def resume(self, now: float) -> None:
-        """After a (re)start: say again, byte for byte, what was said last."""
+        """After a (re)start: send the last statements again, byte for byte, and count them.
+
+        The others count them, so this node must too: with exactly q members alive, all of them
+        restarted, nobody else's statement completes a certificate.
+        """
         self._now = now
-        record = self._safety.record
         if self.observing is None:
-            for said in (record.last_proposal, record.last_timeout, record.last_vote):
-                if said is not None:
-                    self._broadcast(said)
+            for statement in self._safety.last_statements():
+                self._broadcast(statement)
+                if isinstance(statement, Vote) and self._in_window(statement.view):
+                    self._count_vote(statement)
+                elif isinstance(statement, Timeout) and self._in_window(statement.view):
+                    self._count_timeout(statement)
         self._broadcast(self._status())
         self._settle()
 
