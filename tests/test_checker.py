@@ -269,6 +269,13 @@ def test_a_buffer_beyond_its_bound_is_seen(checker: Checker, buffer: str) -> Non
     assert conclude(checker, ALL_CLOSED, stored={buffer: 5000}) == {checks.WITHIN_BOUNDS}
 
 
+def test_more_blocks_than_views_since_the_snapshot_are_seen_long_before_the_tree_is_full(
+    checker: Checker,
+) -> None:
+    assert conclude(checker, ALL_CLOSED, stored={"blocks": 8}) == set()
+    assert conclude(checker, ALL_CLOSED, stored={"blocks": 12}) == {checks.WITHIN_BOUNDS}
+
+
 def test_every_buffer_of_a_participant_has_a_bound() -> None:
     cluster: Cluster = cluster_of(4, rounds=1)
     cluster.run()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from defl.committee import Committee, Rules, Timing
 from defl.consensus.chain import Chain, Fork
@@ -237,28 +238,53 @@ def test_a_path_leads_to_the_ancestor_a_fork_or_a_missing_block() -> None:
     assert not tree.extends(grown["a"], grown["b"])
 
 
-def test_a_tree_drops_dead_forks_and_what_lies_far_below_its_root() -> None:
+def test_a_tree_drops_forks_older_than_the_highest_qc_and_what_lies_far_below_its_root() -> None:
     grown = Grown().grow("a1 b2<a c3<b d4<c e5<d f6<e x4<a y5<x z6<y")
     tree = tree_of(grown, "abcdefxyz")
-    tree.drop_forks(grown["c"])
+    tree.drop_forks(grown["d"])
 
     assert grown["x"].id not in tree
+    assert grown["y"].id in tree  # a newer view: it may be certified yet
+    tree.drop_forks(grown["f"])
     assert grown["y"].id not in tree
-    assert grown["z"].id in tree  # higher than the head: it is found dead by the next commit
+    assert grown["z"].id not in tree  # the same view: two blocks are never both certified
     tree.set_root(grown["e"])
     assert grown["e"].height - grown["b"].height == KEPT_BELOW_ROOT
     assert grown["b"].id in tree
     assert grown["a"].id not in tree
 
 
-def test_a_full_tree_takes_no_more_blocks() -> None:
-    grown = Grown().grow("a1")
-    tree = Tree(grown["g"])
-    for view in range(2, BLOCKS_MAX + 1):
-        assert tree.add(Grown().grow(f"b{view}")["b"])
+def test_no_fork_is_dropped_while_an_ancestor_of_the_certified_block_is_missing() -> None:
+    grown = Grown().grow("a1 b2<a c3<b d4<c x2<a")
+    tree = tree_of(grown, "abxd")
+    tree.drop_forks(grown["d"])
 
-    assert not tree.add(grown["a"])
+    assert grown["b"].id in tree  # without c nobody can tell that d extends b and not x
+    assert grown["x"].id in tree
+
+
+def test_a_block_that_claims_a_height_it_cannot_have_is_not_stored() -> None:
+    grown = Grown().grow("a1 b2<a")
+    absurd = Grown().grow("a1 b2<a")["b"]
+    absurd = replace(absurd, header=replace(absurd.header, height=Height(2**40)))
+    low = replace(absurd, header=replace(absurd.header, height=Height(1)))
+
+    assert not tree_of(grown, "a").add(absurd)
+    assert not tree_of(grown, "a").add(low)
+    assert not tree_of(grown, "").add(absurd)  # also while the parent is not known
+
+
+def test_a_full_tree_drops_the_oldest_block_that_no_certificate_names() -> None:
+    grown = Grown().grow("a1 b2<a c3<b")
+    tree = tree_of(grown, "ab")
+    siblings = [Grown().grow(f"a1 b2<a s{view}<b")["s"] for view in range(3, 3 + BLOCKS_MAX)]
+    for sibling in siblings:
+        assert tree.add(sibling)
+
     assert len(tree) == BLOCKS_MAX
+    assert siblings[-1].id in tree
+    assert siblings[0].id not in tree
+    assert tree.extends(siblings[-1], grown["g"])
 
 
 def chain_of(grown: Grown, names: str) -> Chain[bytes]:
@@ -266,6 +292,16 @@ def chain_of(grown: Grown, names: str) -> Chain[bytes]:
     for name in names:
         chain.add(grown[name])
     return chain
+
+
+def test_a_restart_with_more_blocks_than_the_tree_holds_keeps_the_certified_ones() -> None:
+    grown = Grown().grow("a1 b2<a")
+    siblings = [Grown().grow(f"s{view}")["s"] for view in range(3, 3 + BLOCKS_MAX)]
+    durable = Durable(None, blocks=(grown["a"], *siblings, grown["b"]))
+    chain = Chain(grown.rules, Tape(), grown["g"], durable)
+
+    assert len(chain) == BLOCKS_MAX
+    assert chain.get(grown["a"].id) is not None
 
 
 def test_ancestors_commit_first_and_nothing_commits_twice() -> None:

@@ -53,7 +53,8 @@ class Chain(Generic[S]):
         self._tree = Tree(self._history.head)
         self._durable: set[Digest] = set()
         self._last_filled = Height(0)  # the newest committed block that had transactions
-        for block in sorted(durable.blocks, key=lambda block: block.height):
+        # Highest first: a block that another one builds on is never dropped to make room.
+        for block in sorted(durable.blocks, key=lambda block: block.height, reverse=True):
             if block.height > self._tree.root.height:
                 self._tree.add(block)
                 self._durable.add(block.id)
@@ -88,6 +89,7 @@ class Chain(Generic[S]):
         return self._tree.get(block_id)
 
     def add(self, block: Block) -> bool:
+        """False if the block claims a height that it cannot have."""
         return self._tree.add(block)
 
     def missing_below(self, block: Block) -> QC | None:
@@ -162,8 +164,10 @@ class Chain(Generic[S]):
             committed.append(self._history.execute(block))
             if block.transactions:
                 self._last_filled = block.height
-        self._tree.drop_forks(self.head)
         return committed
+
+    def drop_forks(self, certified: Block) -> None:
+        self._tree.drop_forks(certified)
 
     def move_snapshot(self, certified: Block, qc: QC) -> bool:
         """Everything below the newest state that a certified header shows is deleted."""

@@ -5,6 +5,7 @@ The application (the ledger) is a pure function; its states are opaque here.
 
 from typing import Generic, Protocol, TypeVar
 
+from defl.consensus.tree import KEPT_BELOW_ROOT
 from defl.ids import Digest
 from defl.messages import QC, Block, Header, Snapshot, Transaction
 from defl.output import Committed, Response
@@ -89,5 +90,6 @@ class History(Generic[S]):
     def _forget_below(self, root: Block) -> None:
         # A late proposal may name an ancestor of the root as its c(b), never one further down
         # than the commit rule reaches.
-        for block_id in [b.id for b, _, _ in self._states.values() if b.height < root.height - 3]:
+        lowest = root.height - KEPT_BELOW_ROOT
+        for block_id in [b.id for b, _, _ in self._states.values() if b.height < lowest]:
             del self._states[block_id]

@@ -47,6 +47,7 @@ from defl.output import (
     Envelope,
     EvidenceFound,
     Observing,
+    PeerMisbehaved,
     SafetyBroken,
     SafetyRecord,
 )
@@ -106,6 +107,11 @@ class Replica(Generic[S]):
     @property
     def head(self) -> Block:
         return self._chain.head
+
+    @property
+    def root(self) -> Block:
+        """The newest block whose state a certified header shows."""
+        return self._chain.root
 
     @property
     def observing(self) -> str | None:
@@ -345,6 +351,8 @@ class Replica(Generic[S]):
 
     def _add_block(self, block: Block) -> None:
         if not self._chain.add(block):
+            reason = f"the block of view {block.view} claims height {block.height}"
+            self._effects.notices.append(PeerMisbehaved(block.header.author, reason))
             return
         self._learn_transactions(block.transactions)
         if block.id == self._sync.wanted:
@@ -385,6 +393,7 @@ class Replica(Generic[S]):
         if self._chain.move_snapshot(certified, qc):
             self._work = None
             self._effects.snapshot = self._chain.snapshot
+        self._chain.drop_forks(certified)
 
     def _state_changed(self) -> None:
         self._work = None

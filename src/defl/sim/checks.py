@@ -69,6 +69,10 @@ CHECKS = (
 # The checker's own memory is bounded, so that a long run shows whether the nodes' memory is.
 REMEMBERED = 512
 
+# Beside one block per view: the snapshot's, those kept below it, and a second one of a view that
+# turned out to be the certified one.
+BLOCKS_SLACK = 8
+
 K = TypeVar("K")
 
 
@@ -311,8 +315,10 @@ class Checker:
 
     def _bounds(self, participant: Participant) -> None:
         n, tau = self._committee.size, self._federation.tau
+        replica = participant.replica
         limits = {
-            "blocks": 4096,
+            # One block for each view since the snapshot's: more is growth that nothing removes.
+            "blocks": max(0, replica.view - replica.root.view) + BLOCKS_SLACK,
             "transactions": 4 * n,
             "statements": 2 * n * 66 + 66,
             "blobs": (tau + 3) * n + tau + 3,
@@ -331,7 +337,8 @@ class Checker:
     def conclude(self, honest: list[tuple[Participant, Disk]], *, rounds_due: bool) -> None:
         for participant, disk in honest:
             self._bounds(participant)
-            blocks_max = 4096
+            replica = participant.replica
+            blocks_max = replica.view - replica.root.view + BLOCKS_SLACK
             blobs_max = (self._federation.tau + 4) * (self._committee.size + 1)
             if len(disk.blocks) > blocks_max or len(disk.blobs) > blobs_max:
                 self.violate(WITHIN_BOUNDS, f"node {participant.me}'s disk holds too much")

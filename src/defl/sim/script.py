@@ -40,7 +40,16 @@ from defl.messages import (
     transactions_root,
     vote_statement,
 )
-from defl.output import Committed, Durable, Envelope, EvidenceFound, Notice, Observing, SafetyRecord
+from defl.output import (
+    Committed,
+    Durable,
+    Envelope,
+    EvidenceFound,
+    Notice,
+    Observing,
+    PeerMisbehaved,
+    SafetyRecord,
+)
 from defl.sim.signer import NoopScheme
 from defl.sim.twins import LIVE, Tape, facts, mark
 from defl.verify import Verifier
@@ -350,6 +359,8 @@ class Stage:
                 return f"evidence against {evidence.first.author}"
             case Observing():
                 return "observe"
+            case PeerMisbehaved(peer=peer):
+                return f"fault of {peer}"
             case _:
                 return type(notice).__name__
 
