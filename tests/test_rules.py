@@ -294,14 +294,16 @@ def chain_of(grown: Grown, names: str) -> Chain[bytes]:
     return chain
 
 
-def test_a_restart_with_more_blocks_than_the_tree_holds_keeps_the_certified_ones() -> None:
+def test_after_a_restart_with_too_many_blocks_the_certified_ones_stay() -> None:
     grown = Grown().grow("a1 b2<a")
-    siblings = [Grown().grow(f"s{view}")["s"] for view in range(3, 3 + BLOCKS_MAX)]
+    siblings = [Grown().grow(f"s{view}")["s"] for view in range(4, 4 + 2 * BLOCKS_MAX)]
     durable = Durable(None, blocks=(grown["a"], *siblings, grown["b"]))
     chain = Chain(grown.rules, Tape(), grown["g"], durable)
+    chain.drop_forks(grown["b"])  # it has the highest QC
+    chain.add(Grown().grow("a1 b2<a c3<b")["c"])
 
     assert len(chain) == BLOCKS_MAX
-    assert chain.get(grown["a"].id) is not None
+    assert chain.get(grown["b"].id) is not None
 
 
 def test_ancestors_commit_first_and_nothing_commits_twice() -> None:

@@ -50,14 +50,11 @@ class Chain(Generic[S]):
         self._history = History(application, genesis, application.genesis())
         if durable.snapshot is not None and self._history.install(durable.snapshot) is None:
             raise LocalFault("the stored snapshot is not the state that its proof names")
-        self._tree = Tree(self._history.head)
-        self._durable: set[Digest] = set()
+        root = self._history.head
+        above = [block for block in durable.blocks if block.height > root.height]
+        self._tree = Tree(root, above)
+        self._durable = {block.id for block in above}
         self._last_filled = Height(0)  # the newest committed block that had transactions
-        # Highest first: a block that another one builds on is never dropped to make room.
-        for block in sorted(durable.blocks, key=lambda block: block.height, reverse=True):
-            if block.height > self._tree.root.height:
-                self._tree.add(block)
-                self._durable.add(block.id)
 
     def __len__(self) -> int:
         return len(self._tree)

@@ -3,6 +3,8 @@
 Only links between blocks are known here; what may be voted for or committed is not.
 """
 
+from collections.abc import Iterable
+
 from defl.ids import Digest, Height
 from defl.messages import Block
 
@@ -14,8 +16,10 @@ BLOCKS_MAX = 1024
 
 
 class Tree:
-    def __init__(self, root: Block) -> None:
+    def __init__(self, root: Block, stored: Iterable[Block] = ()) -> None:
+        """`stored`: read back from the disk; what is too much goes when the next one comes."""
         self._blocks: dict[Digest, Block] = {root.id: root}
+        self._blocks.update((block.id, block) for block in stored)
         self.root = root
         self.tip = root  # the newest certified block of which all ancestors are here
 
@@ -43,15 +47,16 @@ class Tree:
         return True
 
     def _make_room(self) -> None:
-        """Drop the oldest block that no certificate here names.
+        """Drop the oldest blocks that no certificate here names.
 
         Every block carries the QC on its parent, so only blocks without children can go. If all
         have some, the tree grows beyond its bound by what q members certified: no liar can do that.
         """
         certified = {self.tip.id, self.root.id, *(b.parent for b in self._blocks.values())}
         childless = [b for b in self._blocks.values() if b.id not in certified]
-        if childless:
-            del self._blocks[min(childless, key=lambda block: block.view).id]
+        too_many = len(self._blocks) - BLOCKS_MAX + 1
+        for block in sorted(childless, key=lambda block: block.view)[:too_many]:
+            del self._blocks[block.id]
 
     def path(self, tip: Block, ancestor: Block) -> tuple[list[Block], Block | None]:
         """The blocks above `ancestor` up to `tip`, oldest first, and the lowest one reached.
