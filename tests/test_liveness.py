@@ -69,3 +69,10 @@ def test_blocks_of_views_that_failed_are_gone_with_the_next_commit(rules: Rules)
     cluster.run(until=lambda: min(replica.head.height for replica in replicas) > 0)
 
     assert max(replica.stored["blocks"] for replica in replicas) < 12
+
+
+@BOTH_RULES
+def test_a_network_slower_than_the_first_period_commits_in_the_end(rules: Rules) -> None:
+    """A view takes two messages of two seconds and more; the first period is one second."""
+    conditions = Conditions(latency_s=2.0, jitter_s=0.2)
+    assert_all_rounds_close(cluster_of(4, rounds=2, rules=rules, conditions=conditions))

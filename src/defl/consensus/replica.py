@@ -7,6 +7,7 @@ hence a file longer than others.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Generic
 
 from defl.committee import Federation
@@ -14,6 +15,7 @@ from defl.consensus.answers import Answers
 from defl.consensus.chain import Chain, Fork, genesis_of
 from defl.consensus.effects import Effects
 from defl.consensus.history import Application, S
+from defl.consensus.leaders import leader_of
 from defl.consensus.mempool import Mempool
 from defl.consensus.pacemaker import Pacemaker
 from defl.consensus.rules import RULES, admissible
@@ -71,7 +73,7 @@ class Replica(Generic[S]):
         self._committee = federation.committee
         self._rules = RULES[federation.rules]
         self._me = me
-        self._leader = leader or federation.committee.leader
+        self._leader = leader or partial(leader_of, federation.chain, self._committee.size)
         self._now = 0.0
         self._effects = Effects()
         self._mempool = Mempool()
@@ -185,7 +187,7 @@ class Replica(Generic[S]):
             live = self._mempool.live(self._is_live)
             if live:
                 self._broadcast(Gossip(live))
-            self._pace.again(now)
+            self._pace.again(self._leader(self.view), now)
         self._settle()
 
     def receive(self, peer: NodeId, message: Message, now: float) -> None:
@@ -305,11 +307,15 @@ class Replica(Generic[S]):
             if tc.view > self._safety.record.last_timeout_view and is_in(tc.signers, self._me):
                 self._saw_own_signature("timeout", tc.view)
             self._safety.learn_tc(tc)
+            if tc.view == self.view:
+                self._pace.given_up(self._leader(tc.view))
             self._enter(View(tc.view + 1))
 
     def _apply_qc(self, qc: QC) -> None:
         self._check_own_vote(qc)
         if self._safety.learn_qc(qc):
+            if qc.view == self.view:
+                self._pace.certified(self._leader(qc.view), self._now)
             self._enter(View(qc.view + 1))
             self._want_what_is_missing()
             self._commit()
@@ -329,7 +335,7 @@ class Replica(Generic[S]):
     def _enter(self, view: View) -> None:
         if view <= self.view:
             return
-        self._pace.enter(view, working=self._has_work())
+        self._pace.enter(view)
         self._tally.entered(view)
 
     def _in_window(self, view: View) -> bool:
@@ -413,7 +419,7 @@ class Replica(Generic[S]):
                 self._propose()
         if self._sync.wanted is not None:
             self._ask()
-        pace.run_while(self._has_work(), self._now)
+        pace.run_while(self._has_work(), self._leader(pace.view), self._now)
 
     def _ask(self) -> None:
         question = self._sync.due(self._now)
