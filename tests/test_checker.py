@@ -75,7 +75,7 @@ def test_what_is_in_order_passes_every_check(checker: Checker, blocks: list[Bloc
 
 
 def test_two_blocks_at_one_height_are_a_conflict(checker: Checker, blocks: list[Block]) -> None:
-    other = Block(replace(blocks[0].header, author=NodeId(2)), ())
+    other = Block(replace(blocks[0].header, author=LIAR), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(LIAR, [Committed(other, ())])
     assert failed(checker) == set(), "what a liar says it committed does not count"
@@ -96,7 +96,7 @@ def test_a_node_that_replaces_what_it_committed_breaks_the_log(
     checker: Checker, blocks: list[Block]
 ) -> None:
     """It may even be right the second time."""
-    other = Block(replace(blocks[0].header, author=NodeId(2)), ())
+    other = Block(replace(blocks[0].header, author=LIAR), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(NodeId(0), [Committed(other, ())])
 

@@ -485,12 +485,11 @@ class Replica(Generic[S]):
     # --- Recovery and sending --------------------------------------------------------------
 
     def _recover(self, durable: Durable) -> None:
-        stored = [self.record.high_qc, *(block.qc for block in durable.blocks)]
+        # A snapshot may be written without the record; a block never is, so the record's QC is at
+        # least as new as those in stored blocks.
         if durable.snapshot is not None:
-            stored.append(durable.snapshot.proof_qc)
-        for qc in stored:
-            self._check_own_vote(qc)
-            self._safety.learn_qc(qc)
+            self._check_own_vote(durable.snapshot.proof_qc)
+            self._safety.learn_qc(durable.snapshot.proof_qc)
         last = self.record.last_proposal
         if last is not None:
             self._tally.add_proposal(last)

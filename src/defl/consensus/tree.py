@@ -5,11 +5,9 @@ Only links between blocks are known here; what may be voted for or committed is 
 
 from collections.abc import Iterable
 
-from defl.ids import Digest, Height
+from defl.ids import Digest
 from defl.messages import Block
 
-# Below the snapshot block only what a late proposal's commit rule may look at is kept.
-KEPT_BELOW_ROOT = 3
 # While no view is certified each given-up view leaves one block; at the longest back-off this many
 # are most of a day. Then the oldest goes: a full tree refuses nothing.
 BLOCKS_MAX = 1024
@@ -77,13 +75,12 @@ class Tree:
         return lowest is not None and lowest.id == ancestor.id
 
     def set_root(self, root: Block) -> None:
-        """Move the root up and drop what lies too far below it."""
+        """Move the root up and drop what lies below it: no proposal's commit rule looks there."""
         self.root = root
         if self.tip.height < root.height:
             self.tip = root
         self._blocks[root.id] = root
-        lowest = Height(root.height - KEPT_BELOW_ROOT)
-        for block_id in [b.id for b in self._blocks.values() if b.height < lowest]:
+        for block_id in [b.id for b in self._blocks.values() if b.height < root.height]:
             del self._blocks[block_id]
 
     def drop_forks(self, tip: Block) -> None:

@@ -69,8 +69,8 @@ CHECKS = (
 # The checker's own memory is bounded, so that a long run shows whether the nodes' memory is.
 REMEMBERED = 512
 
-# Beside one block per view: the snapshot's, those kept below it, and a second one of a view that
-# turned out to be the certified one.
+# Beside one block per view: the snapshot's, and second ones of views that turned out to be the
+# certified ones.
 BLOCKS_SLACK = 8
 
 K = TypeVar("K")
