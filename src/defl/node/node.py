@@ -10,6 +10,7 @@ the disk full holds up everything that follows until there is room.
 
 import asyncio
 import json
+import secrets
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +37,7 @@ from defl.node.reports import Reports, nowhere, told
 from defl.node.results import Results
 from defl.node.serving import Serving
 from defl.node.storage import Storage
-from defl.node.telemetry import Log, Measures, Server
+from defl.node.telemetry import Log, Measures, Server, write_private
 from defl.node.tracking import start_tracking
 from defl.node.transport import Lane, Transport
 from defl.node.view import metrics_of, status_of
@@ -78,6 +79,7 @@ THREAD_FRAME_BYTES = 64 * 2**10
 TROUBLE_EVERY_S = 2.0
 
 PORT_FILE = "telemetry.port"  # where a running node answers
+TOKEN_FILE = "telemetry.token"  # noqa: S105  (a name); who reads this file may read the status
 PID_FILE = "node.pid"
 STATUS_FILE = "status.json"  # its last word
 STARTED_FILE = "started"  # beside the state: whoever loses the state must not start afresh
@@ -179,7 +181,8 @@ class Node:
         self._evaluations = Evaluations(self.worker, self.storage, self.reports, log)
         self._folder = folder
         self._port = config.telemetry_port
-        self._server = Server(lambda: status_of(self), lambda: metrics_of(self))
+        self._token = secrets.token_urlsafe()
+        self._server = Server(lambda: status_of(self), lambda: metrics_of(self), self._token)
         self._results = Results(
             folder, agreement, self.me, self.storage, log, self.measures, self.reports
         )
@@ -199,6 +202,7 @@ class Node:
     async def run(self) -> None:
         """Until the federation is finished or `stop` is called."""
         port = await self._server.start(self._port)
+        write_private(self._folder / TOKEN_FILE, self._token)
         (self._folder / PORT_FILE).write_text(str(port), encoding="ascii")
         self._start(self._start_worker())
         await self.transport.start()
@@ -230,7 +234,8 @@ class Node:
         """A full disk keeps the word before it, and hinders nothing that follows."""
         beside = self._folder / f".{STATUS_FILE}.writing"
         try:
-            (self._folder / PORT_FILE).unlink(missing_ok=True)
+            for name in (PORT_FILE, TOKEN_FILE):
+                (self._folder / name).unlink(missing_ok=True)
             beside.write_text(json.dumps(status_of(self)), encoding="utf-8")
             beside.replace(self._folder / STATUS_FILE)
         except OSError as error:
