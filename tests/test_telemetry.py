@@ -14,6 +14,7 @@ from defl.node import telemetry
 from defl.node.telemetry import (
     CONNECTIONS_MAX,
     REQUEST_BYTES_MAX,
+    LineLimit,
     Log,
     Server,
     label,
@@ -60,6 +61,17 @@ def test_what_only_grows_is_a_counter() -> None:
 
 def test_a_label_may_hold_any_text() -> None:
     assert label("metric", 'a"b\\c\nd') == r'metric="a\"b\\c\nd"'
+
+
+def test_lines_about_a_peer_that_flaps_are_few_and_say_how_many_were_withheld() -> None:
+    limit = LineLimit(burst=3, every_s=60.0)
+
+    flapping = [limit.withheld("peer 1", now / 50) for now in range(1000)]  # within 20 s
+    assert flapping == [0, 0, 0] + 997 * [None]
+    assert limit.withheld("peer 2", 20.0) == 0
+    assert limit.withheld("peer 1", 61.0) == 997
+    assert limit.withheld("peer 1", 61.0) is None
+    assert limit.withheld("peer 1", 1000.0) == 1
 
 
 # --- Whom the server answers -------------------------------------------------------------------
@@ -111,7 +123,7 @@ class Answering:
 
 @contextlib.asynccontextmanager
 async def answering(metrics: str = "defl_round 1") -> AsyncIterator[Answering]:
-    status = {"observing": None, "disk_full": False, "round": 1}
+    status = {"observing": None, "disk_full": False, "no_descriptors": False, "round": 1}
     server = Server(lambda: status, lambda: metrics, TOKEN)
     try:
         yield Answering(server, await server.start(0))

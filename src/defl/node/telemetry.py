@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any, TextIO
@@ -73,6 +73,26 @@ class Log:
 
     def warning(self, event: str, /, **fields: object) -> None:
         self._logger.warning(event, extra={"fields": fields})
+
+
+class LineLimit:
+    """Lets a few lines about each thing pass, then one in a while, with the count of the others.
+
+    What others cause must not fill the disk with lines that all say the same.
+    """
+
+    def __init__(self, burst: int, every_s: float) -> None:
+        self._burst = burst
+        self._every_s = every_s
+        self._state: dict[Hashable, tuple[float, float, int]] = {}  # lines left, when, withheld
+
+    def withheld(self, about: Hashable, now: float) -> int | None:
+        """How many lines were withheld before this one; None: this one is withheld too."""
+        left, at, withheld = self._state.get(about, (float(self._burst), now, 0))
+        left = min(float(self._burst), left + (now - at) / self._every_s)
+        passes = left >= 1
+        self._state[about] = (left - 1, now, 0) if passes else (left, now, withheld + 1)
+        return withheld if passes else None
 
 
 class Measures:
@@ -182,7 +202,8 @@ class Server:
             code, body, kind = "200 OK", self._metrics(), "text/plain; version=0.0.4"
         elif path == "/healthz":
             status = self._status()
-            healthy = status["observing"] is None and not status["disk_full"]
+            hindered = status["observing"], status["disk_full"], status["no_descriptors"]
+            healthy = hindered == (None, False, False)
             code = "200 OK" if healthy else "503 Service Unavailable"
             body = json.dumps({"healthy": healthy})
         elif path != "/status":

@@ -179,6 +179,12 @@ class Transport:
     def queued_bytes(self, peer: NodeId, lane: Lane) -> int:
         return self._queues[peer, lane].bytes
 
+    async def drained(self, peer: NodeId, lane: Lane) -> bool:
+        """Waits until no frame is queued: at most one is then on its way. False if the peer is not
+        connected."""
+        await self._queues[peer, lane].empty.wait()
+        return (peer, lane) in self._links
+
     def send(self, peer: NodeId, frame: Frame, lane: Lane) -> bool:
         """False if the queue is full; the frame is then dropped and counted."""
         longest = self._frame_bytes_max[lane]
