@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from defl.experiments.processes import Nodes
+from defl.ids import NodeId
 from defl.node import telemetry
+from defl.node.asking import asked_status
+from defl.node.node import PEER_LINES_BURST, TOKEN_FILE
 from defl.node.telemetry import (
     CONNECTIONS_MAX,
     REQUEST_BYTES_MAX,
@@ -21,6 +25,7 @@ from defl.node.telemetry import (
     prometheus,
     write_private,
 )
+from node_here import Member, NodeHere, until
 
 TIME_LIMIT_S = 20.0
 TOKEN = "the right one"  # noqa: S105
@@ -252,3 +257,38 @@ def test_a_request_that_does_not_end_is_not_read_to_its_end() -> None:
         assert await last_bytes(reader, writer) == b""
 
     run(scenario)
+
+
+# --- A node ------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_comes_and_goes_fills_no_log(tmp_path: Path) -> None:
+    folders = Nodes(tmp_path / "federation", 4, 1).local.nodes
+
+    async def scenario() -> None:
+        here = NodeHere(folders[2])
+        async with here.running():
+            for _ in range(3 * PEER_LINES_BURST):
+                async with Member(folders[1]).connected(here.node.me):
+                    pass
+                await until(lambda: not here.node.transport.connected(NodeId(1)))
+        assert len(here.logged("peer is gone")) == PEER_LINES_BURST
+
+    asyncio.run(scenario())
+
+
+def test_a_running_node_shows_its_status_to_who_can_read_its_token(tmp_path: Path) -> None:
+    folder = Nodes(tmp_path / "federation", 4, 1).local.nodes[2]
+
+    async def scenario() -> None:
+        async with NodeHere(folder).running():
+            token = folder / TOKEN_FILE
+            assert stat.S_IMODE(token.stat().st_mode) == 0o600
+            status = await asyncio.to_thread(asked_status, folder)
+            assert status is not None
+            assert status["member"] == 2
+            token.write_text("another", encoding="ascii")
+            assert await asyncio.to_thread(asked_status, folder) is None
+        assert not token.exists()
+
+    asyncio.run(scenario())
