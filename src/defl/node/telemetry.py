@@ -158,7 +158,7 @@ class Server:
     async def start(self, port: int) -> int:
         """Listens and tells on which port (0: any that is free)."""
         self._server = await asyncio.start_server(
-            self._answer, "127.0.0.1", port, limit=REQUEST_BYTES_MAX, backlog=CONNECTIONS_MAX
+            self._answer, "127.0.0.1", port, limit=REQUEST_BYTES_MAX
         )
         return int(self._server.sockets[0].getsockname()[1])
 
