@@ -85,7 +85,8 @@ def test_a_control_frame_overtakes_a_weights_lane_that_stands_still() -> None:
             else:
                 await vote_came.wait()
 
-        async with pair(second={"on_frame": handle}) as (a, b):
+        limits = shorter(queue_bytes_max=64 * MB)
+        async with pair(first={"limits": limits}, second={"on_frame": handle}) as (a, b):
             for _ in range(10):
                 assert a.send(b, bytes(4 * MB), Lane.WEIGHTS)
             await b.until(lambda: b.received)

@@ -182,7 +182,7 @@ class Participant:
         elif isinstance(message, Attestation):
             self._finish.receive(peer, message, now)
         elif isinstance(message, Evidence):
-            self._learn_evidence(message, output)
+            output.notices.append(EvidenceFound(message))  # like our own: `_settle` learns it
         else:
             if isinstance(message, Gossip):
                 for transaction in message.transactions:

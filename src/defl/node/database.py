@@ -1,13 +1,14 @@
 """SQLite as the storage wants it: synced, whole transactions or none, damage that is noticed."""
 
 import contextlib
+import errno
 import os
 import sqlite3
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from defl.errors import DiskFull, LocalFault
+from defl.errors import DiskFull, LocalFault, NoDescriptors
 
 # SQLite gives this much of its log back after a checkpoint, so that the disk stays flat.
 LOG_BYTES_MAX = 16 * 2**20
@@ -26,7 +27,23 @@ def database_faults(what: str) -> Iterator[None]:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise DiskFull(f"no room on the disk to {what}: {error}") from error
+        if _cannot_open(error) and _no_descriptors_left():
+            raise NoDescriptors(f"too many files are open to {what}: {error}") from error
         raise LocalFault(f"the node's database failed to {what}: {error}") from error
+
+
+def _cannot_open(error: sqlite3.Error) -> bool:
+    """A large transaction may need a temporary file; the low byte is the kind of error."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
+
+
+def _no_descriptors_left() -> bool:
+    """SQLite does not say why it could not open a file, so this tries it."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 @contextlib.contextmanager

@@ -100,6 +100,8 @@ class SendQueue:
         self._traffic = traffic
         self._frames: deque[Frame] = deque()
         self.bytes = 0
+        self.empty = asyncio.Event()
+        self.empty.set()
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -115,6 +117,7 @@ class SendQueue:
             return False
         self._frames.append(frame)
         self.bytes += len(frame)
+        self.empty.clear()
         return True
 
     def push(self, frame: Frame, *, frames_max: int, bytes_max: int) -> None:
@@ -125,6 +128,8 @@ class SendQueue:
     def pop(self) -> Frame:
         frame = self._frames.popleft()
         self.bytes -= len(frame)
+        if not self._frames:
+            self.empty.set()
         return frame
 
     def head_bytes(self) -> int:
@@ -134,6 +139,7 @@ class SendQueue:
         self._traffic.dropped += len(self._frames)
         self._frames.clear()
         self.bytes = 0
+        self.empty.set()
 
 
 @dataclass(frozen=True, slots=True)

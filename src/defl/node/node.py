@@ -10,6 +10,8 @@ the disk full holds up everything that follows until there is room.
 
 import asyncio
 import json
+import secrets
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +20,7 @@ from defl.crypto import Ed25519Scheme
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError, WorkerFailed
 from defl.ids import Digest, NodeId, Round
 from defl.ingress import Ingress
-from defl.messages import Gossip, NotHeld
+from defl.messages import Gossip
 from defl.node.config import (
     INITIAL_FILE,
     Agreement,
@@ -36,12 +38,12 @@ from defl.node.reports import Reports, nowhere, told
 from defl.node.results import Results
 from defl.node.serving import Serving
 from defl.node.storage import Storage
-from defl.node.telemetry import Log, Measures, Server
+from defl.node.telemetry import LineLimit, Log, Measures, Server, write_private
 from defl.node.tracking import start_tracking
 from defl.node.transport import Lane, Transport
 from defl.node.view import metrics_of, status_of
 from defl.node.worker import Limits, Worker, inputs_of
-from defl.node.writing import DISK_FULL_RETRY_S, Writing
+from defl.node.writing import RETRY_S, Writing
 from defl.output import (
     Aggregate,
     Aggregated,
@@ -76,8 +78,13 @@ CHUNKS_UNDER_WAY_MAX = 16
 # Larger frames are hashed and checked in a thread, so that votes do not wait for them.
 THREAD_FRAME_BYTES = 64 * 2**10
 TROUBLE_EVERY_S = 2.0
+# Of one kind about one peer: a link that flaps, or a peer that reconnects on purpose, must not fill
+# the disk. So a peer causes at most a few thousand lines a day.
+PEER_LINES_BURST = 5
+PEER_LINES_EVERY_S = 60.0
 
 PORT_FILE = "telemetry.port"  # where a running node answers
+TOKEN_FILE = "telemetry.token"  # noqa: S105  (a name); who reads this file may read the status
 PID_FILE = "node.pid"
 STATUS_FILE = "status.json"  # its last word
 STARTED_FILE = "started"  # beside the state: whoever loses the state must not start afresh
@@ -144,6 +151,7 @@ class Node:
         self.me = member
         self.log = log
         self.measures = Measures()
+        self._peer_lines = LineLimit(PEER_LINES_BURST, PEER_LINES_EVERY_S)
         self.storage = Storage.open(folder / config.state, chain=federation.chain)
         self.writing = Writing(self.storage, log)
         durable = self.storage.recovered()
@@ -162,7 +170,7 @@ class Node:
             },
             on_frame=self._on_frame,
             on_connected=lambda peer: self._put(Connected(peer)),
-            on_disconnected=lambda peer: log.info("peer is gone", peer=agreement.cards[peer].name),
+            on_disconnected=lambda peer: self._log_peer(log.info, "peer is gone", peer),
         )
         self.worker = Worker(
             config.client,
@@ -179,7 +187,8 @@ class Node:
         self._evaluations = Evaluations(self.worker, self.storage, self.reports, log)
         self._folder = folder
         self._port = config.telemetry_port
-        self._server = Server(lambda: status_of(self), lambda: metrics_of(self))
+        self._token = secrets.token_urlsafe()
+        self._server = Server(lambda: status_of(self), lambda: metrics_of(self), self._token)
         self._results = Results(
             folder, agreement, self.me, self.storage, log, self.measures, self.reports
         )
@@ -188,7 +197,12 @@ class Node:
         self._outputs: asyncio.Queue[Output | None] = asyncio.Queue(OUTPUTS_MAX)
         self._blob_outputs: asyncio.Queue[Output | None] = asyncio.Queue()
         self._chunk_room = asyncio.Semaphore(CHUNKS_UNDER_WAY_MAX)
-        self._serving = Serving(self._read_frame, self._rotten)
+        self._serving = Serving(
+            self._read_frame,
+            self._rotten,
+            send=partial(self.transport.send, lane=Lane.WEIGHTS),
+            drained=partial(self.transport.drained, lane=Lane.WEIGHTS),
+        )
         self._notices: asyncio.Queue[Notice] = asyncio.Queue()  # a few per round
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -199,6 +213,7 @@ class Node:
     async def run(self) -> None:
         """Until the federation is finished or `stop` is called."""
         port = await self._server.start(self._port)
+        write_private(self._folder / TOKEN_FILE, self._token)
         (self._folder / PORT_FILE).write_text(str(port), encoding="ascii")
         self._start(self._start_worker())
         await self.transport.start()
@@ -230,7 +245,8 @@ class Node:
         """A full disk keeps the word before it, and hinders nothing that follows."""
         beside = self._folder / f".{STATUS_FILE}.writing"
         try:
-            (self._folder / PORT_FILE).unlink(missing_ok=True)
+            for name in (PORT_FILE, TOKEN_FILE):
+                (self._folder / name).unlink(missing_ok=True)
             beside.write_text(json.dumps(status_of(self)), encoding="utf-8")
             beside.replace(self._folder / STATUS_FILE)
         except OSError as error:
@@ -247,7 +263,7 @@ class Node:
         while True:
             notice = await self._notices.get()
             while not await self._told(notice) and self._notices.empty():
-                await asyncio.sleep(DISK_FULL_RETRY_S)  # the newest is worth waiting for room
+                await asyncio.sleep(RETRY_S)  # the newest is worth waiting for room
             self._notices.task_done()
 
     async def _told(self, notice: Notice) -> bool:
@@ -264,10 +280,18 @@ class Node:
         while True:
             for peer, why in self.transport.stats.trouble.items():
                 if told.get(peer) != why:
-                    name = self.federation.members[peer].name
-                    self.log.warning("peer is not connected", peer=name, why=why)
+                    self._log_peer(self.log.warning, "peer is not connected", peer, why=why)
             told = dict(self.transport.stats.trouble)
             await asyncio.sleep(TROUBLE_EVERY_S)
+
+    def _log_peer(
+        self, log: Callable[..., None], event: str, peer: NodeId, **fields: object
+    ) -> None:
+        now = asyncio.get_running_loop().time()
+        withheld = self._peer_lines.withheld((event, peer), now)
+        if withheld is not None:
+            more = {"withheld": withheld} if withheld else {}
+            log(event, peer=self.federation.members[peer].name, **fields, **more)
 
     async def _to_the_end(self) -> None:
         await self._loop()
@@ -360,17 +384,8 @@ class Node:
         for item in output.send:
             if not isinstance(item, ServeChunk):
                 self._send(item)
-            elif self._serving.begin(item.to):
-                self._start(self._serve(item))
-
-    async def _serve(self, item: ServeChunk) -> None:
-        try:
-            frame: Frame = await self._serving.frame(item.digest, item.index)
-        except LocalFault:
-            frame = encode(NotHeld(item.digest))  # retention was quicker, or it rotted
-        finally:
-            self._serving.end(item.to)
-        self.transport.send(item.to, frame, Lane.WEIGHTS)
+            elif self._serving.ask(item.to, item.digest, item.index):
+                self._start(self._serving.feed(item.to))
 
     def _read_frame(self, digest: Digest, index: int) -> memoryview:
         return self.storage.read_chunk(digest, index, partial(chunk_head, digest, index))
