@@ -478,7 +478,7 @@ def test_a_lost_database_is_never_made_anew(storage: Storage) -> None:
 def test_a_folder_without_a_node_and_one_of_another_federation_are_refused(
     storage: Storage, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match="defl node init"):
+    with pytest.raises(UserError, match="defl node start"):
         Storage.open(tmp_path)
     with pytest.raises(UserError, match="must not be made anew"):
         Storage.create(storage.folder, SMALL.federation, SMALL.initial, SMALL.initial_payload)

@@ -175,7 +175,9 @@ class Storage:
                     f"{folder / DATABASE} is gone, and with it the record of what this node "
                     f"signed; {NO_OLD_COPY}"
                 )
-            raise UserError(f"{folder} holds no node's state; make it with `defl node init`")
+            raise UserError(
+                f"{folder} holds no node's state; a node's first start makes it: defl node start"
+            )
         lock = _take_lock(folder)
         try:
             _mark_used(folder)
