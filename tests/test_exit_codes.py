@@ -49,4 +49,4 @@ def test_a_damaged_state_ends_a_start_with_the_code_that_its_help_names(
 
     assert (damaged.returncode, lost.returncode) == (ExitCode.FAILED, ExitCode.REFUSED)
     assert damaged.stderr.startswith("Error: ")
-    assert "backup" not in damaged.stderr
+    assert "--observer" in damaged.stderr

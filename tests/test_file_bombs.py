@@ -12,6 +12,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from defl.errors import UserError
+from defl.messages import MEMBERS_MAX
+from defl.node import config
 from defl.node.certificate import read_certificate
 from defl.node.config import read_card_file, read_federation, read_node
 from defl.node.model import UNPACKED_BYTES_MAX, read_model, read_npz
@@ -25,6 +27,7 @@ from defl.node.typed_toml import (
     toml_table,
 )
 from defl.schema import ENTRIES_MAX, Entry, Schema
+from founding import agree, found
 
 SMALL_BOMBS = {
     "dotted key": (".".join("a" * 6_000) + " = 1", "a key of more than"),
@@ -84,6 +87,20 @@ def test_bounds_leave_room_for_what_a_person_may_write(tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text("name = 3", encoding="utf-8")
     with pytest.raises(UserError, match="line 1"):
         read_node(tmp_path)
+
+
+def test_no_signature_is_verified_of_more_cards_than_a_federation_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agree(tmp_path, found(tmp_path))
+    path = tmp_path / "federation.toml"
+    text = path.read_text(encoding="utf-8")
+    card = text[text.rindex("[[members]]") :]
+    path.write_text(text + card * MEMBERS_MAX, encoding="utf-8")
+    monkeypatch.setattr(config, "card_of", lambda *_: pytest.fail("a card was verified"))
+
+    with pytest.raises(UserError, match="members"):
+        read_federation(path)
 
 
 FRAGMENTS = (

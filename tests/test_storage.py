@@ -418,6 +418,35 @@ def test_a_page_of_zeros_in_the_database_is_noticed(storage: Storage) -> None:
         again.recovered()
 
 
+def rubbish(folder: Path) -> None:
+    (folder / DATABASE).write_bytes(b"rubbish" * 1000)
+
+
+def rotten_page(folder: Path) -> None:
+    data = bytearray((folder / DATABASE).read_bytes())
+    data[4096 + 100 : 8192] = bytes(4096 - 100)
+    (folder / DATABASE).write_bytes(data)
+
+
+def rotten_record(folder: Path) -> None:
+    spoil(folder, "UPDATE records SET checksum = x'00' WHERE kind = 'safety'")
+
+
+@pytest.mark.parametrize("damage", [rubbish, rotten_page, rotten_record])
+def test_a_damaged_record_is_never_to_be_restored_from_a_copy(
+    storage: Storage, damage: Callable[[Path], None]
+) -> None:
+    storage.persist(Persist(record=record(1)))
+    storage.close()
+    damage(storage.folder)
+
+    with pytest.raises(LocalFault) as fault, Storage.open(storage.folder) as again:
+        again.recovered()
+
+    assert "never put an older copy back" in str(fault.value)
+    assert "defl node start --observer" in str(fault.value)
+
+
 def log_after_a_kill(storage: Storage, at: float) -> Path:
     """A copy of the folder as a killed process leaves it, with a rotten byte in SQLite's log."""
     for view in range(1, 11):

@@ -24,6 +24,7 @@ from defl.aggregation.rules import REMEMBERING, rule_named
 from defl.committee import AggQuorum, Federation, Member, Rules, Timing
 from defl.errors import UserError
 from defl.ids import Digest, NodeId, digest_of
+from defl.messages import MEMBERS_MAX
 from defl.node.identity import (
     Card,
     Identity,
@@ -285,7 +286,8 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     chunk_bytes: Annotated[int, Meta(ge=256, le=2**26)]
     timing: Timing
     model: _Model
-    members: tuple[dict[str, Any], ...]
+    # Bounded here, before the signature of each card is verified.
+    members: Annotated[tuple[dict[str, Any], ...], Meta(max_length=MEMBERS_MAX)]
 
 
 def federation_of(

@@ -32,7 +32,13 @@ def database_faults(what: str) -> Iterator[None]:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise DiskFull(f"no room on the disk to {what}: {error}") from error
-        raise LocalFault(f"the node's database failed to {what}: {error}") from error
+        advice = f"; {NO_OLD_COPY}" if _is_damage(error) else ""
+        raise LocalFault(f"the node's database failed to {what}: {error}{advice}") from error
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says where it was noticed
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 @contextlib.contextmanager
