@@ -15,6 +15,12 @@ LOG_BYTES_MAX = 16 * 2**20
 # A reader of the same file, such as a backup, may hold it this long before that is a fault.
 BUSY_S = 10.0
 
+# What to do about a record that is lost or damaged: a backup is the one thing that does harm.
+NO_OLD_COPY = (
+    "never put an older copy back, the node would sign again what it has forgotten; move the state "
+    "folder away and follow without signing: defl node start --observer"
+)
+
 # The fields that matter here of SQLite's documented write-ahead log format.
 _LOG_HEADER = struct.Struct(">8xI4x8s8x")  # page size, salt
 _FRAME_HEADER = struct.Struct(">4xI8s8x")  # pages after a commit or 0, salt
@@ -29,7 +35,13 @@ def database_faults(what: str) -> Iterator[None]:
             raise DiskFull(f"no room on the disk to {what}: {error}") from error
         if _cannot_open(error) and _no_descriptors_left():
             raise NoDescriptors(f"too many files are open to {what}: {error}") from error
-        raise LocalFault(f"the node's database failed to {what}: {error}") from error
+        advice = f"; {NO_OLD_COPY}" if _is_damage(error) else ""
+        raise LocalFault(f"the node's database failed to {what}: {error}{advice}") from error
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says where it was noticed
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _cannot_open(error: sqlite3.Error) -> bool:
@@ -79,7 +91,7 @@ def connect(path: Path) -> sqlite3.Connection:
         verdict = f"its log breaks off {lost} transactions before its end"
     if verdict != "ok":
         database.close()
-        raise LocalFault(f"{path} is corrupt ({verdict}); restore it from a backup")
+        raise LocalFault(f"{path} is corrupt ({verdict}); {NO_OLD_COPY}")
     return database
 
 

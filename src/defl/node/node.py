@@ -21,6 +21,7 @@ from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError, WorkerFai
 from defl.ids import Digest, NodeId, Round
 from defl.ingress import Ingress
 from defl.messages import Gossip
+from defl.node.blobs import disk_faults, sync_folder
 from defl.node.config import (
     INITIAL_FILE,
     Agreement,
@@ -37,7 +38,7 @@ from defl.node.model import shared_row
 from defl.node.reports import Reports, nowhere, told
 from defl.node.results import Results
 from defl.node.serving import Serving
-from defl.node.storage import Storage
+from defl.node.storage import DATABASE, Storage
 from defl.node.telemetry import LineLimit, Log, Measures, Server, write_private
 from defl.node.tracking import start_tracking
 from defl.node.transport import Lane, Transport
@@ -104,20 +105,33 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> "Node":
             "without its card"
         )
     state, started = folder / config.state, folder / STARTED_FILE
-    if not state.exists():
-        if started.exists() and not observer:
+    if not Storage.exists(state):
+        if (started.exists() or Storage.was_used(state)) and not observer:
             raise UserError(
-                f"{state} is gone, and with it the record of what this node signed: put it back, "
-                f"or follow without signing: defl node start --observer {folder}"
+                f"{state / DATABASE} is gone, and with it the record of what this node signed: put "
+                "the same folder back, never an older copy, or follow without signing: defl node "
+                f"start --observer {folder}"
             )
-        started.touch()
         initial = (folder / config.federation).parent / INITIAL_FILE
         _create_state(state, agreement, initial, observer=observer)
+    elif observer:
+        with Storage.open(state, chain=agreement.federation.chain) as storage:
+            storage.observe("it was started with --observer")
+    _mark_started(started)
     node = Node(folder, config, agreement, identity, log)
     for path in sorted(folder.glob(NEWER_CARDS)):
         if node.transport.update_card(read_card_file(path)):
             log.info("a member's newer card is used", card=path.name)
     return node
+
+
+def _mark_started(started: Path) -> None:
+    """After the state is whole, so that a crash before costs nothing, and before anything is
+    signed, so that nothing signed is forgotten."""
+    if not started.exists():
+        with disk_faults(f"write {started}"):
+            started.touch(mode=0o600)
+            sync_folder(started.parent)
 
 
 def _create_state(state: Path, agreement: Agreement, initial: Path, *, observer: bool) -> None:
