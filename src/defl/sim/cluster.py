@@ -117,7 +117,7 @@ class Cluster:
         self.weights_bytes: Counter[tuple[NodeId, NodeId]] = Counter()
         self.crashes = 0
         self.faults_refused: Counter[str] = Counter()
-        self._signers = signers
+        self.signers = signers
         self._wraps = dict(byzantine or {})
         self._rng = random.Random(seed)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -166,10 +166,10 @@ class Cluster:
         )
 
     def _behaviour(self, member: NodeId, durable: Durable) -> Behaviour:
-        participant = Participant(self.federation, member, self._signers[member], durable)
+        participant = Participant(self.federation, member, self.signers[member], durable)
         if member in self._wraps:
             rng = random.Random(f"{self.seed}/{member}")
-            return self._wraps[member](participant, self._signers[member], rng)
+            return self._wraps[member](participant, self.signers[member], rng)
         return Honest(participant)
 
     def _plan(self) -> None:
