@@ -19,7 +19,8 @@ from defl.consensus.pacemaker import Pacemaker
 from defl.consensus.rules import RULES, admissible
 from defl.consensus.safety import Safety, first_record
 from defl.consensus.sync import Sync
-from defl.consensus.tally import VIEWS_AHEAD_MAX, Tally
+from defl.consensus.tally import Tally
+from defl.consensus.wanted import Wanted
 from defl.crypto import Signer
 from defl.ids import NodeId, View
 from defl.messages import (
@@ -50,6 +51,7 @@ from defl.output import (
     SafetyBroken,
     SafetyRecord,
 )
+from defl.verify import IsProven
 
 # A vote is often overtaken by the QC that it helps to form; only a sender further behind than
 # this is answered for its vote's hints. Timeouts and statuses are answered exactly.
@@ -91,6 +93,9 @@ class Replica(Generic[S]):
             self._effects.notices.append(Observing(record.observing))
         self._chain = Chain(self._rules, application, genesis, durable)
         self._pace = Pacemaker(self._safety.next_view, federation.timing)
+        self.wanted = Wanted(
+            me, self._leader, self._safety, self._chain, self._pace, self._tally, self._sync
+        )
         self._recover(durable)
 
     # --- Entry points ----------------------------------------------------------------------
@@ -106,6 +111,11 @@ class Replica(Generic[S]):
     @property
     def head(self) -> Block:
         return self._chain.head
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest state that this node can prove to others."""
+        return self._chain.snapshot
 
     @property
     def observing(self) -> str | None:
@@ -176,6 +186,23 @@ class Replica(Generic[S]):
             self._pace.again(now)
         self._settle()
 
+    def wants(self, transaction: Transaction, is_proven: IsProven) -> bool:
+        """Is it worth verifying? Beside `wanted`, which judges everything else."""
+        return self._application.wanted(self.state, transaction) and self._mempool.wants(
+            transaction, is_proven
+        )
+
+    def asked(self, message: Vote | Timeout, now: float) -> None:
+        """A statement that adds nothing, not verified: its author may lag, and is answered."""
+        self._now = now
+        match message:
+            case Vote():
+                self._answer_vote(message)
+            case Timeout():
+                self._answer_if_behind(message.author, message.view, message.high_qc.view)
+                self._echo()
+        self._settle()
+
     def receive(self, peer: NodeId, message: Message, now: float) -> None:
         self._now = now
         match message:
@@ -224,10 +251,13 @@ class Replica(Generic[S]):
         self._add_block(block)
 
     def _on_vote(self, vote: Vote) -> None:
+        self._answer_vote(vote)
+        if self.wanted.in_window(vote.view):
+            self._count_vote(vote)
+
+    def _answer_vote(self, vote: Vote) -> None:
         view = View(max(vote.high_qc_view, vote.high_tc_view) + 1 + VOTE_HINT_SLACK)
         self._answer_if_behind(vote.author, view, View(vote.high_qc_view + VOTE_HINT_SLACK))
-        if self._in_window(vote.view):
-            self._count_vote(vote)
 
     def _count_vote(self, vote: Vote) -> None:
         result = self._tally.add_vote(vote)
@@ -239,9 +269,12 @@ class Replica(Generic[S]):
     def _on_timeout(self, timeout: Timeout) -> None:
         self._apply(timeout.high_qc, timeout.tc)
         self._answer_if_behind(timeout.author, timeout.view, timeout.high_qc.view)
-        if self._in_window(timeout.view):
+        if self.wanted.in_window(timeout.view):
             self._count_timeout(timeout)
-        # Echo: with f + 1 giving the view up at least one honest node is among them.
+        self._echo()
+
+    def _echo(self) -> None:
+        """With f + 1 giving the view up at least one honest node is among them."""
         enough = self._tally.timeouts_for(self.view) > self._committee.faults
         if enough and self.observing is None and self._safety.may_time_out(self.view):
             self._time_out()
@@ -319,9 +352,6 @@ class Replica(Generic[S]):
             return
         self._pace.enter(view, working=self._has_work())
         self._tally.entered(view)
-
-    def _in_window(self, view: View) -> bool:
-        return self.view - 1 <= view <= self.view + VIEWS_AHEAD_MAX
 
     def _time_out(self) -> None:
         """Give the view up: sign once, then repeat the same bytes."""
