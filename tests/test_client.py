@@ -44,7 +44,7 @@ def test_the_timer_fires_though_training_is_not_done() -> None:
 
     assert isinstance(agg, Agg)
     assert (agg.round, agg.author) == (1, ME)
-    desk.small.verifier().transaction(agg)
+    desk.small.verifier().verify(agg)
     assert desk.at(GST_LT_S + 50).submit == [], "once is enough"
 
 

@@ -5,9 +5,10 @@ from random import Random
 
 import pytest
 
+from defl.budget import TokenBucket
 from defl.errors import Malformed, UserError
 from defl.ids import NodeId
-from defl.node.framing import SendQueue, TokenBucket, Traffic
+from defl.node.framing import SendQueue, Traffic
 from defl.node.identity import make_card, make_identity
 from defl.node.transport import Frame, Lane, Limits, Refusal, Transport
 from transports import (

@@ -128,17 +128,24 @@ class Client:
         self._models = {r: m for r, m in self._models.items() if r >= oldest}
         self._retry.clear()
 
-    def saw(self, transaction: Transaction) -> None:
-        """A certified update of a closed round that left its author out: wait longer next time."""
+    def learns_from(self, transaction: Transaction) -> bool:
+        """Is it a certified update of a closed round that left its author out, and news?"""
         if not isinstance(transaction, Upd) or self._state is None:
-            return
-        slot = (transaction.round, transaction.author)
-        for closed in self._state.closed:
-            shut_out = transaction.author not in {ref.author for ref in closed.updates}
-            if closed.round == transaction.round and shut_out and slot not in self._late:
-                self._late.add(slot)
-                longest = self._federation.timing.gst_lt_max_s
-                self._gst_lt_s = min(longest, self._gst_lt_s * GST_LT_GROWTH)
+            return False
+        if (transaction.round, transaction.author) in self._late:
+            return False
+        return any(
+            closed.round == transaction.round
+            and transaction.author not in {ref.author for ref in closed.updates}
+            for closed in self._state.closed
+        )
+
+    def saw(self, transaction: Transaction) -> None:
+        """Who was shut out is waited for longer next time."""
+        if self.learns_from(transaction):
+            self._late.add((transaction.round, transaction.author))
+            longest = self._federation.timing.gst_lt_max_s
+            self._gst_lt_s = min(longest, self._gst_lt_s * GST_LT_GROWTH)
 
     def advance(self, now: float) -> None:
         """Do whatever the present state allows and asks for."""

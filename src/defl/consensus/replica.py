@@ -21,7 +21,8 @@ from defl.consensus.pacemaker import Pacemaker
 from defl.consensus.rules import RULES, admissible
 from defl.consensus.safety import Safety, first_record
 from defl.consensus.sync import Sync
-from defl.consensus.tally import VIEWS_AHEAD_MAX, Tally
+from defl.consensus.tally import Tally
+from defl.consensus.wanted import Wanted
 from defl.crypto import Signer
 from defl.ids import NodeId, View
 from defl.messages import (
@@ -53,6 +54,7 @@ from defl.output import (
     SafetyBroken,
     SafetyRecord,
 )
+from defl.verify import IsProven
 
 # A vote is often overtaken by the QC that it helps to form; only a sender further behind than
 # this is answered for its vote's hints. Timeouts and statuses are answered exactly.
@@ -94,6 +96,9 @@ class Replica(Generic[S]):
             self._effects.notices.append(Observing(record.observing))
         self._chain = Chain(self._rules, application, genesis, durable)
         self._pace = Pacemaker(self._safety.next_view, federation.timing)
+        self.wanted = Wanted(
+            me, self._leader, self._safety, self._chain, self._pace, self._tally, self._sync
+        )
         self._recover(durable)
 
     # --- Entry points ----------------------------------------------------------------------
@@ -114,6 +119,11 @@ class Replica(Generic[S]):
     def root(self) -> Block:
         """The newest block whose state a certified header shows."""
         return self._chain.root
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest state that this node can prove to others."""
+        return self._chain.snapshot
 
     @property
     def observing(self) -> str | None:
@@ -162,9 +172,9 @@ class Replica(Generic[S]):
         if self.observing is None:
             for statement in self._safety.last_statements():
                 self._broadcast(statement)
-                if isinstance(statement, Vote) and self._in_window(statement.view):
+                if isinstance(statement, Vote) and self.wanted.in_window(statement.view):
                     self._count_vote(statement)
-                elif isinstance(statement, Timeout) and self._in_window(statement.view):
+                elif isinstance(statement, Timeout) and self.wanted.in_window(statement.view):
                     self._count_timeout(statement)
         self._broadcast(self._status())
         self._settle()
@@ -188,6 +198,23 @@ class Replica(Generic[S]):
             if live:
                 self._broadcast(Gossip(live))
             self._pace.again(self._leader(self.view), now)
+        self._settle()
+
+    def wants(self, transaction: Transaction, is_proven: IsProven) -> bool:
+        """Is it worth verifying? Beside `wanted`, which judges everything else."""
+        return self._application.wanted(self.state, transaction) and self._mempool.wants(
+            transaction, is_proven
+        )
+
+    def asked(self, message: Vote | Timeout, now: float) -> None:
+        """A statement that adds nothing, not verified: its author may lag, and is answered."""
+        self._now = now
+        match message:
+            case Vote():
+                self._answer_vote(message)
+            case Timeout():
+                self._answer_if_behind(message.author, message.view, message.high_qc.view)
+                self._echo()
         self._settle()
 
     def receive(self, peer: NodeId, message: Message, now: float) -> None:
@@ -238,10 +265,13 @@ class Replica(Generic[S]):
         self._add_block(block)
 
     def _on_vote(self, vote: Vote) -> None:
+        self._answer_vote(vote)
+        if self.wanted.in_window(vote.view):
+            self._count_vote(vote)
+
+    def _answer_vote(self, vote: Vote) -> None:
         view = View(max(vote.high_qc_view, vote.high_tc_view) + 1 + VOTE_HINT_SLACK)
         self._answer_if_behind(vote.author, view, View(vote.high_qc_view + VOTE_HINT_SLACK))
-        if self._in_window(vote.view):
-            self._count_vote(vote)
 
     def _count_vote(self, vote: Vote) -> None:
         result = self._tally.add_vote(vote)
@@ -253,9 +283,12 @@ class Replica(Generic[S]):
     def _on_timeout(self, timeout: Timeout) -> None:
         self._apply(timeout.high_qc, timeout.tc)
         self._answer_if_behind(timeout.author, timeout.view, timeout.high_qc.view)
-        if self._in_window(timeout.view):
+        if self.wanted.in_window(timeout.view):
             self._count_timeout(timeout)
-        # Echo: with f + 1 giving the view up at least one honest node is among them.
+        self._echo()
+
+    def _echo(self) -> None:
+        """With f + 1 giving the view up at least one honest node is among them."""
         enough = self._tally.timeouts_for(self.view) > self._committee.faults
         if enough and self.observing is None and self._safety.may_time_out(self.view):
             self._time_out()
@@ -337,9 +370,6 @@ class Replica(Generic[S]):
             return
         self._pace.enter(view)
         self._tally.entered(view)
-
-    def _in_window(self, view: View) -> bool:
-        return self.view - 1 <= view <= self.view + VIEWS_AHEAD_MAX
 
     def _time_out(self) -> None:
         """Give the view up: sign once, then repeat the same bytes."""

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
+from defl.budget import TokenBucket
 from defl.ids import DIGEST_BYTES
 
 PROTOCOL_VERSION = 1
@@ -63,23 +64,6 @@ def decode_hello(frame: Frame) -> Hello | None:
         return _hello_decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-
-
-class TokenBucket:
-    """How much may pass: `burst` at once, `per_s` in the long run."""
-
-    def __init__(self, per_s: float, burst: float, now: float) -> None:
-        self._per_s = per_s
-        self._burst = burst
-        self._tokens = burst
-        self._at = now
-
-    def take(self, amount: float, now: float) -> float:
-        """Takes the amount, into debt if need be; returns the seconds until the debt is paid."""
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s)
-        self._at = now
-        self._tokens -= amount
-        return max(0.0, -self._tokens / self._per_s)
 
 
 @dataclass(slots=True)

@@ -12,10 +12,12 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from defl.budget import Budget
 from defl.crypto import Ed25519Scheme
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError, WorkerFailed
 from defl.ids import Digest, NodeId, Round
@@ -57,6 +59,7 @@ from defl.output import (
     Notice,
     Output,
     PeerMisbehaved,
+    Question,
     ReceivedChunk,
     ServeChunk,
     Tick,
@@ -78,6 +81,9 @@ OUTPUTS_MAX = 64
 CHUNKS_UNDER_WAY_MAX = 16
 # Larger frames are hashed and checked in a thread, so that votes do not wait for them.
 THREAD_FRAME_BYTES = 64 * 2**10
+# Up to so many signatures (0.5 ms) are checked on the loop: the way to a thread and back would cost
+# as much again.
+LOOP_SIGNATURES_MAX = 4
 TROUBLE_EVERY_S = 2.0
 # Of one kind about one peer: a link that flaps, or a peer that reconnects on purpose, must not fill
 # the disk. So a peer causes at most a few thousand lines a day.
@@ -92,6 +98,7 @@ STARTED_FILE = "started"  # beside the state: whoever loses the state must not s
 NEWER_CARDS = "cards/*.card.toml"  # of members whose address changed since the federation's file
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def open_node(folder: Path, log: Log, *, observer: bool = False) -> "Node":
@@ -207,6 +214,8 @@ class Node:
             folder, agreement, self.me, self.storage, log, self.measures, self.reports
         )
         self._ingress = Ingress(federation, Ed25519Scheme())
+        self._budget = Budget(federation.committee)
+        self._verifying = ThreadPoolExecutor(1, "verifying")
         self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
         self._outputs: asyncio.Queue[Output | None] = asyncio.Queue(OUTPUTS_MAX)
         self._blob_outputs: asyncio.Queue[Output | None] = asyncio.Queue()
@@ -249,6 +258,7 @@ class Node:
             await self.transport.close()
             await self.worker.close()
             await self._server.close()
+            self._verifying.shutdown(wait=False, cancel_futures=True)
             self.writing.close()
             self.storage.close()
             if self._tracking is not None:
@@ -446,17 +456,48 @@ class Node:
     # --- What others send ------------------------------------------------------------------
 
     async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
-        admit = partial(self._admit, peer, frame)
-        event = await asyncio.to_thread(admit) if len(frame) > THREAD_FRAME_BYTES else admit()
+        """Until it returns, the link that brought the frame is not read on."""
+        try:
+            event = await self._admit(peer, frame)
+        except PeerFault as fault:
+            event = Faulted(peer, str(fault))
         if isinstance(event, ReceivedChunk):
             await self._chunk_room.acquire()
-        await self._events.put(event)
+        if event is not None:
+            await self._events.put(event)
 
-    def _admit(self, peer: NodeId, frame: Frame) -> Event:
-        try:
-            return self._ingress.admit(peer, frame)
-        except PeerFault as fault:
-            return Faulted(peer, str(fault))
+    async def _admit(self, peer: NodeId, frame: Frame) -> Event | None:
+        """None: nothing of it is wanted. Raises a PeerFault."""
+        large = len(frame) > THREAD_FRAME_BYTES
+        message = await self._beside(large, self._ingress.read, peer, frame)
+        wanted = self.participant.wanted(peer, message)
+        if wanted is None or isinstance(wanted, Question):
+            return wanted
+        examined = await self._beside(large, self._ingress.examine, peer, wanted)
+        few = examined.signatures <= LOOP_SIGNATURES_MAX
+        for claims in examined.slices():
+            await self._pay(peer, len(claims))
+            if few:
+                self._ingress.check(claims)
+            else:
+                # One thread takes the slices of all links in the order in which they come, and a
+                # link has one on its way: a long message delays nobody by more than a slice.
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._verifying, self._ingress.check, claims)
+        return self._ingress.accept(examined)
+
+    async def _pay(self, peer: NodeId, signatures: int) -> None:
+        """A peer that has spent its budget waits."""
+        wait_s = self._budget.spend(peer, signatures, asyncio.get_running_loop().time())
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+    @staticmethod
+    async def _beside(large: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What takes long does not keep the loop."""
+        if large:
+            return await asyncio.to_thread(work, *args, **kwargs)
+        return work(*args, **kwargs)
 
     def _put(self, event: Event) -> None:
         self._start(self._events.put(event))

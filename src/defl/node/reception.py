@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from defl.budget import TokenBucket
 from defl.ids import NodeId
 from defl.node.admission import Refusal, Refused, refused_by
-from defl.node.framing import Link, TokenBucket
+from defl.node.framing import Link
 from defl.node.lobby import Lobby, Places
 from defl.node.tls import FIRST_BYTES_MAX, is_first_record, marked
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from defl.budget import TokenBucket
 from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
 from defl.node.admission import Refusal, Refused, dial_refused_by, judge
@@ -22,7 +23,6 @@ from defl.node.framing import (
     Lane,
     Link,
     SendQueue,
-    TokenBucket,
     Traffic,
     Use,
     decode_hello,

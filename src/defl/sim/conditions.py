@@ -38,6 +38,7 @@ class Conditions:
     slow: frozenset[NodeId] = frozenset()  # nodes whose messages and work take ten times as long
     partitions: tuple[Partition, ...] = ()
     work_s: float = 0.5  # mean time that training takes
+    signature_s: float = 0.0  # that verifying one takes: 0.0001 on a real machine
     calm_after_s: float = 3600.0
 
     def __post_init__(self) -> None:

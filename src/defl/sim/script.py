@@ -267,19 +267,7 @@ class Stage:
 
     def _deliver(self, peer: NodeId, message: Message) -> str | None:
         try:
-            match message:
-                case Proposal():
-                    self._verifier.proposal(message)
-                case Vote():
-                    self._verifier.vote(message)
-                case Timeout():
-                    self._verifier.timeout(message)
-                case Certificates(qc=qc, tc=tc):
-                    self._verifier.qc(qc)
-                    if tc is not None:
-                        self._verifier.tc(tc)
-                case _:
-                    pass
+            self._verifier.verify(message)
         except PeerFault as fault:
             return f"refuse: {fault}"
         self.replica.receive(peer, message, self._now)

@@ -5,6 +5,7 @@ changes what it says, or says more. It signs lies with its own key only.
 """
 
 from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, YesVoter
+from defl.sim.byzantine.costly import Exhauster
 from defl.sim.byzantine.pool import Malformed, TwoFaced, Withholder
 from defl.sim.byzantine.rounds import EarlyAgg, WrongRound
 from defl.sim.byzantine.traffic import Flooder, Replayer, Silent, Slow
@@ -24,4 +25,5 @@ KINDS: dict[str, Wrap] = {
     "early-agg": EarlyAgg,
     "replayer": Replayer,
     "flooder": Flooder,
+    "exhauster": Exhauster,
 }
