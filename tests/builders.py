@@ -38,7 +38,10 @@ from defl.messages import (
     NotHeld,
     Offer,
     Proposal,
+    SignedHeader,
     Snapshot,
+    Statements,
+    StatementsRequest,
     Status,
     StoreAck,
     Timeout,
@@ -53,9 +56,10 @@ from defl.messages import (
     transactions_root,
     vote_statement,
 )
-from defl.output import Durable
-from defl.participant import first_durable
+from defl.output import Durable, Output, Received, Tick
+from defl.participant import Participant, first_durable
 from defl.pool.weights import encode, manifest_of
+from defl.recall import NOTHING_SEEN
 from defl.sim.scenario import federation_of, signers_of
 from defl.verify import Verifier
 
@@ -75,6 +79,16 @@ def name(text: str) -> Digest:
 
 def nodes(*members: int) -> tuple[NodeId, ...]:
     return tuple(NodeId(member) for member in members)
+
+
+def let_sign(participant: Participant, now: float = 0.0) -> Output:
+    """So many others answer that they have seen nothing that the node signs from now on."""
+    committee = participant.federation.committee
+    others = [member for member in committee.members if member != participant.me]
+    output = participant.handle(Tick(), now)
+    for peer in others[: committee.quorum - 1]:
+        output = participant.handle(Received(peer, NOTHING_SEEN), now)
+    return output
 
 
 class Small:
@@ -247,13 +261,14 @@ class Small:
         """One valid message of every kind, all of member 1 where an author is named."""
         transactions = (self.upd(0, 1), self.agg(2, 1))
         block = self.block(transactions)
+        by_member_1 = Block(replace(block.header, author=NodeId(1)), transactions)
         child = self.block(view=4, parent=block)
         manifest, payload = self.blob(1)
         other, _ = self.blob(2)
         offer = self.offer(1, 1, manifest)
         qc = self.qc(1, block.id)
         return [
-            self.proposal(block),
+            self.proposal(by_member_1),
             self.vote(1, 1, block.id),
             self.timeout(1, 3, qc, self.tc(2, qc)),
             Certificates(qc, self.tc(2)),
@@ -271,4 +286,18 @@ class Small:
             NotHeld(manifest.digest),
             self.attestation(1, 3, name("model")),
             Evidence(offer, self.offer(1, 1, other)),
+            StatementsRequest(),
+            self.statements(1, offer),
         ]
+
+    def statements(self, author: int, offer: Offer) -> Statements:
+        """One of each kind, all by this author."""
+        header = replace(self.block().header, author=NodeId(author))
+        signed = self.proposal(Block(header, ()))
+        return Statements(
+            vote=self.vote(author, 1, name("block")),
+            timeout=self.timeout(author, 3),
+            proposal=SignedHeader(header, signed.signature),
+            offer=offer,
+            acks=(self.ack(author, self.offer(0, 1, offer.manifest)),),
+        )

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from benches import ME, Host, acks_sent, asked, sent
-from builders import Small, name, nodes, tampered
+from builders import Small, let_sign, name, nodes, tampered
 from defl.ids import NodeId, Round, digest_of
 from defl.messages import (
     Manifest,
@@ -21,7 +21,6 @@ from defl.output import (
     PeerMisbehaved,
     Received,
     ReceivedChunk,
-    Tick,
     Train,
     Trained,
     Validated,
@@ -122,6 +121,7 @@ def test_an_ack_binds_across_a_restart_also_when_another_blob_was_committed() ->
 
 def test_the_record_of_an_ack_goes_to_the_disk_in_the_output_that_sends_it() -> None:
     participant = participant_with(SMALL.durable())
+    let_sign(participant)
     participant.handle(Received(AUTHOR, SMALL.offer(1, 1, BLOB)), 0.0)
     for index, data in enumerate((BYTES[:256], BYTES[256:])):
         event = ReceivedChunk(AUTHOR, BLOB.digest, index, data, digest_of(data))
@@ -348,7 +348,7 @@ def test_an_author_killed_after_one_peer_acked_does_not_train_again() -> None:
     disk = Disk(SMALL.durable())
     disk.store_blob(SMALL.initial, SMALL.initial_payload, 256)
     before = participant_with(disk.recovered())
-    assert before.handle(Tick(), 0.0).work == (Train(Round(1), SMALL.initial.digest),)
+    assert let_sign(before).work == (Train(Round(1), SMALL.initial.digest),)
     disk.store_blob(BLOB, BYTES, 256)
     trained = before.handle(Trained(Round(1), BLOB), 1.0)
     assert trained.persist is not None
@@ -357,7 +357,7 @@ def test_an_author_killed_after_one_peer_acked_does_not_train_again() -> None:
         e.message for e in trained.send if isinstance(e, Envelope) and isinstance(e.message, Offer)
     ]
 
-    after = participant_with(disk.recovered()).handle(Tick(), 2.0)
+    after = let_sign(participant_with(disk.recovered()), 2.0)
 
     assert after.work == ()
     assert offer in [item.message for item in after.send if isinstance(item, Envelope)]

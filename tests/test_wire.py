@@ -45,6 +45,8 @@ from defl.messages import (
     Proposal,
     SignedHeader,
     Snapshot,
+    Statements,
+    StatementsRequest,
     Status,
     StoreAck,
     Timeout,
@@ -95,10 +97,12 @@ def samples() -> list[Message]:
     manifest = Manifest(digest(0xB2), "fp32", digest(0xB1), 400, (digest(0xB3), digest(0xB4)))
     offer = Offer(Round(2), NodeId(1), manifest, signature(9))
     vote = Vote(0, View(8), digest(0xA4), NodeId(2), signature(10), View(5), View(7))
+    timeout = Timeout(0, View(8), qc, tc, NodeId(2), signature(12))
+    ack = StoreAck(Round(2), NodeId(1), digest(0xB0), digest(0xB1), 400, NodeId(3), signature(13))
     return [
         Proposal(block, signature(11)),
         vote,
-        Timeout(0, View(8), qc, tc, NodeId(2), signature(12)),
+        timeout,
         Certificates(qc, None),
         Status(View(70_000), View(5)),
         Gossip((upd, agg)),
@@ -106,7 +110,7 @@ def samples() -> list[Message]:
         Blocks((block,)),
         Snapshot(header, b"state", header, qc),
         offer,
-        StoreAck(Round(2), NodeId(1), digest(0xB0), digest(0xB1), 400, NodeId(3), signature(13)),
+        ack,
         ManifestRequest(digest(0xB0)),
         ManifestAnswer(manifest),
         ChunkRequest(digest(0xB0), 1),
@@ -114,6 +118,8 @@ def samples() -> list[Message]:
         NotHeld(digest(0xB0)),
         Attestation(Round(3), digest(0xB5), NodeId(0), signature(14)),
         Evidence(SignedHeader(header, signature(15)), SignedHeader(header, signature(16))),
+        StatementsRequest(),
+        Statements(vote, timeout, None, offer, (ack,)),
     ]
 
 

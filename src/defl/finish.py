@@ -50,10 +50,10 @@ class Finish:
         """This node has the last model: say so, again and again, until everybody has it."""
         if self._over_at is None:
             self._over_at = now + self._federation.timing.grace_s
-            if not self.muted:
-                self._mine = self._sign(round_, digest)
-                self._heard[self._me] = self._mine
-                self._repeat_at = now
+        if self._mine is None and not self.muted:
+            self._mine = self._sign(round_, digest)
+            self._heard[self._me] = self._mine
+            self._repeat_at = now
         if self._repeat_at is not None and now >= self._repeat_at and self._mine is not None:
             # First to all, then to those who have not been heard; who was heard but did not
             # hear asks by repeating its own word, and is answered.

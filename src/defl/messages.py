@@ -385,6 +385,26 @@ class Evidence(Struct, frozen=True, array_like=True, tag=51):
     second: Statement
 
 
+# --- What a node that starts asks the others ------------------------------------------------
+
+# The sender's offers of the rounds that are kept (tau is at most 32), the open one and the next.
+ACKS_RECALLED_MAX = 40
+
+
+class StatementsRequest(Struct, frozen=True, array_like=True, tag=60):
+    """Which statements of mine have you seen? Asked before the first signature after a start."""
+
+
+class Statements(Struct, frozen=True, array_like=True, tag=61):
+    """The newest statements of the asker that the sender has seen, as the asker signed them."""
+
+    vote: Vote | None
+    timeout: Timeout | None
+    proposal: SignedHeader | None
+    offer: Offer | None
+    acks: Annotated[tuple[StoreAck, ...], Meta(max_length=ACKS_RECALLED_MAX)]  # of sender's updates
+
+
 Message = (
     Proposal
     | Vote
@@ -404,4 +424,6 @@ Message = (
     | NotHeld
     | Attestation
     | Evidence
+    | StatementsRequest
+    | Statements
 )

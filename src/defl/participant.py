@@ -36,6 +36,8 @@ from defl.messages import (
     Proposal,
     Snapshot,
     Statement,
+    Statements,
+    StatementsRequest,
     Status,
     StoreAck,
     Timeout,
@@ -73,6 +75,7 @@ from defl.output import (
 )
 from defl.pool.pool import Effects as Pooled
 from defl.pool.pool import Pool
+from defl.recall import Recall, authors_of, beyond_record
 
 NEVER = float("inf")
 POOL_MESSAGES = (Offer, StoreAck, ManifestRequest, ManifestAnswer, ChunkRequest, Chunk, NotHeld)
@@ -99,6 +102,7 @@ class Participant:
         self._pool = Pool(federation, me, signer, durable, self._round)
         self._finish = Finish(federation, me, signer)
         self._client = Client(federation, me, signer, self._pool, durable.models, self._finish)
+        self._recall = Recall(federation, me)
         self._evidence = {_charge(evidence): evidence for evidence in durable.evidence}
         self._proven: Round = Round(-1)
         self._started = False
@@ -175,8 +179,12 @@ class Participant:
                 return message if self._wants_evidence(message) else None
             case Chunk():
                 return message if self._pool.wants_chunk(message) else None
+            case Statements():
+                return message if self._recall.wants_answer_of(peer) else None
             case Status() | BlockRequest() | ManifestRequest() | ChunkRequest() | NotHeld():
                 return message  # unsigned; whoever answers limits its answers
+            case StatementsRequest():
+                return message  # likewise
             case ManifestAnswer():
                 return message  # unsigned
             case _:
@@ -205,7 +213,7 @@ class Participant:
     def handle(self, event: Event, now: float) -> Output:
         if not self._started:
             self._started = True
-            self._mute_if_observing()
+            self._mute()
             self._replica.resume(now)
             self._pool.resume()
             self._client.state_is(self.state, now)
@@ -213,7 +221,12 @@ class Participant:
         if self._route(event, now, output) and self._replica.idle and now < self._others_wake_at:
             return Output(wake_at=self._earliest(self._replica.wake_at))
         self._settle(now, output)
-        others = (self._pool.wake_at, self._client.wake_at, self._finish.wake_at)
+        others = (
+            self._pool.wake_at,
+            self._client.wake_at,
+            self._finish.wake_at,
+            self._recall.wake_at,
+        )
         self._others_wake_at = min((at for at in others if at is not None), default=NEVER)
         return output.done(self._earliest(self._replica.wake_at))
 
@@ -234,6 +247,7 @@ class Participant:
                 self._replica.tick(now)
             case Connected(peer=peer):
                 self._replica.connected(peer, now)
+                output.send.extend(self._recall.connected(peer))
             case Validated(digest=digest, fault=fault):
                 self._pool.validated(digest, fault)
             case Aggregated():
@@ -251,10 +265,16 @@ class Participant:
         return False
 
     def _receive(self, peer: NodeId, message: Message, now: float, output: "_Output") -> bool:
+        self._recall.saw(message)
         if isinstance(message, POOL_MESSAGES):
             self._pool.receive(peer, message, now)
         elif isinstance(message, Attestation):
             self._finish.receive(peer, message, now)
+        elif isinstance(message, StatementsRequest):
+            acks = self._pool.acks_from(peer)
+            output.send.extend(self._recall.answer(peer, acks, now))
+        elif isinstance(message, Statements):
+            self._learn_statements(peer, message, now, output)
         elif isinstance(message, Evidence):
             output.notices.append(EvidenceFound(message))  # like our own: `_settle` learns it
         else:
@@ -280,6 +300,7 @@ class Participant:
 
     def _settle(self, now: float, output: "_Output") -> None:
         """Let the parts feed each other until nothing new comes of it."""
+        output.send.extend(self._recall.ask(now))
         while True:
             ordered = self._replica.take()
             self._after_consensus(ordered, now, output)
@@ -308,7 +329,7 @@ class Participant:
     def _after_consensus(self, ordered: Ordered, now: float, output: "_Output") -> None:
         output.add_consensus(ordered)
         if any(isinstance(notice, Observing) for notice in ordered.notices):
-            self._mute_if_observing()
+            self._mute()
         state = self.state
         if ordered.committed or ordered.snapshot is not None:
             if state.round != self._round:
@@ -339,9 +360,33 @@ class Participant:
                 self._proven = round_
                 output.notices.append(RoundProven(round_, closed.base, closed.updates))
 
-    def _mute_if_observing(self) -> None:
-        if self._replica.observing is not None:
-            self._pool.muted = self._client.muted = self._finish.muted = True
+    def _mute(self) -> None:
+        """Nothing is signed by an observer, nor before the others were asked."""
+        silent = self._recall.asking or self._replica.observing is not None
+        self._replica.muted = silent
+        self._pool.muted = self._client.muted = self._finish.muted = silent
+
+    def _learn_statements(
+        self, peer: NodeId, statements: Statements, now: float, output: "_Output"
+    ) -> None:
+        """An answer of a peer: what this node signed, as far as that peer has seen it."""
+        if authors_of(statements) - {self.me}:
+            output.notices.append(PeerMisbehaved(peer, "it answered with others' statements"))
+            return
+        forgotten = Round(self.state.round - self.federation.tau)
+        unknown = beyond_record(statements, self._replica.record, self._pool, forgotten)
+        if unknown is not None:
+            name = self.federation.members[peer].name
+            self._replica.observe(
+                f"{name} shows {unknown}, signed by this node and not in its record: "
+                "its state is an old copy"
+            )
+        was_asking = self._recall.asking
+        self._recall.answered(peer)
+        if was_asking and not self._recall.asking and self._replica.observing is None:
+            self._mute()
+            self._replica.unmute(now)
+            self._pool.resume()
 
     def _learn_evidence(self, evidence: Evidence, output: "_Output") -> None:
         """Keep the first proof of each kind against each member, and pass it on once."""

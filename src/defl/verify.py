@@ -43,6 +43,8 @@ from defl.messages import (
     SignedHeader,
     Snapshot,
     Statement,
+    Statements,
+    StatementsRequest,
     Status,
     StoreAck,
     Timeout,
@@ -183,8 +185,12 @@ class Examination:
                 self.qc(thing)
             case TC():
                 self.tc(thing)
+            case Statements():
+                self.statements(thing)
             case Status() | BlockRequest() | ManifestRequest() | ChunkRequest() | NotHeld():
                 pass  # questions and hints carry no signature
+            case StatementsRequest():
+                pass  # likewise
             case ManifestAnswer() | Chunk():
                 pass  # named by hash: the pool compares it with what it asked for
             case _:
@@ -309,6 +315,14 @@ class Examination:
             self.statement(said)
         if not contradict(evidence.first, evidence.second):
             raise BadSignature("evidence of two statements that an honest node may both sign")
+
+    def statements(self, statements: Statements) -> None:
+        signed = (statements.vote, statements.timeout, statements.proposal, statements.offer)
+        for said in signed:
+            if said is not None:
+                self.statement(said)
+        for ack in statements.acks:
+            self.ack(ack)
 
     def statement(self, said: Statement) -> None:
         match said:

@@ -11,7 +11,7 @@ import click
 from defl.committee import Rules
 from defl.errors import UserError
 from defl.ids import NodeId
-from defl.sim.conditions import Conditions, parse_partition
+from defl.sim.conditions import Conditions, parse_partition, parse_rollback
 from defl.sim.run import Options, Report, simulate
 from defl.sim.soak import Soaked, scenario, soak
 from defl.sim.transcript import Transcript
@@ -65,6 +65,12 @@ def memory_bytes() -> int | None:
 @click.option("--disk-full-rate", default=0.0, help="Chance that a disk fills up at a write.")
 @click.option("--crash-all", multiple=True, type=float, metavar="SECOND", help="All die at once.")
 @click.option("--partition", multiple=True, metavar="A,B|C,D@START-END", help="Groups cut apart.")
+@click.option(
+    "--rollback",
+    multiple=True,
+    metavar="NODE@SECOND:WRITES",
+    help="Its disk is put back by so many writes.",
+)
 @click.option("--slow", multiple=True, type=int, metavar="NODE", help="Ten times slower.")
 @click.option("--clock-skew", default=0.0, help="Clocks differ by up to this share.")
 @click.option("--latency", default=0.02, show_default=True, help="Least delay in seconds.")
@@ -88,6 +94,7 @@ def sim(
     disk_full_rate: float,
     crash_all: tuple[float, ...],
     partition: tuple[str, ...],
+    rollback: tuple[str, ...],
     slow: tuple[int, ...],
     clock_skew: float,
     latency: float,
@@ -134,6 +141,7 @@ def sim(
                 clock_skew=clock_skew,
                 slow=frozenset(NodeId(node) for node in slow),
                 partitions=tuple(parse_partition(text, nodes) for text in partition),
+                rollbacks=tuple(parse_rollback(text, nodes) for text in rollback),
             ),
         )
     report = _run(options, transcript)

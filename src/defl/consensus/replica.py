@@ -78,6 +78,7 @@ class Replica(Generic[S]):
         self._leader = leader or partial(leader_of, federation.chain, self._committee.size)
         self._now = 0.0
         self._effects = Effects()
+        self.muted = False  # signs nothing for now; an observer never does again
         self._mempool = Mempool()
         self._work: bool | None = None  # forgotten whenever the mempool or the state changes
         self._tally = Tally(federation.committee)
@@ -91,7 +92,7 @@ class Replica(Generic[S]):
             record = first_record(federation.epoch, genesis_qc(genesis.id))
         self._safety = Safety(record, federation.chain, me, signer)
         if missing:
-            self._observe("the safety record is missing, so what was signed before is unknown")
+            self.observe("the safety record is missing, so what was signed before is unknown")
         elif record.observing is not None:
             self._effects.notices.append(Observing(record.observing))
         self._chain = Chain(self._rules, application, genesis, durable)
@@ -129,6 +130,10 @@ class Replica(Generic[S]):
     def observing(self) -> str | None:
         """Why this node signs nothing any more, if so."""
         return self._safety.record.observing
+
+    @property
+    def _is_silent(self) -> bool:
+        return self.muted or self.observing is not None
 
     @property
     def record(self) -> SafetyRecord:
@@ -177,6 +182,12 @@ class Replica(Generic[S]):
                 elif isinstance(statement, Timeout) and self.wanted.in_window(statement.view):
                     self._count_timeout(statement)
         self._broadcast(self._status())
+        self._settle()
+
+    def unmute(self, now: float) -> None:
+        """What could not be signed until now is signed."""
+        self._now = now
+        self.muted = False
         self._settle()
 
     def connected(self, peer: NodeId, now: float) -> None:
@@ -290,7 +301,7 @@ class Replica(Generic[S]):
     def _echo(self) -> None:
         """With f + 1 giving the view up at least one honest node is among them."""
         enough = self._tally.timeouts_for(self.view) > self._committee.faults
-        if enough and self.observing is None and self._safety.may_time_out(self.view):
+        if enough and not self._is_silent and self._safety.may_time_out(self.view):
             self._time_out()
 
     def _count_timeout(self, timeout: Timeout) -> None:
@@ -358,9 +369,10 @@ class Replica(Generic[S]):
             self._saw_own_signature("vote", qc.view)
 
     def _saw_own_signature(self, kind: str, view: View) -> None:
-        self._observe(f"a peer shows a {kind} of this node for view {view}, beyond its record")
+        self.observe(f"a peer shows a {kind} of this node for view {view}, beyond its record")
 
-    def _observe(self, reason: str) -> None:
+    def observe(self, reason: str) -> None:
+        """Sign nothing any more in this epoch."""
         if self.observing is None:
             self._safety.observe(reason)
             self._effects.notices.append(Observing(reason))
@@ -373,7 +385,7 @@ class Replica(Generic[S]):
 
     def _time_out(self) -> None:
         """Give the view up: sign once, then repeat the same bytes."""
-        if self.observing is not None:
+        if self._is_silent:
             self._broadcast(self._status())
             return
         if self._safety.may_time_out(self.view):
@@ -468,7 +480,7 @@ class Replica(Generic[S]):
 
     def _vote(self) -> None:
         proposal = self._tally.proposal(self.view)
-        if proposal is None or self.observing is not None:
+        if proposal is None or self._is_silent:
             return
         block = proposal.block
         parent = self._chain.get(block.parent)
@@ -489,7 +501,7 @@ class Replica(Generic[S]):
 
     def _propose(self) -> None:
         view, record = self.view, self.record
-        if self._leader(view) != self._me or self.observing is not None:
+        if self._leader(view) != self._me or self._is_silent:
             return
         if not self._safety.may_propose(view) or not self._has_work():
             return

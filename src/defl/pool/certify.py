@@ -35,6 +35,13 @@ class Certifier:
     def given(self) -> tuple[StoreAck, ...]:
         return tuple(self._given.values())
 
+    def given_for(self, round_: Round, author: NodeId) -> StoreAck | None:
+        return self._given.get((round_, author))
+
+    def collected_from(self, acker: NodeId) -> tuple[StoreAck, ...]:
+        """The acks of this member for this node's own updates."""
+        return tuple(acks[acker] for acks in self._collected.values() if acker in acks)
+
     def sign_offer(self, round_: Round, manifest: Manifest) -> Offer:
         unsigned = Offer(round_, self._me, manifest, b"")
         signature = self._signer.sign(unsigned.statement(self._chain, self._epoch))

@@ -110,6 +110,14 @@ class Pool:
         """This node's own offer, also one from before a restart: it is resumed, never replaced."""
         return self._offers.get((round_, self._me))
 
+    def ack_for(self, round_: Round, author: NodeId) -> Digest | None:
+        """Which update of this author and round was acknowledged here."""
+        ack = self._certifier.given_for(round_, author)
+        return ack.digest if ack is not None else None
+
+    def acks_from(self, member: NodeId) -> tuple[StoreAck, ...]:
+        return self._certifier.collected_from(member)
+
     def take(self) -> Effects:
         effects = self._effects
         self._effects = Effects()

@@ -111,6 +111,9 @@ class Checker:
         self.views_per_round_max = 0
         self.quiet = True  # nothing but liars stands in the way: views are judged
         self.largest: dict[str, int] = {}
+        # Honest members whose disk is put back: they may contradict what too few others know.
+        self.rolled_back: set[NodeId] = set()
+        self._took_in: dict[tuple[NodeId, str, tuple[int, ...]], set[NodeId]] = {}
 
     def violate(self, check: str, what: str) -> None:
         self._failed.add(check)
@@ -196,9 +199,37 @@ class Checker:
         said = self._signed[node, kind]
         if key not in said and len(said) == REMEMBERED and key < next(iter(said)):
             self.violate(NOTHING_SIGNED_TWICE, f"node {node} signs the long past {kind} {key}")
-        elif said.setdefault(key, value) != value:
+        elif said.setdefault(key, value) != value and not self._may_forget(node, kind, key):
             self.violate(NOTHING_SIGNED_TWICE, f"node {node} contradicts its own {kind} {key}")
         _forget_oldest(said)
+
+    def took_in(self, node: NodeId, message: Message) -> None:
+        """An honest node has handled this message; only of members that are rolled back."""
+        slot: tuple[NodeId, str, tuple[int, ...]]
+        match message:
+            case Vote(author=author, epoch=epoch, view=view):
+                slot = (author, "vote", (epoch, view))
+            case Timeout(author=author, epoch=epoch, view=view):
+                slot = (author, "timeout", (epoch, view))
+            case Proposal(block=block):
+                slot = (block.header.author, "proposal", (block.header.epoch, block.view))
+            case Offer(author=author, round=round_):
+                slot = (author, "offer", (round_,))
+            case _:
+                return
+        if slot[0] in self.rolled_back and self._honest(node):
+            self._took_in.setdefault(slot, set()).add(node)
+            _forget_oldest(self._took_in)
+
+    def forgot(self, node: NodeId) -> None:
+        """Its process ended, and with it its memory of what others said."""
+        for members in self._took_in.values():
+            members.discard(node)
+
+    def _may_forget(self, node: NodeId, kind: str, key: tuple[int, ...]) -> bool:
+        """What q others know of is never contradicted, not even by a node with an old disk."""
+        known_to = self._took_in.get((node, kind, key), set())
+        return node in self.rolled_back and len(known_to) < self._committee.quorum
 
     def notice(self, node: NodeId, notice: Notice, now: float, participant: Participant) -> None:
         if not self._honest(node):
@@ -212,6 +243,8 @@ class Checker:
                     self.violate(SAME_MODEL, f"round {round_}: node {node} computed another model")
             case EvidenceFound(evidence=evidence) if self._honest(evidence.first.author):
                 accused = evidence.first.author
+                if accused in self.rolled_back:
+                    return  # judged by what it sends: `_may_forget`
                 self.violate(NOTHING_SIGNED_TWICE, f"there is evidence against honest {accused}")
             case RoundClosed(round=round_):
                 self._round_closed(round_, now, participant)

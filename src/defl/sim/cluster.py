@@ -6,7 +6,7 @@ the order of duty of node/node.py step by step, crashes included, and is kept wh
 """
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +29,7 @@ from defl.output import (
     Notice,
     Output,
     Question,
+    Received,
     ServeChunk,
     Tick,
     Train,
@@ -90,6 +91,7 @@ class Node:
     incarnation: int = 0
     tick_at: float | None = None  # on the world's clock
     waiting: list[Output] = field(default_factory=list)  # for room on the disk
+    copies: deque[Disk] | None = None  # of its disk after each of the last writes
     processor: Processor | None = None  # of the running process
 
 
@@ -200,6 +202,11 @@ class Cluster:
             self._at(partition.end_s, self._reconnect_all)
         for when in self.conditions.all_crash_at_s:
             self._at(when, self._crash_all)
+        for rollback in self.conditions.rollbacks:
+            node = self.nodes[rollback.member]
+            node.copies = deque([node.disk.copy()], maxlen=rollback.writes_ago + 1)
+            self.checker.rolled_back.add(rollback.member)
+            self._at(rollback.at_s, partial(self._roll_back, node))
 
     # --- Running ---------------------------------------------------------------------------
 
@@ -273,6 +280,8 @@ class Cluster:
         return start
 
     def handle(self, node: Node, event: Event) -> None:
+        if self.checker.rolled_back and isinstance(event, Received):
+            self.checker.took_in(node.id, event.message)
         output = node.behaviour.handle(event, self.now * node.rate)
         conditions = self.conditions
         writes = output.persist is not None or bool(output.store)
@@ -295,6 +304,8 @@ class Cluster:
             node.disk.apply(output.persist)
         for chunk in output.store:
             node.disk.store_chunk(chunk)
+        if node.copies is not None and (output.persist is not None or output.store):
+            node.copies.append(node.disk.copy())
 
     def _leave(self, node: Node, output: Output, sends: int) -> None:
         """What may follow once the persists and stores are done."""
@@ -454,6 +465,7 @@ class Cluster:
         if not node.alive:
             return
         self.crashes += 1
+        self.checker.forgot(member)
         node.alive = False
         node.incarnation += 1
         node.tick_at = None
@@ -471,6 +483,14 @@ class Cluster:
         if downtime_s is None:
             downtime_s = self._rng.expovariate(1.0) * self.conditions.downtime_s
         self._at(self.now + downtime_s, lambda: self.restart(member))
+
+    def _roll_back(self, node: Node) -> None:
+        if node.copies is None:
+            return
+        self.crash(node.id, power=False)
+        node.disk = node.copies[0].copy()
+        if self._transcript is not None:
+            self._transcript.text(self.now, node.id, "is put back to an old copy of its disk")
 
     def _crash_all(self) -> None:
         for node in self.nodes:

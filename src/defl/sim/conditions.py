@@ -23,6 +23,15 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
+class Rollback:
+    """A member's disk is put back to what it held so many writes ago, and its node restarts."""
+
+    member: NodeId
+    at_s: float
+    writes_ago: int
+
+
+@dataclass(frozen=True, slots=True)
 class Conditions:
     latency_s: float = 0.02  # the least time a message takes
     jitter_s: float = 0.02  # mean of what is added, exponentially distributed: reorders messages
@@ -37,6 +46,7 @@ class Conditions:
     clock_skew: float = 0.0  # clocks run faster or slower by up to this share
     slow: frozenset[NodeId] = frozenset()  # nodes whose messages and work take ten times as long
     partitions: tuple[Partition, ...] = ()
+    rollbacks: tuple[Rollback, ...] = ()
     work_s: float = 0.5  # mean time that training takes
     signature_s: float = 0.0  # that verifying one takes: 0.0001 on a real machine
     calm_after_s: float = 3600.0
@@ -53,13 +63,13 @@ class Conditions:
     def disturbing(self) -> bool:
         """Does anything but liars stand in the way of progress?"""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
-        return bool(by_chance or self.partitions or self.all_crash_at_s)
+        return bool(by_chance or self.partitions or self.all_crash_at_s or self.rollbacks)
 
     @property
     def planned_trouble_s(self) -> float:
         """When the last planned fault is over."""
         ends = (partition.end_s for partition in self.partitions)
-        return max([0.0, *self.all_crash_at_s, *ends])
+        return max([0.0, *self.all_crash_at_s, *ends, *(r.at_s for r in self.rollbacks)])
 
     @property
     def last_trouble_s(self) -> float:
@@ -69,6 +79,23 @@ class Conditions:
 
 
 SLOWNESS = 10.0
+
+
+def parse_rollback(text: str, members: int) -> Rollback:
+    """'2@12:40': at second 12 member 2's disk is put back by 40 writes."""
+    member, at, rest = text.partition("@")
+    second, colon, writes = rest.partition(":")
+    try:
+        rollback = Rollback(NodeId(int(member)), float(second), int(writes))
+    except ValueError:
+        rollback = None
+    if rollback is None or not at or not colon or rollback.writes_ago < 1:
+        raise UserError(
+            f"a rollback is written MEMBER@SECOND:WRITES, for example 2@12:40, not {text!r}"
+        )
+    if not 0 <= rollback.member < members:
+        raise UserError(f"the rollback {text!r} must name a member from 0 to {members - 1}")
+    return rollback
 
 
 def parse_partition(text: str, members: int) -> Partition:

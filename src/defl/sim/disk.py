@@ -7,7 +7,8 @@ can be aggregated anew.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 from msgspec.msgpack import encode
 
@@ -39,6 +40,17 @@ class Disk:
         self.evidence: list[Evidence] = list(durable.evidence)
         self.blobs: dict[Digest, StoredBlob] = {}
         self.full = False
+
+    def copy(self) -> "Disk":
+        """As a person would copy the folder."""
+        copied = copy(self)
+        for name in ("blocks", "acks", "offers", "models"):
+            setattr(copied, name, dict(getattr(self, name)))
+        copied.evidence = list(self.evidence)
+        copied.blobs = {
+            digest: replace(blob, chunks=dict(blob.chunks)) for digest, blob in self.blobs.items()
+        }
+        return copied
 
     def apply(self, persist: Persist) -> None:
         if persist.record is not None:

@@ -49,11 +49,15 @@ class Options:
                 raise UserError(f"{kind}:{count} asks for no node at all; the count is 1 or more")
         faults = (self.nodes - 1) // 3
         liars = sum(count for _, count in self.byzantine)
-        if liars > faults:
+        rolled_back = {rollback.member for rollback in self.conditions.rollbacks}
+        if liars + len(rolled_back) > faults:
             raise UserError(
-                f"{self.nodes} nodes tolerate {faults} Byzantine ones, not {liars}; "
-                f"take at least {3 * liars + 1} nodes"
+                f"{self.nodes} nodes tolerate {faults} faulty ones, not {liars} Byzantine and "
+                f"{len(rolled_back)} rolled back; "
+                f"take at least {3 * (liars + len(rolled_back)) + 1} nodes"
             )
+        if rolled_back & set(placed(self)):
+            raise UserError("a Byzantine node cannot be rolled back too: name another member")
 
 
 @dataclass(slots=True)

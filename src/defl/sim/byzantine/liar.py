@@ -54,6 +54,7 @@ class Liar:
         safety = self.participant.replica._safety
         if safety.record.observing is not None:
             safety.record = replace(safety.record, observing=None)
+        self.participant.replica.muted = False
         self.participant.pool.muted = self.participant.client.muted = False
 
     def instead(self, item: Item) -> Iterable[Item]:

@@ -1,0 +1,326 @@
+"""A node's disk is put back to an old copy. What it signed since has left, and others know of it:
+it asks them before it signs anything, and finds out. Whole participants, virtual time."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from builders import Small, name, nodes
+from defl.committee import Rules
+from defl.ids import NodeId, Round
+from defl.messages import (
+    Gossip,
+    Message,
+    Proposal,
+    SignedHeader,
+    Statements,
+    StatementsRequest,
+    StoreAck,
+    Timeout,
+    Vote,
+)
+from defl.output import Connected, Observing, Output, PeerMisbehaved, Received, Tick
+from defl.participant import Participant
+from defl.recall import NOTHING_SEEN, Recall
+from defl.sim.byzantine import KINDS
+from defl.sim.cluster import Cluster
+from defl.sim.conditions import Conditions, Rollback
+from defl.sim.scenario import cluster_of
+
+BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
+ME = NodeId(0)
+SIGNED = (Vote, Timeout, Proposal, StoreAck)
+
+
+def participant(cluster: Cluster, member: int) -> Participant:
+    return cluster.nodes[member].behaviour.participant
+
+
+def sent(output: Output, kind: type[Message]) -> list[Message]:
+    return [item.message for item in output.send if isinstance(item.message, kind)]
+
+
+@pytest.fixture
+def small() -> Small:
+    return Small(7)
+
+
+def started(small: Small) -> Participant:
+    """A member of seven that has just started: six others, q - 1 = 4 of whom must answer."""
+    node = Participant(small.federation, ME, small.signers[ME], small.durable())
+    node.handle(Tick(), 0.0)
+    return node
+
+
+def answer(node: Participant, peer: int, statements: Statements = NOTHING_SEEN) -> Output:
+    return node.handle(Received(NodeId(peer), statements), 0.1)
+
+
+# --- Asking ---------------------------------------------------------------------------------
+
+
+def test_a_node_asks_everybody_at_its_start_and_again_until_enough_have_answered(
+    small: Small,
+) -> None:
+    node = Participant(small.federation, ME, small.signers[ME], small.durable())
+    first = node.handle(Tick(), 0.0)
+    asked = [item.to for item in first.send if isinstance(item.message, StatementsRequest)]
+    assert asked == [nodes(1, 2, 3, 4, 5, 6)]
+    answer(node, 3)
+    again = node.handle(Tick(), 1.5)
+    assert [i.to for i in again.send if isinstance(i.message, StatementsRequest)] == [
+        nodes(1, 2, 4, 5, 6)
+    ]
+    assert sent(node.handle(Connected(NodeId(1)), 1.6), StatementsRequest)
+    assert not sent(node.handle(Connected(NodeId(3)), 1.6), StatementsRequest)
+    for peer in (1, 2, 4):
+        answer(node, peer)
+    assert not sent(node.handle(Tick(), 9.0), StatementsRequest)
+    assert not sent(node.handle(Connected(NodeId(5)), 9.0), StatementsRequest)
+
+
+def test_nothing_is_signed_before_a_quorum_less_one_has_answered(small: Small) -> None:
+    node = started(small)
+    proposal = small.proposal(small.block())
+    leader = proposal.block.header.author
+    assert leader != ME
+    node.handle(Received(leader, proposal), 0.1)
+    assert not sent(node.handle(Tick(), 2.0), Timeout)
+    for peer in (1, 2, 3):
+        assert not any(sent(answer(node, peer), kind) for kind in SIGNED)
+    done = answer(node, 4)
+
+    assert sent(done, Vote), "what could not be signed until now is signed"
+    assert done.work, "and the client begins to train"
+
+
+def test_answers_with_other_members_words_count_for_nothing(small: Small) -> None:
+    node = started(small)
+    for peer in (1, 2, 3):
+        answer(node, peer)
+    output = answer(node, 4, replace(NOTHING_SEEN, vote=small.vote(5, 3, name("b"))))
+
+    assert any(isinstance(notice, PeerMisbehaved) for notice in output.notices)
+    assert node.replica.muted
+    assert node.replica.observing is None
+
+
+# --- Answering ------------------------------------------------------------------------------
+
+
+def test_a_peer_is_shown_its_newest_statements_of_each_kind(small: Small) -> None:
+    recall = Recall(small.federation, ME)
+    manifest, _ = small.blob(1)
+    offer = small.offer(2, 1, manifest)
+    proposal = small.proposal(small.block())
+    author = proposal.block.header.author
+    for message in (
+        small.vote(2, 5, name("a")),
+        small.vote(2, 4, name("b")),
+        small.vote(3, 9, name("c")),
+        small.timeout(2, 6),
+        offer,
+        proposal,
+        Gossip((small.agg(2, 1),)),
+    ):
+        recall.saw(message)
+    acks = (small.ack(2, small.offer(0, 1, manifest)),)
+    (envelope,) = recall.answer(NodeId(2), acks, 0.0)
+
+    assert envelope.to == (NodeId(2),)
+    shown = envelope.message
+    assert isinstance(shown, Statements)
+    assert (shown.vote, shown.timeout) == (small.vote(2, 5, name("a")), small.timeout(2, 6))
+    assert (shown.offer, shown.acks) == (offer, acks)
+    assert author == 2 or shown.proposal is None
+    (envelope,) = recall.answer(author, (), 0.0)
+    header = SignedHeader(proposal.block.header, proposal.signature)
+    assert isinstance(envelope.message, Statements)
+    assert envelope.message.proposal == header
+
+
+def test_a_peer_that_asks_all_the_time_is_answered_once_in_half_a_period(small: Small) -> None:
+    recall = Recall(small.federation, ME)
+    answers = [recall.answer(NodeId(3), (), 0.1 * step) for step in range(20)]
+    assert sum(map(len, answers)) == 4
+
+
+def test_all_members_may_start_at_once_and_answer_each_other() -> None:
+    cluster = cluster_of(4, rounds=2, conditions=Conditions(all_crash_at_s=(1.0, 3.0)))
+    cluster.run()
+    assert cluster.conclude() == []
+
+
+# --- What is beyond the record --------------------------------------------------------------
+
+
+def shown(small: Small, kind: str) -> Statements:
+    manifest, _ = small.blob(1)
+    match kind:
+        case "vote":
+            return replace(NOTHING_SEEN, vote=small.vote(0, 7, name("b")))
+        case "timeout":
+            return replace(NOTHING_SEEN, timeout=small.timeout(0, 7))
+        case "proposal":
+            block = small.block()
+            header = replace(block.header, author=ME)
+            statement = small.proposal(replace(block, header=header))
+            signed = SignedHeader(header, statement.signature)
+            return replace(NOTHING_SEEN, proposal=signed)
+        case "offer":
+            return replace(NOTHING_SEEN, offer=small.offer(0, 1, manifest))
+        case _:
+            return replace(NOTHING_SEEN, acks=(small.ack(0, small.offer(3, 1, manifest)),))
+
+
+@pytest.mark.parametrize("kind", ["vote", "timeout", "proposal", "offer", "store-ack"])
+def test_a_statement_that_the_record_does_not_know_makes_an_observer(
+    small: Small, kind: str
+) -> None:
+    node = started(small)
+    for peer in (1, 2, 3):
+        answer(node, peer)
+    output = answer(node, 4, shown(small, kind))
+
+    (notice,) = [n for n in output.notices if isinstance(n, Observing)]
+    assert kind in notice.reason
+    assert output.persist is not None
+    assert output.persist.record is not None
+    assert output.persist.record.observing == notice.reason
+    assert not any(sent(output, signed) for signed in SIGNED)
+    assert not any(sent(node.handle(Tick(), 9.0), signed) for signed in SIGNED)
+
+
+def test_an_answer_that_comes_late_is_believed_too(small: Small) -> None:
+    node = started(small)
+    for peer in (1, 2, 3, 4):
+        answer(node, peer)
+    assert node.replica.observing is None
+    answer(node, 5, shown(small, "vote"))
+
+    assert node.replica.observing is not None
+
+
+def test_an_answer_that_comes_late_is_wanted_once(small: Small) -> None:
+    node = started(small)
+    for peer in (1, 2, 3, 4):
+        answer(node, peer)
+    late = shown(small, "vote")
+    assert node.wanted(NodeId(5), late) == late
+    answer(node, 5, late)
+    assert node.wanted(NodeId(5), late) is None
+
+
+@BOTH_RULES
+def test_a_restarted_author_is_certified_by_exactly_a_quorum(rules: Rules) -> None:
+    """Member 1 is silent. The author's own ack, given before its restart, must count again."""
+    silent = {NodeId(1): KINDS["silent"]}
+    cluster = cluster_of(4, rounds=1, rules=rules, byzantine=silent)
+    author = cluster.nodes[2]
+    cluster.censor = lambda _source, target, message: (
+        target == author.id and isinstance(message, StoreAck)
+    )
+    cluster.run(until=lambda: Round(1) in author.disk.offers)
+    cluster.censor = None
+    cluster.crash(author.id, downtime_s=0.1, power=False)
+    cluster.run()
+
+    assert cluster.conclude() == []
+    assert cluster.rounds_closed == 1
+
+
+def test_old_offers_and_acks_that_nobody_keeps_any_more_accuse_nobody() -> None:
+    """The answering node lags: it still has what the asker has rightly forgotten."""
+    cluster = cluster_of(4, rounds=6)
+    cluster.run(until=lambda: cluster.rounds_closed == 1)
+    old_offer = participant(cluster, 1).pool.offer_for(Round(1))
+    assert old_offer is not None
+    cluster.run(until=lambda: cluster.rounds_closed == 5)
+    node = participant(cluster, 1)
+    assert node.pool.offer_for(Round(1)) is None
+    late = replace(NOTHING_SEEN, offer=old_offer)
+    node._recall._answered.discard(NodeId(2))
+    node.handle(Received(NodeId(2), late), cluster.now)
+
+    assert node.replica.observing is None
+
+
+# --- Rolled back ----------------------------------------------------------------------------
+
+
+@BOTH_RULES
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("writes_ago", [1, 5, 40])
+def test_a_node_put_back_to_an_old_copy_contradicts_nothing_that_a_quorum_knows(
+    seed: int, writes_ago: int, rules: Rules
+) -> None:
+    rollback = Rollback(NodeId(2), at_s=1.5, writes_ago=writes_ago)
+    cluster = cluster_of(
+        4, rounds=3, seed=seed, rules=rules, conditions=Conditions(rollbacks=(rollback,))
+    )
+    cluster.run()
+
+    assert cluster.conclude() == []
+    assert cluster.rounds_closed == 3
+    if writes_ago > 1:  # a single write may be one that nobody else can know of
+        assert participant(cluster, 2).replica.observing is not None
+
+
+def offered_and_rolled_back() -> Cluster:
+    """Training never gives the same twice; a copy of the disk is made while it trains, and put back
+    when everybody has seen the offer."""
+    cluster = cluster_of(4, rounds=3)
+    draws = iter(range(10_000))
+    cluster._training = lambda _node, _round, base: base + np.float32(1 + next(draws) * 1e-3)
+    node = cluster.nodes[2]
+    cluster.checker.rolled_back.add(node.id)
+    copies = [node.disk.copy()]
+
+    def has_offered() -> bool:
+        if Round(2) in node.disk.offers:
+            return True
+        copies[0] = node.disk.copy()
+        return False
+
+    def everybody_has_seen_the_offer() -> bool:
+        shelves = [participant(cluster, peer).pool.labels for peer in (0, 1, 3)]
+        return all((Round(2), node.id) in labels for labels in shelves)
+
+    cluster.run(until=has_offered)
+    cluster.run(until=everybody_has_seen_the_offer)
+    cluster.crash(node.id, downtime_s=0.01, power=False)
+    node.disk = copies[0]
+    cluster.run()
+    return cluster
+
+
+def test_a_node_put_back_to_a_copy_made_while_it_trained_does_not_offer_twice() -> None:
+    cluster = offered_and_rolled_back()
+
+    assert cluster.conclude() == []
+    observing = participant(cluster, 2).replica.observing
+    assert observing is not None
+    assert "an old copy" in observing
+
+
+def test_the_checker_sees_a_rolled_back_node_that_does_not_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Recall, "asking", False)
+    violations = offered_and_rolled_back().conclude()
+
+    assert "nobody signed twice: node 2 contradicts its own offer (2,)" in violations
+
+
+def test_a_rolled_back_node_is_one_of_the_f_that_may_fail() -> None:
+    rollback = Rollback(NodeId(2), at_s=1.5, writes_ago=10)
+    cluster = cluster_of(
+        7,
+        rounds=3,
+        conditions=Conditions(rollbacks=(rollback,)),
+        byzantine={NodeId(5): KINDS["silent"]},
+    )
+    cluster.run()
+
+    assert cluster.conclude() == []
+    assert cluster.rounds_closed == 3
