@@ -99,6 +99,7 @@ NEWER_CARDS = "cards/*.card.toml"  # of members whose address changed since the 
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Waiting = tuple[Event, "asyncio.Future[None] | None"]  # and who waits until it is handled
 
 
 def open_node(folder: Path, log: Log, *, observer: bool = False) -> "Node":
@@ -216,7 +217,7 @@ class Node:
         self._ingress = Ingress(federation, Ed25519Scheme())
         self._budget = Budget(federation.committee)
         self._verifying = ThreadPoolExecutor(1, "verifying")
-        self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
+        self._events: asyncio.Queue[Waiting] = asyncio.Queue(EVENTS_MAX)
         self._outputs: asyncio.Queue[Output | None] = asyncio.Queue(OUTPUTS_MAX)
         self._blob_outputs: asyncio.Queue[Output | None] = asyncio.Queue()
         self._chunk_room = asyncio.Semaphore(CHUNKS_UNDER_WAY_MAX)
@@ -338,21 +339,23 @@ class Node:
         output = self.participant.handle(Tick(), clock())
         await self._outputs.put(output)
         while not self.participant.finished:
-            event = await self._next_event(output.wake_at)
+            event, handled = await self._next_event(output.wake_at)
             output = self.participant.handle(event, clock())
+            if handled is not None and not handled.done():
+                handled.set_result(None)
             if isinstance(event, ReceivedChunk) and not output.store:
                 self._chunk_room.release()
             await self._outputs.put(output)
         await self._outputs.put(None)
 
-    async def _next_event(self, wake_at: float | None) -> Event:
+    async def _next_event(self, wake_at: float | None) -> Waiting:
         if not self._events.empty():
             return self._events.get_nowait()
         try:
             async with asyncio.timeout_at(wake_at):
                 return await self._events.get()
         except TimeoutError:
-            return Tick()
+            return Tick(), None
 
     # --- What the participant asks for -----------------------------------------------------
 
@@ -438,10 +441,10 @@ class Node:
                 await self.writing.place_update(done.manifest, self.worker.made(done))
         except (WorkerFailed, LocalFault, OSError) as failed:
             self.log.warning("work failed", work=type(work).__name__, why=failed)
-            await self._events.put(WorkFailed(work, str(failed)))
+            await self._events.put((WorkFailed(work, str(failed)), None))
         else:
             self._tell_done(work)
-            await self._events.put(done)
+            await self._events.put((done, None))
             if isinstance(work, Train):
                 self._evaluations.begin(Round(work.round - 1), work.base)
 
@@ -464,7 +467,10 @@ class Node:
         if isinstance(event, ReceivedChunk):
             await self._chunk_room.acquire()
         if event is not None:
-            await self._events.put(event)
+            # What comes next on this link is judged with this one handled.
+            handled = asyncio.get_running_loop().create_future()
+            await self._events.put((event, handled))
+            await handled
 
     async def _admit(self, peer: NodeId, frame: Frame) -> Event | None:
         """None: nothing of it is wanted. Raises a PeerFault."""
@@ -500,7 +506,7 @@ class Node:
         return work(*args, **kwargs)
 
     def _put(self, event: Event) -> None:
-        self._start(self._events.put(event))
+        self._start(self._events.put((event, None)))
 
     # --- Tasks and threads -----------------------------------------------------------------
 
