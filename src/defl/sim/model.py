@@ -1,0 +1,524 @@
+"""A small exhaustive model: safety record, restart, timeouts and TC over the real `Replica`.
+
+Four members, one of them silent for ever, so that the other three are exactly a quorum. Every
+interleaving is tried, up to a depth, of what can happen to the three:
+
+* a message that was sent arrives: now, later, again, or never (loss, delay, reordering and
+  duplication are one thing here: what was sent stays available, and nothing forces it to arrive);
+* a timer fires, however early compared with the others';
+* a process is killed and started again with what was durable. Dying between a write and its
+  sends is the same as dying after them with the messages lost, so this needs no case of its own.
+
+In every state that is reached:
+
+* nobody contradicts itself, nobody is accused or falls silent, and all commit the same log;
+* **a fair schedule commits**: if everything under way is lost and from then on nothing is lost,
+  nobody dies and timers fire when nothing else happens, then within `FAIR_ROUNDS_MAX` timers each
+  replica commits a block higher than any that was committed before.
+
+The exploration starts at the first state and at each further view of a fair run ("starts"), so
+that locks, certificates and snapshots of a log that has grown are in play as well.
+
+Not covered: liars that speak (sim/twins.py), more than four members, more steps than the depth,
+wire, ingress and participants (sim/cluster.py). One leader order stands for all.
+
+Why it is fast: an event touches one replica only. Each replica's distinct situations are numbered
+by a fingerprint of all that the object and its disk hold, and what an event does to a situation
+is computed once. A state of the model is then three numbers and the set of what was sent.
+
+    python -m defl.sim.model [DEPTH]        # `make model`
+"""
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import FunctionType, MethodType
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from defl.committee import Rules
+from defl.consensus.replica import Replica
+from defl.ids import Digest, Height, NodeId, View
+from defl.messages import (
+    Block,
+    BlockRequest,
+    Blocks,
+    Certificates,
+    Gossip,
+    Message,
+    Proposal,
+    Snapshot,
+    Status,
+    Timeout,
+    Vote,
+)
+from defl.output import Durable, EvidenceFound, Observing, SafetyBroken
+from defl.sim.twins import LIVE, Tape, facts
+
+MEMBERS = 4
+SILENT = NodeId(3)
+LIVING = (NodeId(0), NodeId(1), NodeId(2))
+# Each of the quorum may have restarted once: with fewer, one still counts what all have said.
+RESTARTS = 3
+# Timers until each replica must have committed: the three-chain wants three honest leaders in a
+# row, the silent one breaks every fourth view, and whoever lacks blocks asks for them first.
+FAIR_ROUNDS_MAX = 12
+# One fair round delivers a handful of messages for each pair and view; more than this never ends.
+FAIR_MESSAGES_MAX = 2000
+# Replicas that are kept ready to go on from where they are; others are replayed when needed.
+READY_MAX = 20_000
+# How many views of the fair run the exploration starts from: all leaders, with a log and without.
+STARTS = 8
+VIOLATIONS_MAX = 3
+
+TICK = -1
+RESTART = -2  # other events are the number of the message that arrives
+
+
+def leader(view: View) -> NodeId:
+    """The silent member leads the first view, where nothing but timeouts can be said."""
+    return NodeId((view + 2) % MEMBERS)
+
+
+class Post(NamedTuple):
+    """A message to one of the living."""
+
+    target: NodeId
+    sender: NodeId
+    message: Message
+
+
+class Situation(NamedTuple):
+    """One replica and its disk, as reached first: `event` in the situation `before`."""
+
+    before: int | None  # None: started for the first time
+    event: int
+    now: float  # on this replica's own clock
+    durable: Durable
+    view: View
+    head: tuple[Height, Digest]
+    ticks: bool  # is its timer running?
+
+
+def fingerprint(value: object, now: float) -> object:
+    """All that an object holds, as something to compare. Floats are times, relative to now."""
+    if isinstance(value, bytes | int | str) or value is None:
+        return value
+    if isinstance(value, float):
+        # All periods are one second (twins.TIMING), so what is older than that is over.
+        return max(-1.0, value - now)
+    if isinstance(value, Block):
+        return value.id
+    if isinstance(value, Struct):
+        return value
+    if isinstance(value, dict):
+        return frozenset((key, fingerprint(item, now)) for key, item in value.items())
+    if isinstance(value, set | frozenset):
+        return frozenset(fingerprint(item, now) for item in value)
+    if isinstance(value, list | tuple):
+        return tuple(fingerprint(item, now) for item in value)
+    if isinstance(value, FunctionType | MethodType | type):
+        return None
+    names: Iterable[str] = getattr(value, "__dict__", None) or getattr(value, "__slots__", ())
+    return tuple(fingerprint(getattr(value, name), now) for name in names)
+
+
+Make = Callable[..., Replica[bytes]]
+
+
+class Member:
+    """All situations that one of the living was ever in, and what events made of them."""
+
+    def __init__(self, model: "Model", me: NodeId, make: Make) -> None:
+        self._model = model
+        self._me = me
+        self._make = make
+        self._numbers: dict[object, int] = {}
+        self._ready: dict[int, Replica[bytes]] = {}
+        self._effects: dict[tuple[int, int], tuple[int, int]] = {}
+        self.situations: list[Situation] = []
+
+    def start(self) -> tuple[int, int]:
+        return self._restarted(None, self._durable(None), 0.0)
+
+    def _durable(self, number: int | None) -> Durable:
+        """What is on the disk in a situation; None: before the first start."""
+        if number is None:
+            return Durable(facts(MEMBERS, self._model.rules)[2])
+        return self.situations[number].durable
+
+    def after(self, situation: int, event: int) -> tuple[int, int]:
+        """The situation that the event leads to, and the set of what is sent."""
+        known = self._effects.get((situation, event))
+        if known is None:
+            known = self._effects[situation, event] = self._happen(situation, event)
+        return known
+
+    def _happen(self, number: int, event: int) -> tuple[int, int]:
+        situation = self.situations[number]
+        if event == RESTART:
+            return self._restarted(number, situation.durable, situation.now)
+        replica = self._ready.pop(number, None) or self._replayed(number)
+        now = self._apply(replica, event, situation.now)
+        return self._settled(replica, number, event, now, situation.durable)
+
+    def _apply(self, replica: Replica[bytes], event: int, now: float) -> float:
+        if event == TICK:
+            now = max(now, replica.wake_at or now)
+            replica.tick(now)
+        else:
+            post = self._model.posts[event]
+            replica.receive(post.sender, post.message, now)
+        return now
+
+    def _restarted(self, before: int | None, durable: Durable, now: float) -> tuple[int, int]:
+        replica = self._started(durable, now)
+        return self._settled(replica, before, RESTART, now, durable)
+
+    def _started(self, durable: Durable, now: float) -> Replica[bytes]:
+        federation, signers, _ = facts(MEMBERS, self._model.rules)
+        replica = self._make(federation, self._me, signers[self._me], Tape(), durable, leader)
+        replica.resume(now)
+        replica.submit(LIVE, now)  # there is always work, so that the timer runs
+        return replica
+
+    def _replayed(self, number: int) -> Replica[bytes]:
+        """A fresh copy of the replica in this situation."""
+        events: list[int] = []
+        situation = self.situations[number]
+        while situation.before is not None and situation.event != RESTART:
+            events.append(situation.event)
+            situation = self.situations[situation.before]
+        now = situation.now
+        replica = self._started(self._durable(situation.before), now)
+        replica.take()
+        for event in reversed(events):
+            now = self._apply(replica, event, now)
+            replica.take()
+        return replica
+
+    def _settled(
+        self, replica: Replica[bytes], before: int | None, event: int, now: float, durable: Durable
+    ) -> tuple[int, int]:
+        effects = replica.take()
+        blocks = {block.id: block for block in (*durable.blocks, *effects.blocks)}
+        snapshot = effects.snapshot or durable.snapshot
+        if snapshot is not None:
+            lowest = snapshot.block.height
+            blocks = {i: block for i, block in blocks.items() if block.height > lowest}
+        durable = replace(
+            durable,
+            record=effects.record or durable.record,
+            snapshot=snapshot,
+            blocks=tuple(blocks.values()),
+        )
+        for notice in effects.notices:
+            if isinstance(notice, SafetyBroken | Observing | EvidenceFound):
+                self._model.complain(f"replica {self._me}: {notice}")
+        sent = 0
+        for envelope in effects.send:
+            if isinstance(envelope.message, Gossip):
+                continue  # all have the one transaction from the start
+            for target in LIVING if envelope.to is None else envelope.to:
+                if target not in (self._me, SILENT):
+                    sent |= 1 << self._model.number(Post(target, self._me, envelope.message))
+        key = (
+            fingerprint(replica, now),
+            durable.record,
+            frozenset(blocks),
+            snapshot.block.id if snapshot is not None else None,
+        )
+        number = self._numbers.setdefault(key, len(self.situations))
+        if number == len(self.situations):
+            head = (replica.head.height, replica.head.id)
+            ticks = replica.wake_at is not None
+            self.situations.append(
+                Situation(before, event, now, durable, replica.view, head, ticks)
+            )
+        if number not in self._ready:
+            self._ready[number] = replica
+            if len(self._ready) > READY_MAX:
+                del self._ready[next(iter(self._ready))]
+        return number, sent
+
+
+@dataclass(slots=True)
+class State:
+    """One state of the whole model, with the way that led to it."""
+
+    at: tuple[int, ...]  # each living member's situation
+    sent: int  # set of messages that may still arrive
+    restarts: int
+    before: "State | None" = None
+    event: tuple[NodeId, int] | None = None
+
+    @property
+    def events(self) -> Iterator[tuple[NodeId, int]]:
+        """Newest first."""
+        state: State | None = self
+        while state is not None and state.event is not None:
+            yield state.event
+            state = state.before
+
+
+@dataclass(slots=True)
+class Result:
+    depth: int
+    states: int = 0
+    events: int = 0  # that changed something
+    situations: int = 0
+    fair_runs: int = 0
+    fair_rounds_max: int = 0
+    seconds: float = 0.0
+    violations: list[str] = field(default_factory=list)
+
+
+class Model:
+    def __init__(self, rules: Rules, make: Make = Replica) -> None:
+        self.rules = rules
+        self.posts: list[Post] = []
+        self._post_numbers: dict[Post, int] = {}
+        self._to = dict.fromkeys(LIVING, 0)  # of each living member the messages to it
+        self._signed: dict[tuple[NodeId, type, View], int] = {}
+        self._contradicted_by: list[int] = []  # of each message those of the same author
+        self._complaints: list[str] = []
+        self._log: dict[Height, Digest] = {}
+        self._fair: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._members = [Member(self, me, make) for me in LIVING]
+
+    def number(self, post: Post) -> int:
+        known = self._post_numbers.get(post)
+        if known is None:
+            known = self._post_numbers[post] = len(self.posts)
+            self.posts.append(post)
+            self._to[post.target] |= 1 << known
+            self._contradicted_by.append(self._contradictions(post, known))
+        return known
+
+    def _contradictions(self, post: Post, number: int) -> int:
+        """Messages of another content that the same member signed for the same view."""
+        message = post.message
+        if not isinstance(message, Vote | Timeout | Proposal):
+            return 0
+        view = message.block.view if isinstance(message, Proposal) else message.view
+        key = (post.sender, type(message), view)
+        others = self._signed.get(key, 0)
+        self._signed[key] = others | 1 << number
+        contradicting = [i for i in _bits(others) if self.posts[i].message != message]
+        for other in contradicting:
+            self._contradicted_by[other] |= 1 << number
+        return _union(1 << other for other in contradicting)
+
+    def complain(self, violation: str) -> None:
+        self._complaints.append(violation)
+
+    # --- Where to start --------------------------------------------------------------------
+
+    def starts(self, count: int = STARTS) -> list[State]:
+        """The first state, and those of a fair run in which all have entered another view."""
+        first = [member.start() for member in self._members]
+        at = tuple(number for number, _ in first)
+        queue = deque(_bits(_union(sent for _, sent in first)))
+        states = [State(at, 0, 0)]
+        while len(states) < count:
+            for reached in self._fair_steps(at, queue):
+                at = reached
+                if len({self._view(at, me) for me in LIVING}) > 1:
+                    continue
+                if self._view(at, LIVING[0]) > self._view(states[-1].at, LIVING[0]):
+                    states.append(State(at, _union(1 << post for post in queue), 0))
+        return states[:count]
+
+    def _view(self, at: tuple[int, ...], me: NodeId) -> View:
+        return self._members[me].situations[at[me]].view
+
+    # --- All interleavings -----------------------------------------------------------------
+
+    def explore(self, depth: int, *, restarts: int = RESTARTS, starts: int = STARTS) -> Result:
+        began = perf_counter()
+        result = Result(depth)
+        for start in self.starts(starts):
+            self._explore_from(start, depth, restarts, result)
+        result.situations = sum(len(member.situations) for member in self._members)
+        result.seconds = perf_counter() - began
+        return result
+
+    def _explore_from(self, start: State, depth: int, restarts: int, result: Result) -> None:
+        seen: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        level = [start]
+        self._reached(start, seen)
+        self._judge(start, result)
+        for _ in range(depth):
+            following: list[State] = []
+            for state in level:
+                for successor in self._successors(state, restarts):
+                    result.events += 1
+                    if self._complaints:
+                        self._report(successor, result)
+                    if len(result.violations) >= VIOLATIONS_MAX:
+                        return
+                    new_place = successor.at not in seen
+                    if self._reached(successor, seen):
+                        following.append(successor)
+                        if new_place:
+                            self._judge(successor, result)
+            level = following
+        result.states += sum(len(kept) for kept in seen.values())
+
+    @staticmethod
+    def _reached(state: State, seen: dict[tuple[int, ...], list[tuple[int, int]]]) -> bool:
+        """False if all that can follow can also follow from a state that was seen before."""
+        known = seen.setdefault(state.at, [])
+        for sent, restarts in known:
+            if sent | state.sent == sent and restarts <= state.restarts:
+                return False
+        known.append((state.sent, state.restarts))
+        return True
+
+    def _successors(self, state: State, restarts: int) -> Iterator[State]:
+        for me in LIVING:
+            here = state.at[me]
+            events = list(_bits(state.sent & self._to[me]))
+            if self._members[me].situations[here].ticks:
+                events.append(TICK)
+            if state.restarts < restarts:
+                events.append(RESTART)
+            for event in events:
+                there, sent = self._members[me].after(here, event)
+                if there != here or sent | state.sent != state.sent:
+                    for post in _bits(sent & ~state.sent):
+                        if self._contradicted_by[post] & (state.sent | sent):
+                            self.complain(f"replica {me} contradicts itself")
+                    at = (*state.at[:me], there, *state.at[me + 1 :])
+                    used = state.restarts + (event == RESTART)
+                    yield State(at, state.sent | sent, used, state, (me, event))
+
+    # --- What must hold --------------------------------------------------------------------
+
+    def _judge(self, state: State, result: Result) -> None:
+        for me in LIVING:
+            height, block_id = self._members[me].situations[state.at[me]].head
+            if self._log.setdefault(height, block_id) != block_id:
+                self.complain(f"replica {me} has committed another block at height {height}")
+        result.fair_runs += 1
+        rounds = self._fair_rounds(state.at)
+        if rounds is None:
+            self.complain("a fair schedule commits nothing from here")
+        else:
+            result.fair_rounds_max = max(result.fair_rounds_max, rounds)
+        if self._complaints:
+            self._report(state, result)
+
+    def _fair_rounds(self, at: tuple[int, ...]) -> int | None:
+        """After how many timers each replica has committed something new; None: it does not."""
+        goal = max(self._height(at, me) for me in LIVING)
+        for rounds in range(FAIR_ROUNDS_MAX + 1):
+            if all(self._height(at, me) > goal for me in LIVING):
+                return rounds
+            following = self._fair.get(at)
+            if following is None:
+                following = at
+                for following in self._fair_steps(at, deque()):  # noqa: B007 - the last one counts
+                    pass
+                self._fair[at] = following
+            at = following
+        return None
+
+    def _fair_steps(self, at: tuple[int, ...], queue: deque[int]) -> Iterator[tuple[int, ...]]:
+        """All that is under way arrives in order; then every timer fires once."""
+        for fire in (False, True):
+            if fire:
+                for me in LIVING:
+                    if self._members[me].situations[at[me]].ticks:
+                        at, sent = self._step(at, me, TICK)
+                        queue.extend(_bits(sent))
+                        yield at
+            delivered = 0
+            while queue and delivered < FAIR_MESSAGES_MAX:
+                delivered += 1
+                post = queue.popleft()
+                at, sent = self._step(at, self.posts[post].target, post)
+                queue.extend(_bits(sent))
+                yield at
+
+    def _step(self, at: tuple[int, ...], me: NodeId, event: int) -> tuple[tuple[int, ...], int]:
+        there, sent = self._members[me].after(at[me], event)
+        return (*at[:me], there, *at[me + 1 :]), sent
+
+    def _height(self, at: tuple[int, ...], me: NodeId) -> Height:
+        return self._members[me].situations[at[me]].head[0]
+
+    # --- In words --------------------------------------------------------------------------
+
+    def _report(self, state: State, result: Result) -> None:
+        events = [self._in_words(me, event) for me, event in reversed(list(state.events))]
+        views = ", ".join(str(self._view(state.at, me)) for me in LIVING)
+        for complaint in self._complaints:
+            lines = [complaint, *(f"  {i + 1}. {text}" for i, text in enumerate(events))]
+            result.violations.append("\n".join([*lines, f"  (now in views {views})"]))
+        self._complaints.clear()
+
+    def _in_words(self, me: NodeId, event: int) -> str:
+        if event == TICK:
+            return f"the timer of replica {me} fires"
+        if event == RESTART:
+            return f"replica {me} is killed and starts again"
+        post = self.posts[event]
+        return f"replica {me} receives {_title(post.message)} of {post.sender}"
+
+
+def _title(message: Message) -> str:
+    match message:
+        case Proposal(block=block):
+            return f"the proposal of view {block.view}"
+        case Vote(view=view) | Timeout(view=view):
+            return f"the {type(message).__name__.lower()} of view {view}"
+        case Certificates(qc=qc, tc=tc):
+            return f"QC {qc.view}" + (f" and TC {tc.view}" if tc is not None else "")
+        case Status(view=view):
+            return f"the status 'in view {view}'"
+        case BlockRequest(height=height):
+            return f"a request for blocks above height {height}"
+        case Blocks() | Snapshot():
+            return f"the {type(message).__name__.lower()}"
+        case _:
+            return type(message).__name__
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def _union(masks: Iterable[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union
+
+
+def main(arguments: list[str]) -> int:
+    depth = int(arguments[0]) if arguments else 7
+    failed = False
+    for rules in Rules:
+        result = Model(rules).explore(depth)
+        failed = failed or bool(result.violations)
+        sys.stdout.write(
+            f"{rules.value}: depth {result.depth} from {STARTS} starts, up to {RESTARTS} restarts: "
+            f"{result.states} states, {result.events} events, {result.situations} situations of a "
+            f"replica; {result.fair_runs} fair runs, each commits within {result.fair_rounds_max} "
+            f"timers; {result.seconds:.0f} s; {len(result.violations)} violations\n"
+        )
+        for violation in result.violations:
+            sys.stdout.write(f"{violation}\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
