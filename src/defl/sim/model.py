@@ -29,19 +29,21 @@ is computed once. A state of the model is then three numbers and the set of what
     python -m defl.sim.model [DEPTH]        # `make model`
 """
 
+import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import process_time
 from types import FunctionType, MethodType
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from defl.committee import Rules
+from defl.committee import Committee, Rules, Timing
 from defl.consensus.replica import Replica
+from defl.consensus.rules import ChainRules
 from defl.ids import Digest, Height, NodeId, View
 from defl.messages import (
     Block,
@@ -57,6 +59,7 @@ from defl.messages import (
     Vote,
 )
 from defl.output import Durable, EvidenceFound, Observing, SafetyBroken
+from defl.sim.signer import NoopSigner
 from defl.sim.twins import LIVE, Tape, facts
 
 MEMBERS = 4
@@ -73,6 +76,10 @@ FAIR_MESSAGES_MAX = 2000
 READY_MAX = 20_000
 # How many views of the fair run the exploration starts from: all leaders, with a log and without.
 STARTS = 8
+# What `make model` tries; some minutes.
+DEPTH = 6
+WALKS = 300
+WALK_LENGTH = 40
 VIOLATIONS_MAX = 3
 
 TICK = -1
@@ -104,10 +111,19 @@ class Situation(NamedTuple):
     ticks: bool  # is its timer running?
 
 
-def fingerprint(value: object, now: float) -> object:
+# What is compared as it is; NewTypes (views, digests) are these as well.
+PLAIN = frozenset({bytes, int, str, bool, type(None)})
+# What never changes in a replica, or has no content.
+CONSTANT = frozenset(
+    {FunctionType, MethodType, type, Tape, NoopSigner, ChainRules, Committee, Timing}
+)
+
+
+def fingerprint(value: object, now: float) -> Hashable:
     """All that an object holds, as something to compare. Floats are times, relative to now."""
-    if isinstance(value, bytes | int | str) or value is None:
-        return value
+    kind = type(value)
+    if kind in CONSTANT:
+        return None
     if isinstance(value, float):
         # All periods are one second (twins.TIMING), so what is older than that is over.
         return max(-1.0, value - now)
@@ -116,15 +132,17 @@ def fingerprint(value: object, now: float) -> object:
     if isinstance(value, Struct):
         return value
     if isinstance(value, dict):
-        return frozenset((key, fingerprint(item, now)) for key, item in value.items())
-    if isinstance(value, set | frozenset):
-        return frozenset(fingerprint(item, now) for item in value)
+        return frozenset(
+            (key, item if type(item) in PLAIN else fingerprint(item, now))
+            for key, item in value.items()
+        )
+    if isinstance(value, set):
+        return frozenset(value)
     if isinstance(value, list | tuple):
-        return tuple(fingerprint(item, now) for item in value)
-    if isinstance(value, FunctionType | MethodType | type):
-        return None
-    names: Iterable[str] = getattr(value, "__dict__", None) or getattr(value, "__slots__", ())
-    return tuple(fingerprint(getattr(value, name), now) for name in names)
+        return tuple(item if type(item) in PLAIN else fingerprint(item, now) for item in value)
+    names: Iterable[str] = getattr(value, "__dict__", ()) or getattr(value, "__slots__", ())
+    items = [getattr(value, name) for name in names]
+    return tuple(item if type(item) in PLAIN else fingerprint(item, now) for item in items)
 
 
 Make = Callable[..., Replica[bytes]]
@@ -273,7 +291,7 @@ class Result:
     situations: int = 0
     fair_runs: int = 0
     fair_rounds_max: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of processor time
     violations: list[str] = field(default_factory=list)
 
 
@@ -339,12 +357,12 @@ class Model:
     # --- All interleavings -----------------------------------------------------------------
 
     def explore(self, depth: int, *, restarts: int = RESTARTS, starts: int = STARTS) -> Result:
-        began = perf_counter()
+        began = process_time()
         result = Result(depth)
         for start in self.starts(starts):
             self._explore_from(start, depth, restarts, result)
         result.situations = sum(len(member.situations) for member in self._members)
-        result.seconds = perf_counter() - began
+        result.seconds = process_time() - began
         return result
 
     def _explore_from(self, start: State, depth: int, restarts: int, result: Result) -> None:
@@ -379,8 +397,10 @@ class Model:
         known.append((state.sent, state.restarts))
         return True
 
-    def _successors(self, state: State, restarts: int) -> Iterator[State]:
-        for me in LIVING:
+    def _successors(
+        self, state: State, restarts: int, members: tuple[NodeId, ...] = LIVING
+    ) -> Iterator[State]:
+        for me in members:
             here = state.at[me]
             events = list(_bits(state.sent & self._to[me]))
             if self._members[me].situations[here].ticks:
@@ -396,6 +416,35 @@ class Model:
                     at = (*state.at[:me], there, *state.at[me + 1 :])
                     used = state.restarts + (event == RESTART)
                     yield State(at, state.sent | sent, used, state, (me, event))
+
+    # --- Deeper, by chance -----------------------------------------------------------------
+
+    def wander(self, walks: int, length: int, *, seed: int, restarts: int = RESTARTS) -> Result:
+        """Random ways of many events, judged at every step."""
+        began = process_time()
+        result = Result(length)
+        starts = self.starts()
+        rng = random.Random(f"defl/model/{seed}")
+        judged: set[tuple[int, ...]] = set()
+        for walk in range(walks):
+            state = starts[walk % len(starts)]
+            for _ in range(length):
+                # Each replica as often as the others, however many messages wait for it.
+                me = rng.choice(LIVING)
+                successors = list(self._successors(state, restarts, (me,)))
+                if not successors:
+                    continue
+                state = rng.choice(successors)
+                result.events += 1
+                if state.at not in judged:
+                    judged.add(state.at)
+                    self._judge(state, result)
+                if len(result.violations) >= VIOLATIONS_MAX:
+                    return result
+        result.states = len(judged)
+        result.situations = sum(len(member.situations) for member in self._members)
+        result.seconds = process_time() - began
+        return result
 
     # --- What must hold --------------------------------------------------------------------
 
@@ -504,20 +553,29 @@ def _union(masks: Iterable[int]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    depth = int(arguments[0]) if arguments else 7
-    failed = False
+    depth = int(arguments[0]) if arguments else DEPTH
+    broken = 0
     for rules in Rules:
-        result = Model(rules).explore(depth)
-        failed = failed or bool(result.violations)
+        model = Model(rules)
+        whole = model.explore(depth)
         sys.stdout.write(
-            f"{rules.value}: depth {result.depth} from {STARTS} starts, up to {RESTARTS} restarts: "
-            f"{result.states} states, {result.events} events, {result.situations} situations of a "
-            f"replica; {result.fair_runs} fair runs, each commits within {result.fair_rounds_max} "
-            f"timers; {result.seconds:.0f} s; {len(result.violations)} violations\n"
+            f"{rules.value}, all interleavings of {depth} events from {STARTS} starts, up to "
+            f"{RESTARTS} restarts: {_figures(whole)}\n"
         )
-        for violation in result.violations:
+        walks = model.wander(WALKS, WALK_LENGTH, seed=1)
+        sys.stdout.write(f"{WALKS} random ways of {WALK_LENGTH} events: {_figures(walks)}\n")
+        for violation in (*whole.violations, *walks.violations):
+            broken += 1
             sys.stdout.write(f"{violation}\n")
-    return 1 if failed else 0
+    return 1 if broken else 0
+
+
+def _figures(result: Result) -> str:
+    return (
+        f"{result.states} states, {result.events} events, {result.situations} situations of one "
+        f"replica, {result.fair_runs} fair runs (commit after {result.fair_rounds_max} timers at "
+        f"most), {result.seconds:.0f} s, {len(result.violations)} violations"
+    )
 
 
 if __name__ == "__main__":
