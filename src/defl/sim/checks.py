@@ -133,8 +133,12 @@ class Checker:
                 what = f"node {node} has another block than the first at height {height}"
                 self.violate(NO_CONFLICTING_COMMITS, what)
             mine = self._heights[node]
-            if mine.setdefault(height, block_id) != block_id:
-                self.violate(SAME_LOG, f"node {node} replaced what it committed at height {height}")
+            if height in mine:
+                again = (
+                    "went back to" if mine[height] == block_id else "replaced what it committed at"
+                )
+                self.violate(SAME_LOG, f"node {node} {again} height {height}")
+            mine[height] = block_id
             below = self._log.get(height - 1)
             if below is not None and first == block_id and below != item.block.parent:
                 self.violate(SAME_LOG, f"height {height} is not linked to height {height - 1}")
