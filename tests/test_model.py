@@ -92,3 +92,13 @@ def test_the_model_finds_a_member_that_votes_twice() -> None:
 
 def test_the_silent_member_leads_first_and_then_every_fourth_view() -> None:
     assert [leader(view) for view in range(1, 6)] == [SILENT, *LIVING, SILENT]
+
+
+def test_a_replica_that_is_replayed_is_the_same_as_the_one_that_went_on() -> None:
+    """Situations are told apart by their fingerprint, so the same way must give the same one."""
+    model = Model(Rules.HOTSTUFF)
+    model.explore(4, starts=2)
+
+    for member in model.members:
+        for number, situation in enumerate(member.situations):
+            assert member.number_of(member.replayed(number), situation) == number

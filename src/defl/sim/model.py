@@ -180,7 +180,7 @@ class Member:
         situation = self.situations[number]
         if event == RESTART:
             return self._restarted(number, situation.durable, situation.now)
-        replica = self._ready.pop(number, None) or self._replayed(number)
+        replica = self._ready.pop(number, None) or self.replayed(number)
         now = self._apply(replica, event, situation.now)
         return self._settled(replica, number, event, now, situation.durable)
 
@@ -204,7 +204,7 @@ class Member:
         replica.submit(LIVE, now)  # there is always work, so that the timer runs
         return replica
 
-    def _replayed(self, number: int) -> Replica[bytes]:
+    def replayed(self, number: int) -> Replica[bytes]:
         """A fresh copy of the replica in this situation."""
         events: list[int] = []
         situation = self.situations[number]
@@ -257,11 +257,23 @@ class Member:
             self.situations.append(
                 Situation(before, event, now, durable, replica.view, head, ticks)
             )
-        if number not in self._ready:
+        # Another clock may have led to the same situation; it goes on from the first one's.
+        if number not in self._ready and now == self.situations[number].now:
             self._ready[number] = replica
             if len(self._ready) > READY_MAX:
                 del self._ready[next(iter(self._ready))]
         return number, sent
+
+    def number_of(self, replica: Replica[bytes], situation: Situation) -> int:
+        """The same number for all that holds the same; the next free one for what is new."""
+        durable = situation.durable
+        key = (
+            fingerprint(replica, situation.now),
+            durable.record,
+            frozenset(block.id for block in durable.blocks),
+            durable.snapshot.block.id if durable.snapshot is not None else None,
+        )
+        return self._numbers.setdefault(key, len(self.situations))
 
 
 @dataclass(slots=True)
@@ -306,7 +318,7 @@ class Model:
         self._complaints: list[str] = []
         self._log: dict[Height, Digest] = {}
         self._fair: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._members = [Member(self, me, make) for me in LIVING]
+        self.members = [Member(self, me, make) for me in LIVING]
 
     def number(self, post: Post) -> int:
         known = self._post_numbers.get(post)
@@ -338,7 +350,7 @@ class Model:
 
     def starts(self, count: int = STARTS) -> list[State]:
         """The first state, and those of a fair run in which all have entered another view."""
-        first = [member.start() for member in self._members]
+        first = [member.start() for member in self.members]
         at = tuple(number for number, _ in first)
         queue = deque(_bits(_union(sent for _, sent in first)))
         states = [State(at, 0, 0)]
@@ -352,7 +364,7 @@ class Model:
         return states[:count]
 
     def _view(self, at: tuple[int, ...], me: NodeId) -> View:
-        return self._members[me].situations[at[me]].view
+        return self.members[me].situations[at[me]].view
 
     # --- All interleavings -----------------------------------------------------------------
 
@@ -361,7 +373,7 @@ class Model:
         result = Result(depth)
         for start in self.starts(starts):
             self._explore_from(start, depth, restarts, result)
-        result.situations = sum(len(member.situations) for member in self._members)
+        result.situations = sum(len(member.situations) for member in self.members)
         result.seconds = process_time() - began
         return result
 
@@ -403,12 +415,12 @@ class Model:
         for me in members:
             here = state.at[me]
             events = list(_bits(state.sent & self._to[me]))
-            if self._members[me].situations[here].ticks:
+            if self.members[me].situations[here].ticks:
                 events.append(TICK)
             if state.restarts < restarts:
                 events.append(RESTART)
             for event in events:
-                there, sent = self._members[me].after(here, event)
+                there, sent = self.members[me].after(here, event)
                 if there != here or sent | state.sent != state.sent:
                     for post in _bits(sent & ~state.sent):
                         if self._contradicted_by[post] & (state.sent | sent):
@@ -442,7 +454,7 @@ class Model:
                 if len(result.violations) >= VIOLATIONS_MAX:
                     return result
         result.states = len(judged)
-        result.situations = sum(len(member.situations) for member in self._members)
+        result.situations = sum(len(member.situations) for member in self.members)
         result.seconds = process_time() - began
         return result
 
@@ -450,7 +462,7 @@ class Model:
 
     def _judge(self, state: State, result: Result) -> None:
         for me in LIVING:
-            height, block_id = self._members[me].situations[state.at[me]].head
+            height, block_id = self.members[me].situations[state.at[me]].head
             if self._log.setdefault(height, block_id) != block_id:
                 self.complain(f"replica {me} has committed another block at height {height}")
         result.fair_runs += 1
@@ -482,7 +494,7 @@ class Model:
         for fire in (False, True):
             if fire:
                 for me in LIVING:
-                    if self._members[me].situations[at[me]].ticks:
+                    if self.members[me].situations[at[me]].ticks:
                         at, sent = self._step(at, me, TICK)
                         queue.extend(_bits(sent))
                         yield at
@@ -495,11 +507,11 @@ class Model:
                 yield at
 
     def _step(self, at: tuple[int, ...], me: NodeId, event: int) -> tuple[tuple[int, ...], int]:
-        there, sent = self._members[me].after(at[me], event)
+        there, sent = self.members[me].after(at[me], event)
         return (*at[:me], there, *at[me + 1 :]), sent
 
     def _height(self, at: tuple[int, ...], me: NodeId) -> Height:
-        return self._members[me].situations[at[me]].head[0]
+        return self.members[me].situations[at[me]].head[0]
 
     # --- In words --------------------------------------------------------------------------
 
