@@ -1,6 +1,6 @@
 """Twins: a member that runs twice with one key, through every small network and leader schedule.
 
-The exhaustive sets (for each rule set 25,740 cases of three views without a crash, and about 35,000
+The exhaustive sets (for each rule set 25,740 cases of three views without a crash, and 33,260
 of two views with one crash at any moment) are run by `python tests/test_twins.py`; here fixed
 slices of them, and random cases of a larger federation.
 """
