@@ -8,7 +8,7 @@ FLOWER_OLD := .venv-flower-old
 FLOWER_OLD_STAMP := $(FLOWER_OLD)/.installed
 SEED   ?= 1
 
-.PHONY: demo test check mutants twins soak endurance clean
+.PHONY: demo test check mutants twins model soak endurance clean
 
 # All work happens in .venv, made from pyproject.toml with the exact versions of constraints.txt.
 $(STAMP): pyproject.toml constraints.txt
@@ -47,6 +47,10 @@ mutants: $(STAMP)
 # Every small schedule of leaders and cuts with a twin pair (some minutes), and the speed.
 twins: $(STAMP)
 	$(VENV)/bin/python tests/test_twins.py
+
+# Every interleaving of restarts, timeouts and certificates to a depth (some minutes).
+model: $(STAMP)
+	$(VENV)/bin/python -m defl.sim.model
 
 soak: $(STAMP)
 	$(VENV)/bin/defl sim --soak 600 --seed $(SEED)

@@ -18,6 +18,7 @@ from defl.messages import (
     Message,
     Offer,
     Proposal,
+    Snapshot,
     StoreAck,
     Timeout,
     Upd,
@@ -25,12 +26,14 @@ from defl.messages import (
 )
 from defl.output import EvidenceFound, Notice, PeerMisbehaved, RoundClosed
 from defl.sim.byzantine import KINDS
+from defl.sim.byzantine.changing import Changing
 from defl.sim.cluster import Cluster
-from defl.sim.conditions import Conditions
+from defl.sim.conditions import Conditions, Kill
 from defl.sim.scenario import cluster_of
 from defl.sim.transcript import Transcript
 
 LIAR = NodeId(1)
+FRIEND = NodeId(2)
 BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
 
 
@@ -126,6 +129,9 @@ def test_every_kind_of_liar_has_its_name() -> None:
         "replayer",
         "flooder",
         "exhauster",
+        "rewinder",
+        "height-liar",
+        "changing",
     ]
 
 
@@ -436,3 +442,41 @@ def test_power_cuts_one_after_the_other_do_not_lose_a_withheld_update() -> None:
     cluster.run(until=lambda: cluster.now > 600)
 
     assert cluster.conclude() == []
+
+
+@BOTH_RULES
+def test_genuine_old_snapshots_take_nothing_back(rules: Rules) -> None:
+    """Pushed to everybody all the time, also in place of answers, while nodes come and go."""
+    cluster, minutes = run_with(
+        "rewinder", rules, conditions=Conditions(kills=(Kill(FRIEND, 2.0),))
+    )
+
+    pushed = [message for _, _, message in minutes.of(LIAR, Snapshot)]
+    heights = [message.block.height for message in pushed]
+    assert min(heights) < max(heights), "old ones again, after newer ones"
+    assert heights != sorted(heights)
+    assert not cluster.faults_refused, "every one of them verifies"
+    assert minutes.of(LIAR, Certificates)
+
+
+@BOTH_RULES
+def test_blocks_of_an_absurd_height_cost_their_view_and_nothing_else(rules: Rules) -> None:
+    _, minutes = run_with("height-liar", rules)
+
+    blocks = [message.block for _, _, message in minutes.of(LIAR, Proposal)]
+    assert max(block.height for block in blocks) > 1000
+    honest_votes = {
+        message.block
+        for _, by, _, message in minutes.said
+        if by != LIAR and isinstance(message, Vote)
+    }
+    assert not honest_votes & {block.id for block in blocks}
+
+
+@BOTH_RULES
+def test_a_liar_that_changes_its_kind_is_outlived(rules: Rules) -> None:
+    cluster, _ = run_with("changing", rules, rounds=6)
+
+    liar = cluster.nodes[LIAR].behaviour
+    assert isinstance(liar, Changing)
+    assert len(set(liar.was)) > 1, liar.was

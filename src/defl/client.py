@@ -76,7 +76,7 @@ class Client:
     @property
     def wake_at(self) -> float | None:
         times = [at for work, (_, at) in self._retry.items() if work not in self._working]
-        if self._agg_at is not None:
+        if self._agg_at is not None and not self.muted:
             times.append(self._agg_at)
         return min(times, default=None)
 
@@ -151,7 +151,7 @@ class Client:
         """Do whatever the present state allows and asks for."""
         if self._state is None:
             return
-        if self._agg_at is not None and now >= self._agg_at:
+        if self._agg_at is not None and now >= self._agg_at and not self.muted:
             self._agg_at = None
             self._submit_agg(Round(self._state.round + 1))
         model = self._models.get(self._state.round)
@@ -163,8 +163,6 @@ class Client:
             self._train(Round(self._state.round + 1), model, now)
 
     def _submit_agg(self, round_: Round) -> None:
-        if self.muted:
-            return
         unsigned = Agg(round_, self._me, b"")
         message = unsigned.statement(self._federation.chain, self._federation.epoch)
         self._effects.submit.append(Agg(round_, self._me, self._signer.sign(message)))

@@ -11,7 +11,14 @@ import click
 from defl.committee import Rules
 from defl.errors import UserError
 from defl.ids import NodeId
-from defl.sim.conditions import Conditions, parse_partition, parse_rollback
+from defl.sim.conditions import (
+    Conditions,
+    parse_censor,
+    parse_kill,
+    parse_one_way,
+    parse_partition,
+    parse_rollback,
+)
 from defl.sim.run import Options, Report, simulate
 from defl.sim.soak import Soaked, scenario, soak
 from defl.sim.transcript import Transcript
@@ -24,6 +31,7 @@ Examples:
   defl sim --nodes 7 --byzantine equivocator:2    two leaders that propose twice
   defl sim --loss 0.1 --crash-rate 0.01           a bad network and dying nodes
   defl sim --partition '0,1|2,3@2-20'             two halves from second 2 to 20
+  defl sim --censor Vote@2-20 --kill 1@10         no votes for a time; node 1 restarts
   defl sim --soak 600                             random scenarios for ten minutes
   defl sim --scenario 1234                        one of them again, by its seed
 """
@@ -71,6 +79,16 @@ def memory_bytes() -> int | None:
     metavar="NODE@SECOND:WRITES",
     help="Its disk is put back by so many writes.",
 )
+@click.option(
+    "--one-way", multiple=True, metavar="A,B>C,D@START-END", help="C, D do not hear A, B."
+)
+@click.option(
+    "--censor",
+    multiple=True,
+    metavar="KIND[:FROM][>TO]@START-END",
+    help="Messages of one kind are lost.",
+)
+@click.option("--kill", multiple=True, metavar="NODE@SECOND", help="One node dies and restarts.")
 @click.option("--slow", multiple=True, type=int, metavar="NODE", help="Ten times slower.")
 @click.option("--clock-skew", default=0.0, help="Clocks differ by up to this share.")
 @click.option("--latency", default=0.02, show_default=True, help="Least delay in seconds.")
@@ -95,6 +113,9 @@ def sim(
     crash_all: tuple[float, ...],
     partition: tuple[str, ...],
     rollback: tuple[str, ...],
+    one_way: tuple[str, ...],
+    censor: tuple[str, ...],
+    kill: tuple[str, ...],
     slow: tuple[int, ...],
     clock_skew: float,
     latency: float,
@@ -142,6 +163,9 @@ def sim(
                 slow=frozenset(NodeId(node) for node in slow),
                 partitions=tuple(parse_partition(text, nodes) for text in partition),
                 rollbacks=tuple(parse_rollback(text, nodes) for text in rollback),
+                one_way=tuple(parse_one_way(text, nodes) for text in one_way),
+                censors=tuple(parse_censor(text, nodes) for text in censor),
+                kills=tuple(parse_kill(text, nodes) for text in kill),
             ),
         )
     report = _run(options, transcript)

@@ -100,6 +100,7 @@ class Checker:
         self._failed: set[str] = set()
         self._log: dict[int, Digest] = {}  # height -> block, by whoever committed first
         self._heights: dict[NodeId, dict[int, Digest]] = defaultdict(dict)
+        self._newest: dict[NodeId, int] = {}  # committed height, in this life of the process
         self._signed: dict[tuple[NodeId, str], dict[tuple[int, ...], object]] = defaultdict(dict)
         self._certificates: dict[QC | TC | Upd, None] = {}
         self._models: dict[Round, Digest] = {}
@@ -130,6 +131,10 @@ class Checker:
         """A disturbance ends (a heal, a restart): views until the next close count from here."""
         self._progress = (self._progress[0], view)
 
+    def restarted(self, node: NodeId) -> None:
+        """It may have to fetch again what its newest QC commits, and says so again."""
+        self._newest.pop(node, None)
+
     def committed(self, node: NodeId, committed: Iterable[Committed]) -> None:
         if not self._honest(node):
             return
@@ -142,6 +147,9 @@ class Checker:
             mine = self._heights[node]
             if mine.setdefault(height, block_id) != block_id:
                 self.violate(SAME_LOG, f"node {node} replaced what it committed at height {height}")
+            if height <= self._newest.get(node, -1):
+                self.violate(SAME_LOG, f"node {node} went back to height {height}")
+            self._newest[node] = height
             below = self._log.get(height - 1)
             if below is not None and first == block_id and below != item.block.parent:
                 self.violate(SAME_LOG, f"height {height} is not linked to height {height - 1}")

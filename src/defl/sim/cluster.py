@@ -198,8 +198,8 @@ class Cluster:
     def _plan(self) -> None:
         for node in self.nodes:
             self._at(self._rng.random() * 0.1, self._starter(node, node.incarnation))
-        for partition in self.conditions.partitions:
-            self._at(partition.end_s, self._reconnect_all)
+        for cut in self.conditions.cuts:
+            self._at(cut.end_s, self._reconnect_all)
         for when in self.conditions.all_crash_at_s:
             self._at(when, self._crash_all)
         for rollback in self.conditions.rollbacks:
@@ -207,6 +207,8 @@ class Cluster:
             node.copies = deque([node.disk.copy()], maxlen=rollback.writes_ago + 1)
             self.checker.rolled_back.add(rollback.member)
             self._at(rollback.at_s, partial(self._roll_back, node))
+        for kill in self.conditions.kills:
+            self._at(kill.at_s, partial(self.crash, kill.node))
 
     # --- Running ---------------------------------------------------------------------------
 
@@ -394,7 +396,8 @@ class Cluster:
                     self.weights_bytes[node.id, target] += len(message.data)
                 if self._transcript is not None:
                     self._transcript.message(self.now, node.id, target, message)
-                if self.censor is None or not self.censor(node.id, target, message):
+                censored = self.censor is not None and self.censor(node.id, target, message)
+                if not censored and not self._network.censors(kind, node.id, target, self.now):
                     self._transmit(node.id, target, frame, heavy=isinstance(message, Chunk))
 
     def _transmit(self, source: NodeId, target: NodeId, frame: bytes, *, heavy: bool) -> None:
@@ -505,11 +508,16 @@ class Cluster:
         node.behaviour = self._behaviour(member, node.disk.recovered())
         if self._transcript is not None:
             self._transcript.text(self.now, member, "starts again")
+        self.checker.restarted(member)
         self.checker.disturbed(self._newest_view)
         self._count_rounds()
         self.handle(node, Tick())
         for peer in self.nodes:
-            if peer is not node and not self._network.cuts(member, peer.id, self.now):
+            # A connection needs both directions.
+            cut = self._network.cuts(member, peer.id, self.now) or self._network.cuts(
+                peer.id, member, self.now
+            )
+            if peer is not node and not cut:
                 self._connect(peer, member)
                 self._connect(node, peer.id)
 

@@ -4,10 +4,15 @@ All of it is chance drawn from one seed, or stated with times. Faults strike unt
 rounds have closed or `calm_after_s` has passed; then the world is calm, and progress is judged.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import get_args
 
 from defl.errors import UserError
 from defl.ids import NodeId
+from defl.messages import Message
+
+MESSAGE_KINDS = tuple(kind.__name__ for kind in get_args(Message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,41 @@ class Rollback:
 
 
 @dataclass(frozen=True, slots=True)
+class OneWay:
+    """Between `start_s` and `end_s` the deaf hear nothing of the mute, who still hear them."""
+
+    mute: frozenset[NodeId]
+    deaf: frozenset[NodeId]
+    start_s: float
+    end_s: float
+
+    def cuts(self, source: NodeId, target: NodeId) -> bool:
+        return source in self.mute and target in self.deaf
+
+
+@dataclass(frozen=True, slots=True)
+class Censor:
+    """Between `start_s` and `end_s` messages of one kind are lost, and no others."""
+
+    kind: str  # as the report names it: Vote, Timeout, ...
+    start_s: float
+    end_s: float
+    source: NodeId | None = None  # None: whoever sends them
+    target: NodeId | None = None  # None: whoever they are for
+
+    def drops(self, kind: str, source: NodeId, target: NodeId) -> bool:
+        return kind == self.kind and self.source in (None, source) and self.target in (None, target)
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One node's process dies and is started again."""
+
+    node: NodeId
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Conditions:
     latency_s: float = 0.02  # the least time a message takes
     jitter_s: float = 0.02  # mean of what is added, exponentially distributed: reorders messages
@@ -47,6 +87,9 @@ class Conditions:
     slow: frozenset[NodeId] = frozenset()  # nodes whose messages and work take ten times as long
     partitions: tuple[Partition, ...] = ()
     rollbacks: tuple[Rollback, ...] = ()
+    one_way: tuple[OneWay, ...] = ()
+    censors: tuple[Censor, ...] = ()
+    kills: tuple[Kill, ...] = ()
     work_s: float = 0.5  # mean time that training takes
     signature_s: float = 0.0  # that verifying one takes: 0.0001 on a real machine
     calm_after_s: float = 3600.0
@@ -63,13 +106,25 @@ class Conditions:
     def disturbing(self) -> bool:
         """Does anything but liars stand in the way of progress?"""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
-        return bool(by_chance or self.partitions or self.all_crash_at_s or self.rollbacks)
+        planned = self.all_crash_at_s or self.kills or self.rollbacks or any(self._spans())
+        return bool(by_chance or planned)
+
+    @property
+    def cuts(self) -> tuple[Partition | OneWay, ...]:
+        return *self.partitions, *self.one_way
+
+    def _spans(self) -> Iterator[Partition | OneWay | Censor]:
+        """Planned faults that last."""
+        yield from self.cuts
+        yield from self.censors
 
     @property
     def planned_trouble_s(self) -> float:
         """When the last planned fault is over."""
-        ends = (partition.end_s for partition in self.partitions)
-        return max([0.0, *self.all_crash_at_s, *ends, *(r.at_s for r in self.rollbacks)])
+        ends = (span.end_s for span in self._spans())
+        kills = (kill.at_s for kill in self.kills)
+        rollbacks = (rollback.at_s for rollback in self.rollbacks)
+        return max([0.0, *self.all_crash_at_s, *kills, *rollbacks, *ends])
 
     @property
     def last_trouble_s(self) -> float:
@@ -100,22 +155,69 @@ def parse_rollback(text: str, members: int) -> Rollback:
 
 def parse_partition(text: str, members: int) -> Partition:
     """'0,1|2,3@10-30': two groups, from second 10 to second 30."""
-    wrong = UserError(
-        f"a partition is written GROUP|GROUP@START-END, for example 0,1|2,3@10-30, not {text!r}"
+    form = f"a partition is written GROUP|GROUP@START-END, for example 0,1|2,3@10-30, not {text!r}"
+    groups_text, start, end = _span(text, form)
+    groups = tuple(_members(group, text, members) for group in groups_text.split("|"))
+    if len(frozenset().union(*groups)) != sum(map(len, groups)):
+        raise UserError(f"the partition {text!r} names a member twice")
+    return Partition(groups, start, end)
+
+
+def parse_one_way(text: str, members: int) -> OneWay:
+    """'0,1>2,3@10-30': 2 and 3 do not hear 0 and 1, who hear them."""
+    form = f"a one-way cut is written MUTE>DEAF@START-END, for example 0>2,3@10-30, not {text!r}"
+    sides, start, end = _span(text, form)
+    mute, arrow, deaf = sides.partition(">")
+    if not arrow:
+        raise UserError(form)
+    return OneWay(_members(mute, text, members), _members(deaf, text, members), start, end)
+
+
+def parse_censor(text: str, members: int) -> Censor:
+    """'Vote@10-30': no votes; 'Timeout:2@10-30': none of node 2; 'Vote:>3@10-30': none to 3."""
+    form = (
+        f"a censor is written KIND[:SOURCE][>TARGET]@START-END, for example Vote@10-30 or "
+        f"Timeout:2>3@10-30, not {text!r}"
     )
-    groups_text, at, span = text.partition("@")
-    start, dash, end = span.partition("-")
+    what, start, end = _span(text, form)
+    what, _, target = what.partition(">")
+    kind, _, source = what.partition(":")
+    if kind not in MESSAGE_KINDS:
+        raise UserError(f"no message is named {kind!r}; there are: {', '.join(MESSAGE_KINDS)}")
+    return Censor(
+        kind, start, end, _one_member(source, text, members), _one_member(target, text, members)
+    )
+
+
+def parse_kill(text: str, members: int) -> Kill:
+    """'2@10': node 2 is killed in second 10."""
+    node, _, second = text.partition("@")
     try:
-        groups = tuple(
-            frozenset(NodeId(int(member)) for member in group.split(","))
-            for group in groups_text.split("|")
-        )
-        partition = Partition(groups, float(start), float(end))
+        at_s = float(second)
     except ValueError:
-        raise wrong from None
-    named = [member for group in groups for member in group]
-    if not at or not dash or partition.end_s <= partition.start_s:
-        raise wrong
-    if len(set(named)) != len(named) or any(not 0 <= member < members for member in named):
-        raise UserError(f"the partition {text!r} must name members 0 to {members - 1}, each once")
-    return partition
+        raise UserError(f"a kill is written NODE@SECOND, for example 2@10, not {text!r}") from None
+    return Kill(min(_members(node, text, members)), at_s)
+
+
+def _span(text: str, form: str) -> tuple[str, float, float]:
+    """What stands before the @, and the times after it."""
+    what, _, span = text.rpartition("@")
+    start_text, _, end_text = span.partition("-")
+    try:
+        start, end = float(start_text), float(end_text)
+    except ValueError:
+        raise UserError(form) from None
+    if not what or end <= start:
+        raise UserError(form)
+    return what, start, end
+
+
+def _members(names: str, text: str, members: int) -> frozenset[NodeId]:
+    numbers = names.split(",")
+    if not all(number.isdecimal() and int(number) < members for number in numbers):
+        raise UserError(f"{text!r} must name members 0 to {members - 1}, not {names!r}")
+    return frozenset(NodeId(int(number)) for number in numbers)
+
+
+def _one_member(name: str, text: str, members: int) -> NodeId | None:
+    return min(_members(name, text, members)) if name else None

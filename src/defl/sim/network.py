@@ -1,4 +1,4 @@
-"""When, and whether, a frame arrives: latency, bandwidth, loss, duplication, partitions.
+"""When, and whether, a frame arrives: latency, bandwidth, loss, duplication, cuts, censors.
 
 Small messages and chunks travel on lanes of their own, as on the real connections: a blob takes
 its time on a link, a vote does not wait for it.
@@ -30,10 +30,16 @@ class Network:
         sent_at = self._through_link(source, target, size, now) if heavy else now
         return [sent_at + self._delay(source) for _ in range(copies)]
 
-    def cuts(self, one: NodeId, other: NodeId, now: float) -> bool:
+    def cuts(self, source: NodeId, target: NodeId, now: float) -> bool:
         return any(
-            partition.start_s <= now < partition.end_s and partition.cuts(one, other)
-            for partition in self._conditions.partitions
+            cut.start_s <= now < cut.end_s and cut.cuts(source, target)
+            for cut in self._conditions.cuts
+        )
+
+    def censors(self, kind: str, source: NodeId, target: NodeId, now: float) -> bool:
+        return any(
+            censor.start_s <= now < censor.end_s and censor.drops(kind, source, target)
+            for censor in self._conditions.censors
         )
 
     def _through_link(self, source: NodeId, target: NodeId, size: int, now: float) -> float:

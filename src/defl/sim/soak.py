@@ -2,16 +2,35 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
+from typing import Any
 
 from defl.committee import Rules
 from defl.ids import NodeId
 from defl.sim.byzantine import KINDS
-from defl.sim.conditions import Conditions, Partition
-from defl.sim.run import Options, Report, simulate
+from defl.sim.conditions import (
+    MESSAGE_KINDS,
+    Censor,
+    Conditions,
+    Kill,
+    OneWay,
+    Partition,
+    Rollback,
+)
+from defl.sim.run import Options, Report, placed, simulate
 
-SIZES = (4, 7, 10)
+# The small ones are fast and find most; sizes that are not 3f + 1 have other quorums. The largest
+# takes some tens of seconds, so it comes rarely, with a round or two.
+SIZES = {4: 30, 5: 12, 6: 10, 7: 16, 8: 8, 9: 8, 10: 10, 13: 5, 31: 1}
+LARGE = 31
+# One scenario in so many has exactly a quorum of members that speak, all of whom restart.
+QUORUM_ONLY_SHARE = 0.15
+# Where one more member may fail, so often one is put back to an old copy of its disk.
+ROLLBACK_SHARE = 0.3
+# Planned faults begin within this time and last no longer than the second one.
+FAULTS_WITHIN_S = 30.0
+FAULT_S_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +44,56 @@ class Soaked:
 def scenario(seed: int) -> Options:
     """One random scenario; the same seed always makes the same one."""
     rng = random.Random(f"soak/{seed}")
-    nodes = rng.choice(SIZES)
-    faults = (nodes - 1) // 3
-    liars = rng.randint(0, faults)
-    kinds = [rng.choice(list(KINDS)) for _ in range(liars)]
-    return Options(
+    nodes = rng.choices(list(SIZES), list(SIZES.values()))[0]
+    quorum_only = rng.random() < QUORUM_ONLY_SHARE
+    conditions = _conditions(rng, nodes)
+    if quorum_only:
+        conditions = replace(conditions, **_restarts(rng, nodes))
+    options = Options(
         nodes=nodes,
-        rounds=rng.randint(2, 6),
+        rounds=rng.randint(1, 2) if nodes == LARGE else rng.randint(2, 6),
         seed=seed,
         rules=rng.choice(list(Rules)),
-        byzantine=tuple((kind, kinds.count(kind)) for kind in sorted(set(kinds))),
+        byzantine=_liars(rng, nodes, quorum_only=quorum_only),
         tau=rng.choice((2, 2, 3)),
-        conditions=_conditions(rng, nodes),
+        conditions=conditions,
         values=rng.choice((16, 64, 300)),
         chunk_bytes=rng.choice((256, 4096)),
     )
+    liars = placed(options)
+    if len(liars) < (nodes - 1) // 3 and rng.random() < ROLLBACK_SHARE:
+        rollback = _rollback(rng, [NodeId(i) for i in range(nodes) if i not in liars])
+        options = replace(options, conditions=replace(conditions, rollbacks=(rollback,)))
+    return options
+
+
+def _rollback(rng: random.Random, honest: list[NodeId]) -> Rollback:
+    return Rollback(
+        rng.choice(honest), rng.uniform(1, FAULTS_WITHIN_S), rng.choice((1, 5, 30, 200))
+    )
+
+
+def _liars(rng: random.Random, nodes: int, *, quorum_only: bool) -> tuple[tuple[str, int], ...]:
+    faults = (nodes - 1) // 3
+    if quorum_only:
+        return (("silent", faults),)
+    kinds = [rng.choice(list(KINDS)) for _ in range(rng.randint(0, faults))]
+    return tuple((kind, kinds.count(kind)) for kind in sorted(set(kinds)))
+
+
+def _restarts(rng: random.Random, nodes: int) -> dict[str, Any]:
+    """Everybody restarts: together, or one after the other, while nobody hears anybody or not."""
+    start = rng.uniform(0, FAULTS_WITHIN_S)
+    end = start + rng.uniform(1, FAULT_S_MAX)
+    apart = Partition(tuple(frozenset({NodeId(i)}) for i in range(nodes)), start, end)
+    together = rng.random() < 0.5
+    times = [rng.uniform(start, end + 5) for _ in range(rng.randint(1, 3))]
+    kills = [Kill(NodeId(i), rng.uniform(start, end + 5)) for i in range(nodes)]
+    return {
+        "partitions": (apart,) if rng.random() < 0.7 else (),
+        "all_crash_at_s": tuple(times) if together else (),
+        "kills": () if together else tuple(kills),
+    }
 
 
 def _conditions(rng: random.Random, nodes: int) -> Conditions:
@@ -54,26 +108,45 @@ def _conditions(rng: random.Random, nodes: int) -> Conditions:
         duplication=sometimes(0.3, rng.uniform(0, 0.2)),
         crash_rate=sometimes(0.5, rng.choice((0.004, 0.04, 0.1)) / nodes),
         disk_full_rate=sometimes(0.2, 0.005),
-        all_crash_at_s=tuple(rng.uniform(0.5, 20) for _ in range(rng.choice((0, 0, 1, 2)))),
+        all_crash_at_s=tuple(rng.uniform(0.5, 40) for _ in range(rng.choice((0, 0, 1, 2)))),
         clock_skew=sometimes(0.3, 0.2),
         slow=frozenset({NodeId(rng.randrange(nodes))} if rng.random() < 0.2 else ()),
-        partitions=_partitions(rng, nodes),
+        partitions=tuple(_partition(rng, nodes) for _ in range(rng.choice((0, 0, 1, 3)))),
+        one_way=tuple(_one_way(rng, nodes) for _ in range(rng.choice((0, 0, 0, 1, 2)))),
+        censors=tuple(_censor(rng, nodes) for _ in range(rng.choice((0, 0, 0, 1, 2)))),
         work_s=rng.choice((0.1, 0.5, 3.0)),
         calm_after_s=60.0,
         signature_s=rng.choice((0.0, 0.0001, 0.0005)),
     )
 
 
-def _partitions(rng: random.Random, nodes: int) -> tuple[Partition, ...]:
-    partitions = []
-    for _ in range(rng.choice((0, 0, 1, 3))):
-        members = [NodeId(i) for i in range(nodes)]
-        rng.shuffle(members)
-        cut = rng.randint(1, nodes - 1)
-        start = rng.uniform(0, 30)
-        groups = (frozenset(members[:cut]), frozenset(members[cut:]))
-        partitions.append(Partition(groups, start, start + rng.uniform(1, 30)))
-    return tuple(partitions)
+def _span(rng: random.Random) -> tuple[float, float]:
+    start = rng.uniform(0, FAULTS_WITHIN_S)
+    return start, start + rng.uniform(1, FAULT_S_MAX)
+
+
+def _partition(rng: random.Random, nodes: int) -> Partition:
+    """Into 2 to n groups; some are left empty by chance."""
+    count = rng.randint(2, nodes)
+    group_of = [rng.randrange(count) for _ in range(nodes)]
+    groups = (
+        frozenset(NodeId(i) for i in range(nodes) if group_of[i] == group) for group in range(count)
+    )
+    return Partition(tuple(group for group in groups if group), *_span(rng))
+
+
+def _one_way(rng: random.Random, nodes: int) -> OneWay:
+    def some() -> frozenset[NodeId]:
+        return frozenset(NodeId(i) for i in rng.sample(range(nodes), rng.randint(1, nodes - 1)))
+
+    return OneWay(some(), some(), *_span(rng))
+
+
+def _censor(rng: random.Random, nodes: int) -> Censor:
+    def somebody() -> NodeId | None:
+        return NodeId(rng.randrange(nodes)) if rng.random() < 0.3 else None
+
+    return Censor(rng.choice(MESSAGE_KINDS), *_span(rng), somebody(), somebody())
 
 
 def soak(seconds: float, seed: int, progress: Callable[[int, int], None]) -> Soaked:

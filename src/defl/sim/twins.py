@@ -3,20 +3,22 @@
 Bano, Sonnino, Chursin, Perelman, Li, Ching, Malkhi: "Twins: BFT Systems Made Robust" (OPODIS 2021).
 A copy follows the rules but does not know what the other signs, so together they equivocate, vote
 twice and forget, in every way that needs no forged bytes. A case says for each of its first views
-who leads and how the network is cut; after them it is whole, and the log must grow again. The
-replica core is driven directly: no wire, no ingress, no participants.
+who leads and how the network is cut; after them it is whole, and the log must grow again. With
+crash points, replicas are also killed between two of their events and start again from what was
+durable. The replica core is driven directly: no wire, no ingress, no participants.
 """
 
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import cycle, islice, permutations, product
 from time import perf_counter
 
 from defl.committee import Federation, Rules, Timing
 from defl.consensus.chain import genesis_of
+from defl.consensus.effects import Effects
 from defl.consensus.mempool import Mempool
 from defl.consensus.replica import Replica
 from defl.consensus.safety import first_record
@@ -33,7 +35,15 @@ from defl.messages import (
     Vote,
     genesis_qc,
 )
-from defl.output import Durable, Envelope, EvidenceFound, Response, SafetyBroken, SafetyRecord
+from defl.output import (
+    Durable,
+    Envelope,
+    EvidenceFound,
+    Observing,
+    Response,
+    SafetyBroken,
+    SafetyRecord,
+)
 from defl.sim.scenario import federation_of, signers_of
 
 # Every step of time ends all views that cannot end by themselves: no back-off is needed.
@@ -121,12 +131,24 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Crash:
+    """A replica is killed after so many of its own events (timers and messages), and restarts.
+
+    What others do in between does not touch it, so there are no other moments to die.
+    """
+
+    replica: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """Replicas 0 .. n-1 are the members; then comes one second copy for each of the twins."""
 
     members: int
     twins: tuple[NodeId, ...]
     steps: tuple[Step, ...]
+    crashes: tuple[Crash, ...] = ()
 
     @property
     def identities(self) -> tuple[NodeId, ...]:
@@ -187,6 +209,37 @@ def exhaustive(views: int) -> Iterator[Case]:
         yield Case(4, (TWIN,), tuple(options[i] for i in chosen))
 
 
+def crash_points(case: Case, rules: Rules) -> list[Crash]:
+    """Every moment at which one replica can die, up to the first view after the scripted ones.
+
+    Of replicas that are alike in this case, the first one stands for the others.
+    """
+    alike = [n for n in SYMMETRIES if all(renamed(step, n) == step for step in case.steps)]
+    events = Run(case, rules).run().events_scripted
+    return [
+        Crash(replica, after)
+        for replica, count in enumerate(events)
+        if all(names[replica] >= replica for names in alike)
+        for after in range(1, count + 1)
+    ]
+
+
+def with_one_crash(cases: Iterable[Case], rules: Rules) -> Iterator[Case]:
+    """Each case with each way to kill one replica."""
+    for case in cases:
+        for crash in crash_points(case, rules):
+            yield replace(case, crashes=(crash,))
+
+
+def with_two_crashes(cases: Iterable[Case], rules: Rules, each: int) -> Iterator[Case]:
+    """Each case with `each` pairs of crash points, drawn from all of them."""
+    for number, case in enumerate(cases):
+        rng = random.Random(f"defl/twins/crashes/{number}")
+        points = crash_points(case, rules)
+        for _ in range(each):
+            yield replace(case, crashes=(rng.choice(points), rng.choice(points)))
+
+
 def spread(cases: Iterable[Case], every: int, first: int = 0) -> Iterator[Case]:
     """A deterministic slice: one case in `every`."""
     return islice(cases, first, None, every)
@@ -226,19 +279,18 @@ class Run:
         self.case = case
         self.now = 0.0
         federation, signers, record = facts(case.members, rules)
-        leaders = case.leaders
         self._identities = case.identities
         self._is_honest = [member not in case.twins for member in case.identities]
         self._places: dict[NodeId, list[int]] = {}
-        self.replicas: list[Replica[bytes]] = []
+        self._federation, self._signers = federation, signers
+        self._leaders = case.leaders
+        self._durable = [Durable(record) for _ in case.identities]
+        self._crashes = {(crash.replica, crash.after) for crash in case.crashes}
+        self._events = [0] * len(case.identities)
+        # Of each replica, its events until the first view after the scripted ones was over.
+        self.events_scripted: tuple[int, ...] = ()
+        self.replicas = [self._replica(place) for place in range(len(case.identities))]
         for place, member in enumerate(case.identities):
-            make = Replica if self._is_honest[place] else Twin
-            replica: Replica[bytes] = make(
-                federation, member, signers[member], Tape(), Durable(record), leaders.__getitem__
-            )
-            if isinstance(replica, Twin):
-                replica.propose_with(mark(2 + place))
-            self.replicas.append(replica)
             self._places.setdefault(member, []).append(place)
         self._queue: deque[tuple[int, NodeId, Message]] = deque()
         self._delivered = 0
@@ -247,6 +299,21 @@ class Run:
         self._said: dict[tuple[type, NodeId, View], Message] = {}
         # Honest replicas that have committed no block of a view after the scripted ones.
         self._behind = {i for i, honest in enumerate(self._is_honest) if honest}
+
+    def _replica(self, place: int) -> Replica[bytes]:
+        member = self._identities[place]
+        make = Replica if self._is_honest[place] else Twin
+        replica: Replica[bytes] = make(
+            self._federation,
+            member,
+            self._signers[member],
+            Tape(),
+            self._durable[place],
+            self._leaders.__getitem__,
+        )
+        if isinstance(replica, Twin):
+            replica.propose_with(mark(2 + place))
+        return replica
 
     @property
     def done(self) -> bool:
@@ -274,37 +341,68 @@ class Run:
         return block.view > len(self.case.steps)
 
     def _tick(self) -> None:
-        times = [at for replica in self.replicas if (at := replica.wake_at) is not None]
-        self.now = max(self.now, min(times, default=self.now))
+        # A leader that failed before has a shorter period; a whole one lets questions about missing
+        # blocks be repeated as often as views are given up.
+        self.now += TIMING.view_cap_s
         for place, replica in enumerate(self.replicas):
             at = replica.wake_at
             if at is not None and at <= self.now:
                 replica.tick(self.now)
                 self._collect(place)
+                self._count_event(place)
 
     def _deliver(self) -> None:
-        queue, replicas = self._queue, self.replicas
+        replicas = self.replicas
         views_max = len(self.case.steps) + HEALING_VIEWS_MAX
         messages_max = MESSAGES_PER_VIEW_AND_PAIR_MAX * views_max * len(replicas) ** 2
-        while queue and not self.done:
+        while self._queue and not self.done:
             self._delivered += 1
             if self._delivered > messages_max:
                 self.violations.append(f"view {max(r.view for r in replicas)} never ends")
                 return
-            place, sender, message = queue.popleft()
+            place, sender, message = self._queue.popleft()
             replica = replicas[place]
             replica.receive(sender, message, self.now)
             self._collect(place)
+            self._count_event(place)
+            if not self.events_scripted and replica.view > len(self.case.steps) + 1:
+                self.events_scripted = tuple(self._events)
             if replica.view > views_max and not self.done:
                 self.violations.append(
                     f"view {replica.view} is reached, replicas {sorted(self._behind)} are behind"
                 )
+
+    def _count_event(self, place: int) -> None:
+        self._events[place] += 1
+        if (place, self._events[place]) in self._crashes:
+            self._restart(place)
+
+    def _restart(self, place: int) -> None:
+        """A connection does not outlive the process: what was on its way to it is lost."""
+        self._queue = deque(item for item in self._queue if item[0] != place)
+        self.replicas[place] = replica = self._replica(place)
+        replica.resume(self.now)
+        replica.submit(LIVE, self.now)
+        self._collect(place)
+
+    def _write(self, place: int, effects: Effects) -> None:
+        durable = self._durable[place]
+        snapshot = effects.snapshot or durable.snapshot
+        lowest = snapshot.block.height if snapshot is not None else -1
+        blocks = (*durable.blocks, *effects.blocks)
+        self._durable[place] = Durable(
+            effects.record or durable.record,
+            snapshot,
+            tuple(block for block in blocks if block.height > lowest),
+        )
 
     def _collect(self, place: int) -> None:
         replica = self.replicas[place]
         if replica.idle:
             return
         effects = replica.take()
+        if self._crashes:
+            self._write(place, effects)
         for envelope in effects.send:
             self._post(place, envelope)
         if self._is_honest[place]:
@@ -313,6 +411,8 @@ class Run:
         for notice in effects.notices:
             if isinstance(notice, SafetyBroken):
                 self.violations.append(f"replica {place}: {notice.reason}")
+            elif isinstance(notice, Observing) and self._is_honest[place]:
+                self.violations.append(f"honest replica {place} fell silent: {notice.reason}")
             elif isinstance(notice, EvidenceFound):
                 first = notice.evidence.first
                 self.evidence.add((first.author, type(first).__name__))

@@ -4,14 +4,18 @@ The honest code has no branch for liars: a wrapper lets the participant live as 
 changes what it says, or says more. It signs lies with its own key only.
 """
 
-from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, YesVoter
+from functools import partial
+
+from defl.sim.byzantine.changing import Changing
+from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, HeightLiar, YesVoter
 from defl.sim.byzantine.costly import Exhauster
+from defl.sim.byzantine.past import Rewinder
 from defl.sim.byzantine.pool import Malformed, TwoFaced, Withholder
 from defl.sim.byzantine.rounds import EarlyAgg, WrongRound
 from defl.sim.byzantine.traffic import Flooder, Replayer, Silent, Slow
 from defl.sim.cluster import Wrap
 
-KINDS: dict[str, Wrap] = {
+_CONSTANT: dict[str, Wrap] = {
     "silent": Silent,
     "slow": Slow,
     "equivocator": Equivocator,
@@ -26,4 +30,8 @@ KINDS: dict[str, Wrap] = {
     "replayer": Replayer,
     "flooder": Flooder,
     "exhauster": Exhauster,
+    "rewinder": Rewinder,
+    "height-liar": HeightLiar,
 }
+
+KINDS: dict[str, Wrap] = {**_CONSTANT, "changing": partial(Changing, _CONSTANT)}

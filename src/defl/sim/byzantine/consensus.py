@@ -7,7 +7,7 @@ from itertools import cycle
 from msgspec.structs import replace
 
 from defl.crypto import SIGNATURE_BYTES, Signer
-from defl.ids import Digest, NodeId, Round, View
+from defl.ids import Digest, Height, NodeId, Round, View
 from defl.messages import (
     QC,
     TC,
@@ -69,6 +69,22 @@ class DoubleVoter(Liar):
                     Envelope(first, other),
                     Envelope(second, vote),
                 )
+        return (item,)
+
+
+# How far above its parent's a tall block's height may be; beyond any that a run reaches.
+HEIGHT_LIE_MAX = 2**40
+
+
+class HeightLiar(Liar):
+    """As leader: blocks that are right in all but their height, which is absurd."""
+
+    def instead(self, item: Item) -> Iterable[Item]:
+        match item:
+            case Envelope(to=None, message=Proposal(block=block)):
+                above = int(HEIGHT_LIE_MAX ** self._rng.random())  # near ones and far ones
+                header = replace(block.header, height=Height(block.height + above))
+                return (Envelope(None, self._proposal(Block(header, block.transactions))),)
         return (item,)
 
 

@@ -1,0 +1,178 @@
+"""What random scenarios are made of, how one is run again, and the faults that are planned."""
+
+from collections import Counter
+from itertools import count
+
+import pytest
+from click.testing import CliRunner
+
+from defl.cli.sim import sim
+from defl.committee import Rules
+from defl.errors import UserError
+from defl.ids import NodeId
+from defl.messages import Message, Status, Timeout, Vote
+from defl.output import Event, Received
+from defl.sim.cluster import Node
+from defl.sim.conditions import (
+    Censor,
+    Conditions,
+    Kill,
+    OneWay,
+    parse_censor,
+    parse_kill,
+    parse_one_way,
+    parse_partition,
+)
+from defl.sim.run import Options, simulate
+from defl.sim.scenario import cluster_of
+from defl.sim.soak import LARGE, SIZES, scenario, soak
+
+SCENARIOS = [scenario(seed) for seed in range(3000)]
+
+
+class Arrivals:
+    """Counts what reaches whom, by kind and pair."""
+
+    def __init__(self, conditions: Conditions, rules: Rules = Rules.HOTSTUFF) -> None:
+        self.pairs: Counter[tuple[type[Message], NodeId, NodeId]] = Counter()
+        cluster = cluster_of(4, rounds=2, rules=rules, conditions=conditions)
+        handle = cluster.handle
+
+        def counted(node: Node, event: Event) -> None:
+            if cluster.now < conditions.planned_trouble_s and isinstance(event, Received):
+                self.pairs[type(event.message), event.peer, node.id] += 1
+            handle(node, event)
+
+        cluster.handle = counted  # type: ignore[method-assign]
+        cluster.run()
+        self.violations = cluster.conclude()
+
+
+def test_scenarios_use_every_size_kind_of_fault_and_rule_set() -> None:
+    sizes = Counter(options.nodes for options in SCENARIOS)
+    conditions = [options.conditions for options in SCENARIOS]
+
+    assert set(sizes) == set(SIZES)
+    assert sizes[4] > sizes[10] > sizes[LARGE] > 0
+    assert {options.rules for options in SCENARIOS} == set(Rules)
+    assert any(len(cut.groups) == 4 for c in conditions for cut in c.partitions)
+    assert any(c.one_way for c in conditions)
+    assert {censor.kind for c in conditions for censor in c.censors} >= {"Vote", "Timeout", "Chunk"}
+    assert any(c.kills for c in conditions)
+    assert any(c.rollbacks for c in conditions)
+    assert any(("changing", 1) in options.byzantine for options in SCENARIOS)
+    assert all(options.rounds <= 2 for options in SCENARIOS if options.nodes == LARGE)
+
+
+def test_some_scenarios_leave_exactly_a_quorum_that_all_restart() -> None:
+    quorum_only = [
+        options
+        for options in SCENARIOS
+        if options.byzantine == (("silent", (options.nodes - 1) // 3),)
+        and (options.conditions.all_crash_at_s or len(options.conditions.kills) == options.nodes)
+    ]
+
+    assert len(quorum_only) > len(SCENARIOS) / 10
+
+
+def test_trouble_ends_in_every_scenario() -> None:
+    assert all(options.conditions.last_trouble_s <= 70 for options in SCENARIOS)
+
+
+def test_a_seed_makes_the_same_scenario_and_the_same_run_again() -> None:
+    seed = next(seed for seed in count(5000) if scenario(seed).nodes == 4)
+
+    first, second = simulate(scenario(seed)), simulate(scenario(seed))
+
+    assert first.options == second.options
+    assert first.events == second.events
+    assert first.bytes == second.bytes
+
+
+def test_the_printed_command_runs_the_scenario_of_a_soak_again() -> None:
+    seed = next(seed for seed in count(6000) if scenario(seed).nodes == 4)
+    in_soak = soak(1e-9, seed, lambda _scenarios, _failed: None)
+
+    again = CliRunner().invoke(sim, ["--scenario", str(seed), "--json"])
+
+    assert again.exit_code == 0, again.output
+    assert in_soak.scenarios in (0, 1)
+    assert f'"events": {simulate(scenario(seed)).events}' in again.output
+
+
+def test_after_a_one_way_cut_all_rounds_close_and_meanwhile_only_one_side_hears() -> None:
+    cut = OneWay(frozenset({NodeId(1)}), frozenset({NodeId(2), NodeId(3)}), 0.0, 20.0)
+    arrivals = Arrivals(Conditions(one_way=(cut,)))
+
+    assert not arrivals.violations
+    assert not arrivals.pairs[Status, NodeId(1), NodeId(2)]
+    assert arrivals.pairs[Status, NodeId(2), NodeId(1)]
+    assert arrivals.pairs[Status, NodeId(1), NodeId(0)]
+
+
+@pytest.mark.parametrize("rules", list(Rules))
+def test_after_votes_were_censored_all_rounds_close(rules: Rules) -> None:
+    arrivals = Arrivals(Conditions(censors=(Censor("Vote", 0.0, 20.0),)), rules)
+
+    assert not arrivals.violations
+    kinds = {kind for kind, _, _ in arrivals.pairs}
+    assert Vote not in kinds
+    assert Timeout in kinds
+
+
+def test_a_censor_of_one_source_and_target_spares_the_others() -> None:
+    censor = Censor("Vote", 0.0, 20.0, source=NodeId(1), target=NodeId(2))
+
+    assert censor.drops("Vote", NodeId(1), NodeId(2))
+    assert not censor.drops("Vote", NodeId(1), NodeId(3))
+    assert not censor.drops("Vote", NodeId(0), NodeId(2))
+    assert not censor.drops("Timeout", NodeId(1), NodeId(2))
+
+
+def test_a_quorum_that_restarts_while_each_is_alone_goes_on() -> None:
+    """The run of version 0.1 that closed one round of six and then stopped for ever."""
+    conditions = Conditions(partitions=(parse_partition("0|2|3@6-30", 4),), all_crash_at_s=(25.0,))
+    for rules in Rules:
+        report = simulate(
+            Options(
+                rounds=6,
+                seed=1_000_000,
+                rules=rules,
+                byzantine=(("silent", 1),),
+                conditions=conditions,
+            )
+        )
+
+        assert report.ok, report.violations
+        assert report.rounds_closed == 6
+
+
+def test_planned_faults_are_read_from_the_command_line() -> None:
+    assert parse_one_way("0,1>2@1-2.5", 4) == OneWay(
+        frozenset({NodeId(0), NodeId(1)}), frozenset({NodeId(2)}), 1.0, 2.5
+    )
+    assert parse_censor("Vote@1-2", 4) == Censor("Vote", 1.0, 2.0)
+    assert parse_censor("Timeout:2@1-2", 4) == Censor("Timeout", 1.0, 2.0, source=NodeId(2))
+    assert parse_censor("Vote:>3@1-2", 4) == Censor("Vote", 1.0, 2.0, target=NodeId(3))
+    assert parse_censor("Vote:1>3@1-2", 4) == Censor("Vote", 1.0, 2.0, NodeId(1), NodeId(3))
+    assert parse_kill("2@7.5", 4) == Kill(NodeId(2), 7.5)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_partition, "0,1|1,2@1-2"),
+        (parse_partition, "0,1|2@2-1"),
+        (parse_one_way, "0,1@1-2"),
+        (parse_one_way, "0>4@1-2"),
+        (parse_censor, "Vote"),
+        (parse_censor, "Vote@2"),
+        (parse_censor, "Gossp@1-2"),
+        (parse_censor, "Vote:9@1-2"),
+        (parse_kill, "2"),
+        (parse_kill, "7@1"),
+    ],
+)
+def test_a_fault_that_cannot_be_planned_is_refused_with_its_text(parse, text: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(UserError):
+        parse(text, 4)
