@@ -319,10 +319,17 @@ def test_my_timeout_beyond_my_record_makes_me_an_observer() -> None:
     assert honest.observing is None
 
 
-def test_what_was_committed_before_a_restart_is_committed_after_it() -> None:
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(("qc b",), id="by the highest QC"),
+        pytest.param(("qc b", "qc c", "time passes"), id="by one below a QC on a missing block"),
+    ],
+)
+def test_what_was_committed_before_a_restart_is_committed_after_it(after: tuple[str, ...]) -> None:
     """The QC that committed is in the record, so the node still refuses whatever forks below."""
     stage = Stage(SCENE, Rules.JOLTEON)
-    for step in ("proposal a", "proposal b", "qc b"):
+    for step in ("proposal a", "proposal b", *after):
         stage.do(step)
     head = stage.replica.head
     assert head.height > 0

@@ -42,6 +42,7 @@ class SafetyRecord(Struct, frozen=True, array_like=True):
     last_timeout: Timeout | None
     last_proposal: Proposal | None
     observing: str | None = None  # why nothing is signed any more in this epoch
+    commit_qc: QC | None = None  # the newest that committed something: a restart takes nothing back
 
 
 class Persist(Struct, frozen=True):

@@ -434,8 +434,7 @@ class Replica(Generic[S]):
         if committed:
             self._effects.committed.extend(committed)
             self._effects.blocks.extend(self._chain.not_yet_durable(certified))
-            # The record holds the QC that committed: a restart takes nothing back.
-            self._safety.changed = True
+            self._safety.learn_commit(qc)
             self._pace.committed()
             self._state_changed()
         if self._chain.move_snapshot(certified, qc):
@@ -537,6 +536,10 @@ class Replica(Generic[S]):
             self._tally.add_proposal(last)
             self._chain.add(last.block)
         self._pace.view = self._safety.next_view
+        commit_qc = self.record.commit_qc
+        certified = self._chain.get(commit_qc.block) if commit_qc is not None else None
+        if certified is not None:
+            self._chain.commit(certified)
         self._commit()
         for block in durable.blocks:
             self._learn_transactions(block.transactions)

@@ -69,6 +69,11 @@ class Safety:
         self.record = replace(self.record, high_tc=tc)
         return True
 
+    def learn_commit(self, qc: QC) -> None:
+        """This QC committed something. A newer one may be on a block that is missing here."""
+        self.record = replace(self.record, commit_qc=qc)
+        self.changed = True
+
     def observe(self, reason: str) -> None:
         """Sign nothing any more in this epoch, also after a restart."""
         self.record = replace(self.record, observing=reason)
