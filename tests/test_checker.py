@@ -103,6 +103,17 @@ def test_a_node_that_replaces_what_it_committed_breaks_the_log(
     assert failed(checker) == {checks.SAME_LOG, checks.NO_CONFLICTING_COMMITS}
 
 
+def test_a_node_that_restarts_below_what_it_committed_breaks_the_log(
+    checker: Checker, blocks: list[Block]
+) -> None:
+    checker.committed(NodeId(0), [Committed(block, ()) for block in blocks[:3]])
+    checker.restarted(NodeId(0), blocks[2].height)
+    assert failed(checker) == set()
+    checker.restarted(NodeId(0), blocks[1].height)
+
+    assert failed(checker) == {checks.SAME_LOG}
+
+
 def test_a_block_that_does_not_link_to_the_one_below_breaks_the_log(
     checker: Checker, blocks: list[Block]
 ) -> None:

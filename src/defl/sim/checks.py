@@ -100,7 +100,7 @@ class Checker:
         self._failed: set[str] = set()
         self._log: dict[int, Digest] = {}  # height -> block, by whoever committed first
         self._heights: dict[NodeId, dict[int, Digest]] = defaultdict(dict)
-        self._newest: dict[NodeId, int] = {}  # committed height, in this life of the process
+        self._newest: dict[NodeId, int] = {}  # committed height
         self._signed: dict[tuple[NodeId, str], dict[tuple[int, ...], object]] = defaultdict(dict)
         self._certificates: dict[QC | TC | Upd, None] = {}
         self._models: dict[Round, Digest] = {}
@@ -131,9 +131,12 @@ class Checker:
         """A disturbance ends (a heal, a restart): views until the next close count from here."""
         self._progress = (self._progress[0], view)
 
-    def restarted(self, node: NodeId) -> None:
-        """It may have to fetch again what its newest QC commits, and says so again."""
-        self._newest.pop(node, None)
+    def restarted(self, node: NodeId, height: int) -> None:
+        """Its newest committed block must still be the one that it had."""
+        newest = self._newest.get(node, 0)
+        if self._honest(node) and node not in self.rolled_back and height < newest:
+            self.violate(SAME_LOG, f"node {node} restarted at height {height}, it was at {newest}")
+        self._newest[node] = height
 
     def committed(self, node: NodeId, committed: Iterable[Committed]) -> None:
         if not self._honest(node):

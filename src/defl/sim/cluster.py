@@ -508,7 +508,7 @@ class Cluster:
         node.behaviour = self._behaviour(member, node.disk.recovered())
         if self._transcript is not None:
             self._transcript.text(self.now, member, "starts again")
-        self.checker.restarted(member)
+        self.checker.restarted(member, node.behaviour.participant.replica.head.height)
         self.checker.disturbed(self._newest_view)
         self._count_rounds()
         self.handle(node, Tick())
