@@ -52,7 +52,7 @@ def test_an_update_in_time_does_not_bring_the_agg_forward() -> None:
     desk = Desk()
     desk.at(0.0)
     manifest, _ = desk.small.blob(1)
-    desk.client.trained(Trained(Round(1), manifest))
+    desk.client.trained(Trained(Round(1), manifest), 0.5)
 
     assert desk.aggs_at(1.0) == []
     assert desk.aggs_at(GST_LT_S) == [1]
@@ -159,7 +159,7 @@ def test_a_trained_update_is_offered_and_not_trained_again() -> None:
     desk = Desk()
     desk.at(0.0)
     manifest, _ = desk.small.blob(1)
-    desk.client.trained(Trained(Round(1), manifest))
+    desk.client.trained(Trained(Round(1), manifest), 0.5)
     done = desk.pool.take()
 
     assert done.offer is not None
@@ -185,7 +185,7 @@ def test_an_update_that_comes_after_its_round_closed_is_discarded(late_by: int) 
     desk.pool.take()
     manifest, _ = desk.small.blob(1)
 
-    desk.client.trained(Trained(Round(1), manifest))
+    desk.client.trained(Trained(Round(1), manifest), 0.5)
 
     done = desk.pool.take()
     assert done.offer is None
@@ -198,7 +198,7 @@ def test_an_update_trained_from_another_model_is_discarded() -> None:
     desk.at(0.0)
     manifest, _ = desk.small.blob(1, name("another model"))
 
-    desk.client.trained(Trained(Round(1), manifest))
+    desk.client.trained(Trained(Round(1), manifest), 0.5)
 
     done = desk.pool.take()
     assert done.offer is None

@@ -22,6 +22,7 @@ from defl.messages import (
     Gossip,
     Message,
     Offer,
+    Pace,
     Proposal,
     Snapshot,
     StoreAck,
@@ -105,6 +106,8 @@ class Ingress:
                 verifier.ack(message)
             case Attestation():
                 verifier.attestation(message)
+            case Pace():
+                verifier.pace(message)
             case Evidence():
                 verifier.evidence(message)
             case _:

@@ -22,13 +22,13 @@ from defl.messages import (
     Chunk,
     ChunkRequest,
     Evidence,
-    Gossip,
     Manifest,
     ManifestAnswer,
     ManifestRequest,
     Message,
     NotHeld,
     Offer,
+    Pace,
     StoreAck,
     genesis_qc,
 )
@@ -160,12 +160,13 @@ class Participant:
                 self._replica.tick(now)
             case Connected(peer=peer):
                 self._replica.connected(peer, now)
+                self._client.connected(peer)
             case Validated(digest=digest, fault=fault):
                 self._pool.validated(digest, fault)
             case Aggregated():
                 self._client.aggregated(event)
             case Trained():
-                self._client.trained(event)
+                self._client.trained(event, now)
             case ChunkLost(digest=digest, index=index):
                 self._pool.lost(digest, index)
             case WorkFailed(work=work):
@@ -181,12 +182,11 @@ class Participant:
             self._pool.receive(peer, message, now)
         elif isinstance(message, Attestation):
             self._finish.receive(peer, message, now)
+        elif isinstance(message, Pace):
+            self._client.receive_pace(peer, message, now)
         elif isinstance(message, Evidence):
             self._learn_evidence(message, output)
         else:
-            if isinstance(message, Gossip):
-                for transaction in message.transactions:
-                    self._client.saw(transaction)
             self._replica.receive(peer, message, now)
             return True
         return False
@@ -204,6 +204,7 @@ class Participant:
                 self._replica.submit(upd, now)
             done = self._client.take()
             output.model = done.model or output.model
+            output.send.extend(done.send)
             output.work.extend(done.work)
             output.notices.extend(done.notices)
             for transaction in done.submit:
@@ -228,9 +229,6 @@ class Participant:
                 self._round_closed(state, output)
             self._prove(state, output)
             self._client.state_is(state, now)
-            for committed in ordered.committed:
-                for transaction in committed.block.transactions:
-                    self._client.saw(transaction)
 
     def _round_closed(self, state: State, output: "_Output") -> None:
         for closed in state.closed:

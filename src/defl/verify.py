@@ -19,6 +19,7 @@ from defl.messages import (
     Evidence,
     Header,
     Offer,
+    Pace,
     Proposal,
     SignedHeader,
     Snapshot,
@@ -164,6 +165,10 @@ class Verifier:
     def attestation(self, said: Attestation) -> None:
         message = attestation_statement(self._chain, self._epoch, said.round, said.digest)
         self._signed(said.author, message, said.signature, "attestation")
+
+    def pace(self, pace: Pace) -> None:
+        message = pace.statement(self._chain, self._epoch)
+        self._signed(pace.author, message, pace.signature, "pace")
 
     def evidence(self, evidence: Evidence) -> None:
         for said in (evidence.first, evidence.second):

@@ -50,6 +50,7 @@ TRANSACTIONS = "honest transactions committed or round closed"
 ROUNDS_CLOSE = "rounds close"
 WITHIN_BOUNDS = "memory, log and pool within bounds"
 SAME_MODEL = "same model everywhere"
+NOBODY_LEFT_BEHIND = "nobody honest is left behind"
 
 CHECKS = (
     NO_CONFLICTING_COMMITS,
@@ -63,11 +64,20 @@ CHECKS = (
     ROUNDS_CLOSE,
     WITHIN_BOUNDS,
     SAME_MODEL,
+    NOBODY_LEFT_BEHIND,
 )
 
 
 # The checker's own memory is bounded, so that a long run shows whether the nodes' memory is.
 REMEMBERED = 512
+
+# In the first rounds nothing is known of anybody's pace, so nobody is judged.
+ROUNDS_TO_LEARN = 3
+# From then on an honest member that was up and connected is in one of so many rounds in a row ...
+LEFT_OUT_IN_A_ROW_MAX = 3
+# ... and, once it was judged in so many, in at least this share of them.
+ROUNDS_JUDGED_MIN = 12
+PRESENT_SHARE_MIN = 0.75
 
 K = TypeVar("K")
 
@@ -82,6 +92,37 @@ def views_to_close_max(members: int) -> int:
     certified blocks, every (n/f)-th leader may be a liar that breaks the chain, and the AGG timer
     may fall into a view that is given up."""
     return 16 * members + 64
+
+
+class Presence:
+    """Is an honest member in the rounds through which it was up, in a world that is quiet?"""
+
+    def __init__(self) -> None:
+        self._away_until = Round(ROUNDS_TO_LEARN)
+        self._in_a_row = 0
+        self._judged = 0
+        self._present = 0
+
+    def away(self, newest: Round) -> None:
+        """It was down or cut off: neither the open round nor the one in which it catches up counts,
+        nor the rounds that it may then take to be waited for again."""
+        self._away_until = max(self._away_until, Round(newest + 2 + LEFT_OUT_IN_A_ROW_MAX))
+        self._in_a_row = 0
+
+    def closed(self, round_: Round, *, present: bool) -> str | None:
+        """What is wrong, if anything."""
+        if round_ <= self._away_until:
+            return None
+        self._judged += 1
+        self._present += present
+        self._in_a_row = 0 if present else self._in_a_row + 1
+        if self._in_a_row > LEFT_OUT_IN_A_ROW_MAX:
+            return f"{self._in_a_row} rounds in a row"
+        if self._judged >= ROUNDS_JUDGED_MIN:
+            share = self._present / self._judged
+            if share < PRESENT_SHARE_MIN:
+                return f"{self._judged - self._present} of {self._judged} rounds"
+        return None
 
 
 class Checker:
@@ -107,6 +148,9 @@ class Checker:
         self.views_per_round_max = 0
         self.quiet = True  # nothing but liars stands in the way: views are judged
         self.largest: dict[str, int] = {}
+        self._presence = {
+            member: Presence() for member in self._committee.members if honest(member)
+        }
 
     def violate(self, check: str, what: str) -> None:
         self._failed.add(check)
@@ -122,6 +166,12 @@ class Checker:
     def disturbed(self, view: View) -> None:
         """A disturbance ends (a heal, a restart): views until the next close count from here."""
         self._progress = (self._progress[0], view)
+
+    def away(self, member: NodeId | None = None) -> None:
+        """A member (None: every one) cannot take part in the open round as usual."""
+        for name, presence in self._presence.items():
+            if member is None or name == member:
+                presence.away(self._progress[0])
 
     def committed(self, node: NodeId, committed: Iterable[Committed]) -> None:
         if not self._honest(node):
@@ -209,17 +259,20 @@ class Checker:
             case EvidenceFound(evidence=evidence) if self._honest(evidence.first.author):
                 accused = evidence.first.author
                 self.violate(NOTHING_SIGNED_TWICE, f"there is evidence against honest {accused}")
-            case RoundClosed(round=round_):
-                self._round_closed(round_, now, participant)
+            case RoundClosed(round=round_, updates=authors):
+                self._round_closed(round_, now, participant, authors)
             case _:
                 pass
 
-    def _round_closed(self, round_: Round, now: float, participant: Participant) -> None:
+    def _round_closed(
+        self, round_: Round, now: float, participant: Participant, authors: tuple[NodeId, ...]
+    ) -> None:
         self._updates_of(participant.state)
         self._bounds(participant)
         if round_ <= self._progress[0]:
             return
         self.closed_at[round_] = now
+        self._judge_presence(round_, authors)
         view = participant.replica.view
         if self.quiet:
             since = self._progress[1]
@@ -229,6 +282,15 @@ class Checker:
         _forget_oldest(self._updates)
         _forget_oldest(self._certified)
         _forget_oldest(self._models)
+
+    def _judge_presence(self, round_: Round, authors: tuple[NodeId, ...]) -> None:
+        if not self.quiet:
+            self.away()
+        for member, presence in self._presence.items():
+            fault = presence.closed(round_, present=member in authors)
+            if fault is not None:
+                what = f"honest member {member} was left out of {fault} up to round {round_}"
+                self.violate(NOBODY_LEFT_BEHIND, what)
 
     def _updates_of(self, state: State) -> None:
         for closed in state.closed:

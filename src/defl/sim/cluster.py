@@ -37,7 +37,7 @@ from defl.output import (
 from defl.participant import Participant, first_durable
 from defl.sim import task
 from defl.sim.checks import Checker
-from defl.sim.conditions import SLOWNESS, Conditions
+from defl.sim.conditions import Conditions
 from defl.sim.disk import Disk
 from defl.sim.network import Network
 from defl.sim.transcript import Transcript
@@ -48,6 +48,8 @@ EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
 # So is one in which no round closed for so long after the last trouble: all back-offs and the
 # longest GST_LT are over by then.
 STUCK_AFTER_S = 3600.0
+# Aggregating takes this part of a training's time.
+AGGREGATION_SHARE = 0.1
 
 
 class Behaviour(Protocol):
@@ -315,10 +317,10 @@ class Cluster:
 
     def _start_work(self, node: Node, work: Work) -> None:
         incarnation = node.incarnation
-        takes = 0.0 if isinstance(work, Validate) else self._rng.expovariate(1.0)
-        takes *= self.conditions.work_s * (1.0 if isinstance(work, Train) else 0.1)
-        if node.id in self.conditions.slow:
-            takes *= SLOWNESS
+        takes = 0.0
+        if not isinstance(work, Validate):
+            takes = self.conditions.work_time(node.id, self._rng)
+            takes *= 1.0 if isinstance(work, Train) else AGGREGATION_SHARE
 
         # A worker keeps its inputs open: retention may drop their names while it works.
         inputs = {digest: node.disk.read(digest) for digest in task.inputs_of(work)}
@@ -364,6 +366,8 @@ class Cluster:
                     self._transcript.message(self.now, node.id, target, message)
                 if self.censor is None or not self.censor(node.id, target, message):
                     self._transmit(node.id, target, frame, heavy=isinstance(message, Chunk))
+                else:
+                    self.checker.away()  # a scenario's own fault may strike anybody
 
     def _transmit(self, source: NodeId, target: NodeId, frame: bytes, *, heavy: bool) -> None:
         node = self.nodes[target]
@@ -424,6 +428,7 @@ class Cluster:
         if not node.alive:
             return
         self.crashes += 1
+        self.checker.away(member)
         node.alive = False
         node.incarnation += 1
         node.tick_at = None
@@ -453,6 +458,7 @@ class Cluster:
         if self._transcript is not None:
             self._transcript.text(self.now, member, "starts again")
         self.checker.disturbed(self._newest_view)
+        self.checker.away(member)
         self._count_rounds()
         self.handle(node, Tick())
         for peer in self.nodes:
@@ -464,12 +470,14 @@ class Cluster:
         if node.disk.full:
             return
         node.disk.full = True
+        self.checker.away(node.id)
         incarnation = node.incarnation
 
         def room_again() -> None:
             if node.incarnation != incarnation:
                 return
             node.disk.full = False
+            self.checker.away(node.id)
             waiting, node.waiting = node.waiting, []
             for output in waiting:
                 self._persist_and_store(node, output)

@@ -5,9 +5,12 @@ rounds have closed or `calm_after_s` has passed; then the world is calm, and pro
 """
 
 from dataclasses import dataclass
+from random import Random
 
 from defl.errors import UserError
 from defl.ids import NodeId
+
+SLOWNESS = 10.0  # of the nodes that are slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class Conditions:
     slow: frozenset[NodeId] = frozenset()  # nodes whose messages and work take ten times as long
     partitions: tuple[Partition, ...] = ()
     work_s: float = 0.5  # mean time that training takes
+    work_factors: tuple[tuple[NodeId, float], ...] = ()  # members whose work takes longer or less
+    # Noise of each work's time: lognormal with this sigma around work_s; None: exponential.
+    work_sigma: float | None = None
     calm_after_s: float = 3600.0
 
     def __post_init__(self) -> None:
@@ -47,6 +53,15 @@ class Conditions:
                 raise UserError(f"{name} is a share between 0 and 1 (excluded), not {value}")
         if not 0 <= self.clock_skew < 0.5:
             raise UserError(f"clock_skew is a share between 0 and 0.5, not {self.clock_skew}")
+        if any(factor <= 0 for _, factor in self.work_factors):
+            raise UserError("a member's work takes a positive multiple of the others' time")
+
+    def work_time(self, member: NodeId, rng: Random) -> float:
+        """How long one training takes."""
+        sigma = self.work_sigma
+        noise = rng.expovariate(1.0) if sigma is None else rng.lognormvariate(0.0, sigma)
+        slowness = SLOWNESS if member in self.slow else 1.0
+        return noise * self.work_s * slowness * dict(self.work_factors).get(member, 1.0)
 
     @property
     def disturbing(self) -> bool:
@@ -65,9 +80,6 @@ class Conditions:
         """The same, or until when chance is allowed to strike at most."""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
         return max(self.planned_trouble_s, self.calm_after_s if by_chance else 0.0)
-
-
-SLOWNESS = 10.0
 
 
 def parse_partition(text: str, members: int) -> Partition:

@@ -6,6 +6,7 @@ changes what it says, or says more. It signs lies with its own key only.
 
 from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, YesVoter
 from defl.sim.byzantine.pool import Malformed, TwoFaced, Withholder
+from defl.sim.byzantine.promises import PROMISE_BREAKERS
 from defl.sim.byzantine.rounds import EarlyAgg, WrongRound
 from defl.sim.byzantine.traffic import Flooder, Replayer, Silent, Slow
 from defl.sim.cluster import Wrap
@@ -24,4 +25,5 @@ KINDS: dict[str, Wrap] = {
     "early-agg": EarlyAgg,
     "replayer": Replayer,
     "flooder": Flooder,
+    **PROMISE_BREAKERS,
 }
