@@ -90,8 +90,11 @@ class Client:
         return min(times, default=None)
 
     @property
-    def waiting(self) -> Waiting:
-        return self._waiting
+    def deadlines(self) -> dict[NodeId, float]:
+        """Until when this node waits for whom; nobody before a quorum has delivered."""
+        if self._vote_at is None:
+            return {}
+        return {member: self._waiting.deadline(member) for member in self._waiting.awaited}
 
     @property
     def _vote_at(self) -> float | None:
@@ -218,8 +221,7 @@ class Client:
         """When somebody is added; that the number falls is no news."""
         if self._vote_at is None:
             return
-        deadlines = {m: self._waiting.deadline(m) - now for m in self._waiting.awaited}
-        waits_for = {member: left for member, left in deadlines.items() if left > 0}
+        waits_for = {member: at - now for member, at in self.deadlines.items() if at > now}
         if waits_for.keys() - self._waits_for and self._state is not None:
             self._waits_for = frozenset(waits_for)
             round_ = Round(self._state.round + 1)
