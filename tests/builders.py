@@ -36,6 +36,7 @@ from defl.messages import (
     Message,
     NotHeld,
     Offer,
+    Pace,
     Proposal,
     Snapshot,
     Status,
@@ -240,6 +241,11 @@ class Small:
         message = attestation_statement(self.chain, self.epoch, Round(round_), digest)
         return Attestation(Round(round_), digest, NodeId(author), self.sign(author, message))
 
+    def pace(self, author: int, round_: int, milliseconds: int) -> Pace:
+        unsigned = Pace(Round(round_), NodeId(author), milliseconds, b"")
+        signature = self.sign(author, unsigned.statement(self.chain, self.epoch))
+        return replace(unsigned, signature=signature)
+
     # --- One of each -----------------------------------------------------------------------
 
     def messages(self) -> list[Message]:
@@ -269,5 +275,6 @@ class Small:
             Chunk(manifest.digest, 0, memoryview(payload[:256])),
             NotHeld(manifest.digest),
             self.attestation(1, 3, name("model")),
+            self.pace(1, 1, 50_000),
             Evidence(offer, self.offer(1, 1, other)),
         ]

@@ -31,7 +31,7 @@ LAYER = {
         VALUES,
     ),
     **dict.fromkeys(("consensus", "pool", "ledger", "aggregation", "attacks"), CORES),
-    **dict.fromkeys(("ingress", "client", "finish", "work", "participant"), MACHINE),
+    **dict.fromkeys(("ingress", "client", "waiting", "finish", "work", "participant"), MACHINE),
     **dict.fromkeys(("clients", "datasets", "partition", "models"), LEARNING),
     "node": SHELL,
     **dict.fromkeys(("sim", "baselines", "experiments", "dashboard", "cli"), USES),

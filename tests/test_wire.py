@@ -42,6 +42,7 @@ from defl.messages import (
     Message,
     NotHeld,
     Offer,
+    Pace,
     Proposal,
     SignedHeader,
     Snapshot,
@@ -113,6 +114,7 @@ def samples() -> list[Message]:
         Chunk(digest(0xB0), 1, memoryview(b"some bytes")),
         NotHeld(digest(0xB0)),
         Attestation(Round(3), digest(0xB5), NodeId(0), signature(14)),
+        Pace(Round(4), NodeId(3), 50_000, signature(17)),
         Evidence(SignedHeader(header, signature(15)), SignedHeader(header, signature(16))),
     ]
 
