@@ -37,12 +37,10 @@ def test_waiting_gates_only_the_nodes_own_agg_and_training_starts_at_once() -> N
 
 
 def test_agg_is_said_once_when_nobody_is_awaited_and_the_least_time_is_over() -> None:
-    """Trained or not: go on without me."""
-    desk = Desk(muted=True)  # it does not announce itself
+    desk = Desk()
     desk.at(0.0)
-    desk.commit(*(desk.small.upd(author, 1) for author in (1, 2, 3)), now=1.0)
+    desk.commit(*(desk.small.upd(author, 1) for author in (ME, 1, 2)), now=1.0)
     assert desk.client.wake_at == GST_LT_S
-    desk.client.muted = False
     assert desk.at(GST_LT_S - 0.01).submit == []
     (agg,) = desk.at(GST_LT_S).submit
 
@@ -97,11 +95,13 @@ def test_everybody_announces_itself_in_the_first_round_and_then_only_who_was_lef
     desk = Desk()
     assert paces(desk, 0.0) == [(1, 0)]
     assert paces(desk, 1.0) == [], "once is enough"
+    manifest, _ = desk.small.blob(1)
+    desk.client.trained(Trained(Round(1), manifest), 1.5)
     desk.close_round(0, 1, 2, now=2.0)
     assert paces(desk, 2.0) == []
 
     desk.close_round(1, 2, 3, now=4.0)
-    assert paces(desk, 4.0) == [(3, 0)]
+    assert paces(desk, 4.0) == [(3, 1500)]
 
 
 def test_an_observer_promises_nothing() -> None:

@@ -33,8 +33,9 @@ def test_a_member_that_trains_longer_than_the_others_is_in_their_rounds(
 
 def test_a_member_that_needs_a_little_longer_than_the_least_time_is_not_shut_out() -> None:
     """The defect that this check was made for: it was in 0 of 40 rounds."""
-    longer = ((NodeId(3), 1.2),)
-    conditions = Conditions(work_s=TIMING.gst_lt_min_s, work_sigma=STEADY, work_factors=longer)
+    training_s = 0.5
+    longer = ((NodeId(3), 1.2 * TIMING.gst_lt_min_s / training_s),)
+    conditions = Conditions(work_s=training_s, work_sigma=STEADY, work_factors=longer)
     cluster = cluster_of(4, rounds=20, conditions=conditions)
     cluster.run()
     cluster.conclude()

@@ -148,6 +148,7 @@ class Checker:
         self.views_per_round_max = 0
         self.quiet = True  # nothing but liars stands in the way: views are judged
         self.largest: dict[str, int] = {}
+        self._down: set[NodeId] = set()
         self._presence = {
             member: Presence() for member in self._committee.members if honest(member)
         }
@@ -167,11 +168,19 @@ class Checker:
         """A disturbance ends (a heal, a restart): views until the next close count from here."""
         self._progress = (self._progress[0], view)
 
-    def away(self, member: NodeId | None = None) -> None:
-        """A member (None: every one) cannot take part in the open round as usual."""
-        for name, presence in self._presence.items():
-            if member is None or name == member:
-                presence.away(self._progress[0])
+    def away(self, *members: NodeId) -> None:
+        """These members cannot take part in the open round as usual."""
+        for member in members:
+            if member in self._presence:
+                self._presence[member].away(self._progress[0])
+
+    def down(self, member: NodeId) -> None:
+        """It is dead, or its disk is full, until it is `up` again."""
+        self._down.add(member)
+
+    def up(self, member: NodeId) -> None:
+        self._down.discard(member)
+        self.away(member)
 
     def committed(self, node: NodeId, committed: Iterable[Committed]) -> None:
         if not self._honest(node):
@@ -284,8 +293,7 @@ class Checker:
         _forget_oldest(self._models)
 
     def _judge_presence(self, round_: Round, authors: tuple[NodeId, ...]) -> None:
-        if not self.quiet:
-            self.away()
+        self.away(*(self._down if self.quiet else self._committee.members))
         for member, presence in self._presence.items():
             fault = presence.closed(round_, present=member in authors)
             if fault is not None:

@@ -367,7 +367,8 @@ class Cluster:
                 if self.censor is None or not self.censor(node.id, target, message):
                     self._transmit(node.id, target, frame, heavy=isinstance(message, Chunk))
                 else:
-                    self.checker.away()  # a scenario's own fault may strike anybody
+                    # A scenario's own fault may strike anybody.
+                    self.checker.away(*self.federation.committee.members)
 
     def _transmit(self, source: NodeId, target: NodeId, frame: bytes, *, heavy: bool) -> None:
         node = self.nodes[target]
@@ -428,7 +429,7 @@ class Cluster:
         if not node.alive:
             return
         self.crashes += 1
-        self.checker.away(member)
+        self.checker.down(member)
         node.alive = False
         node.incarnation += 1
         node.tick_at = None
@@ -458,7 +459,7 @@ class Cluster:
         if self._transcript is not None:
             self._transcript.text(self.now, member, "starts again")
         self.checker.disturbed(self._newest_view)
-        self.checker.away(member)
+        self.checker.up(member)
         self._count_rounds()
         self.handle(node, Tick())
         for peer in self.nodes:
@@ -470,14 +471,14 @@ class Cluster:
         if node.disk.full:
             return
         node.disk.full = True
-        self.checker.away(node.id)
+        self.checker.down(node.id)
         incarnation = node.incarnation
 
         def room_again() -> None:
             if node.incarnation != incarnation:
                 return
             node.disk.full = False
-            self.checker.away(node.id)
+            self.checker.up(node.id)
             waiting, node.waiting = node.waiting, []
             for output in waiting:
                 self._persist_and_store(node, output)
