@@ -110,9 +110,7 @@ def test_an_observer_promises_nothing() -> None:
     assert paces(desk, 0.0) == []
 
 
-def test_a_node_that_was_late_says_how_long_it_took_and_the_late_training_is_not_queued_up() -> (
-    None
-):
+def test_a_node_that_was_late_says_how_long_it_took_and_trains_once_at_a_time() -> None:
     desk = Desk()
     desk.at(0.0)
     manifest, _ = desk.small.blob(1)
