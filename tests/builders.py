@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from defl.consensus.chain import genesis_of
+from defl.consensus.leaders import leader_of
 from defl.crypto import Tag, statement
 from defl.ids import Digest, Height, NodeId, Round, View, digest_of
 from defl.ingress import Ingress
@@ -170,7 +171,7 @@ class Small:
             transactions_root=transactions_root(transactions),
             committed=self.genesis.id,
             state_root=self.genesis.header.state_root,
-            author=NodeId(view % self.size),
+            author=leader_of(self.chain, self.size, View(view)),
         )
         return Block(replace(honest, **fields), transactions)
 

@@ -148,7 +148,9 @@ class Looks:
 
     @property
     def replica(self) -> SimpleNamespace:
-        return SimpleNamespace(head=SimpleNamespace(height=self.height), view=View(self.view))
+        root = SimpleNamespace(view=View(self.view - 2))
+        head = SimpleNamespace(height=self.height)
+        return SimpleNamespace(head=head, root=root, view=View(self.view))
 
 
 def disk(*, whole: bool = True, data: bytes = PAYLOAD) -> Disk:

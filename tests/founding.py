@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from click.testing import CliRunner, Result
 
+from defl.cli.exit_codes import exit_code
 from defl.cli.main import cli
 from defl.errors import DeflError
 from defl.node.config import Agreement, read_federation
@@ -29,7 +30,7 @@ def defl(*arguments: object) -> Said:
     """Exit code and words, as `defl` gives them."""
     result: Result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
     if isinstance(result.exception, DeflError):
-        return Said(2, str(result.exception))
+        return Said(exit_code(result.exception), str(result.exception))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Said(result.exit_code, result.output)

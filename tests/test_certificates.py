@@ -24,10 +24,7 @@ OTHER_MANIFEST, _ = SMALL.blob(2)
 
 
 def check(verifier: Verifier, message: Any) -> None:
-    kind = {"Agg": "transaction", "StoreAck": "ack"}.get(
-        type(message).__name__, type(message).__name__.lower()
-    )
-    getattr(verifier, kind)(message)
+    verifier.verify(message)
 
 
 # --- Certificates ----------------------------------------------------------------------------
@@ -35,10 +32,10 @@ def check(verifier: Verifier, message: Any) -> None:
 
 def test_certificates_of_a_quorum_are_accepted_whoever_it_is() -> None:
     verifier = SMALL.verifier()
-    verifier.qc(SMALL.qc(1, BLOCK.id, nodes(1, 2, 3)))
-    verifier.qc(SMALL.qc(1, BLOCK.id, nodes(0, 1, 2, 3)))
-    verifier.tc(SMALL.tc(3, QC_1, [1, 0, 1]))
-    verifier.upd(SMALL.upd(3, 1, ackers=nodes(0, 2, 3)))
+    verifier.verify(SMALL.qc(1, BLOCK.id, nodes(1, 2, 3)))
+    verifier.verify(SMALL.qc(1, BLOCK.id, nodes(0, 1, 2, 3)))
+    verifier.verify(SMALL.tc(3, QC_1, [1, 0, 1]))
+    verifier.verify(SMALL.upd(3, 1, ackers=nodes(0, 2, 3)))
 
 
 CERTIFIED: dict[str, tuple[str, str]] = {
@@ -131,26 +128,26 @@ def test_the_memory_of_verified_certificates_is_bounded() -> None:
     small = Small(real=False)
     verifier = small.verifier()
     for view in range(1, VERIFIED_MAX + 10):
-        verifier.qc(small.qc(view, BLOCK.id))
+        verifier.verify(small.qc(view, BLOCK.id))
 
-    assert len(verifier._verified) == VERIFIED_MAX
+    assert len(verifier._certificates) == VERIFIED_MAX
 
 
 def test_the_genesis_qc_is_valid_by_identity_and_no_other_qc_of_view_zero_is() -> None:
     verifier = SMALL.verifier()
-    verifier.qc(SMALL.genesis_qc)
+    verifier.verify(SMALL.genesis_qc)
     for fake in (
         tampered(SMALL.genesis_qc, block=name("another genesis")),
         SMALL.qc(0, name("another genesis")),
         SMALL.qc(0, SMALL.genesis.id),
     ):
         with pytest.raises(BadCertificate, match="view 0"):
-            verifier.qc(fake)
+            verifier.verify(fake)
 
 
 def test_an_unsigned_qc_of_a_later_view_is_not_taken_for_the_genesis_qc() -> None:
     with pytest.raises(BadCertificate):
-        SMALL.verifier().qc(QC(View(1), SMALL.genesis.id, b"", ()))
+        SMALL.verifier().verify(QC(View(1), SMALL.genesis.id, b"", ()))
 
 
 @pytest.mark.parametrize(
@@ -166,14 +163,14 @@ def test_an_unsigned_qc_of_a_later_view_is_not_taken_for_the_genesis_qc() -> Non
 )
 def test_a_tc_must_carry_the_qc_of_its_signers_maximum_view(why: str, tc: Any) -> None:
     with pytest.raises(BadCertificate):
-        SMALL.verifier().tc(tc)
+        SMALL.verifier().verify(tc)
 
 
 def test_the_views_that_a_tc_reports_are_the_signed_ones() -> None:
     true = SMALL.tc(4, QC_1, [1, 0, 1])
-    SMALL.verifier().tc(true)
+    SMALL.verifier().verify(true)
     with pytest.raises(BadSignature):
-        SMALL.verifier().tc(tampered(true, high_views=(View(1), View(1), View(1))))
+        SMALL.verifier().verify(tampered(true, high_views=(View(1), View(1), View(1))))
 
 
 def test_the_qc_inside_a_tc_a_timeout_and_a_block_is_verified_too() -> None:
@@ -191,4 +188,4 @@ def test_the_qc_inside_a_tc_a_timeout_and_a_block_is_verified_too() -> None:
 
 def test_a_timeout_must_report_a_qc_that_is_older_than_its_view() -> None:
     with pytest.raises(BadCertificate):
-        SMALL.verifier().timeout(SMALL.timeout(1, 1, QC_1))
+        SMALL.verifier().verify(SMALL.timeout(1, 1, QC_1))

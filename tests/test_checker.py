@@ -75,7 +75,7 @@ def test_what_is_in_order_passes_every_check(checker: Checker, blocks: list[Bloc
 
 
 def test_two_blocks_at_one_height_are_a_conflict(checker: Checker, blocks: list[Block]) -> None:
-    other = Block(replace(blocks[0].header, author=NodeId(2)), ())
+    other = Block(replace(blocks[0].header, author=LIAR), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(LIAR, [Committed(other, ())])
     assert failed(checker) == set(), "what a liar says it committed does not count"
@@ -96,7 +96,7 @@ def test_a_node_that_replaces_what_it_committed_breaks_the_log(
     checker: Checker, blocks: list[Block]
 ) -> None:
     """It may even be right the second time."""
-    other = Block(replace(blocks[0].header, author=NodeId(2)), ())
+    other = Block(replace(blocks[0].header, author=LIAR), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(NodeId(0), [Committed(other, ())])
 
@@ -267,6 +267,13 @@ def test_views_are_not_judged_while_faults_strike(checker: Checker) -> None:
 def test_a_buffer_beyond_its_bound_is_seen(checker: Checker, buffer: str) -> None:
     assert conclude(checker, ALL_CLOSED, stored={buffer: 2}) == set()
     assert conclude(checker, ALL_CLOSED, stored={buffer: 5000}) == {checks.WITHIN_BOUNDS}
+
+
+def test_more_blocks_than_views_since_the_snapshot_are_seen_long_before_the_tree_is_full(
+    checker: Checker,
+) -> None:
+    assert conclude(checker, ALL_CLOSED, stored={"blocks": 8}) == set()
+    assert conclude(checker, ALL_CLOSED, stored={"blocks": 12}) == {checks.WITHIN_BOUNDS}
 
 
 def test_every_buffer_of_a_participant_has_a_bound() -> None:

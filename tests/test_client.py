@@ -46,7 +46,7 @@ def test_agg_is_said_once_when_nobody_is_awaited_and_the_least_time_is_over() ->
 
     assert isinstance(agg, Agg)
     assert (agg.round, agg.author) == (1, ME)
-    desk.small.verifier().transaction(agg)
+    desk.small.verifier().verify(agg)
     assert desk.at(GST_LT_S + 50).submit == [], "once is enough"
 
 

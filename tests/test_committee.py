@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from builders import Small
 from defl.committee import TAU_MAX, Committee, Federation, Timing
 from defl.errors import UserError
-from defl.ids import NodeId, View
+from defl.ids import NodeId
 from defl.ledger import ClosedRound, Ledger, State
 from defl.messages import MEMBERS_MAX
 from defl.output import Reference
@@ -27,13 +27,6 @@ def test_two_quorums_always_share_an_honest_member(members: int, faults: int, qu
     committee = Committee(tuple(bytes([i]) for i in range(members)))
     assert (committee.faults, committee.quorum) == (faults, quorum)
     assert 2 * committee.quorum - members > committee.faults
-
-
-def test_leaders_take_turns() -> None:
-    committee = Committee(tuple(bytes([i]) for i in range(4)))
-    assert [committee.leader(View(view)) for view in range(5)] == [
-        NodeId(i) for i in (0, 1, 2, 3, 0)
-    ]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 import io
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from defl.node import certificate
+from defl.node.check import Check
 from defl.node.node import open_node
 from defl.node.results import CERTIFICATE, MODEL, PROVEN
 from defl.node.telemetry import Log
@@ -106,6 +109,44 @@ def test_a_changed_model_is_not_exported_when_it_is_to_be_checked(
     assert said.code == 1
     assert "NOT PROVEN" in said.text
     assert not (tmp_path / "model.npz").exists()
+
+
+def test_what_was_verified_is_written_though_the_file_changes_meanwhile(
+    node: Path,
+    proven: Proven,  # noqa: F811 - the fixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = model_of(node)
+    vouched = certificate.vouched
+
+    def swapping(*arguments: Any) -> Check:
+        shutil.copy(proven.model(0), node / PROVEN)
+        return vouched(*arguments)
+
+    monkeypatch.setattr(certificate, "vouched", swapping)
+    answer = defl("export", node, tmp_path / "model.npz", "--check", "--json")
+
+    assert (answer.code, answer.json["round"]) == (0, str(LAST))
+    np.testing.assert_array_equal(np.load(tmp_path / "model.npz")["point"], expected["point"])
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_a_link_that_lies_in_wait_is_not_written_through(
+    node: Path, tmp_path: Path, suffix: str
+) -> None:
+    """Others may write into the folder too, as into /tmp, and put links where they guess names."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine", encoding="utf-8")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / f".model.writing{suffix}").symlink_to(victim)
+
+    assert defl("export", node, shared / f"model{suffix}").code == 0
+
+    assert victim.read_text(encoding="utf-8") == "mine"
+    assert (shared / f"model{suffix}").stat().st_mode & 0o777 == 0o644
+    assert len(list(shared.iterdir())) == 2  # the link and the model
 
 
 def test_a_file_is_checked_against_the_named_certificate_and_federation(

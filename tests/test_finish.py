@@ -29,7 +29,7 @@ def test_the_last_model_is_attested_instead_of_trained_from() -> None:
     said = envelope.message
     assert isinstance(said, Attestation)
     assert (said.round, said.digest, said.author) == (2, desk.model.digest, ME)
-    desk.small.verifier().attestation(said)
+    desk.small.verifier().verify(said)
 
 
 def test_nothing_is_attested_before_this_node_has_the_model_itself() -> None:
@@ -109,7 +109,7 @@ def test_two_attestations_of_one_member_are_evidence_and_those_of_other_rounds_a
 
     (found,) = desk.finish.take().notices
     assert isinstance(found, EvidenceFound)
-    desk.small.verifier().evidence(found.evidence)
+    desk.small.verifier().verify(found.evidence)
 
 
 # --- An observer -----------------------------------------------------------------------------

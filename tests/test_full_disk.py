@@ -42,7 +42,7 @@ def namespace(folder: Path) -> tuple[str, ...]:
 def tiny_disk(folder: Path, size: str) -> Path:
     folder.mkdir(parents=True)
     subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],  # noqa: S607
+        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs", str(folder)],  # noqa: S607
         check=True,
     )
     return folder

@@ -82,12 +82,13 @@ class Fuzz:
         await self.counted()
 
     async def counted(self) -> None:
+        """Those that are no messages are counted; of the others the node may want nothing."""
         faults = self._node.measures.peer_faults
         await until(lambda: faults[self.member.me] >= self.refused)
 
     async def _send(self, frame: bytes, lane: Lane) -> None:
         try:
-            self._judge.admit(self.member.me, frame)
+            self._judge.read(self.member.me, frame)
         except PeerFault:
             self.refused += 1
         self.bytes += len(frame)

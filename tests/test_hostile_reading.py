@@ -101,12 +101,12 @@ def test_a_timeout_that_claims_a_qc_nobody_has_moves_nobody() -> None:
     real = honest.record.high_qc
     invented = type(real)(real.view + 40, real.block, real.signers, real.signatures)
     view_before = honest.view
+    refused_before = cluster.faults_refused.total()
     for claim in (invented, genesis_qc(real.block)):
         timeout = Timeout(0, type(real.view)(real.view + 41), claim, None, liar, bytes(64))
-        event = cluster.admit(target, liar, encode(timeout))
-        assert type(event).__name__ == "Faulted"
-        cluster.handle(target, event)
+        cluster.receive(target, liar, encode(timeout))
 
+    assert cluster.faults_refused.total() == refused_before + 2
     assert participant(cluster, 1).replica.view == view_before
     finish(cluster)
 

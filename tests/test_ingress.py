@@ -1,10 +1,11 @@
 """The one door: who may say what, in which order things are asked, and that nothing is skipped."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from msgspec import Struct
 
-import defl.ingress
+import defl.verify
 from builders import Small, name, nodes, tampered
 from defl.crypto import Scheme
 from defl.errors import BadCertificate, BadSignature, Malformed, PeerFault, WrongAuthor, WrongEpoch
@@ -169,13 +170,73 @@ def test_a_refused_frame_is_refused_again() -> None:
             ingress.admit(ME, forged)
 
 
-def test_the_memory_of_seen_frames_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(defl.ingress, "SEEN_MAX", 10)
-    ingress = SMALL.ingress()
+def test_a_signature_counts_as_checked_in_whatever_message_it_returns() -> None:
+    """Votes that were verified one by one make a QC that costs nothing more."""
+    scheme = CountingScheme(SMALL.scheme)
+    ingress = Ingress(SMALL.federation, scheme)
+    block = name("block")
+    for member in SMALL.first():
+        ingress.admit(member, encode(SMALL.vote(member, 1, block)))
+    ingress.admit(ME, encode(Certificates(SMALL.qc(1, block), None)))
+
+    assert scheme.checked == SMALL.quorum
+
+
+def test_a_message_with_one_bad_signature_leaves_nothing_in_the_memory() -> None:
+    """A liar that relays an honest statement beside a broken one has verified nothing for it."""
+    scheme = CountingScheme(SMALL.scheme)
+    ingress = Ingress(SMALL.federation, scheme)
+    good, bad = SMALL.agg(3, 1), tampered(SMALL.agg(0, 1), signature=bytes(64))
+    with pytest.raises(BadSignature):
+        ingress.admit(ME, encode(Gossip((good, bad))))
+    with pytest.raises(BadSignature):
+        ingress.admit(ME, encode(Gossip((bad,))))
+    before = scheme.checked
+    ingress.admit(ME, encode(Gossip((good,))))
+
+    assert scheme.checked == before + 1
+
+
+def test_the_memory_of_checked_signatures_is_bounded_for_each_signer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever signs much pushes out only what it signed itself."""
+    monkeypatch.setattr(defl.verify, "SIGNATURES_KEPT", 10)
+    scheme = CountingScheme(SMALL.scheme)
+    ingress = Ingress(SMALL.federation, scheme)
+    other = encode(SMALL.vote(2, 1, name("block")))
+    ingress.admit(NodeId(2), other)
     for view in range(1, 30):
         ingress.admit(ME, encode(SMALL.vote(1, view, name("block"))))
+    before = scheme.checked
+    ingress.admit(NodeId(2), other)
 
-    assert len(ingress._seen) == 10
+    assert scheme.checked == before
+    assert [len(kept) for kept in ingress._verifier._signatures] == [0, 10, 1, 0]
+
+
+def test_the_length_of_a_gossip_follows_from_the_number_of_members() -> None:
+    """One UPD and one AGG of each member, for two rounds; longer ones are not even decoded into
+    signatures."""
+    scheme = CountingScheme(SMALL.scheme)
+    ingress = Ingress(SMALL.federation, scheme)
+    aggs = tuple(SMALL.agg(1, round_) for round_ in range(17))
+    with pytest.raises(Malformed, match="17 transactions in a Gossip, at most 16"):
+        ingress.admit(ME, encode(Gossip(aggs)))
+    assert scheme.checked == 0
+    ingress.admit(ME, encode(Gossip(aggs[:16])))
+
+
+def test_every_type_of_message_has_a_rule_how_it_is_verified() -> None:
+    assert set(map(type, MESSAGES.values())) == set(get_args(Message))
+
+
+def test_a_type_without_a_rule_is_refused() -> None:
+    class Novelty(Struct, frozen=True):
+        """A message that somebody added and for which nobody wrote a rule."""
+
+    with pytest.raises(Malformed, match="no rule says how a Novelty is verified"):
+        SMALL.verifier().verify(Novelty())
 
 
 def test_a_certificate_inside_a_block_is_verified_though_its_block_was_certified_before() -> None:

@@ -23,7 +23,7 @@ from node_here import NodeHere, until
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeHere:
     """Alone: no round closes. What cannot be written is tried again at once."""
-    monkeypatch.setattr(driver, "DISK_FULL_RETRY_S", 0.0)
+    monkeypatch.setattr(driver, "RETRY_S", 0.0)
     return NodeHere(Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes[0])
 
 

@@ -54,7 +54,7 @@ def test_a_blob_is_fetched_checked_and_acknowledged_with_a_durable_record() -> N
 
     (ack,) = done.acks
     assert sent(done, StoreAck) == [((AUTHOR,), ack)]
-    SMALL.verifier().ack(ack)
+    SMALL.verifier().verify(ack)
     assert (ack.base, ack.size, ack.acker) == (BLOB.base, 400, ME)
 
 
@@ -66,7 +66,7 @@ def test_a_second_blob_of_one_author_and_round_is_evidence_and_the_first_counts(
     again = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB_2))
 
     (found,) = [n.evidence for n in again.notices if isinstance(n, EvidenceFound)]
-    SMALL.verifier().evidence(found)
+    SMALL.verifier().verify(found)
     assert sent(again, Offer) == [((AUTHOR,), first)], "the author is shown what it offered first"
     assert not asked(again)
     host.deliver(AUTHOR, BLOB_2, BYTES_2)
@@ -270,7 +270,7 @@ def test_an_update_is_certified_by_exactly_q_acks_the_authors_own_included() -> 
     (upd,) = host.receive(3, SMALL.ack(3, offer)).certified
     assert host.receive(2, SMALL.ack(2, offer)).certified == []
 
-    SMALL.verifier().upd(upd)
+    SMALL.verifier().verify(upd)
     assert (upd.round, upd.digest, upd.base, upd.size) == (1, BLOB.digest, BLOB.base, 400)
     assert upd.ackers == b"\x0b"
 

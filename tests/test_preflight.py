@@ -152,6 +152,27 @@ def test_a_key_that_others_may_read_is_found(doors: Doors) -> None:
     assert "chmod 600" in wrong_in(doors.alice, "--no-peers")["key"]
 
 
+def test_a_folder_that_others_may_enter_is_found(doors: Doors) -> None:
+    doors.alice.chmod(0o755)
+
+    assert "chmod 700" in wrong_in(doors.alice, "--no-peers")["folder"]
+
+
+def test_no_node_is_made_in_a_folder_that_others_may_enter(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o755)
+    init = ("node", "init", folder, "--name", "erin", "--address", "127.0.0.1:7405")
+
+    refused = defl(*init)
+    assert refused.code == 2
+    assert f"chmod 700 {folder}" in refused.text
+    assert list(folder.iterdir()) == []
+
+    folder.chmod(0o700)
+    assert defl(*init).code == 0
+
+
 def test_a_lost_key_is_found(doors: Doors) -> None:
     (doors.alice / "node.key").unlink()
 

@@ -5,6 +5,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -46,6 +47,10 @@ def rot(path: Path, at: int) -> None:
         byte = file.read(1)[0]
         file.seek(at)
         file.write(bytes([byte ^ 1]))
+
+
+def never(*_: object) -> NoReturn:
+    raise AssertionError("no peer is served here")
 
 
 def held(storage: Storage) -> frozenset[int]:
@@ -166,7 +171,10 @@ def test_whoever_asks_for_a_rotten_chunk_gets_nothing_and_it_is_reported_once(
 
     async def scenario() -> None:
         serving = Serving(
-            storage.read_chunk, lambda digest, index, _: reported.append((digest, index))
+            storage.read_chunk,
+            lambda digest, index, _: reported.append((digest, index)),
+            send=never,
+            drained=never,
         )
         asking = [serving.frame(BLOB.digest, 0) for _ in range(5)]
         answers = await asyncio.gather(*asking, return_exceptions=True)

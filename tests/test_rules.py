@@ -3,13 +3,20 @@
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from defl.committee import Committee, Rules, Timing
 from defl.consensus.chain import Chain, Fork
-from defl.consensus.pacemaker import BACK_OFF, Pacemaker
+from defl.consensus.leaders import leader_of, order_of_lap
+from defl.consensus.pacemaker import (
+    BACK_OFF,
+    FAILED_LEADER_SHARE_MIN,
+    GOOD_VIEWS_KEPT,
+    Pacemaker,
+)
 from defl.consensus.rules import RULES, ChainRules, admissible, commit_target
 from defl.consensus.tally import Tally
-from defl.consensus.tree import BLOCKS_MAX, KEPT_BELOW_ROOT, Tree
+from defl.consensus.tree import BLOCKS_MAX, Tree
 from defl.ids import Digest, Height, NodeId, View, digest_of
 from defl.messages import (
     QC,
@@ -237,28 +244,51 @@ def test_a_path_leads_to_the_ancestor_a_fork_or_a_missing_block() -> None:
     assert not tree.extends(grown["a"], grown["b"])
 
 
-def test_a_tree_drops_dead_forks_and_what_lies_far_below_its_root() -> None:
+def test_a_tree_drops_forks_older_than_the_highest_qc_and_what_lies_below_its_root() -> None:
     grown = Grown().grow("a1 b2<a c3<b d4<c e5<d f6<e x4<a y5<x z6<y")
     tree = tree_of(grown, "abcdefxyz")
-    tree.drop_forks(grown["c"])
+    tree.drop_forks(grown["d"])
 
     assert grown["x"].id not in tree
+    assert grown["y"].id in tree  # a newer view: it may be certified yet
+    tree.drop_forks(grown["f"])
     assert grown["y"].id not in tree
-    assert grown["z"].id in tree  # higher than the head: it is found dead by the next commit
+    assert grown["z"].id not in tree  # the same view: two blocks are never both certified
     tree.set_root(grown["e"])
-    assert grown["e"].height - grown["b"].height == KEPT_BELOW_ROOT
-    assert grown["b"].id in tree
-    assert grown["a"].id not in tree
+    assert [name for name in "abcdef" if grown[name].id in tree] == ["e", "f"]
 
 
-def test_a_full_tree_takes_no_more_blocks() -> None:
-    grown = Grown().grow("a1")
-    tree = Tree(grown["g"])
-    for view in range(2, BLOCKS_MAX + 1):
-        assert tree.add(Grown().grow(f"b{view}")["b"])
+def test_no_fork_is_dropped_while_an_ancestor_of_the_certified_block_is_missing() -> None:
+    grown = Grown().grow("a1 b2<a c3<b d4<c x2<a")
+    tree = tree_of(grown, "abxd")
+    tree.drop_forks(grown["d"])
 
-    assert not tree.add(grown["a"])
+    assert grown["b"].id in tree  # without c nobody can tell that d extends b and not x
+    assert grown["x"].id in tree
+
+
+def test_a_block_that_claims_a_height_it_cannot_have_is_not_stored() -> None:
+    grown = Grown().grow("a1 b2<a")
+    absurd = Grown().grow("a1 b2<a")["b"]
+    absurd = replace(absurd, header=replace(absurd.header, height=Height(2**40)))
+    low = replace(absurd, header=replace(absurd.header, height=Height(1)))
+
+    assert not tree_of(grown, "a").add(absurd)
+    assert not tree_of(grown, "a").add(low)
+    assert not tree_of(grown, "").add(absurd)  # also while the parent is not known
+
+
+def test_a_full_tree_drops_the_oldest_block_that_no_certificate_names() -> None:
+    grown = Grown().grow("a1 b2<a c3<b")
+    tree = tree_of(grown, "ab")
+    siblings = [Grown().grow(f"a1 b2<a s{view}<b")["s"] for view in range(3, 3 + BLOCKS_MAX)]
+    for sibling in siblings:
+        assert tree.add(sibling)
+
     assert len(tree) == BLOCKS_MAX
+    assert siblings[-1].id in tree
+    assert siblings[0].id not in tree
+    assert tree.extends(siblings[-1], grown["g"])
 
 
 def chain_of(grown: Grown, names: str) -> Chain[bytes]:
@@ -266,6 +296,18 @@ def chain_of(grown: Grown, names: str) -> Chain[bytes]:
     for name in names:
         chain.add(grown[name])
     return chain
+
+
+def test_after_a_restart_with_too_many_blocks_the_certified_ones_stay() -> None:
+    grown = Grown().grow("a1 b2<a")
+    siblings = [Grown().grow(f"s{view}")["s"] for view in range(4, 4 + 2 * BLOCKS_MAX)]
+    durable = Durable(None, blocks=(grown["a"], *siblings, grown["b"]))
+    chain = Chain(grown.rules, Tape(), grown["g"], durable)
+    chain.drop_forks(grown["b"])  # it has the highest QC
+    chain.add(Grown().grow("a1 b2<a c3<b")["c"])
+
+    assert len(chain) == BLOCKS_MAX
+    assert chain.get(grown["b"].id) is not None
 
 
 def test_ancestors_commit_first_and_nothing_commits_twice() -> None:
@@ -392,31 +434,124 @@ def test_votes_and_timeouts_of_past_views_are_forgotten_but_for_the_last() -> No
     assert tally.timeouts_for(View(1)) == 0
 
 
-# --- Pacemaker ------------------------------------------------------------------------------
+# --- Pacemaker and leaders ------------------------------------------------------------------
+
+
+def pacemaker(**timing: float) -> Pacemaker:
+    return Pacemaker(View(1), Timing(view_base_s=2.0, **timing))
+
+
+def fail_view(pace: Pacemaker, leader: NodeId = LEADER) -> None:
+    pace.given_up(leader)
+    pace.enter(View(pace.view + 1))
+
+
+def certify_view(pace: Pacemaker, *, took_s: float, leader: NodeId = LEADER) -> None:
+    pace.run_while(True, leader, 0.0)
+    pace.certified(leader, took_s)
+    pace.enter(View(pace.view + 1))
 
 
 def test_the_timer_runs_exactly_while_there_is_work() -> None:
-    pace = Pacemaker(View(1), Timing(view_base_s=2.0))
-    pace.run_while(False, 10.0)
+    pace = pacemaker()
+    pace.run_while(False, LEADER, 10.0)
     assert pace.deadline is None
-    pace.run_while(True, 10.0)
+    pace.run_while(True, LEADER, 10.0)
     assert pace.deadline == 12.0
-    pace.run_while(True, 11.0)
+    pace.run_while(True, LEADER, 11.0)
     assert pace.deadline == 12.0
     assert not pace.expired(11.9)
     assert pace.expired(12.0)
-    pace.run_while(False, 12.0)
+    pace.run_while(False, LEADER, 12.0)
     assert not pace.expired(99.0)
 
 
-def test_the_period_grows_with_each_view_up_to_the_cap_and_falls_back_at_a_commit() -> None:
-    pace = Pacemaker(View(1), Timing(view_base_s=2.0, view_cap_s=3.0))
-    pace.run_while(True, 0.0)
-    pace.enter(View(2), working=True)
+def test_the_period_grows_with_failed_views_alone_and_falls_back_at_a_commit() -> None:
+    pace = pacemaker(view_cap_s=3.0)
+    pace.run_while(True, LEADER, 0.0)
+    pace.enter(View(2))
     assert pace.deadline is None
-    assert pace.period == 2.0 * BACK_OFF
-    for view in range(3, 2000):
-        pace.enter(View(view), working=True)
-    assert pace.period == 3.0
+    assert pace.period(LEADER) == 2.0
+    fail_view(pace)
+    assert pace.period(LEADER) == 2.0 * BACK_OFF
+    certify_view(pace, took_s=1.0)
+    assert pace.period(LEADER) == 2.0 * BACK_OFF, "one QC does not show that the delay is outlasted"
+    for _ in range(2000):
+        fail_view(pace)
+    assert pace.period(NodeId(2)) == 3.0
     pace.committed()
-    assert pace.period == 2.0
+    assert pace.period(NodeId(2)) == 2.0
+
+
+def test_a_leader_that_failed_is_given_twice_what_good_views_take_until_it_succeeds() -> None:
+    pace = pacemaker()
+    other = NodeId(2)
+    fail_view(pace)
+    pace.committed()
+    assert pace.period(LEADER) == 2.0, "without a good view nobody knows how long one takes"
+    certify_view(pace, took_s=0.3, leader=other)
+    certify_view(pace, took_s=0.2, leader=other)
+    assert pace.period(LEADER) == 0.6
+    assert pace.period(other) == 2.0
+    for _ in range(GOOD_VIEWS_KEPT):
+        certify_view(pace, took_s=0.001, leader=other)
+    assert pace.period(LEADER) == 2.0 * FAILED_LEADER_SHARE_MIN
+    certify_view(pace, took_s=1.9, leader=other)
+    assert pace.period(LEADER) == 2.0, "never more than the first period"
+    for _ in range(GOOD_VIEWS_KEPT):
+        certify_view(pace, took_s=0.1, leader=other)
+    assert pace.period(LEADER) < 2.0
+    certify_view(pace, took_s=0.1)
+    assert pace.period(LEADER) == 2.0
+
+
+def test_back_off_outlasts_any_delay_also_under_leaders_that_failed() -> None:
+    pace = pacemaker()
+    certify_view(pace, took_s=0.001)
+    for _ in range(100):
+        fail_view(pace)
+    assert pace.period(LEADER) == Timing().view_cap_s
+
+
+def test_a_timeout_is_not_repeated_sooner_because_its_leader_failed_before() -> None:
+    pace = pacemaker()
+    certify_view(pace, took_s=0.1)
+    fail_view(pace)
+    pace.committed()
+    pace.run_while(True, LEADER, 10.0)
+    assert pace.deadline == 10.0 + 2.0 * FAILED_LEADER_SHARE_MIN
+    pace.again(LEADER, 11.0)
+    assert pace.deadline == 13.0
+
+
+CHAIN = digest_of(b"a federation")
+
+
+@pytest.mark.parametrize("members", [4, 7, 31])
+def test_every_member_leads_once_in_each_lap(members: int) -> None:
+    for lap in range(5):
+        views = range(lap * members, (lap + 1) * members)
+        leaders = [leader_of(CHAIN, members, View(view)) for view in views]
+        assert sorted(leaders) == list(range(members))
+
+
+def test_the_order_of_leaders_changes_with_the_lap_and_with_the_federation() -> None:
+    orders = {order_of_lap(CHAIN, 10, lap) for lap in range(50)}
+    assert len(orders) == 50
+    assert order_of_lap(digest_of(b"another"), 10, 0) not in orders
+
+
+@pytest.mark.parametrize("members", [10, 13, 31, 100])
+def test_members_that_fail_cannot_stand_so_that_three_good_leaders_hardly_ever_follow_each_other(
+    members: int,
+) -> None:
+    """They stand so in the first lap. In a fixed order they would in each: one chance a lap."""
+    faults, laps = (members - 1) // 3, 40
+    first_lap = order_of_lap(CHAIN, members, 0)
+    failed = {first_lap[position] for position in range(1, 3 * faults, 3)}
+    run = chances = 0
+    for view in range(laps * members):
+        run = 0 if leader_of(CHAIN, members, View(view)) in failed else run + 1
+        chances += run >= 3
+
+    assert chances >= laps * members // 5

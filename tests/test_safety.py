@@ -225,7 +225,7 @@ def test_what_was_said_last_is_said_again_byte_for_byte_and_nothing_else(rules: 
     restarted.take()
     restarted.resume(5.0)
 
-    assert signed(restarted.take()) == [*signed(timed_out), *signed(voted)]
+    assert signed(restarted.take()) == [*signed(voted), *signed(timed_out)]
     restarted.receive(PEER, cast.proposal("a"), 5.0)
     assert signed(restarted.take()) == []
     assert signed(time_out(restarted)) == signed(timed_out)

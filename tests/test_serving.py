@@ -1,14 +1,20 @@
 """Chunks on their way out: bounded for each peer, and read once for all of them."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
-from defl.errors import LocalFault
+from defl.errors import LocalFault, NoDescriptors
 from defl.ids import Digest, NodeId, digest_of
-from defl.node.serving import CHUNKS_PER_PEER_MAX, FRAMES_KEPT_MAX, Serving
+from defl.messages import NotHeld
+from defl.node.framing import Frame, Lane
+from defl.node.serving import ASKED_PER_PEER_MAX, FRAMES_KEPT_MAX, Serving
+from defl.wire import encode
+from transports import FRAME_BYTES_MAX, pair
 
 BLOB = digest_of(b"blob")
 
@@ -16,15 +22,16 @@ BLOB = digest_of(b"blob")
 class Reading:
     """Stands for the disk, and counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 1) -> None:
         self.reads: list[int] = []
-        self.held = True
+        self.fault: LocalFault | None = None
+        self._size = size
 
     def __call__(self, _digest: Digest, index: int) -> memoryview:
         self.reads.append(index)
-        if not self.held:
-            raise LocalFault("not here")
-        return memoryview(bytes([index]))
+        if self.fault is not None:
+            raise self.fault
+        return memoryview(bytes([index]) * self._size)
 
 
 def never(*found: object) -> None:
@@ -35,30 +42,189 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(scenario)
 
 
-def test_one_peer_gets_so_many_chunks_at_a_time_and_others_are_not_affected() -> None:
-    serving = Serving(Reading(), never)
-    greedy, modest = NodeId(1), NodeId(2)
-    begun = [serving.begin(greedy) for _ in range(100)]
-
-    assert sum(begun) == CHUNKS_PER_PEER_MAX
-    assert serving.begin(modest)
+def reader_of(reading: Reading) -> Serving:
+    """For tests of what is read, without peers."""
+    outlet = Outlet()
+    return Serving(reading, never, outlet.send, outlet.drained)
 
 
-def test_what_was_sent_makes_room_for_the_next() -> None:
-    serving = Serving(Reading(), never)
-    while serving.begin(NodeId(1)):
-        pass
-    serving.end(NodeId(1))
+async def settled() -> None:
+    """Lets threads and tasks go on until nothing more happens by itself."""
+    for _ in range(20):
+        await asyncio.to_thread(lambda: None)
 
-    assert serving.begin(NodeId(1))
-    assert not serving.begin(NodeId(1))
+
+class Outlet:
+    """Stands for the transport: what was sent waits until the test lets it leave."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[NodeId, list[Frame]] = defaultdict(list)
+        self.connected = True
+        self._left = asyncio.Event()
+
+    def send(self, peer: NodeId, frame: Frame) -> None:
+        self.waiting[peer].append(frame)
+
+    async def drained(self, peer: NodeId) -> bool:
+        while self.waiting[peer] and self.connected:
+            self._left.clear()
+            await self._left.wait()
+        return self.connected
+
+    async def let_leave(self, peer: NodeId) -> list[Frame]:
+        frames = self.waiting.pop(peer, [])
+        self._left.set()
+        await settled()
+        return frames
+
+    async def hang_up(self) -> None:
+        self.connected = False
+        self._left.set()
+        await settled()
+
+
+class Served:
+    """A serving node between that disk and that outlet."""
+
+    def __init__(self) -> None:
+        self.disk = Reading()
+        self.outlet = Outlet()
+        self.serving = Serving(self.disk, never, self.outlet.send, self.outlet.drained)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def ask(self, peer: NodeId, *indexes: int) -> None:
+        for index in indexes:
+            if self.serving.ask(peer, BLOB, index):
+                self._tasks.append(asyncio.create_task(self.serving.feed(peer)))
+        await settled()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+GREEDY, MODEST = NodeId(1), NodeId(2)
+
+
+def test_a_peer_that_never_reads_makes_one_chunk_wait_and_others_get_theirs() -> None:
+    async def scenario() -> None:
+        here = Served()
+        for _ in range(50):
+            await here.ask(GREEDY, *range(100))
+        assert len(here.outlet.waiting[GREEDY]) == 1
+        assert here.disk.reads == [0]
+
+        await here.ask(MODEST, 100, 101, 102)
+        for index in (100, 101, 102):
+            assert await here.outlet.let_leave(MODEST) == [bytes([index])]
+        assert here.disk.reads == [0, 100, 101, 102]
+        await here.stop()
+
+    run(scenario())
+
+
+def test_what_has_left_makes_room_for_the_next_answer_in_the_order_of_the_questions() -> None:
+    async def scenario() -> None:
+        here = Served()
+        await here.ask(GREEDY, 3, 1, 2, 1)
+        for index in (3, 1, 2):
+            assert await here.outlet.let_leave(GREEDY) == [bytes([index])]
+        assert await here.outlet.let_leave(GREEDY) == []  # what is asked twice is answered once
+
+        await here.ask(GREEDY, 1)
+        assert await here.outlet.let_leave(GREEDY) == [b"\x01"]
+        await here.stop()
+
+    run(scenario())
+
+
+def test_one_peers_questions_wait_in_a_short_list() -> None:
+    async def scenario() -> None:
+        here = Served()
+        await here.ask(GREEDY, *range(100))
+        answers = [await here.outlet.let_leave(GREEDY) for _ in range(100)]
+        assert sum(map(len, answers)) == ASKED_PER_PEER_MAX
+        await here.stop()
+
+    run(scenario())
+
+
+def test_questions_of_a_peer_that_hung_up_are_forgotten() -> None:
+    async def scenario() -> None:
+        here = Served()
+        await here.ask(GREEDY, *range(10))
+        await here.outlet.hang_up()
+        assert here.disk.reads == [0]
+
+        here.outlet.connected = True
+        await here.outlet.let_leave(GREEDY)
+        await here.ask(GREEDY, 7)
+        assert await here.outlet.let_leave(GREEDY) == [b"\x07"]
+        await here.stop()
+
+    run(scenario())
+
+
+def test_a_chunk_that_is_gone_is_answered_and_one_that_cannot_be_read_now_is_not() -> None:
+    async def scenario() -> None:
+        here = Served()
+        here.disk.fault = LocalFault("not here")
+        await here.ask(GREEDY, 1)
+        assert await here.outlet.let_leave(GREEDY) == [encode(NotHeld(BLOB))]
+
+        here.disk.fault = NoDescriptors("too many files are open")
+        await here.ask(GREEDY, 1)
+        assert await here.outlet.let_leave(GREEDY) == []
+
+        here.disk.fault = None
+        await here.ask(GREEDY, 1)
+        assert await here.outlet.let_leave(GREEDY) == [b"\x01"]
+        await here.stop()
+
+    run(scenario())
+
+
+def test_a_real_peer_that_stops_reading_makes_us_hold_two_chunks() -> None:
+    """Beyond what the kernel and TLS take over; when it reads again, it gets all of them."""
+    size = FRAME_BYTES_MAX
+    reading = asyncio.Event()
+
+    async def read_later(_peer: NodeId, _lane: Lane, _frame: Frame) -> None:
+        await reading.wait()
+
+    async def scenario() -> None:
+        async with pair(second={"on_frame": read_later}) as (a, b):
+            disk = Reading(size)
+            sent = a.transport.stats.traffic[b.me, Lane.WEIGHTS]
+            serving = Serving(
+                disk,
+                never,
+                partial(a.transport.send, lane=Lane.WEIGHTS),
+                partial(a.transport.drained, lane=Lane.WEIGHTS),
+            )
+            for index in range(10):
+                if serving.ask(b.me, BLOB, index):
+                    feeding = asyncio.create_task(serving.feed(b.me))
+            while a.transport.queued_bytes(b.me, Lane.WEIGHTS) == 0:
+                await settled()
+            for _ in range(20):
+                await settled()
+                assert len(disk.reads) * size - sent.bytes_out <= 2 * size
+            assert len(disk.reads) < 10
+            reading.set()
+            await feeding
+            await b.until(lambda: len(b.received) == 10)
+            assert [frame[0] for _, _, frame in b.received] == list(range(10))
+
+    run(scenario())
 
 
 def test_peers_that_ask_for_the_same_chunk_share_its_bytes() -> None:
     reading = Reading()
 
     async def scenario() -> None:
-        serving = Serving(reading, never)
+        serving = reader_of(reading)
         frames = await asyncio.gather(*(serving.frame(BLOB, 3) for _ in range(5)))
         later = await serving.frame(BLOB, 3)
 
@@ -73,7 +239,7 @@ def test_only_a_few_frames_stay_in_memory() -> None:
     reading = Reading()
 
     async def scenario() -> None:
-        serving = Serving(reading, never)
+        serving = reader_of(reading)
         for index in range(FRAMES_KEPT_MAX + 1):
             await serving.frame(BLOB, index)
         await serving.frame(BLOB, FRAMES_KEPT_MAX)
@@ -87,11 +253,11 @@ def test_a_chunk_that_was_not_there_is_looked_for_again() -> None:
     reading = Reading()
 
     async def scenario() -> None:
-        serving = Serving(reading, never)
-        reading.held = False
+        serving = reader_of(reading)
+        reading.fault = LocalFault("not here")
         with pytest.raises(LocalFault):
             await serving.frame(BLOB, 1)
-        reading.held = True
+        reading.fault = None
 
         assert await serving.frame(BLOB, 1) == b"\x01"
 

@@ -23,7 +23,8 @@ from defl.errors import DiskFull, LocalFault, UserError
 from defl.ids import NodeId, Round, View
 from defl.messages import Evidence, Manifest
 from defl.node import blobs
-from defl.node.storage import DATABASE, Storage
+from defl.node.mark import Mark
+from defl.node.storage import DATABASE, MARK, Storage
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk
 from defl.participant import Participant
 from defl.sim.disk import Disk
@@ -417,6 +418,35 @@ def test_a_page_of_zeros_in_the_database_is_noticed(storage: Storage) -> None:
         again.recovered()
 
 
+def rubbish(folder: Path) -> None:
+    (folder / DATABASE).write_bytes(b"rubbish" * 1000)
+
+
+def rotten_page(folder: Path) -> None:
+    data = bytearray((folder / DATABASE).read_bytes())
+    data[4096 + 100 : 8192] = bytes(4096 - 100)
+    (folder / DATABASE).write_bytes(data)
+
+
+def rotten_record(folder: Path) -> None:
+    spoil(folder, "UPDATE records SET checksum = x'00' WHERE kind = 'safety'")
+
+
+@pytest.mark.parametrize("damage", [rubbish, rotten_page, rotten_record])
+def test_a_damaged_record_is_never_to_be_restored_from_a_copy(
+    storage: Storage, damage: Callable[[Path], None]
+) -> None:
+    storage.persist(Persist(record=record(1)))
+    storage.close()
+    damage(storage.folder)
+
+    with pytest.raises(LocalFault) as fault, Storage.open(storage.folder) as again:
+        again.recovered()
+
+    assert "never put an older copy back" in str(fault.value)
+    assert "defl node start --observer" in str(fault.value)
+
+
 def log_after_a_kill(storage: Storage, at: float) -> Path:
     """A copy of the folder as a killed process leaves it, with a rotten byte in SQLite's log."""
     for view in range(1, 11):
@@ -437,7 +467,11 @@ def test_a_rotten_byte_in_the_log_never_brings_back_an_older_record(storage: Sto
 
 
 def test_a_torn_end_of_the_log_is_a_transaction_that_never_was(storage: Storage) -> None:
+    """Its mark is written only when it is synced, so the mark is that of the one before."""
     copy = log_after_a_kill(storage, at=1.0)
+    mark = Mark(copy / MARK)
+    mark.write(9)
+    mark.close()
     with Storage.open(copy) as again:
         assert again.recovered().record == record(9)
 
@@ -473,7 +507,7 @@ def test_a_lost_database_is_never_made_anew(storage: Storage) -> None:
 def test_a_folder_without_a_node_and_one_of_another_federation_are_refused(
     storage: Storage, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match="defl node init"):
+    with pytest.raises(UserError, match="defl node start"):
         Storage.open(tmp_path)
     with pytest.raises(UserError, match="must not be made anew"):
         Storage.create(storage.folder, SMALL.federation, SMALL.initial, SMALL.initial_payload)

@@ -7,18 +7,25 @@ The cast: member 2 is the victim, member 0 its honest peer, member 1 has turned 
 import asyncio
 import contextlib
 import gc
+import itertools
 import os
+import resource
+import socket
 import ssl
+import threading
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import Any
 
 import pytest
 
 from defl.ids import digest_of
 from defl.node.framing import HELLO_BYTES_MAX, PROTOCOL_VERSION, Hello, Lane, encode_hello
 from defl.node.identity import Identity, make_identity
+from defl.node.lobby import Places
 from defl.node.tls import client_context
 from defl.node.transport import Limits, Refusal
 from transports import (
@@ -31,13 +38,24 @@ from transports import (
     Peer,
     cards_of,
     listener,
+    receiving,
     running,
-    shorter,
 )
 
 BAD = IDENTITIES[1]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 GoesOn = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """A thousand connections have a thousand ends in this process too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip("this process may not open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextlib.asynccontextmanager
@@ -47,7 +65,7 @@ async def served(limits: Limits = QUICK) -> AsyncIterator[tuple[Peer, GoesOn]]:
     cards = cards_of(listeners)
     listeners[1].close()
     listeners[3].close()
-    honest = Peer(0, cards, listeners[0])
+    honest = Peer(0, cards, listeners[0], limits=limits)
     victim = Peer(2, cards, listeners[2], limits=limits)
     sent = 0
 
@@ -283,7 +301,7 @@ def test_plain_tcp_gets_no_answer_but_a_tls_alert() -> None:
 
 def test_half_open_and_slow_callers_are_cut_off_in_time() -> None:
     async def scenario() -> None:
-        async with served(shorter(handshake_s=0.3)) as (victim, goes_on):
+        async with served(receiving(handshake_s=0.3)) as (victim, goes_on):
             loop = asyncio.get_running_loop()
             began = loop.time()
             silent = await plain(victim)
@@ -317,7 +335,7 @@ def test_half_open_and_slow_callers_are_cut_off_in_time() -> None:
 
 def test_a_crowd_that_says_nothing_cannot_shut_a_member_out() -> None:
     async def scenario() -> None:
-        limits = shorter(handshake_s=60.0, unauthenticated_max=8)
+        limits = receiving(handshake_s=60.0, places=Places(silent=8))
         async with served(limits) as (victim, goes_on):
             crowd = [await plain(victim) for _ in range(40)]
             await victim.until(lambda: victim.transport.stats.refusals[Refusal.CROWDED] >= 40 - 8)
@@ -334,6 +352,185 @@ def test_a_crowd_that_says_nothing_cannot_shut_a_member_out() -> None:
             for _, stranger in crowd[40 - 8 :]:
                 stranger.close()
             await victim.until(lambda: victim.transport.unauthenticated == 0)
+
+    asyncio.run(scenario())
+
+
+class Handshaking:
+    """A caller whose handshake goes on only when the test says so."""
+
+    def __init__(self, streams: Streams, context: ssl.SSLContext) -> None:
+        self._reader, self.writer = streams
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=None)
+
+    @classmethod
+    async def begin(cls, victim: Peer, context: ssl.SSLContext) -> "Handshaking":
+        """Its first record has left."""
+        caller = cls(await plain(victim), context)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            caller._tls.do_handshake()
+        caller._flush()
+        return caller
+
+    async def heard(self) -> None:
+        """Waits until the victim has answered its first record."""
+        async with asyncio.timeout(TIME_LIMIT_S):
+            self._incoming.write(await self._reader.readexactly(1))
+
+    async def finish(self, said: bytes, length: int) -> bytes:
+        """Shakes hands to the end, says this, and waits for so much of an answer."""
+        async with asyncio.timeout(TIME_LIMIT_S):
+            await self._until_read(self._tls.do_handshake)
+            self._tls.write(said)
+            self._flush()
+            return bytes(await self._until_read(lambda: self._tls.read(length)))
+
+    async def _until_read(self, attempt: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                result = attempt()
+            except ssl.SSLWantReadError:
+                self._flush()
+                data = await self._reader.read(2**16)
+                assert data, "the victim hung up"
+                self._incoming.write(data)
+            else:
+                self._flush()
+                return result
+
+    def _flush(self) -> None:
+        self.writer.write(self._outgoing.read())
+
+
+async def strangers_say(victim: Peer, count: int, said: bytes) -> list[Streams]:
+    crowd = []
+    for _ in range(count):
+        streams = await plain(victim)
+        streams[1].write(said)
+        crowd.append(streams)
+    return crowd
+
+
+def client_hello(victim: Peer) -> bytes:
+    """The first record of a stranger that has the victim's card, and no member's certificate."""
+    outgoing = ssl.MemoryBIO()
+    context = context_of(victim, make_identity("member 1"))
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=None).do_handshake()
+    return outgoing.read()
+
+
+def disperse(crowd: list[Streams]) -> None:
+    for _, writer in crowd:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("words", ["nothing", "half a record", "a whole first record"])
+def test_a_thousand_half_open_strangers_do_not_interrupt_a_members_handshake(
+    words: str, many_files: None
+) -> None:
+    """All from the member's own address, and longer than its handshake takes."""
+
+    async def scenario() -> None:
+        limits = receiving(handshake_s=60.0, handshakes_burst=10.0)
+        async with served(limits) as (victim, goes_on):
+            whole = client_hello(victim)
+            said = {"nothing": b"", "half a record": whole[:100]}.get(words, whole)
+            member = await Handshaking.begin(victim, context_of(victim, BAD))
+            await member.heard()
+            crowd = await strangers_say(victim, 1000, said)
+            await goes_on()
+            assert victim.transport.unauthenticated <= 128 + 64 + 1
+            assert await member.finish(hello(1), len(hello(2))) == hello(2)
+
+            # Nor do they keep one out that comes when they are all there.
+            later = await Handshaking.begin(victim, context_of(victim, BAD))
+            assert await later.finish(hello(1), len(hello(2))) == hello(2)
+            for caller in (member, later):
+                caller.writer.transport.abort()
+            disperse(crowd)
+
+    asyncio.run(scenario())
+
+
+def test_a_member_reconnects_while_strangers_connect_as_fast_as_they_can() -> None:
+    """Half of them silent, half with a good first record, from the member's own address."""
+
+    async def scenario() -> None:
+        async with served(receiving()) as (victim, _):
+            stop = threading.Event()
+            flood = asyncio.to_thread(
+                connect_until, stop, victim.transport.address, (b"", client_hello(victim))
+            )
+            flooding = asyncio.ensure_future(flood)
+            crowded = victim.transport.stats.refusals
+            await victim.until(lambda: crowded[Refusal.CROWDED] > 100)
+            for _ in range(5):
+                reader, writer = await tls(victim, context_of(victim, BAD))
+                writer.write(hello(1))
+                async with asyncio.timeout(TIME_LIMIT_S):
+                    assert await reader.readexactly(len(hello(2))) == hello(2)
+                writer.transport.abort()
+            stop.set()
+            assert await flooding > 100
+            await victim.until(lambda: victim.transport.unauthenticated == 0)
+
+    asyncio.run(scenario())
+
+
+def connect_until(stop: threading.Event, address: tuple[str, int], words: Sequence[bytes]) -> int:
+    """In a thread: as many connections as it can, of which the newest few stay open."""
+    connections = 0
+    open_ones: deque[socket.socket] = deque()
+    for said in itertools.cycle(words):
+        if stop.is_set():
+            break
+        caller = socket.create_connection(address)
+        with contextlib.suppress(OSError):
+            caller.sendall(said)
+        connections += 1
+        open_ones.append(caller)
+        if len(open_ones) > 300:
+            open_ones.popleft().close()
+    for caller in open_ones:
+        caller.close()
+    return connections
+
+
+def test_strangers_get_few_handshakes_a_second_and_members_do_not_wait_for_theirs() -> None:
+    async def scenario() -> None:
+        limits = receiving(handshake_s=60.0, handshakes_burst=5.0, handshakes_per_s=0.01)
+        async with served(limits) as (victim, _):
+            crowd = await strangers_say(victim, 20, client_hello(victim))
+            async with asyncio.timeout(TIME_LIMIT_S):
+                answers = [await reader.readexactly(1) for reader, _ in crowd[:5]]
+            assert answers == 5 * [b"\x16"]
+            member = await Handshaking.begin(victim, context_of(victim, BAD))
+            assert await member.finish(hello(1), len(hello(2))) == hello(2)
+            for reader, _ in crowd[5:]:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(reader.readexactly(1), 0.001)
+            member.writer.transport.abort()
+            disperse(crowd)
+
+    asyncio.run(scenario())
+
+
+def test_a_members_first_record_is_marked_also_when_it_comes_in_pieces() -> None:
+    async def scenario() -> None:
+        limits = receiving(handshake_s=60.0, places=Places(strangers=0))
+        async with served(limits) as (victim, _):
+            member = Handshaking(await plain(victim), context_of(victim, BAD))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                member._tls.do_handshake()
+            first = member._outgoing.read()
+            for at in range(0, len(first), 100):
+                member.writer.write(first[at : at + 100])
+                await member.writer.drain()
+                await asyncio.sleep(0.001)  # so that they are pieces
+            assert await member.finish(hello(1), len(hello(2))) == hello(2)
+            member.writer.transport.abort()
 
     asyncio.run(scenario())
 
@@ -381,7 +578,7 @@ def test_random_bytes_reach_nobody(seed: int) -> None:
 
     async def scenario() -> None:
         rng = Random(seed)  # noqa: S311
-        async with served(shorter(handshake_s=0.2)) as (victim, goes_on):
+        async with served(receiving(handshake_s=0.2)) as (victim, goes_on):
             context = context_of(victim, BAD)
             for _ in range(12):
                 rubbish = rng.randbytes(rng.randrange(1, 3000))

@@ -5,9 +5,10 @@ from random import Random
 
 import pytest
 
+from defl.budget import TokenBucket
 from defl.errors import Malformed, UserError
 from defl.ids import NodeId
-from defl.node.framing import SendQueue, TokenBucket, Traffic
+from defl.node.framing import SendQueue, Traffic
 from defl.node.identity import make_card, make_identity
 from defl.node.transport import Frame, Lane, Limits, Refusal, Transport
 from transports import (
@@ -85,7 +86,8 @@ def test_a_control_frame_overtakes_a_weights_lane_that_stands_still() -> None:
             else:
                 await vote_came.wait()
 
-        async with pair(second={"on_frame": handle}) as (a, b):
+        limits = shorter(queue_bytes_max=64 * MB)
+        async with pair(first={"limits": limits}, second={"on_frame": handle}) as (a, b):
             for _ in range(10):
                 assert a.send(b, bytes(4 * MB), Lane.WEIGHTS)
             await b.until(lambda: b.received)

@@ -44,10 +44,7 @@ STATEMENTS: dict[str, Any] = {
 
 
 def check(verifier: Verifier, message: Any) -> None:
-    kind = {"Agg": "transaction", "StoreAck": "ack"}.get(
-        type(message).__name__, type(message).__name__.lower()
-    )
-    getattr(verifier, kind)(message)
+    verifier.verify(message)
 
 
 def with_header(proposal: Proposal, **fields: Any) -> Proposal:
@@ -183,7 +180,7 @@ def test_a_claimed_epoch_that_is_not_the_federations_is_named_as_such(kind: str)
 def test_a_snapshot_of_another_epoch_is_refused() -> None:
     snapshot = SMALL.snapshot()
     with pytest.raises(WrongEpoch):
-        SMALL.verifier().snapshot(tampered(snapshot, block=tampered(snapshot.block, epoch=1)))
+        SMALL.verifier().verify(tampered(snapshot, block=tampered(snapshot.block, epoch=1)))
 
 
 DIGEST = name("what is signed")
@@ -244,20 +241,20 @@ def test_fields_cannot_slide_into_each_other() -> None:
 )
 def test_a_block_whose_transactions_do_not_fit_is_refused(why: str, block: Any) -> None:
     with pytest.raises(BadBlock):
-        SMALL.verifier().block(block)
+        SMALL.verifier().verify(block)
 
 
 def test_a_block_must_stand_on_the_block_that_its_qc_certifies() -> None:
     child = SMALL.block(view=2, parent=BLOCK)
-    SMALL.verifier().block(child)
+    SMALL.verifier().verify(child)
     elsewhere = tampered(child.header, parent=SMALL.genesis.id)
     with pytest.raises(BadBlock, match="certify the parent"):
-        SMALL.verifier().block(tampered(child, header=elsewhere))
+        SMALL.verifier().verify(tampered(child, header=elsewhere))
 
 
 def test_a_block_must_be_newer_than_its_qc() -> None:
     with pytest.raises(BadBlock, match="not older"):
-        SMALL.verifier().block(SMALL.block(view=1, parent=BLOCK))
+        SMALL.verifier().verify(SMALL.block(view=1, parent=BLOCK))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +267,7 @@ def test_a_block_must_be_newer_than_its_qc() -> None:
 )
 def test_a_forged_transaction_spoils_a_block(forged: Any) -> None:
     with pytest.raises(BadSignature):
-        SMALL.verifier().block(SMALL.block((forged,)))
+        SMALL.verifier().verify(SMALL.block((forged,)))
 
 
 def test_a_certificate_for_another_blob_does_not_certify_this_one() -> None:
@@ -283,11 +280,11 @@ def test_a_certificate_for_another_blob_does_not_certify_this_one() -> None:
         SMALL.upd(1, 2, digest=SMALL.upd(1, 1).digest),
     ):
         with pytest.raises(BadSignature, match="store-ack"):
-            SMALL.verifier().upd(tampered(SMALL.upd(1, 1), acks=other.acks))
+            SMALL.verifier().verify(tampered(SMALL.upd(1, 1), acks=other.acks))
 
 
 def test_a_snapshot_is_proven_by_a_certified_header_that_names_it() -> None:
-    SMALL.verifier().snapshot(SMALL.snapshot())
+    SMALL.verifier().verify(SMALL.snapshot())
 
 
 def test_a_snapshot_whose_proof_does_not_hold_is_refused() -> None:
@@ -302,20 +299,20 @@ def test_a_snapshot_whose_proof_does_not_hold_is_refused() -> None:
         tampered(true, proof_qc=SMALL.qc(2, true.proof.id, nodes(0, 1))),
     ):
         with pytest.raises(PeerFault):
-            SMALL.verifier().snapshot(fake)
+            SMALL.verifier().verify(fake)
 
 
 def test_a_snapshot_of_a_block_that_a_true_proof_does_not_name_is_refused() -> None:
     """All certificates hold; only the block is another one."""
     true = SMALL.snapshot()
     with pytest.raises(BadBlock, match="does not name"):
-        SMALL.verifier().snapshot(tampered(true, block=BLOCK.header))
+        SMALL.verifier().verify(tampered(true, block=BLOCK.header))
 
 
 def test_an_offer_must_say_what_it_was_trained_from() -> None:
     manifest, _ = SMALL.blob(1, base=NO_DIGEST)
     with pytest.raises(BadBlob):
-        SMALL.verifier().offer(SMALL.offer(1, 1, manifest))
+        SMALL.verifier().verify(SMALL.offer(1, 1, manifest))
 
 
 def signed_header(view: int, **fields: Any) -> SignedHeader:
@@ -337,7 +334,7 @@ CONTRADICTIONS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("what", CONTRADICTIONS)
 def test_two_statements_that_no_honest_node_signs_both_are_evidence(what: str) -> None:
-    SMALL.verifier().evidence(Evidence(*CONTRADICTIONS[what]))
+    SMALL.verifier().verify(Evidence(*CONTRADICTIONS[what]))
 
 
 @pytest.mark.parametrize("what", CONTRADICTIONS)
@@ -348,7 +345,7 @@ def test_evidence_with_a_forged_half_is_refused(what: str) -> None:
         Evidence(tampered(first, signature=second.signature), second),
     ):
         with pytest.raises(BadSignature):
-            SMALL.verifier().evidence(forged)
+            SMALL.verifier().verify(forged)
 
 
 @pytest.mark.parametrize(
@@ -370,4 +367,4 @@ def test_evidence_with_a_forged_half_is_refused(what: str) -> None:
 )
 def test_what_an_honest_node_may_say_is_no_evidence(first: Any, second: Any) -> None:
     with pytest.raises(BadSignature, match="may both sign"):
-        SMALL.verifier().evidence(Evidence(first, second))
+        SMALL.verifier().verify(Evidence(first, second))

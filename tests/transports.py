@@ -10,6 +10,7 @@ from typing import Any
 
 from defl.ids import Digest, NodeId, digest_of
 from defl.node.identity import Card, Identity, make_card, make_identity
+from defl.node.reception import ReceptionLimits
 from defl.node.transport import Frame, Lane, Limits, Transport
 
 CHAIN = digest_of(b"a federation")
@@ -134,3 +135,9 @@ async def pair(
 
 def shorter(limits: Limits = QUICK, **changes: Any) -> Limits:
     return replace(limits, **changes)
+
+
+def receiving(**changes: Any) -> Limits:
+    """With other limits for those who have not proved who they are. Dials as rarely as a real node:
+    a member that is not there must not cost the test its time."""
+    return Limits(reception=ReceptionLimits(**changes))

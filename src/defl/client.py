@@ -169,6 +169,9 @@ class Client:
         self._models = {r: m for r, m in self._models.items() if r >= oldest}
         self._retry.clear()
 
+    def wants_pace(self, pace: Pace) -> bool:
+        return self._waiting.wants(pace.author, pace.round)
+
     def receive_pace(self, peer: NodeId, pace: Pace, now: float) -> None:
         """The first of each author for the open round counts and is passed on once: a promise that
         is made to some alone must not cost them alone."""

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from defl.crypto import KEY_BYTES
 from defl.errors import UserError
-from defl.ids import NO_DIGEST, Digest, NodeId, View, digest_of
+from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
 from defl.messages import CHUNKS_MAX, MEMBERS_MAX, ADigest
 from defl.schema import Codec, Schema
 
@@ -143,6 +143,3 @@ class Committee(Struct, frozen=True, dict=True):
     @cached_property
     def members(self) -> tuple[NodeId, ...]:
         return tuple(NodeId(i) for i in range(self.size))
-
-    def leader(self, view: View) -> NodeId:
-        return NodeId(view % self.size)

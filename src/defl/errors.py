@@ -5,7 +5,9 @@ DeflError
 │   ├── PreconditionBroken     a rule was asked outside the condition that it needs
 │   └── WeightsError           a client's weights do not fit the model's schema
 ├── LocalFault             this node cannot go on as it is (disk, lost record)
-│   ├── DiskFull               there is no room; the same call works once there is
+│   ├── Exhausted              the machine ran out of something; the same call works later
+│   │   ├── DiskFull               there is no room on the disk
+│   │   └── NoDescriptors          too many files and connections are open
 │   └── ChunkRotten            the disk no longer gives back the bytes that were stored
 ├── WorkerFailed           a piece of work was not done; says why
 └── PeerFault              a peer broke the protocol: record it, drop the message, carry on
@@ -39,8 +41,17 @@ class LocalFault(DeflError):
     """This node's own state or machine stands in the way."""
 
 
-class DiskFull(LocalFault):
-    """There is no room: nothing was changed, and the same call works once there is."""
+class Exhausted(LocalFault):
+    """The machine ran out of something: nothing was changed; the same call works once there is
+    some again."""
+
+
+class DiskFull(Exhausted):
+    """There is no room on the disk."""
+
+
+class NoDescriptors(Exhausted):
+    """This process, or the whole machine, has as many files and connections open as it may."""
 
 
 class ChunkRotten(LocalFault):

@@ -11,7 +11,7 @@ from defl.crypto import Signer
 from defl.ids import Digest, NodeId, Round
 from defl.messages import Attestation, Evidence, attestation_statement
 from defl.output import Attested, Envelope, EvidenceFound, Finished, Notice
-from defl.verify import contradict
+from defl.verify import IsProven, contradict
 
 
 @dataclass(slots=True)
@@ -69,13 +69,25 @@ class Finish:
         )
         return Attestation(round_, digest, self._me, self._signer.sign(message))
 
+    def wants(self, said: Attestation, is_proven: IsProven) -> bool | None:
+        """Is it worth verifying? None: not even worth an answer."""
+        if said.round != self._federation.rounds:
+            return None
+        earlier = self._heard.get(said.author)
+        return earlier is None or (
+            contradict(earlier, said) and not is_proven(said.author, Attestation)
+        )
+
     def receive(self, peer: NodeId, said: Attestation, now: float) -> None:
         if said.round != self._federation.rounds:
             return
         earlier = self._heard.setdefault(said.author, said)
         if contradict(earlier, said):
             self._effects.notices.append(EvidenceFound(Evidence(earlier, said)))
-        # Somebody still asks: answer, but not to every echo of an answer.
+        self.asked(peer, now)
+
+    def asked(self, peer: NodeId, now: float) -> None:
+        """Somebody still asks: answer, but not to every echo of an answer."""
         ready_at = self._answered.get(peer, float("-inf")) + self._federation.timing.view_base_s
         if self._mine is not None and (now >= ready_at or now < self._answered[peer]):
             self._answered[peer] = now

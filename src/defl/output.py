@@ -268,6 +268,14 @@ class ReceivedChunk(Struct, frozen=True):
     chunk_digest: Digest  # computed by ingress from the data
 
 
+class Question(Struct, frozen=True):
+    """A statement that adds nothing to what is known here, and that nobody verified: whoever
+    repeats it has not heard the answer. Only the peer may learn something from it."""
+
+    peer: NodeId
+    message: Vote | Timeout | Offer | Attestation
+
+
 class Faulted(Struct, frozen=True):
     """Ingress refused a message."""
 
@@ -317,6 +325,7 @@ class WorkFailed(Struct, frozen=True):
 Event = (
     Received
     | ReceivedChunk
+    | Question
     | Faulted
     | Tick
     | Connected

@@ -11,6 +11,7 @@ from defl.client import Client
 from defl.committee import Federation
 from defl.consensus.chain import genesis_of
 from defl.consensus.effects import Effects as Ordered
+from defl.consensus.mempool import Slot, slot_of
 from defl.consensus.replica import Replica
 from defl.consensus.safety import first_record
 from defl.crypto import Signer
@@ -19,9 +20,13 @@ from defl.ids import Digest, NodeId, Round
 from defl.ledger import Ledger, State
 from defl.messages import (
     Attestation,
+    BlockRequest,
+    Blocks,
+    Certificates,
     Chunk,
     ChunkRequest,
     Evidence,
+    Gossip,
     Manifest,
     ManifestAnswer,
     ManifestRequest,
@@ -29,7 +34,14 @@ from defl.messages import (
     NotHeld,
     Offer,
     Pace,
+    Proposal,
+    Snapshot,
+    Statement,
+    Status,
     StoreAck,
+    Timeout,
+    Transaction,
+    Vote,
     genesis_qc,
 )
 from defl.output import (
@@ -47,6 +59,7 @@ from defl.output import (
     Output,
     PeerMisbehaved,
     Persist,
+    Question,
     Received,
     ReceivedChunk,
     RoundClosed,
@@ -128,6 +141,65 @@ class Participant:
     def stored(self) -> dict[str, int]:
         return {**self._replica.stored, **self._pool.stored, "evidence": len(self._evidence)}
 
+    # --- What is worth verifying -----------------------------------------------------------
+
+    def wanted(self, peer: NodeId, message: Message) -> Message | Question | None:
+        """What of a message that nobody has verified yet is worth it: all, a part, nothing but
+        the answer to the peer's question, or nothing at all.
+
+        Exactly one rule for each type. Read-only and cheap: it stands between a liar and the
+        verifier, and is asked again for every repetition.
+        """
+        wanted, is_proven = self._replica.wanted, self._is_proven
+        match message:
+            case Vote():
+                return message if wanted.vote(message, is_proven) else Question(peer, message)
+            case Timeout():
+                return message if wanted.timeout(message, is_proven) else Question(peer, message)
+            case Proposal():
+                return wanted.proposal(message, is_proven)
+            case Certificates(qc=qc, tc=tc):
+                return wanted.certificates(qc, tc)
+            case Gossip(transactions=transactions):
+                return self._wanted_transactions(transactions)
+            case Blocks(blocks=blocks):
+                return wanted.blocks(blocks)
+            case Snapshot():
+                return message if wanted.snapshot(message) else None
+            case Offer():
+                return _or_question(self._pool.wants_offer(message, is_proven), peer, message)
+            case Attestation():
+                return _or_question(self._finish.wants(message, is_proven), peer, message)
+            case Pace():
+                return message if self._client.wants_pace(message) else None
+            case StoreAck():
+                return message if self._pool.wants_ack(message) else None
+            case Evidence():
+                return message if self._wants_evidence(message) else None
+            case Chunk():
+                return message if self._pool.wants_chunk(message) else None
+            case Status() | BlockRequest() | ManifestRequest() | ChunkRequest() | NotHeld():
+                return message  # unsigned; whoever answers limits its answers
+            case ManifestAnswer():
+                return message  # unsigned
+            case _:
+                return None
+
+    def _wanted_transactions(self, transactions: tuple[Transaction, ...]) -> Gossip | None:
+        """At most one for each slot, since an honest peer sends no two."""
+        kept: dict[Slot, Transaction] = {}
+        for transaction in transactions:
+            slot = slot_of(transaction)
+            if slot not in kept and self._replica.wants(transaction, self._is_proven):
+                kept[slot] = transaction
+        return Gossip(tuple(kept.values())) if kept else None
+
+    def _wants_evidence(self, evidence: Evidence) -> bool:
+        return _charge(evidence) not in self._evidence and evidence.first.author != self.me
+
+    def _is_proven(self, author: NodeId, kind: type[Statement]) -> bool:
+        return (author, kind.__name__) in self._evidence
+
     # --- The one entry ---------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> Output:
@@ -156,6 +228,8 @@ class Participant:
                 return self._receive(peer, message, now, output)
             case ReceivedChunk():
                 self._pool.receive_chunk(event, now)
+            case Question(peer=peer, message=message):
+                return self._answer(peer, message, now)
             case Tick():
                 self._replica.tick(now)
             case Connected(peer=peer):
@@ -185,10 +259,23 @@ class Participant:
         elif isinstance(message, Pace):
             self._client.receive_pace(peer, message, now)
         elif isinstance(message, Evidence):
-            self._learn_evidence(message, output)
+            output.notices.append(EvidenceFound(message))  # like our own: `_settle` learns it
         else:
             self._replica.receive(peer, message, now)
             return True
+        return False
+
+    def _answer(
+        self, peer: NodeId, message: Vote | Timeout | Offer | Attestation, now: float
+    ) -> bool:
+        match message:
+            case Vote() | Timeout():
+                self._replica.asked(message, now)
+                return True
+            case Offer():
+                self._pool.asked(peer, message)
+            case Attestation():
+                self._finish.asked(peer, now)
         return False
 
     def _settle(self, now: float, output: "_Output") -> None:
@@ -256,9 +343,8 @@ class Participant:
 
     def _learn_evidence(self, evidence: Evidence, output: "_Output") -> None:
         """Keep the first proof of each kind against each member, and pass it on once."""
-        charge = _charge(evidence)
-        if charge not in self._evidence and evidence.first.author != self.me:
-            self._evidence[charge] = evidence
+        if self._wants_evidence(evidence):
+            self._evidence[_charge(evidence)] = evidence
             output.evidence.append(evidence)
             output.notices.append(EvidenceFound(evidence))
             output.send.append(Envelope(None, evidence))
@@ -267,6 +353,14 @@ class Participant:
 def _charge(evidence: Evidence) -> tuple[NodeId, str]:
     """Who did what: one proof of each kind against each member says all that there is to say."""
     return evidence.first.author, type(evidence.first).__name__
+
+
+def _or_question(
+    worth: bool | None, peer: NodeId, message: Offer | Attestation
+) -> Offer | Attestation | Question | None:
+    if worth is None:
+        return None
+    return message if worth else Question(peer, message)
 
 
 T = TypeVar("T")

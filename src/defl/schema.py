@@ -28,6 +28,10 @@ Row = NDArray[np.float32]  # what travels: the shared entries' values, one after
 VALUE_MAX = 2.0**40
 
 
+# The largest models have some thousands; whoever writes more is not describing a model.
+ENTRIES_MAX = 100_000
+
+
 class Role(StrEnum):
     """What happens to an entry."""
 
@@ -80,14 +84,16 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Schema(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     """All entries of a model, in the order in which their values stand in a blob."""
 
-    entries: Annotated[tuple[Entry, ...], Meta(min_length=1, max_length=100_000)]
+    entries: Annotated[tuple[Entry, ...], Meta(min_length=1, max_length=ENTRIES_MAX)]
 
     def __post_init__(self) -> None:
-        names = [entry.name for entry in self.entries]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise UserError(f"the schema names {twice!r} twice; every entry needs its own name")
+        names: set[str] = set()
         for entry in self.entries:
+            if entry.name in names:
+                raise UserError(
+                    f"the schema names {entry.name!r} twice; every entry needs its own name"
+                )
+            names.add(entry.name)
             if entry.role is not Role.LOCAL and entry.dtype is not DType.FLOAT32:
                 raise UserError(
                     f"entry {entry.name!r} is {entry.dtype} but shared entries are float32; "

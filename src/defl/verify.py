@@ -1,14 +1,24 @@
 """Is this signature, certificate or block what it claims to be? Decided by real code, once.
 
-Everything here is a function of the federation's facts and the message; a bounded cache remembers
-certificates that were already found valid, since each travels in many messages.
+Everything here is a function of the federation's facts and the message; bounded caches remember
+the certificates and the single signatures that were already found valid, since each travels in
+many messages: a QC whose votes were counted one by one costs nothing more.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from defl.committee import Federation
 from defl.crypto import Scheme, Tag, statement
-from defl.errors import BadBlob, BadBlock, BadCertificate, BadSignature, WrongEpoch
+from defl.errors import (
+    BadBlob,
+    BadBlock,
+    BadCertificate,
+    BadSignature,
+    Malformed,
+    WrongEpoch,
+)
 from defl.ids import NO_DIGEST, Digest, NodeId
 from defl.messages import (
     QC,
@@ -16,14 +26,25 @@ from defl.messages import (
     Agg,
     Attestation,
     Block,
+    BlockRequest,
+    Blocks,
+    Certificates,
+    Chunk,
+    ChunkRequest,
     Evidence,
+    Gossip,
     Header,
+    ManifestAnswer,
+    ManifestRequest,
+    Message,
+    NotHeld,
     Offer,
     Pace,
     Proposal,
     SignedHeader,
     Snapshot,
     Statement,
+    Status,
     StoreAck,
     Timeout,
     Transaction,
@@ -41,16 +62,136 @@ from defl.messages import (
 # Each view brings one QC and perhaps one TC, each round n certified UPDs: this remembers the last
 # few rounds of the largest federation.
 VERIFIED_MAX = 1024
+# Per signer, so that a liar can only push out its own: acks for everybody's updates of the last few
+# rounds of the largest federation, and as many votes again.
+SIGNATURES_KEPT = 512
+
+Certificate = QC | TC | Upd
+Verifiable = Message | Block | Transaction | Certificate
+# Is there evidence already that this member contradicted itself in this kind of statement?
+IsProven = Callable[[NodeId, type[Statement]], bool]
+
+
+class Claim(NamedTuple):
+    """A signature that nobody has checked here yet."""
+
+    author: NodeId
+    statement: Digest
+    signature: bytes
+    role: str  # what it is said to be, for the fault's text
 
 
 class Verifier:
+    """Verifies in three steps, so that a driver may pay for the costly one and do it elsewhere:
+    `examine` (what fits together), `check` (signatures: pure, in any thread), `accept`."""
+
     def __init__(self, federation: Federation, scheme: Scheme, genesis: Digest) -> None:
+        self.federation = federation
+        self.genesis_qc = genesis_qc(genesis)
+        self._scheme = scheme
+        self._certificates: OrderedDict[Certificate, None] = OrderedDict()
+        self._signatures: tuple[OrderedDict[bytes, None], ...] = tuple(
+            OrderedDict() for _ in federation.members
+        )
+
+    def verify(self, thing: Verifiable) -> None:
+        """All three steps at once; raises a PeerFault that says what is wrong."""
+        examination = self.examine(thing)
+        self.check(examination.claims)
+        self.accept(examination)
+
+    def examine(self, thing: Verifiable) -> "Examination":
+        """Everything but the signatures is judged now; those that are new are claims."""
+        examination = Examination(self)
+        examination.add(thing)
+        return examination
+
+    def check(self, claims: Iterable[Claim]) -> None:
+        keys = self.federation.committee.keys
+        for claim in claims:
+            if not self._scheme.verify(keys[claim.author], claim.statement, claim.signature):
+                raise BadSignature(f"a {claim.role} that member {claim.author} did not sign")
+
+    def accept(self, examination: "Examination") -> None:
+        """All its claims were checked: neither they nor its certificates are checked again."""
+        for claim in examination.claims:
+            signatures = self._signatures[claim.author]
+            signatures[claim.statement + claim.signature] = None
+            if len(signatures) > SIGNATURES_KEPT:
+                signatures.popitem(last=False)
+        for certificate in examination.certificates:
+            self._certificates[certificate] = None
+            if len(self._certificates) > VERIFIED_MAX:
+                self._certificates.popitem(last=False)
+
+    def knows(self, certificate: Certificate) -> bool:
+        return certificate == self.genesis_qc or certificate in self._certificates
+
+    def knows_signature(self, author: NodeId, message: Digest, signature: bytes) -> bool:
+        return message + signature in self._signatures[author]
+
+
+class Examination:
+    """What one message claims: its parts fit together, its new signatures are still open."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        federation = verifier.federation
+        self._verifier = verifier
         self._chain = federation.chain
         self._epoch = federation.epoch
         self._committee = federation.committee
-        self._scheme = scheme
-        self._genesis_qc = genesis_qc(genesis)
-        self._verified: OrderedDict[QC | TC | Upd, None] = OrderedDict()
+        self._claims: dict[tuple[NodeId, Digest, bytes], Claim] = {}
+        self.certificates: dict[Certificate, None] = {}  # true if all claims are
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return tuple(self._claims.values())
+
+    def add(self, thing: Verifiable) -> None:
+        """Exactly one rule for each type; a type without one is refused."""
+        match thing:
+            case Proposal():
+                self.proposal(thing)
+            case Vote():
+                self.vote(thing)
+            case Timeout():
+                self.timeout(thing)
+            case Certificates(qc=qc, tc=tc):
+                self.qc(qc)
+                if tc is not None:
+                    self.tc(tc)
+            case Gossip(transactions=transactions):
+                for transaction in transactions:
+                    self.transaction(transaction)
+            case Blocks(blocks=blocks):
+                for block in blocks:
+                    self.block(block)
+            case Snapshot():
+                self.snapshot(thing)
+            case Offer():
+                self.offer(thing)
+            case StoreAck():
+                self.ack(thing)
+            case Attestation():
+                self.attestation(thing)
+            case Pace():
+                self.pace(thing)
+            case Evidence():
+                self.evidence(thing)
+            case Block():
+                self.block(thing)
+            case Upd() | Agg():
+                self.transaction(thing)
+            case QC():
+                self.qc(thing)
+            case TC():
+                self.tc(thing)
+            case Status() | BlockRequest() | ManifestRequest() | ChunkRequest() | NotHeld():
+                pass  # questions and hints carry no signature
+            case ManifestAnswer() | Chunk():
+                pass  # named by hash: the pool compares it with what it asked for
+            case _:
+                raise Malformed(f"no rule says how a {type(thing).__name__} is verified")
 
     def proposal(self, proposal: Proposal) -> None:
         self.block(proposal.block)
@@ -102,7 +243,7 @@ class Verifier:
                 self._signed(author, message, signature, "AGG")
 
     def upd(self, upd: Upd) -> None:
-        if upd in self._verified:
+        if self._knows(upd):
             return
         self._signed(upd.author, upd.statement(self._chain, self._epoch), upd.signature, "UPD")
         message = ack_statement(
@@ -114,7 +255,7 @@ class Verifier:
         self._remember(upd)
 
     def qc(self, qc: QC) -> None:
-        if qc == self._genesis_qc or qc in self._verified:
+        if self._knows(qc):
             return
         if qc.view == 0:
             raise BadCertificate("a QC of view 0 that is not the genesis QC")
@@ -126,7 +267,7 @@ class Verifier:
         self._remember(qc)
 
     def tc(self, tc: TC) -> None:
-        if tc in self._verified:
+        if self._knows(tc):
             return
         signers = self._quorum(tc.signers, len(tc.signatures), "a TC")
         if len(tc.high_views) != len(signers):
@@ -213,13 +354,15 @@ class Verifier:
     def _signed(self, author: NodeId, message: Digest, signature: bytes, what: str) -> None:
         if author >= self._committee.size:
             raise BadSignature(f"a {what} of member {author}, who does not exist")
-        if not self._scheme.verify(self._committee.keys[author], message, signature):
-            raise BadSignature(f"a {what} that member {author} did not sign")
+        if not self._verifier.knows_signature(author, message, signature):
+            claim = Claim(author, message, signature, what)
+            self._claims.setdefault(claim[:3], claim)
 
-    def _remember(self, certificate: QC | TC | Upd) -> None:
-        self._verified[certificate] = None
-        if len(self._verified) > VERIFIED_MAX:
-            self._verified.popitem(last=False)
+    def _knows(self, certificate: Certificate) -> bool:
+        return certificate in self.certificates or self._verifier.knows(certificate)
+
+    def _remember(self, certificate: Certificate) -> None:
+        self.certificates[certificate] = None
 
 
 def contradict(first: Statement, second: Statement) -> bool:

@@ -127,16 +127,23 @@ class Waiting:
             self._commit(self._open, {ref.author: ref.base for ref in state.current}, now)
             self._open.voters = len(state.voters)
 
-    def promised(self, member: NodeId, round_: Round, takes_s: float, now: float) -> bool:
-        """True if it is the member's first for the open round or the next; only that counts."""
+    def wants(self, member: NodeId, round_: Round) -> bool:
+        """Would a promise of this member for this round be its first?"""
         current = self._open
         if current is None:
             return False
-        if round_ == current.number + 1 and member not in self._early:
+        if round_ == current.number + 1:
+            return member not in self._early
+        return round_ == current.number and member not in current.promises
+
+    def promised(self, member: NodeId, round_: Round, takes_s: float, now: float) -> bool:
+        """True if it is the member's first for the open round or the next; only that counts."""
+        current = self._open
+        if current is None or not self.wants(member, round_):
+            return False
+        if round_ > current.number:
             self._early[member] = (round_, takes_s)  # its author saw the round close before us
             return True
-        if round_ != current.number or member in current.promises:
-            return False
         current.promises[member] = Promise(now, takes_s)
         # Nothing can be committed before a quorum is up: the first round begins with that.
         if current.number == 1 and len(current.promises) <= self._committee.quorum:

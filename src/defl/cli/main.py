@@ -3,8 +3,7 @@
 Each subcommand lives in a file of its own and is imported only when it is asked for, so that
 `defl --help` and the start of a node stay quick.
 
-Exit codes: 0 done and all checks hold; 1 done, but a check does not hold; 2 the request cannot be
-carried out as it is (the message says what is allowed); 130 interrupted.
+What the exit codes mean is in exit_codes.py.
 """
 
 import importlib
@@ -13,6 +12,7 @@ import sys
 import click
 
 import defl
+from defl.cli.exit_codes import ExitCode, exit_code
 from defl.errors import DeflError
 
 COMMANDS: dict[str, str] = {
@@ -59,13 +59,13 @@ def main() -> None:
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.Abort:
-        sys.exit(130)
+        sys.exit(ExitCode.INTERRUPTED)
     except click.ClickException as wrong:
         wrong.show()
         sys.exit(wrong.exit_code)
     except DeflError as wrong:
         click.echo(f"Error: {wrong}", err=True)
-        sys.exit(2)
+        sys.exit(exit_code(wrong))
 
 
 if __name__ == "__main__":

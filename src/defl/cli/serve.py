@@ -14,6 +14,7 @@ from defl.errors import UserError
 from defl.node.asking import asked_status, last_status
 from defl.node.config import LogFormat, read_node
 from defl.node.node import PID_FILE, Node, open_node
+from defl.node.storage import lock_holder
 from defl.node.telemetry import Log
 
 NAME_COLUMNS = 20
@@ -26,7 +27,7 @@ Example:
   defl node start alice
 
 Exit code 0: the federation is finished, or the node was asked to stop; 1: the node's own state is
-damaged; 2: it cannot start, and what to do.
+damaged or its disk fails; 2: it cannot start as asked, and what to do.
 """
 STOP_EXAMPLES = """
 Example:
@@ -93,13 +94,31 @@ def status(folder: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def stop(folder: Path, as_json: bool) -> None:
     """End the node in DIR cleanly; what it signed and holds stays."""
-    read_node(folder)
+    number = _running_pid(folder)
     try:
-        number = int((folder / PID_FILE).read_text(encoding="ascii"))
         os.kill(number, signal.SIGTERM)
-    except (FileNotFoundError, ValueError):
-        raise UserError(f"{folder}: no node runs here; there is nothing to stop") from None
     except ProcessLookupError:
-        raise UserError(f"{folder}: the node was killed; start it again if you wish") from None
-    told = json.dumps({"asked": number}) if as_json else f"asked process {number} to stop"
-    click.echo(told)
+        raise UserError(f"{folder}: the node has just ended by itself") from None
+    except PermissionError:
+        raise UserError(f"process {number}: it is another user's; ask that user to stop it") from (
+            None
+        )
+    click.echo(json.dumps({"asked": number}) if as_json else f"asked process {number} to stop")
+
+
+def _running_pid(folder: Path) -> int:
+    """The process of the running node: the pid's file may be of one that was killed, and its number
+    a stranger's by now. The lock on the state is held by a living process."""
+    holder = lock_holder(folder / read_node(folder).state)
+    if holder is None:
+        raise UserError(f"{folder}: the node is not running; there is nothing to stop")
+    try:
+        recorded = (folder / PID_FILE).read_text(encoding="ascii")
+    except FileNotFoundError:
+        recorded = ""
+    if recorded != str(holder):
+        raise UserError(
+            f"{folder}: the node is not running; process {holder} holds its state, an export or a "
+            "node that is just starting. Nothing was stopped"
+        )
+    return holder

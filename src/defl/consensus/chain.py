@@ -50,13 +50,11 @@ class Chain(Generic[S]):
         self._history = History(application, genesis, application.genesis())
         if durable.snapshot is not None and self._history.install(durable.snapshot) is None:
             raise LocalFault("the stored snapshot is not the state that its proof names")
-        self._tree = Tree(self._history.head)
-        self._durable: set[Digest] = set()
+        root = self._history.head
+        above = [block for block in durable.blocks if block.height > root.height]
+        self._tree = Tree(root, above)
+        self._durable = {block.id for block in above}
         self._last_filled = Height(0)  # the newest committed block that had transactions
-        for block in sorted(durable.blocks, key=lambda block: block.height):
-            if block.height > self._tree.root.height:
-                self._tree.add(block)
-                self._durable.add(block.id)
 
     def __len__(self) -> int:
         return len(self._tree)
@@ -88,6 +86,7 @@ class Chain(Generic[S]):
         return self._tree.get(block_id)
 
     def add(self, block: Block) -> bool:
+        """False if the block claims a height that it cannot have."""
         return self._tree.add(block)
 
     def missing_below(self, block: Block) -> QC | None:
@@ -162,8 +161,10 @@ class Chain(Generic[S]):
             committed.append(self._history.execute(block))
             if block.transactions:
                 self._last_filled = block.height
-        self._tree.drop_forks(self.head)
         return committed
+
+    def drop_forks(self, certified: Block) -> None:
+        self._tree.drop_forks(certified)
 
     def move_snapshot(self, certified: Block, qc: QC) -> bool:
         """Everything below the newest state that a certified header shows is deleted."""

@@ -87,7 +87,7 @@ class History(Generic[S]):
         return block
 
     def _forget_below(self, root: Block) -> None:
-        # A late proposal may name an ancestor of the root as its c(b), never one further down
-        # than the commit rule reaches.
-        for block_id in [b.id for b, _, _ in self._states.values() if b.height < root.height - 3]:
+        # No later proposal names an older state: whoever voted for the certified block reports the
+        # QC on its parent or a newer one, so proposals stand on that parent or above it.
+        for block_id in [b.id for b, _, _ in self._states.values() if b.height < root.height]:
             del self._states[block_id]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from defl.ids import NodeId, Round
 from defl.messages import Evidence, Transaction, Upd
-from defl.verify import contradict
+from defl.verify import IsProven, contradict
 
 Slot = tuple[type[Transaction], Round, NodeId]
 
@@ -33,6 +33,15 @@ class Mempool:
         ):
             return Evidence(earlier, transaction)
         return None
+
+    def wants(self, transaction: Transaction, is_proven: IsProven) -> bool:
+        """Its slot is free, or it is the first contradiction of its author: then it is evidence."""
+        earlier = self._slots.get(slot_of(transaction))
+        if earlier is None:
+            return True
+        if not isinstance(earlier, Upd) or not isinstance(transaction, Upd):
+            return False
+        return contradict(earlier, transaction) and not is_proven(transaction.author, Upd)
 
     def keep_only(self, wanted: Callable[[Transaction], bool]) -> None:
         self._slots = {slot: tx for slot, tx in self._slots.items() if wanted(tx)}

@@ -1,15 +1,25 @@
 """Which view this node is in, and when it gives it up.
 
-The timer runs exactly while there is work; the period backs off with the views since the last
-commit, so that any network delay is outlasted in the end.
+The timer runs exactly while there is work. The period backs off with the views that failed since
+the last commit, so that any network delay is outlasted in the end: were it to fall back with each
+QC, a network slower than the first period would never see three good views in a row. A leader
+whose last view failed gets little more time than good views take, so that members who are down cost
+little; the back-off applies to it too.
 """
 
+from collections import deque
+
 from defl.committee import Timing
-from defl.ids import View
+from defl.ids import NodeId, View
 
 BACK_OFF = 1.2
 # Beyond this the cap has long been reached; it keeps the power finite.
 BACK_OFF_STEPS_MAX = 256
+# A leader that failed before is given twice the time of the slowest of the last few good views ...
+GOOD_VIEWS_KEPT = 8
+FAILED_LEADER_FACTOR = 2.0
+# ... but no less than this share of the first period: good views may have been very good.
+FAILED_LEADER_SHARE_MIN = 0.125
 
 
 class Pacemaker:
@@ -17,30 +27,49 @@ class Pacemaker:
         self.view = view
         self.deadline: float | None = None
         self._timing = timing
-        self._views_since_commit = 0
+        self._started_at: float | None = None  # when the timer of this view began to run
+        self._failures = 0  # since the last commit
+        self._failed: set[NodeId] = set()  # leaders whose last view was given up
+        self._good_views_s: deque[float] = deque(maxlen=GOOD_VIEWS_KEPT)
 
-    @property
-    def period(self) -> float:
-        steps = min(self._views_since_commit, BACK_OFF_STEPS_MAX)
-        return float(min(self._timing.view_cap_s, self._timing.view_base_s * BACK_OFF**steps))
+    def period(self, leader: NodeId) -> float:
+        timing = self._timing
+        first = timing.view_base_s
+        if leader in self._failed and self._good_views_s:
+            enough = FAILED_LEADER_FACTOR * max(self._good_views_s)
+            first = min(first, max(enough, first * FAILED_LEADER_SHARE_MIN))
+        steps = min(self._failures, BACK_OFF_STEPS_MAX)
+        return float(min(timing.view_cap_s, first * BACK_OFF**steps))
 
-    def enter(self, view: View, *, working: bool) -> None:
+    def certified(self, leader: NodeId, now: float) -> None:
+        """The present view got its QC."""
+        self._failed.discard(leader)
+        if self._started_at is not None:
+            self._good_views_s.append(now - self._started_at)
+
+    def given_up(self, leader: NodeId) -> None:
+        """The present view got its TC."""
+        self._failed.add(leader)
+        self._failures += 1
+
+    def enter(self, view: View) -> None:
         self.view = view
-        self.deadline = None
-        self._views_since_commit += working
+        self.deadline = self._started_at = None
 
     def committed(self) -> None:
-        self._views_since_commit = 0
+        self._failures = 0
 
-    def run_while(self, work: bool, now: float) -> None:
+    def run_while(self, work: bool, leader: NodeId, now: float) -> None:
         """Start the timer when work appears; stop it when the last of it is done."""
         if not work:
-            self.deadline = None
+            self.deadline = self._started_at = None
         elif self.deadline is None:
-            self.deadline = now + self.period
+            self._started_at = now
+            self.deadline = now + self.period(leader)
 
     def expired(self, now: float) -> bool:
         return self.deadline is not None and now >= self.deadline
 
-    def again(self, now: float) -> None:
-        self.deadline = now + self.period
+    def again(self, leader: NodeId, now: float) -> None:
+        """Until the timeout is repeated: never sooner than after the first period."""
+        self.deadline = now + max(self._timing.view_base_s, self.period(leader))

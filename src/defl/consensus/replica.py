@@ -7,6 +7,7 @@ hence a file longer than others.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Generic
 
 from defl.committee import Federation
@@ -14,12 +15,14 @@ from defl.consensus.answers import Answers
 from defl.consensus.chain import Chain, Fork, genesis_of
 from defl.consensus.effects import Effects
 from defl.consensus.history import Application, S
+from defl.consensus.leaders import leader_of
 from defl.consensus.mempool import Mempool
 from defl.consensus.pacemaker import Pacemaker
 from defl.consensus.rules import RULES, admissible
 from defl.consensus.safety import Safety, first_record
 from defl.consensus.sync import Sync
-from defl.consensus.tally import VIEWS_AHEAD_MAX, Tally
+from defl.consensus.tally import Tally
+from defl.consensus.wanted import Wanted
 from defl.crypto import Signer
 from defl.ids import NodeId, View
 from defl.messages import (
@@ -47,9 +50,11 @@ from defl.output import (
     Envelope,
     EvidenceFound,
     Observing,
+    PeerMisbehaved,
     SafetyBroken,
     SafetyRecord,
 )
+from defl.verify import IsProven
 
 # A vote is often overtaken by the QC that it helps to form; only a sender further behind than
 # this is answered for its vote's hints. Timeouts and statuses are answered exactly.
@@ -70,7 +75,7 @@ class Replica(Generic[S]):
         self._committee = federation.committee
         self._rules = RULES[federation.rules]
         self._me = me
-        self._leader = leader or federation.committee.leader
+        self._leader = leader or partial(leader_of, federation.chain, self._committee.size)
         self._now = 0.0
         self._effects = Effects()
         self._mempool = Mempool()
@@ -91,6 +96,9 @@ class Replica(Generic[S]):
             self._effects.notices.append(Observing(record.observing))
         self._chain = Chain(self._rules, application, genesis, durable)
         self._pace = Pacemaker(self._safety.next_view, federation.timing)
+        self.wanted = Wanted(
+            me, self._leader, self._safety, self._chain, self._pace, self._tally, self._sync
+        )
         self._recover(durable)
 
     # --- Entry points ----------------------------------------------------------------------
@@ -106,6 +114,16 @@ class Replica(Generic[S]):
     @property
     def head(self) -> Block:
         return self._chain.head
+
+    @property
+    def root(self) -> Block:
+        """The newest block whose state a certified header shows."""
+        return self._chain.root
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest state that this node can prove to others."""
+        return self._chain.snapshot
 
     @property
     def observing(self) -> str | None:
@@ -145,13 +163,19 @@ class Replica(Generic[S]):
         return effects
 
     def resume(self, now: float) -> None:
-        """After a (re)start: say again, byte for byte, what was said last."""
+        """After a (re)start: send the last statements again, byte for byte, and count them.
+
+        The others count them, so this node must too: with exactly q members alive, all of them
+        restarted, nobody else's statement completes a certificate.
+        """
         self._now = now
-        record = self._safety.record
         if self.observing is None:
-            for said in (record.last_proposal, record.last_timeout, record.last_vote):
-                if said is not None:
-                    self._broadcast(said)
+            for statement in self._safety.last_statements():
+                self._broadcast(statement)
+                if isinstance(statement, Vote) and self.wanted.in_window(statement.view):
+                    self._count_vote(statement)
+                elif isinstance(statement, Timeout) and self.wanted.in_window(statement.view):
+                    self._count_timeout(statement)
         self._broadcast(self._status())
         self._settle()
 
@@ -173,7 +197,24 @@ class Replica(Generic[S]):
             live = self._mempool.live(self._is_live)
             if live:
                 self._broadcast(Gossip(live))
-            self._pace.again(now)
+            self._pace.again(self._leader(self.view), now)
+        self._settle()
+
+    def wants(self, transaction: Transaction, is_proven: IsProven) -> bool:
+        """Is it worth verifying? Beside `wanted`, which judges everything else."""
+        return self._application.wanted(self.state, transaction) and self._mempool.wants(
+            transaction, is_proven
+        )
+
+    def asked(self, message: Vote | Timeout, now: float) -> None:
+        """A statement that adds nothing, not verified: its author may lag, and is answered."""
+        self._now = now
+        match message:
+            case Vote():
+                self._answer_vote(message)
+            case Timeout():
+                self._answer_if_behind(message.author, message.view, message.high_qc.view)
+                self._echo()
         self._settle()
 
     def receive(self, peer: NodeId, message: Message, now: float) -> None:
@@ -224,10 +265,13 @@ class Replica(Generic[S]):
         self._add_block(block)
 
     def _on_vote(self, vote: Vote) -> None:
+        self._answer_vote(vote)
+        if self.wanted.in_window(vote.view):
+            self._count_vote(vote)
+
+    def _answer_vote(self, vote: Vote) -> None:
         view = View(max(vote.high_qc_view, vote.high_tc_view) + 1 + VOTE_HINT_SLACK)
         self._answer_if_behind(vote.author, view, View(vote.high_qc_view + VOTE_HINT_SLACK))
-        if self._in_window(vote.view):
-            self._count_vote(vote)
 
     def _count_vote(self, vote: Vote) -> None:
         result = self._tally.add_vote(vote)
@@ -239,9 +283,12 @@ class Replica(Generic[S]):
     def _on_timeout(self, timeout: Timeout) -> None:
         self._apply(timeout.high_qc, timeout.tc)
         self._answer_if_behind(timeout.author, timeout.view, timeout.high_qc.view)
-        if self._in_window(timeout.view):
+        if self.wanted.in_window(timeout.view):
             self._count_timeout(timeout)
-        # Echo: with f + 1 giving the view up at least one honest node is among them.
+        self._echo()
+
+    def _echo(self) -> None:
+        """With f + 1 giving the view up at least one honest node is among them."""
         enough = self._tally.timeouts_for(self.view) > self._committee.faults
         if enough and self.observing is None and self._safety.may_time_out(self.view):
             self._time_out()
@@ -293,11 +340,15 @@ class Replica(Generic[S]):
             if tc.view > self._safety.record.last_timeout_view and is_in(tc.signers, self._me):
                 self._saw_own_signature("timeout", tc.view)
             self._safety.learn_tc(tc)
+            if tc.view == self.view:
+                self._pace.given_up(self._leader(tc.view))
             self._enter(View(tc.view + 1))
 
     def _apply_qc(self, qc: QC) -> None:
         self._check_own_vote(qc)
         if self._safety.learn_qc(qc):
+            if qc.view == self.view:
+                self._pace.certified(self._leader(qc.view), self._now)
             self._enter(View(qc.view + 1))
             self._want_what_is_missing()
             self._commit()
@@ -317,11 +368,8 @@ class Replica(Generic[S]):
     def _enter(self, view: View) -> None:
         if view <= self.view:
             return
-        self._pace.enter(view, working=self._has_work())
+        self._pace.enter(view)
         self._tally.entered(view)
-
-    def _in_window(self, view: View) -> bool:
-        return self.view - 1 <= view <= self.view + VIEWS_AHEAD_MAX
 
     def _time_out(self) -> None:
         """Give the view up: sign once, then repeat the same bytes."""
@@ -339,6 +387,8 @@ class Replica(Generic[S]):
 
     def _add_block(self, block: Block) -> None:
         if not self._chain.add(block):
+            reason = f"the block of view {block.view} claims height {block.height}"
+            self._effects.notices.append(PeerMisbehaved(block.header.author, reason))
             return
         self._learn_transactions(block.transactions)
         if block.id == self._sync.wanted:
@@ -379,6 +429,7 @@ class Replica(Generic[S]):
         if self._chain.move_snapshot(certified, qc):
             self._work = None
             self._effects.snapshot = self._chain.snapshot
+        self._chain.drop_forks(certified)
 
     def _state_changed(self) -> None:
         self._work = None
@@ -398,7 +449,7 @@ class Replica(Generic[S]):
                 self._propose()
         if self._sync.wanted is not None:
             self._ask()
-        pace.run_while(self._has_work(), self._now)
+        pace.run_while(self._has_work(), self._leader(pace.view), self._now)
 
     def _ask(self) -> None:
         question = self._sync.due(self._now)
@@ -464,12 +515,11 @@ class Replica(Generic[S]):
     # --- Recovery and sending --------------------------------------------------------------
 
     def _recover(self, durable: Durable) -> None:
-        stored = [self.record.high_qc, *(block.qc for block in durable.blocks)]
+        # A snapshot may be written without the record; a block never is, so the record's QC is at
+        # least as new as those in stored blocks.
         if durable.snapshot is not None:
-            stored.append(durable.snapshot.proof_qc)
-        for qc in stored:
-            self._check_own_vote(qc)
-            self._safety.learn_qc(qc)
+            self._check_own_vote(durable.snapshot.proof_qc)
+            self._safety.learn_qc(durable.snapshot.proof_qc)
         last = self.record.last_proposal
         if last is not None:
             self._tally.add_proposal(last)

@@ -42,6 +42,21 @@ class Safety:
         high_tc_view = high_tc.view if high_tc is not None else View(0)
         return View(max(self.record.high_qc.view, high_tc_view) + 1)
 
+    def last_statements(self) -> list[Proposal | Vote | Timeout]:
+        """The newest of each kind, in the order in which they were signed.
+
+        Views only rise, and within one view a node proposes, then votes, then gives it up.
+        """
+        record = self.record
+        by_view: list[tuple[View, Proposal | Vote | Timeout]] = []
+        if record.last_proposal is not None:
+            by_view.append((record.last_proposal.block.view, record.last_proposal))
+        if record.last_vote is not None:
+            by_view.append((record.last_vote.view, record.last_vote))
+        if record.last_timeout is not None:
+            by_view.append((record.last_timeout.view, record.last_timeout))
+        return [statement for _, statement in sorted(by_view, key=lambda entry: entry[0])]
+
     def learn_qc(self, qc: QC) -> bool:
         if qc.view <= self.record.high_qc.view:
             return False

@@ -51,6 +51,13 @@ class Tally:
         second = SignedHeader(proposal.block.header, proposal.signature)
         return Evidence(first, second) if contradict(first, second) else None
 
+    def vote(self, view: View, author: NodeId) -> Vote | None:
+        """The one that counts."""
+        return self._votes.get(view, {}).get(author)
+
+    def timeout(self, view: View, author: NodeId) -> Timeout | None:
+        return self._timeouts.get(view, {}).get(author)
+
     def add_vote(self, vote: Vote) -> QC | Evidence | None:
         votes = self._votes.setdefault(vote.view, {})
         earlier = votes.get(vote.author)

@@ -3,19 +3,23 @@
 Only links between blocks are known here; what may be voted for or committed is not.
 """
 
-from defl.ids import Digest, Height
+from collections.abc import Iterable
+
+from defl.ids import Digest
 from defl.messages import Block
 
-# Below the snapshot block only what a late proposal's commit rule may look at is kept.
-KEPT_BELOW_ROOT = 3
-# Chains that do not commit grow with the views that a network loses; 4096 is hours of back-off.
-BLOCKS_MAX = 4096
+# While no view is certified each given-up view leaves one block; at the longest back-off this many
+# are most of a day. Then the oldest goes: a full tree refuses nothing.
+BLOCKS_MAX = 1024
 
 
 class Tree:
-    def __init__(self, root: Block) -> None:
+    def __init__(self, root: Block, stored: Iterable[Block] = ()) -> None:
+        """`stored`: read back from the disk; what is too much goes when the next one comes."""
         self._blocks: dict[Digest, Block] = {root.id: root}
+        self._blocks.update((block.id, block) for block in stored)
         self.root = root
+        self.tip = root  # the newest certified block of which all ancestors are here
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -27,11 +31,30 @@ class Tree:
         return self._blocks.get(block_id)
 
     def add(self, block: Block) -> bool:
-        """False if there is no room; the caller goes on without the block."""
-        if block.id not in self._blocks and len(self._blocks) >= BLOCKS_MAX:
+        """False if its height cannot be right: nothing would ever remove it."""
+        if block.id in self._blocks:
+            return True
+        parent = self._blocks.get(block.parent)
+        if parent is not None and block.height != parent.height + 1:
             return False
+        if block.height > block.view:  # each height has a view of its own
+            return False
+        if len(self._blocks) >= BLOCKS_MAX:
+            self._make_room()
         self._blocks[block.id] = block
         return True
+
+    def _make_room(self) -> None:
+        """Drop the oldest blocks that no certificate here names.
+
+        Every block carries the QC on its parent, so only blocks without children can go. If all
+        have some, the tree grows beyond its bound by what q members certified: no liar can do that.
+        """
+        certified = {self.tip.id, self.root.id, *(b.parent for b in self._blocks.values())}
+        childless = [b for b in self._blocks.values() if b.id not in certified]
+        too_many = len(self._blocks) - BLOCKS_MAX + 1
+        for block in sorted(childless, key=lambda block: block.view)[:too_many]:
+            del self._blocks[block.id]
 
     def path(self, tip: Block, ancestor: Block) -> tuple[list[Block], Block | None]:
         """The blocks above `ancestor` up to `tip`, oldest first, and the lowest one reached.
@@ -52,20 +75,28 @@ class Tree:
         return lowest is not None and lowest.id == ancestor.id
 
     def set_root(self, root: Block) -> None:
-        """Move the root up and drop what lies too far below it."""
+        """Move the root up and drop what lies below it: no proposal's commit rule looks there."""
         self.root = root
+        if self.tip.height < root.height:
+            self.tip = root
         self._blocks[root.id] = root
-        lowest = Height(root.height - KEPT_BELOW_ROOT)
-        for block_id in [b.id for b in self._blocks.values() if b.height < lowest]:
+        for block_id in [b.id for b in self._blocks.values() if b.height < root.height]:
             del self._blocks[block_id]
 
-    def drop_forks(self, head: Block) -> None:
-        """Blocks no higher than the committed head that are not its ancestors are dead."""
-        kept = {head.id}
-        block = self._blocks.get(head.parent)
+    def drop_forks(self, tip: Block) -> None:
+        """`tip` has the highest QC: blocks of its view and older that it does not extend may go.
+
+        They are not committed, and nobody needs to build on them: whoever does not know this QC
+        yet will be shown it. While ancestors are missing nobody can tell which blocks these are.
+        """
+        kept = {tip.id}
+        block = self._blocks.get(tip.parent)
         while block is not None:
             kept.add(block.id)
             block = self._blocks.get(block.parent)
-        dead = [b.id for b in self._blocks.values() if b.height <= head.height and b.id not in kept]
+        if self.root.id not in kept:
+            return
+        self.tip = tip
+        dead = [b.id for b in self._blocks.values() if b.view <= tip.view and b.id not in kept]
         for block_id in dead:
             del self._blocks[block_id]

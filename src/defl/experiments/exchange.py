@@ -15,7 +15,7 @@ from defl.ids import NO_DIGEST, NodeId
 from defl.node.config import LogFormat, read_card_file, read_identity, read_node
 from defl.node.framing import Frame
 from defl.node.local import make_nodes
-from defl.node.transport import Lane, Transport
+from defl.node.transport import Lane, Limits, Transport
 
 CHUNK_BYTES = 4 * 2**20
 LIMIT_S = 300.0
@@ -41,6 +41,7 @@ async def _process(folder: Path, me: NodeId, count: int, size: int, times: int) 
         frame_bytes_max=dict.fromkeys(Lane, CHUNK_BYTES),
         on_frame=on_frame,
         on_connected=lambda _: news.set(),
+        limits=Limits(queue_bytes_max=size + CHUNK_BYTES),  # everything is sent at once
     )
     await transport.start()
     peers = [NodeId(i) for i in range(count) if i != me]

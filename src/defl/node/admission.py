@@ -79,9 +79,10 @@ def judge(
     return None
 
 
-def refused_by(error: OSError | TimeoutError, link: Link) -> Refused:
+def refused_by(error: OSError | TimeoutError, link: Link | None) -> Refused:
+    """Without a link: it did not get as far as that."""
     match error:
-        case _ if link.broken is not None:
+        case _ if link is not None and link.broken is not None:
             return Refused(Refusal.HELLO, link.broken)
         case ssl.SSLCertVerificationError():
             return Refused(Refusal.CERTIFICATE, error.verify_message)

@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from defl.errors import ChunkRotten, DiskFull, LocalFault
+from defl.errors import ChunkRotten, DiskFull, LocalFault, NoDescriptors
 from defl.ids import Digest, digest_of
 from defl.messages import Manifest
 from defl.node.spares import Spares
@@ -44,6 +44,7 @@ def no_head(_size: int) -> bytes:
 # 4 % of its processor time: 2.8 ms for each of 7 chunks in 0.51 s per round of a 28 MB model.
 SOUND_FOR_S = 600.0
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 @contextlib.contextmanager
@@ -54,6 +55,8 @@ def disk_faults(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in NO_ROOM:
             raise DiskFull(f"no room on the disk to {what}: {error}") from error
+        if error.errno in NO_DESCRIPTORS:
+            raise NoDescriptors(f"too many files are open to {what}: {error}") from error
         raise LocalFault(f"cannot {what}: {error}") from error
 
 

@@ -5,6 +5,7 @@ from: the model of round r. The last round's model is attested instead. Either i
 the federation's file, the certificate and the model alone.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,8 +18,9 @@ from defl.errors import UserError, WeightsError
 from defl.ids import Digest, NodeId, Round
 from defl.messages import MEMBERS_MAX, NUMBER_MAX, Upd, attestation_statement
 from defl.node.check import Check
-from defl.node.model import model_digest, shared_row
+from defl.node.model import model_digest, read_model, row_of
 from defl.output import Attested, RoundProven
+from defl.schema import Array
 
 FORMAT: Literal["defl-round-certificate-1"] = "defl-round-certificate-1"
 # A hundred members' signatures take about 40 KB.
@@ -97,11 +99,19 @@ def read_certificate(path: Path) -> RoundCertificate:
 
 
 def verify_files(federation: Federation, model: Path, certificate: Path) -> list[Check]:
+    return verify_model(federation, *read_model(model), read_certificate(certificate))
+
+
+def verify_model(
+    federation: Federation,
+    arrays: Mapping[str, Array],
+    metadata: Mapping[str, str],
+    proof: RoundCertificate,
+) -> list[Check]:
     """Do q members vouch for exactly this model? Every reason against it is named."""
-    proof = read_certificate(certificate)
     return [
         _same_federation(federation, proof),
-        _same_model(federation, proof, model),
+        _same_model(federation, proof, arrays, metadata),
         vouched(federation, proof, Ed25519Scheme()),
     ]
 
@@ -118,9 +128,14 @@ def _same_federation(federation: Federation, proof: RoundCertificate) -> Check:
     )
 
 
-def _same_model(federation: Federation, proof: RoundCertificate, path: Path) -> Check:
+def _same_model(
+    federation: Federation,
+    proof: RoundCertificate,
+    arrays: Mapping[str, Array],
+    metadata: Mapping[str, str],
+) -> Check:
     try:
-        row, metadata = shared_row(path, federation.schema)
+        row = row_of(arrays, federation.schema)
     except WeightsError as error:
         return Check("model", False, f"not a model of this federation: {error}")
     claimed = metadata.get("round", str(proof.round))

@@ -119,7 +119,10 @@ class Child:
             raise WorkerFailed("the worker is closed")
 
     async def _spawn(self) -> None:
-        ours, childs = socket.socketpair()
+        try:
+            ours, childs = socket.socketpair()
+        except OSError as error:
+            raise WorkerFailed(f"the worker cannot be started: {error}") from error
         ours.setblocking(False)
         try:
             with childs, self._log.open("ab") as log:
@@ -252,10 +255,13 @@ class Child:
             os.truncate(self._log, 0)
 
     def _log_end(self) -> str:
-        with self._log.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(min(self._log_start, size), size - LOG_QUOTE_BYTES))
-            text = log.read().decode(errors="replace").strip()
+        try:
+            with self._log.open("rb") as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(min(self._log_start, size), size - LOG_QUOTE_BYTES))
+                text = log.read().decode(errors="replace").strip()
+        except OSError as error:
+            return f"; its log cannot be read: {error}"
         return f"; the end of its log:\n{text}" if text else ""
 
 

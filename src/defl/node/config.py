@@ -6,6 +6,7 @@ files that differ in a comment make two federations.
 
 import os
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,6 +24,7 @@ from defl.aggregation.rules import REMEMBERING, rule_named
 from defl.committee import AggQuorum, Federation, Member, Rules, Timing
 from defl.errors import UserError
 from defl.ids import Digest, NodeId, digest_of
+from defl.messages import MEMBERS_MAX
 from defl.node.identity import (
     Card,
     Identity,
@@ -175,6 +177,11 @@ def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card
             f"{there[0]} exists and is not overwritten: a member that loses its key is lost to "
             "its federation; choose another folder, or move this one away yourself"
         )
+    if folder.exists() and (mode := open_to_others(folder)):
+        raise UserError(
+            f"{folder} exists, and others may enter it (mode {mode:04o}): a key and everybody's "
+            f"weights will lie in it; do: chmod 700 {folder}, or name a new folder"
+        )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write_new(folder / KEY_FILE, key_pem(identity), mode=0o600)
@@ -185,6 +192,12 @@ def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card
         raise UserError(f"{error.filename or folder}: cannot be written: {error.strerror}") from (
             error
         )
+
+
+def open_to_others(path: Path) -> int:
+    """The mode of a file or folder that is not its owner's alone; else 0."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    return mode if mode & 0o077 else 0
 
 
 def _write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
@@ -273,7 +286,8 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     chunk_bytes: Annotated[int, Meta(ge=256, le=2**26)]
     timing: Timing
     model: _Model
-    members: tuple[dict[str, Any], ...]
+    # Bounded here, before the signature of each card is verified.
+    members: Annotated[tuple[dict[str, Any], ...], Meta(max_length=MEMBERS_MAX)]
 
 
 def federation_of(

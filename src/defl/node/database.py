@@ -1,18 +1,25 @@
 """SQLite as the storage wants it: synced, whole transactions or none, damage that is noticed."""
 
 import contextlib
+import errno
 import os
 import sqlite3
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from defl.errors import DiskFull, LocalFault
+from defl.errors import DiskFull, LocalFault, NoDescriptors
 
 # SQLite gives this much of its log back after a checkpoint, so that the disk stays flat.
 LOG_BYTES_MAX = 16 * 2**20
 # A reader of the same file, such as a backup, may hold it this long before that is a fault.
 BUSY_S = 10.0
+
+# What to do about a record that is lost or damaged: a backup is the one thing that does harm.
+NO_OLD_COPY = (
+    "never put an older copy back, the node would sign again what it has forgotten; move the state "
+    "folder away and follow without signing: defl node start --observer"
+)
 
 # The fields that matter here of SQLite's documented write-ahead log format.
 _LOG_HEADER = struct.Struct(">8xI4x8s8x")  # page size, salt
@@ -26,7 +33,29 @@ def database_faults(what: str) -> Iterator[None]:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise DiskFull(f"no room on the disk to {what}: {error}") from error
-        raise LocalFault(f"the node's database failed to {what}: {error}") from error
+        if _cannot_open(error) and _no_descriptors_left():
+            raise NoDescriptors(f"too many files are open to {what}: {error}") from error
+        advice = f"; {NO_OLD_COPY}" if _is_damage(error) else ""
+        raise LocalFault(f"the node's database failed to {what}: {error}{advice}") from error
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says where it was noticed
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _cannot_open(error: sqlite3.Error) -> bool:
+    """A large transaction may need a temporary file; the low byte is the kind of error."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
+
+
+def _no_descriptors_left() -> bool:
+    """SQLite does not say why it could not open a file, so this tries it."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 @contextlib.contextmanager
@@ -62,7 +91,7 @@ def connect(path: Path) -> sqlite3.Connection:
         verdict = f"its log breaks off {lost} transactions before its end"
     if verdict != "ok":
         database.close()
-        raise LocalFault(f"{path} is corrupt ({verdict}); restore it from a backup")
+        raise LocalFault(f"{path} is corrupt ({verdict}); {NO_OLD_COPY}")
     return database
 
 

@@ -1,17 +1,19 @@
 """A node's model in the form that somebody else's program reads."""
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from defl.aggregation.memory import ENTRY
 from defl.clients.state_dict import write_state_dict
 from defl.errors import UserError
-from defl.node.certificate import verify_files
+from defl.node.certificate import read_certificate, verify_model
 from defl.node.check import Check
 from defl.node.config import read_federation, read_node
 from defl.node.model import read_model
@@ -101,8 +103,13 @@ def proven_model(
                 "--certificate FILE --federation FILE"
             )
         model, proof, agreed = source, certificate, federation
-    checks = verify_files(read_federation(federation or agreed).federation, model, proof)
-    return Model(*read_model(model)), checks
+    vouching = read_certificate(proof)
+    arrays, metadata = read_model(model)  # once: what is verified is what is written
+    checks = verify_model(
+        read_federation(federation or agreed).federation, arrays, metadata, vouching
+    )
+    proven = {**metadata, "round": str(vouching.round), "digest": vouching.digest}
+    return Model(arrays, proven), checks
 
 
 def write_export(path: Path, model: Model, *, force: bool) -> None:
@@ -113,15 +120,34 @@ def write_export(path: Path, model: Model, *, force: bool) -> None:
         raise UserError(f"{path} exists; choose another name, or overwrite it with --force")
     if not path.parent.is_dir():
         raise UserError(f"{path.parent}: no such folder; make it first")
-    beside = path.with_name(f".{path.stem}.writing{path.suffix}")
+    try:
+        # The folder may be one that others write into, such as /tmp: a new file of a name that
+        # nobody can guess, so that no link of theirs is followed.
+        descriptor, name = tempfile.mkstemp(path.suffix, ".defl-export-", path.parent)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+    os.close(descriptor)
+    beside = Path(name)
     try:
         WRITERS[path.suffix](beside, model)
-        beside.chmod(0o644)
+        _finish(beside)
         os.replace(beside, path)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+    except SafetensorError as error:  # its writer's only way to say that the disk is full
+        raise UserError(f"{path}: cannot be written: {error}") from error
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _finish(path: Path) -> None:
+    """For others to read, and on the disk; opened anew, since a writer may have replaced it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(descriptor, 0o644)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def described(model: Model) -> Mapping[str, str]:

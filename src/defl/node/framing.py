@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
+from defl.budget import TokenBucket
 from defl.ids import DIGEST_BYTES
 
 PROTOCOL_VERSION = 1
@@ -65,23 +66,6 @@ def decode_hello(frame: Frame) -> Hello | None:
         return None
 
 
-class TokenBucket:
-    """How much may pass: `burst` at once, `per_s` in the long run."""
-
-    def __init__(self, per_s: float, burst: float, now: float) -> None:
-        self._per_s = per_s
-        self._burst = burst
-        self._tokens = burst
-        self._at = now
-
-    def take(self, amount: float, now: float) -> float:
-        """Takes the amount, into debt if need be; returns the seconds until the debt is paid."""
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s)
-        self._at = now
-        self._tokens -= amount
-        return max(0.0, -self._tokens / self._per_s)
-
-
 @dataclass(slots=True)
 class Traffic:
     """What passed one lane of one peer; bytes are those of frames and their headers."""
@@ -100,6 +84,8 @@ class SendQueue:
         self._traffic = traffic
         self._frames: deque[Frame] = deque()
         self.bytes = 0
+        self.empty = asyncio.Event()
+        self.empty.set()
 
     def __len__(self) -> int:
         return len(self._frames)
@@ -115,6 +101,7 @@ class SendQueue:
             return False
         self._frames.append(frame)
         self.bytes += len(frame)
+        self.empty.clear()
         return True
 
     def push(self, frame: Frame, *, frames_max: int, bytes_max: int) -> None:
@@ -125,6 +112,8 @@ class SendQueue:
     def pop(self) -> Frame:
         frame = self._frames.popleft()
         self.bytes -= len(frame)
+        if not self._frames:
+            self.empty.set()
         return frame
 
     def head_bytes(self) -> int:
@@ -134,6 +123,7 @@ class SendQueue:
         self._traffic.dropped += len(self._frames)
         self._frames.clear()
         self.bytes = 0
+        self.empty.set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ identity lies in is config.py's matter.
 
 import base64
 import binascii
-import tomllib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from defl.crypto import KEY_BYTES, SIGNATURE_BYTES, Ed25519Scheme, Ed25519Signer, Tag, statement
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, Digest
+from defl.node.typed_toml import toml_table
 
 NAME_CHARACTERS_MAX = 64  # as in the federation's list of members
 ADDRESS_CHARACTERS_MAX = 300  # a host name has at most 253
@@ -277,8 +277,8 @@ def read_card(text: str, source: str = "card") -> Card:
     if len(text) > CARD_CHARACTERS_MAX:
         raise UserError(f"{source}: too long for a card ({len(text)} characters)")
     try:
-        fields = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        fields = toml_table(text)
+    except ValueError as error:  # tomllib's are ValueErrors too
         raise UserError(f"{source}: not a card: {error}; ask its owner to send it again") from error
     return card_of(fields, source)
 

@@ -4,8 +4,12 @@ Only entries that the federation shares are written; what stays local never reac
 """
 
 import os
+import zipfile
+import zlib
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -14,8 +18,25 @@ from safetensors.numpy import save_file
 from defl.committee import Federation
 from defl.errors import LocalFault, UserError, WeightsError
 from defl.ids import Digest
-from defl.schema import Array, Row, Schema
+from defl.schema import ENTRIES_MAX, Array, Row, Schema
 from defl.work import model_blob
+
+# An .npz may be packed. Weights hardly shrink, but a model that starts from zeros does: it may
+# unpack to this much, a larger one to this many times its file's size.
+UNPACKED_BYTES_MAX = 256 * 2**20
+UNPACKED_TIMES_MAX = 16
+
+# Whatever zipfile and numpy raise about bytes that are no archive, or not one of arrays.
+_NPZ_ERRORS = (
+    OSError,
+    ValueError,
+    AttributeError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def write_model(path: Path, schema: Schema, row: Row, metadata: Mapping[str, str]) -> None:
@@ -32,37 +53,77 @@ def write_model(path: Path, schema: Schema, row: Row, metadata: Mapping[str, str
 
 
 def read_model(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
-    """All arrays of a safetensors file, and its metadata."""
+    """All arrays of a safetensors file, copied, and its metadata."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; name a .safetensors file")
     try:
         with safe_open(path, framework="numpy") as opened:
-            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
-            return arrays, dict(opened.metadata() or {})
+            names = opened.keys()
+            if len(names) > ENTRIES_MAX:
+                raise UserError(
+                    f"{path}: {len(names)} entries, more than the {ENTRIES_MAX} that a model has"
+                )
+            return {name: opened.get_tensor(name) for name in names}, dict(opened.metadata() or {})
     except (SafetensorError, TypeError, ValueError, OSError) as error:
         raise UserError(f"{path}: not a safetensors file that can be read: {error}") from error
 
 
 def read_npz(path: Path) -> dict[str, Array]:
     try:
+        _require_bounded(path)
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except (OSError, ValueError, AttributeError) as error:
+    except _NPZ_ERRORS as error:
         raise UserError(
             f"{path}: not an .npz file of plain arrays: {error}; "
             "write it with numpy.savez(path, name=array, ...)"
         ) from error
 
 
+def _require_bounded(path: Path) -> None:
+    """Before anything is unpacked: zipfile never gives back more than a member's declared size."""
+    packed = path.stat().st_size
+    with zipfile.ZipFile(path) as members:
+        infos = members.infolist()
+        if len(infos) > ENTRIES_MAX:
+            raise UserError(
+                f"{path}: {len(infos)} arrays, more than the {ENTRIES_MAX} that a model has"
+            )
+        unpacked = sum(info.file_size for info in infos)
+        if unpacked > max(UNPACKED_BYTES_MAX, UNPACKED_TIMES_MAX * packed):
+            raise UserError(
+                f"{path}: {packed} bytes that would unpack to {unpacked}; write it uncompressed, "
+                "with numpy.savez instead of savez_compressed"
+            )
+        for info in infos:
+            with members.open(info) as member:
+                _require_complete(member, info.file_size)
+
+
+def _require_complete(member: IO[bytes], size: int) -> None:
+    """An array takes its memory by what its header says, before its values are read."""
+    version = np.lib.format.read_magic(member)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+    else:
+        shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+    if prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"an array of shape {shape} in {size} bytes")
+
+
 def shared_row(path: Path, schema: Schema) -> tuple[Row, dict[str, str]]:
     """The row of a model's file, which must hold the shared entries and nothing else."""
     arrays, metadata = read_model(path)
+    return row_of(arrays, schema), metadata
+
+
+def row_of(arrays: Mapping[str, Array], schema: Schema) -> Row:
     extra = sorted(set(arrays) - {entry.name for entry in schema.shared})
     if extra:
         raise WeightsError(f"entry {extra[0]!r} is not among the federation's shared entries")
-    return schema.flatten(arrays), metadata
+    return schema.flatten(arrays)
 
 
 def model_digest(federation: Federation, row: Row) -> Digest:

@@ -10,15 +10,20 @@ the disk full holds up everything that follows until there is room.
 
 import asyncio
 import json
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from defl.budget import Budget
 from defl.crypto import Ed25519Scheme
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError, WorkerFailed
 from defl.ids import Digest, NodeId, Round
 from defl.ingress import Ingress
-from defl.messages import Gossip, NotHeld
+from defl.messages import Gossip
+from defl.node.blobs import disk_faults, sync_folder
 from defl.node.config import (
     INITIAL_FILE,
     Agreement,
@@ -35,13 +40,13 @@ from defl.node.model import shared_row
 from defl.node.reports import Reports, nowhere, told
 from defl.node.results import Results
 from defl.node.serving import Serving
-from defl.node.storage import Storage
-from defl.node.telemetry import Log, Measures, Server
+from defl.node.storage import DATABASE, Storage
+from defl.node.telemetry import LineLimit, Log, Measures, Server, write_private
 from defl.node.tracking import start_tracking
 from defl.node.transport import Lane, Transport
 from defl.node.view import metrics_of, status_of
 from defl.node.worker import Limits, Worker, inputs_of
-from defl.node.writing import DISK_FULL_RETRY_S, Writing
+from defl.node.writing import RETRY_S, Writing
 from defl.output import (
     Aggregate,
     Aggregated,
@@ -54,6 +59,7 @@ from defl.output import (
     Notice,
     Output,
     PeerMisbehaved,
+    Question,
     ReceivedChunk,
     ServeChunk,
     Tick,
@@ -75,15 +81,24 @@ OUTPUTS_MAX = 64
 CHUNKS_UNDER_WAY_MAX = 16
 # Larger frames are hashed and checked in a thread, so that votes do not wait for them.
 THREAD_FRAME_BYTES = 64 * 2**10
+# Up to so many signatures (0.5 ms) are checked on the loop: the way to a thread and back would cost
+# as much again.
+LOOP_SIGNATURES_MAX = 4
 TROUBLE_EVERY_S = 2.0
+# Of one kind about one peer: a link that flaps, or a peer that reconnects on purpose, must not fill
+# the disk. So a peer causes at most a few thousand lines a day.
+PEER_LINES_BURST = 5
+PEER_LINES_EVERY_S = 60.0
 
 PORT_FILE = "telemetry.port"  # where a running node answers
+TOKEN_FILE = "telemetry.token"  # noqa: S105  (a name); who reads this file may read the status
 PID_FILE = "node.pid"
 STATUS_FILE = "status.json"  # its last word
 STARTED_FILE = "started"  # beside the state: whoever loses the state must not start afresh
 NEWER_CARDS = "cards/*.card.toml"  # of members whose address changed since the federation's file
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def open_node(folder: Path, log: Log, *, observer: bool = False) -> "Node":
@@ -97,20 +112,33 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> "Node":
             "without its card"
         )
     state, started = folder / config.state, folder / STARTED_FILE
-    if not state.exists():
-        if started.exists() and not observer:
+    if not Storage.exists(state):
+        if (started.exists() or Storage.was_used(state)) and not observer:
             raise UserError(
-                f"{state} is gone, and with it the record of what this node signed: put it back, "
-                f"or follow without signing: defl node start --observer {folder}"
+                f"{state / DATABASE} is gone, and with it the record of what this node signed: put "
+                "the same folder back, never an older copy, or follow without signing: defl node "
+                f"start --observer {folder}"
             )
-        started.touch()
         initial = (folder / config.federation).parent / INITIAL_FILE
         _create_state(state, agreement, initial, observer=observer)
+    elif observer:
+        with Storage.open(state, chain=agreement.federation.chain) as storage:
+            storage.observe("it was started with --observer")
+    _mark_started(started)
     node = Node(folder, config, agreement, identity, log)
     for path in sorted(folder.glob(NEWER_CARDS)):
         if node.transport.update_card(read_card_file(path)):
             log.info("a member's newer card is used", card=path.name)
     return node
+
+
+def _mark_started(started: Path) -> None:
+    """After the state is whole, so that a crash before costs nothing, and before anything is
+    signed, so that nothing signed is forgotten."""
+    if not started.exists():
+        with disk_faults(f"write {started}"):
+            started.touch(mode=0o600)
+            sync_folder(started.parent)
 
 
 def _create_state(state: Path, agreement: Agreement, initial: Path, *, observer: bool) -> None:
@@ -144,6 +172,7 @@ class Node:
         self.me = member
         self.log = log
         self.measures = Measures()
+        self._peer_lines = LineLimit(PEER_LINES_BURST, PEER_LINES_EVERY_S)
         self.storage = Storage.open(folder / config.state, chain=federation.chain)
         self.writing = Writing(self.storage, log)
         durable = self.storage.recovered()
@@ -162,7 +191,7 @@ class Node:
             },
             on_frame=self._on_frame,
             on_connected=lambda peer: self._put(Connected(peer)),
-            on_disconnected=lambda peer: log.info("peer is gone", peer=agreement.cards[peer].name),
+            on_disconnected=lambda peer: self._log_peer(log.info, "peer is gone", peer),
         )
         self.worker = Worker(
             config.client,
@@ -179,16 +208,24 @@ class Node:
         self._evaluations = Evaluations(self.worker, self.storage, self.reports, log)
         self._folder = folder
         self._port = config.telemetry_port
-        self._server = Server(lambda: status_of(self), lambda: metrics_of(self))
+        self._token = secrets.token_urlsafe()
+        self._server = Server(lambda: status_of(self), lambda: metrics_of(self), self._token)
         self._results = Results(
             folder, agreement, self.me, self.storage, log, self.measures, self.reports
         )
         self._ingress = Ingress(federation, Ed25519Scheme())
+        self._budget = Budget(federation.committee)
+        self._verifying = ThreadPoolExecutor(1, "verifying")
         self._events: asyncio.Queue[Event] = asyncio.Queue(EVENTS_MAX)
         self._outputs: asyncio.Queue[Output | None] = asyncio.Queue(OUTPUTS_MAX)
         self._blob_outputs: asyncio.Queue[Output | None] = asyncio.Queue()
         self._chunk_room = asyncio.Semaphore(CHUNKS_UNDER_WAY_MAX)
-        self._serving = Serving(self._read_frame, self._rotten)
+        self._serving = Serving(
+            self._read_frame,
+            self._rotten,
+            send=partial(self.transport.send, lane=Lane.WEIGHTS),
+            drained=partial(self.transport.drained, lane=Lane.WEIGHTS),
+        )
         self._notices: asyncio.Queue[Notice] = asyncio.Queue()  # a few per round
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
@@ -199,6 +236,7 @@ class Node:
     async def run(self) -> None:
         """Until the federation is finished or `stop` is called."""
         port = await self._server.start(self._port)
+        write_private(self._folder / TOKEN_FILE, self._token)
         (self._folder / PORT_FILE).write_text(str(port), encoding="ascii")
         self._start(self._start_worker())
         await self.transport.start()
@@ -220,6 +258,7 @@ class Node:
             await self.transport.close()
             await self.worker.close()
             await self._server.close()
+            self._verifying.shutdown(wait=False, cancel_futures=True)
             self.writing.close()
             self.storage.close()
             if self._tracking is not None:
@@ -230,7 +269,8 @@ class Node:
         """A full disk keeps the word before it, and hinders nothing that follows."""
         beside = self._folder / f".{STATUS_FILE}.writing"
         try:
-            (self._folder / PORT_FILE).unlink(missing_ok=True)
+            for name in (PORT_FILE, TOKEN_FILE):
+                (self._folder / name).unlink(missing_ok=True)
             beside.write_text(json.dumps(status_of(self)), encoding="utf-8")
             beside.replace(self._folder / STATUS_FILE)
         except OSError as error:
@@ -247,7 +287,7 @@ class Node:
         while True:
             notice = await self._notices.get()
             while not await self._told(notice) and self._notices.empty():
-                await asyncio.sleep(DISK_FULL_RETRY_S)  # the newest is worth waiting for room
+                await asyncio.sleep(RETRY_S)  # the newest is worth waiting for room
             self._notices.task_done()
 
     async def _told(self, notice: Notice) -> bool:
@@ -264,10 +304,18 @@ class Node:
         while True:
             for peer, why in self.transport.stats.trouble.items():
                 if told.get(peer) != why:
-                    name = self.federation.members[peer].name
-                    self.log.warning("peer is not connected", peer=name, why=why)
+                    self._log_peer(self.log.warning, "peer is not connected", peer, why=why)
             told = dict(self.transport.stats.trouble)
             await asyncio.sleep(TROUBLE_EVERY_S)
+
+    def _log_peer(
+        self, log: Callable[..., None], event: str, peer: NodeId, **fields: object
+    ) -> None:
+        now = asyncio.get_running_loop().time()
+        withheld = self._peer_lines.withheld((event, peer), now)
+        if withheld is not None:
+            more = {"withheld": withheld} if withheld else {}
+            log(event, peer=self.federation.members[peer].name, **fields, **more)
 
     async def _to_the_end(self) -> None:
         await self._loop()
@@ -360,17 +408,8 @@ class Node:
         for item in output.send:
             if not isinstance(item, ServeChunk):
                 self._send(item)
-            elif self._serving.begin(item.to):
-                self._start(self._serve(item))
-
-    async def _serve(self, item: ServeChunk) -> None:
-        try:
-            frame: Frame = await self._serving.frame(item.digest, item.index)
-        except LocalFault:
-            frame = encode(NotHeld(item.digest))  # retention was quicker, or it rotted
-        finally:
-            self._serving.end(item.to)
-        self.transport.send(item.to, frame, Lane.WEIGHTS)
+            elif self._serving.ask(item.to, item.digest, item.index):
+                self._start(self._serving.feed(item.to))
 
     def _read_frame(self, digest: Digest, index: int) -> memoryview:
         return self.storage.read_chunk(digest, index, partial(chunk_head, digest, index))
@@ -417,17 +456,48 @@ class Node:
     # --- What others send ------------------------------------------------------------------
 
     async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
-        admit = partial(self._admit, peer, frame)
-        event = await asyncio.to_thread(admit) if len(frame) > THREAD_FRAME_BYTES else admit()
+        """Until it returns, the link that brought the frame is not read on."""
+        try:
+            event = await self._admit(peer, frame)
+        except PeerFault as fault:
+            event = Faulted(peer, str(fault))
         if isinstance(event, ReceivedChunk):
             await self._chunk_room.acquire()
-        await self._events.put(event)
+        if event is not None:
+            await self._events.put(event)
 
-    def _admit(self, peer: NodeId, frame: Frame) -> Event:
-        try:
-            return self._ingress.admit(peer, frame)
-        except PeerFault as fault:
-            return Faulted(peer, str(fault))
+    async def _admit(self, peer: NodeId, frame: Frame) -> Event | None:
+        """None: nothing of it is wanted. Raises a PeerFault."""
+        large = len(frame) > THREAD_FRAME_BYTES
+        message = await self._beside(large, self._ingress.read, peer, frame)
+        wanted = self.participant.wanted(peer, message)
+        if wanted is None or isinstance(wanted, Question):
+            return wanted
+        examined = await self._beside(large, self._ingress.examine, peer, wanted)
+        few = examined.signatures <= LOOP_SIGNATURES_MAX
+        for claims in examined.slices():
+            await self._pay(peer, len(claims))
+            if few:
+                self._ingress.check(claims)
+            else:
+                # One thread takes the slices of all links in the order in which they come, and a
+                # link has one on its way: a long message delays nobody by more than a slice.
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._verifying, self._ingress.check, claims)
+        return self._ingress.accept(examined)
+
+    async def _pay(self, peer: NodeId, signatures: int) -> None:
+        """A peer that has spent its budget waits."""
+        wait_s = self._budget.spend(peer, signatures, asyncio.get_running_loop().time())
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+    @staticmethod
+    async def _beside(large: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What takes long does not keep the loop."""
+        if large:
+            return await asyncio.to_thread(work, *args, **kwargs)
+        return work(*args, **kwargs)
 
     def _put(self, event: Event) -> None:
         self._start(self._events.put(event))

@@ -6,7 +6,6 @@ Nothing is changed and nothing is signed; a peer sees one TLS handshake.
 import shutil
 import socket
 import ssl
-import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,7 @@ from defl.node.config import (
     Agreement,
     NodeConfig,
     card_file,
+    open_to_others,
     read_card_file,
     read_federation,
     read_identity,
@@ -50,7 +50,7 @@ T = TypeVar("T")
 def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
     """All checks that can be made; what depends on a broken one is left out."""
     config = read_node(folder)
-    checks = [_key_mode(folder)]
+    checks = [_folder_mode(folder), _key_mode(folder)]
     identity = _tried(checks, "identity", lambda: read_identity(folder, config.name))
     if identity is not None:
         checks += [_certificate(identity), _clock(folder, identity)]
@@ -79,14 +79,24 @@ def _tried(checks: list[Check], name: str, read: Callable[[], T]) -> T | None:
         return None
 
 
+def _folder_mode(folder: Path) -> Check:
+    if mode := open_to_others(folder):
+        return Check(
+            "folder",
+            False,
+            f"others may enter it (mode {mode:04o}), and everybody's weights lie in it; do: "
+            f"chmod 700 {folder}",
+        )
+    return Check("folder", True, f"{folder}, its owner's alone")
+
+
 def _key_mode(folder: Path) -> Check:
     path = folder / KEY_FILE
     if not path.exists():
         return Check("key", False, f"{path} is missing; put it back from your own safe copy")
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077:
+    if mode := open_to_others(path):
         return Check("key", False, f"others may read it (mode {mode:04o}); do: chmod 600 {path}")
-    return Check("key", True, f"{path}, mode {mode:04o}")
+    return Check("key", True, f"{path}, its owner's alone")
 
 
 def _certificate(identity: Identity) -> Check:

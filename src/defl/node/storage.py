@@ -1,8 +1,12 @@
 """What a node must not lose: SQLite for what is small and signed, files for blobs.
 
 A persist is one SQLite transaction, synced before it returns; every record carries a checksum over
-itself and its place. Nothing is decided here: `recovered` gives back what was persisted, or says by
-name what is damaged. What is kept and what is forgotten is as `output.Persist` says.
+itself and its place. `recovered` gives back what was persisted, or says by name what is damaged. A
+database that has lost writes (`mark.py` shows it) gives back a record that signs nothing any more.
+What is kept and what is forgotten is as `output.Persist` says.
+
+A new node's folder becomes a state with one rename, that of its database, when all else is there.
+A folder without a database is no state yet, unless `used` says that there was one.
 """
 
 import fcntl
@@ -16,6 +20,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from defl.committee import Federation
 from defl.errors import DiskFull, LocalFault, UserError
@@ -30,7 +35,8 @@ from defl.node.blobs import (
     require_room,
     sync_folder,
 )
-from defl.node.database import connect, database_faults, transaction
+from defl.node.database import NO_OLD_COPY, connect, database_faults, transaction
+from defl.node.mark import Mark
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk
 from defl.participant import first_durable
 
@@ -41,6 +47,7 @@ BLOBS = "blobs"
 WORK = "work"  # where workers put what they make; on the same disk, so that it can be moved
 LOCK = "lock"
 USED = "used"  # from the first start on: this node may have signed something
+MARK = "mark"  # how many writes the database has taken
 
 # Blobs leave this much free; the log, which is small, may go on until a quarter of it is left. So
 # a disk that fills up stops the weights first and the signing later, and never in between.
@@ -99,12 +106,23 @@ class Storage:
         self._lock_file = lock
         self._reserve_bytes = reserve_bytes
         self._using = threading.RLock()
+        self._mark_fault: str | None = None
         self._database = connect(folder / DATABASE)
         try:
             self.facts = self._read_facts()
+            counted = self._one("writes", int)  # None: made by a version without a mark
+            self._mark = Mark(folder / MARK)
         except LocalFault:
             self._database.close()
             raise
+        marked = self._mark.read()
+        if marked is None and counted is not None:
+            self._mark_fault = (
+                f"{folder / MARK} is missing or damaged: this time nothing shows whether "
+                f"{DATABASE} has lost writes; it is written again"
+            )
+        self._writes = max(counted or 0, marked or 0)
+        self._writes_lost = self._writes - (counted or 0)
         self._blobs = Blobs(folder / BLOBS, self.facts.chunk_bytes, reserve_bytes)
 
     # --- Making and opening ----------------------------------------------------------------
@@ -123,34 +141,43 @@ class Storage:
         An observer gets no record: a node that may have signed and lost its disk follows without
         signing.
         """
-        if (folder / DATABASE).exists() or ((folder / USED).exists() and not observer):
-            raise UserError(
-                f"{folder} already is a node's, whose record must not be made anew: a node that "
-                "forgets what it signed could contradict itself; choose another folder"
-            )
+        _require_new(folder, observer=observer)
         with disk_faults(f"make {folder}"):
             (folder / BLOBS).mkdir(parents=True, exist_ok=True)
             (folder / WORK).mkdir(exist_ok=True)
         lock = _take_lock(folder)
         try:
+            _require_new(folder, observer=observer)  # another process may have been quicker
             blobs = Blobs(folder / BLOBS, federation.chunk_bytes, 0)
             blobs.store_blob(manifest, payload)
             _make_database(folder, federation, manifest, observer=observer)
         finally:
             os.close(lock)
 
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        """Whether there is a state, whole: what a killed creation leaves is none."""
+        return (folder / DATABASE).exists()
+
+    @staticmethod
+    def was_used(folder: Path) -> bool:
+        """Whether a node ran on this folder, so that it may have signed something."""
+        return (folder / USED).exists()
+
     @classmethod
     def open(
         cls, folder: Path, *, chain: Digest | None = None, reserve_bytes: int = RESERVE_BYTES
     ) -> Self:
         """The storage in this folder, for this process alone."""
-        if not (folder / DATABASE).exists():
-            if (folder / USED).exists():
+        if not cls.exists(folder):
+            if cls.was_used(folder):
                 raise LocalFault(
                     f"{folder / DATABASE} is gone, and with it the record of what this node "
-                    "signed; put it back, or make the node anew as an observer"
+                    f"signed; {NO_OLD_COPY}"
                 )
-            raise UserError(f"{folder} holds no node's state; make it with `defl node init`")
+            raise UserError(
+                f"{folder} holds no node's state; a node's first start makes it: defl node start"
+            )
         lock = _take_lock(folder)
         try:
             _mark_used(folder)
@@ -173,8 +200,11 @@ class Storage:
                 return
             self._database.close()
             self._blobs.close()
-            os.close(self._lock_file)
-            self._lock_file = -1
+            try:
+                self._mark.close()
+            finally:
+                os.close(self._lock_file)
+                self._lock_file = -1
 
     def __enter__(self) -> Self:
         return self
@@ -193,6 +223,7 @@ class Storage:
     def recovered(self) -> Durable:
         """Everything that was acknowledged: first what was signed, then the log, then the blobs."""
         with self._using:
+            self._observe_if_writes_were_lost()
             record = self._one("safety", SafetyRecord)
             snapshot = self._one("snapshot", Snapshot)
             blocks = tuple(self._many("block", Block))
@@ -215,8 +246,24 @@ class Storage:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Damage that `recovered` found and that is mended by fetching again."""
-        return tuple(self._blobs.faults)
+        """Damage that does not stop the node: it is mended by fetching or writing again."""
+        mark = (self._mark_fault,) if self._mark_fault is not None else ()
+        return (*mark, *self._blobs.faults)
+
+    def observe(self, reason: str) -> None:
+        """From now on this node signs nothing; it stays so after a restart."""
+        with self._using:
+            record = self._one("safety", SafetyRecord)
+            if record is not None and record.observing is None:
+                self.persist(Persist(record=replace(record, observing=reason)))
+
+    def _observe_if_writes_were_lost(self) -> None:
+        if self._writes_lost:
+            self.observe(
+                f"{self.folder / DATABASE} is older than its high-water mark: {self._writes_lost} "
+                "of its writes are lost (an old copy, or one without its -wal file), so what this "
+                "node signed is not known"
+            )
 
     def _one(self, kind: str, type_: type[T]) -> T | None:
         return next(iter(self._many(kind, type_)), None)
@@ -231,7 +278,7 @@ class Storage:
         which = slot.hex() if isinstance(slot, bytes) else repr(slot)
         where = f"the {kind} record {which or '(only one)'} in {self.folder / DATABASE}"
         if checksum != _checksum(kind, slot, number, data):
-            raise LocalFault(f"{where} is corrupt: its checksum is wrong; restore it from a backup")
+            raise LocalFault(f"{where} is corrupt: its checksum is wrong; {NO_OLD_COPY}")
         try:
             return msgspec.msgpack.decode(data, type=type_)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -251,10 +298,14 @@ class Storage:
         size = sum(len(row[3]) for rows, _ in changes for row in rows)
         with self._using:
             require_room(self.folder, size, self._reserve_bytes // 4)
+            writes = self._writes + 1
             with database_faults("persist"), transaction(self._database):
                 for rows, forgets in changes:
                     self._database.executemany(_PUT, rows)
                     self._database.executemany(_FORGET, forgets)
+                self._database.execute(_PUT, _row("writes", b"", 0, writes))
+            self._writes = writes
+            self._mark.write(writes)  # only now: a mark ahead of the database means lost writes
 
     # --- Blobs -----------------------------------------------------------------------------
 
@@ -328,12 +379,16 @@ def _forgets(persist: Persist) -> Iterator[tuple[str, int]]:
 def _make_database(
     folder: Path, federation: Federation, initial: Manifest, *, observer: bool
 ) -> None:
-    """Under another name first: a node's database is there with its first record, or not at all."""
+    """Under another name first: a node's database is there with its first record, or not at all.
+
+    What lies around of a lost database goes before that: SQLite would read its log into this one.
+    """
     new = folder / f"{DATABASE}.new"
     first = first_durable(federation, initial)
     facts = Facts(federation.chain, federation.epoch, federation.chunk_bytes)
     rows: Iterable[Row] = (
         _row("facts", b"", 0, facts),
+        _row("writes", b"", 0, 0),
         *_rows(Persist(record=None if observer else first.record, model=(Round(0), initial))),
     )
     with disk_faults(f"make {folder / DATABASE}"), database_faults(f"make {folder / DATABASE}"):
@@ -346,16 +401,46 @@ def _make_database(
                 database.executemany(_PUT, rows)
         finally:
             database.close()
+        for leftover in (f"{DATABASE}-wal", f"{DATABASE}-shm", MARK):
+            (folder / leftover).unlink(missing_ok=True)
+        mark = Mark(folder / MARK)
+        mark.write(0)
+        mark.close()
         new.replace(folder / DATABASE)
         sync_folder(folder)
         sync_folder(folder.parent)
 
 
+def _require_new(folder: Path, *, observer: bool) -> None:
+    if Storage.exists(folder) or (Storage.was_used(folder) and not observer):
+        raise UserError(
+            f"{folder} already is a node's, whose record must not be made anew: a node that "
+            "forgets what it signed could contradict itself; choose another folder"
+        )
+
+
 def _mark_used(folder: Path) -> None:
-    if not (folder / USED).exists():
+    if not Storage.was_used(folder):
         with disk_faults(f"write {folder / USED}"):
             (folder / USED).touch(mode=0o600)
             sync_folder(folder)
+
+
+def lock_holder(folder: Path) -> int | None:
+    """The process that holds this state now; None if there is none, whatever pid a file names."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        number = os.read(lock, 32).strip()
+        return int(number) if number.isdigit() else None
+    else:
+        return None
+    finally:
+        os.close(lock)
 
 
 def _take_lock(folder: Path) -> int:

@@ -8,13 +8,14 @@ federation, the lane. Nothing else that arrives gets as far as `on_frame`.
 import asyncio
 import random
 import socket
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from defl.budget import TokenBucket
 from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
-from defl.node.admission import Refusal, Refused, dial_refused_by, judge, refused_by
+from defl.node.admission import Refusal, Refused, dial_refused_by, judge
 from defl.node.framing import (
     PROTOCOL_VERSION,
     Frame,
@@ -22,14 +23,14 @@ from defl.node.framing import (
     Lane,
     Link,
     SendQueue,
-    TokenBucket,
     Traffic,
     Use,
     decode_hello,
     encode_hello,
 )
 from defl.node.identity import Card, Identity, card_defect, split_address
-from defl.node.tls import client_context, server_context, trust_also
+from defl.node.reception import Reception, ReceptionLimits
+from defl.node.tls import client_context, mark_of, server_context, trust_also
 
 __all__ = ["Frame", "Lane", "Limits", "Refusal", "Stats", "Traffic", "Transport"]
 
@@ -38,8 +39,6 @@ BACKLOG = 128
 # A link that lived this long was a good one: the next attempt comes soon again.
 STABLE_S = 5.0
 CLOSE_S = 1.0
-# After the kernel refused us a socket (no descriptors left), before the next attempt.
-ACCEPT_PAUSE_S = 0.1
 # A vanished machine says no goodbye: idle, it is missed after 30 s. With bytes on their way the
 # wait is longer, since a peer that is merely too busy to read looks the same to the kernel.
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 120_000}
@@ -49,11 +48,11 @@ KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER
 class Limits:
     """Bounds of a node's traffic. Rates are per peer and lane; beyond them we read slower."""
 
-    handshake_s: float = 5.0  # TLS and hello together, from the accepted connection on
-    connect_s: float = 10.0  # the same for a connection that we begin
-    unauthenticated_max: int = 64  # connections that have not said hello; the oldest makes room
+    reception: ReceptionLimits = field(default_factory=ReceptionLimits)  # of those who call us
+    connect_s: float = 10.0  # TLS and hello together, for a connection that we begin
     queue_frames_max: int = 8192
-    queue_bytes_max: int = 64 * 2**20
+    # Small messages: a node that does not read must not make us hold more. Of chunks, one waits.
+    queue_bytes_max: int = 16 * 2**20
     away_frames_max: int = 256  # kept for a peer that is not connected
     away_bytes_max: int = 2 * 2**20
     messages_per_s: float = 5_000.0
@@ -120,7 +119,11 @@ class Transport:
         self._moved = {peer: asyncio.Event() for peer in self._cards}
         self._listener: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._guests: OrderedDict[asyncio.Task[None], socket.socket] = OrderedDict()
+        self._reception = Reception(
+            self._limits.reception, self._handshake_as_server, self.stats.refusals, wait
+        )
+        for peer in self._cards:
+            self._expect(peer)
 
     # ------------------------------------------------------------------ for the node
 
@@ -134,14 +137,14 @@ class Transport:
                 TokenBucket(limits.messages_per_s, limits.messages_burst, now),
                 TokenBucket(limits.bytes_per_s, limits.bytes_burst, now),
             )
-        self._tasks.append(loop.create_task(self._accept(self._listener)))
+        self._tasks.append(loop.create_task(self._reception.accept(self._listener)))
         for peer, lane in self._queues:
             if self._me < peer:
                 self._tasks.append(loop.create_task(self._keep_dialling(peer, lane)))
 
     async def close(self) -> None:
         """Lets what was written leave, for a moment, and ends every connection."""
-        running = [*self._tasks, *self._guests]
+        running = [*self._tasks, *self._reception.callers]
         for task in running:
             task.cancel()
         if running:
@@ -171,13 +174,19 @@ class Transport:
     @property
     def unauthenticated(self) -> int:
         """Connections to us that have not said hello yet."""
-        return len(self._guests)
+        return self._reception.waiting
 
     def connected(self, peer: NodeId) -> bool:
         return all((peer, lane) in self._links for lane in LANES)
 
     def queued_bytes(self, peer: NodeId, lane: Lane) -> int:
         return self._queues[peer, lane].bytes
+
+    async def drained(self, peer: NodeId, lane: Lane) -> bool:
+        """Waits until no frame is queued: at most one is then on its way. False if the peer is not
+        connected."""
+        await self._queues[peer, lane].empty.wait()
+        return (peer, lane) in self._links
 
     def send(self, peer: NodeId, frame: Frame, lane: Lane) -> bool:
         """False if the queue is full; the frame is then dropped and counted."""
@@ -206,11 +215,17 @@ class Transport:
                     return False
                 self._cards[peer] = card
                 trust_also(self._server_context, card)
+                self._expect(peer)
                 self._moved[peer].set()
                 return True
         return False
 
     # ------------------------------------------------------------------ those who call us
+
+    def _expect(self, peer: NodeId) -> None:
+        if peer != self._me:
+            mark = mark_of(self._cards[peer].certificate, self._identity.certificate)
+            self._reception.expect(mark, peer)
 
     async def _bound(self) -> socket.socket:
         if isinstance(self._listen, socket.socket):
@@ -232,52 +247,13 @@ class Transport:
         listener.setblocking(False)
         return listener
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                guest, _ = await loop.sock_accept(listener)
-            except OSError:
-                await self._wait(ACCEPT_PAUSE_S)
-                continue
-            if len(self._guests) >= self._limits.unauthenticated_max:
-                # A member is through in milliseconds; who has waited longest is likely none.
-                oldest = next(iter(self._guests))
-                oldest.cancel()
-                self._welcomed(oldest)
-                self.stats.refusals[Refusal.CROWDED] += 1
-            task = loop.create_task(self._welcome(guest))
-            self._guests[task] = guest
-            task.add_done_callback(self._welcomed)
-
-    def _welcomed(self, task: "asyncio.Task[None]") -> None:
-        guest = self._guests.pop(task, None)
-        if guest is not None and task.cancelled():
-            guest.close()
-
-    async def _welcome(self, guest: socket.socket) -> None:
-        link = Link()
-        refused: Refused | None = Refused(Refusal.CROWDED, "")
-        try:
-            async with asyncio.timeout(self._limits.handshake_s):
-                refused = await self._handshake_as_server(link, guest)
-        except (OSError, TimeoutError) as error:
-            refused = refused_by(error, link)
-        finally:
-            if refused is not None:
-                link.abort()
-                if link.certificate is None:
-                    guest.close()
-        if refused is not None:
-            self.stats.refusals[refused.kind] += 1
-
     async def _handshake_as_server(self, link: Link, guest: socket.socket) -> Refused | None:
         _keep_alive(guest)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: link,
             guest,
             ssl=self._server_context,
-            ssl_handshake_timeout=self._limits.handshake_s,
+            ssl_handshake_timeout=self._limits.reception.handshake_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
         hello = decode_hello(await link.hello)

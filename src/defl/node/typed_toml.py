@@ -20,7 +20,36 @@ from defl.errors import UserError
 T = TypeVar("T")
 
 # A schema of a hundred thousand entries takes about 10 MB.
-FILE_BYTES_MAX = 32 * 2**20
+FILE_BYTES_MAX = 16 * 2**20
+
+# Cards and federation.toml come from others, and tomllib takes a time that grows with the square of
+# a dotted key's parts, and a call for each level of nesting. Ours have one part and three levels.
+KEY_PARTS_MAX = 8
+NESTING_MAX = 16
+# The longest string of ours is a certificate's, of at most 5,464 characters.
+STRING_CHARACTERS_MAX = 2**14
+WORD_CHARACTERS_MAX = 2**10  # a number or a bare key, with the spaces around it
+# An entry of the schema has at most 17 of =, comma and line end; there are 100,000 at most.
+SEPARATORS_MAX = 2_000_000
+
+# What a TOML file is made of, as far as the bounds need it. As in TOML, three quotes always begin a
+# long string, which may end with two more; a quote that begins no whole string comes last.
+_TOKEN = re.compile(
+    r"""
+    (?P<comment> \#[^\n]*+ )
+  | (?P<string> \"{3} [^"\\]*+ (?: (?: \\. | "(?!"") ) [^"\\]*+ )*+ \"{3,5}+
+              | '{3} [^']*+ (?: '(?!'') [^']*+ )*+ '{3,5}+
+              | "(?!"") [^"\\\n]*+ (?: \\. [^"\\\n]*+ )*+ "
+              | '(?!'') [^'\n]*+ ' )
+  | (?P<opening> [\[{] )
+  | (?P<closing> [\]}] )
+  | (?P<separator> [=,\n] )
+  | (?P<dot> \. )
+  | (?P<quote> ["'] )
+  | (?P<end> \Z )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 
 def read_bytes(path: Path, hint: str) -> bytes:
@@ -35,11 +64,51 @@ def read_bytes(path: Path, hint: str) -> bytes:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+def toml_table(text: str) -> dict[str, Any]:
+    """The file's table; a ValueError says why there is none. Its cost is bounded by its length."""
+    _require_bounded(text)
+    return tomllib.loads(text)
+
+
+def _require_bounded(text: str) -> None:
+    """Tells strings and comments from the rest as tomllib does, up to where the text is not TOML;
+    there tomllib stops."""
+    depth = dots = separators = end = 0
+    for token in _TOKEN.finditer(text):
+        excess = None
+        length, gap = token.end() - token.start(), token.start() - end
+        match token.lastgroup:
+            case "string" if length > STRING_CHARACTERS_MAX:
+                excess = f"a string longer than {STRING_CHARACTERS_MAX} characters"
+            case "opening":
+                depth, dots = depth + 1, 0
+            case "closing":
+                depth, dots = depth - 1, 0
+            case "separator":
+                separators, dots = separators + 1, 0
+            case "dot":
+                dots += 1
+            case "quote":
+                excess = "a string that does not end"
+        if gap > WORD_CHARACTERS_MAX:
+            excess = f"a word longer than {WORD_CHARACTERS_MAX} characters"
+        elif dots >= KEY_PARTS_MAX:
+            excess = f"a key of more than {KEY_PARTS_MAX} parts"
+        elif depth > NESTING_MAX:
+            excess = f"nested more than {NESTING_MAX} deep"
+        elif separators > SEPARATORS_MAX:
+            excess = f"more than {SEPARATORS_MAX} keys, items and lines"
+        if excess is not None:
+            line = text.count("\n", 0, token.start()) + 1
+            raise ValueError(f"{excess} (at line {line})")
+        end = token.end()
+
+
 def parse(data: bytes, kind: type[T], path: Path) -> T:
     try:
         text = data.decode()
-        fields = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        fields = toml_table(text)
+    except ValueError as error:  # tomllib's and those of decoding are ValueErrors too
         raise UserError(f"{path}: not TOML: {error}") from error
     try:
         return msgspec.convert(fields, kind)

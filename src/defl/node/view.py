@@ -28,6 +28,7 @@ def status_of(node: "Node") -> dict[str, Any]:
         "height": replica.head.height,
         "observing": replica.observing,
         "disk_full": node.writing.disk_full,
+        "no_descriptors": node.writing.no_descriptors,
         "finished": participant.finished,
         "peers": {
             node.federation.members[peer].name: node.transport.connected(peer)
@@ -90,6 +91,7 @@ def metrics_of(node: "Node") -> str:
             "height": {"": status["height"]},
             "observing": {"": float(status["observing"] is not None)},
             "disk_full": {"": float(status["disk_full"])},
+            "no_descriptors": {"": float(status["no_descriptors"])},
             "training_failures": {"": status["training_failures"]},
             "blobs_held": {"": status["blobs"]},
             "disk_bytes": {"": status["disk_bytes"]},

@@ -1,23 +1,35 @@
 """Writes, each kind in a thread of its own: records, others' blobs, and what this node made.
 
-So a vote's record never waits behind megabytes. Within a kind writes stay in order. A full disk is
-waited for: whoever awaits a write goes on only when it is done.
+So a vote's record never waits behind megabytes. Within a kind writes stay in order. A full disk and
+a lack of file descriptors are waited out: whoever awaits a write goes on only when it is done.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from defl.errors import DiskFull
+from defl.errors import DiskFull, Exhausted, NoDescriptors
 from defl.ids import Digest
 from defl.messages import Manifest
 from defl.node.storage import Storage
 from defl.node.telemetry import Log
 from defl.output import Persist, StoreChunk
 
-DISK_FULL_RETRY_S = 1.0
+RETRY_S = 1.0
+
+# What the operator is told when the machine runs out of something, and when it has some again.
+BEGIN: dict[type[Exhausted], str] = {
+    DiskFull: "disk full: nothing that needs it is signed until there is room",
+    NoDescriptors: "too many open files: nothing that needs one is signed until one is closed",
+}
+END: dict[type[Exhausted], str] = {
+    DiskFull: "there is room on the disk again",
+    NoDescriptors: "files can be opened again",
+}
 
 
 class Writing:
@@ -28,11 +40,15 @@ class Writing:
         self._blobs = ThreadPoolExecutor(1, "defl-blobs")
         self._made = ThreadPoolExecutor(1, "defl-made")
         self._syncing: asyncio.Future[None] | None = None  # of the newest aggregate
-        self._waiting = 0  # writes that found no room
+        self._waiting: Counter[type[Exhausted]] = Counter()  # writes, by what they wait for
 
     @property
     def disk_full(self) -> bool:
-        return self._waiting > 0
+        return self._waiting[DiskFull] > 0
+
+    @property
+    def no_descriptors(self) -> bool:
+        return self._waiting[NoDescriptors] > 0
 
     async def persist(self, persists: Sequence[Persist]) -> None:
         await self._with_room(self._records, partial(self._storage.persist, *persists))
@@ -71,27 +87,39 @@ class Writing:
         await asyncio.get_running_loop().run_in_executor(threads, write)
 
     async def _with_room(self, threads: ThreadPoolExecutor, write: Callable[[], None]) -> None:
+        """Written when this returns, however long the machine lacks what that needs."""
+        lacking: Exhausted | None = None
         try:
             await self._in(threads, write)
-        except DiskFull as full:
-            if not self.disk_full:
-                self._log.warning(
-                    "disk full: nothing that needs it is signed until there is room", why=full
-                )
-            self._waiting += 1
-            try:
-                await self._until_there_is_room(threads, write)
-            finally:
-                self._waiting -= 1
-            if not self.disk_full:
-                self._log.info("there is room on the disk again")
+        except Exhausted as exhausted:
+            lacking = exhausted
+        while lacking is not None:
+            with self._waiting_for(lacking):
+                lacking = await self._tried_again(threads, write, type(lacking))
 
-    async def _until_there_is_room(
-        self, threads: ThreadPoolExecutor, write: Callable[[], None]
-    ) -> None:
+    async def _tried_again(
+        self, threads: ThreadPoolExecutor, write: Callable[[], None], kind: type[Exhausted]
+    ) -> Exhausted | None:
+        """None: it is written. Otherwise the machine now lacks something else."""
         while True:
-            await asyncio.sleep(DISK_FULL_RETRY_S)
+            await asyncio.sleep(RETRY_S)
             try:
-                return await self._in(threads, write)
-            except DiskFull:
-                continue
+                await self._in(threads, write)
+            except Exhausted as exhausted:
+                if type(exhausted) is not kind:
+                    return exhausted
+            else:
+                return None
+
+    @contextlib.contextmanager
+    def _waiting_for(self, lacking: Exhausted) -> Iterator[None]:
+        kind = type(lacking)
+        if not self._waiting[kind]:
+            self._log.warning(BEGIN[kind], why=lacking)
+        self._waiting[kind] += 1
+        try:
+            yield
+        finally:
+            self._waiting[kind] -= 1
+        if not self._waiting[kind]:
+            self._log.info(END[kind])

@@ -38,6 +38,7 @@ from defl.pool.certify import Certifier
 from defl.pool.shelf import Label, Shelf
 from defl.pool.transfer import Transfer
 from defl.pool.weights import FP32, check_manifest, chunk_size
+from defl.verify import IsProven
 
 
 @dataclass(slots=True)
@@ -188,9 +189,48 @@ class Pool:
             case Chunk():
                 raise AssertionError("ingress turns chunks into events of their own")
 
+    def wants_offer(self, offer: Offer, is_proven: IsProven) -> bool | None:
+        """Is it worth verifying? None: not even worth an answer."""
+        slot = (offer.round, offer.author)
+        if not self._in_window(offer.round) or slot in self._refused:
+            return None
+        known = self._offers.get(slot)
+        if known is None:
+            return True if self._certifier.may_ack(offer) else None
+        return known.manifest != offer.manifest and not is_proven(offer.author, Offer)
+
+    def wants_ack(self, ack: StoreAck) -> bool:
+        """Does it bring this node's own offer nearer to its certificate?"""
+        offer = self._offers.get((ack.round, self._me))
+        if ack.author != self._me or offer is None or self._certifier.is_certified(offer):
+            return False
+        manifest = offer.manifest
+        return (ack.digest, ack.base, ack.size) == (
+            manifest.digest,
+            manifest.base,
+            manifest.size,
+        ) and not self._certifier.has_ack(offer, ack.acker)
+
+    def wants_chunk(self, chunk: Chunk) -> bool:
+        return self._transfer.expects(chunk.digest, chunk.index)
+
+    def asked(self, peer: NodeId, offer: Offer) -> None:
+        """An offer whose slot is known, not verified: its author lacks the ack, or has forgotten
+        what it offered first. Only the verified one is looked at."""
+        known = self._offers.get((offer.round, offer.author))
+        if known is None:
+            return
+        if known.manifest == offer.manifest:
+            self._on_offer(peer, known)
+        elif peer == offer.author:
+            self._send(peer, known)
+
+    def _in_window(self, round_: Round) -> bool:
+        return self._round - self._federation.tau < round_ <= self._round + 2
+
     def _on_offer(self, peer: NodeId, offer: Offer) -> None:
         slot = (offer.round, offer.author)
-        if not self._round - self._federation.tau < offer.round <= self._round + 2:
+        if not self._in_window(offer.round):
             return
         known = self._offers.get(slot)
         if known is not None and known.manifest != offer.manifest:

@@ -78,6 +78,9 @@ LEFT_OUT_IN_A_ROW_MAX = 3
 # ... and, once it was judged in so many, in at least this share of them.
 ROUNDS_JUDGED_MIN = 12
 PRESENT_SHARE_MIN = 0.75
+# Beside one block per view: the snapshot's, and second ones of views that turned out to be the
+# certified ones.
+BLOCKS_SLACK = 8
 
 K = TypeVar("K")
 
@@ -381,8 +384,10 @@ class Checker:
 
     def _bounds(self, participant: Participant) -> None:
         n, tau = self._committee.size, self._federation.tau
+        replica = participant.replica
         limits = {
-            "blocks": 4096,
+            # One block for each view since the snapshot's: more is growth that nothing removes.
+            "blocks": max(0, replica.view - replica.root.view) + BLOCKS_SLACK,
             "transactions": 4 * n,
             "statements": 2 * n * 66 + 66,
             "blobs": (tau + 3) * n + tau + 3,
@@ -401,7 +406,8 @@ class Checker:
     def conclude(self, honest: list[tuple[Participant, Disk]], *, rounds_due: bool) -> None:
         for participant, disk in honest:
             self._bounds(participant)
-            blocks_max = 4096
+            replica = participant.replica
+            blocks_max = replica.view - replica.root.view + BLOCKS_SLACK
             blobs_max = (self._federation.tau + 4) * (self._committee.size + 1)
             if len(disk.blocks) > blocks_max or len(disk.blobs) > blobs_max:
                 self.violate(WITHIN_BOUNDS, f"node {participant.me}'s disk holds too much")

@@ -13,6 +13,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
 
+from defl.budget import Budget
 from defl.committee import Federation
 from defl.crypto import Scheme, Signer
 from defl.errors import PeerFault
@@ -25,9 +26,9 @@ from defl.output import (
     Durable,
     Envelope,
     Event,
-    Faulted,
     Notice,
     Output,
+    Question,
     ServeChunk,
     Tick,
     Train,
@@ -40,6 +41,7 @@ from defl.sim.checks import Checker
 from defl.sim.conditions import Conditions
 from defl.sim.disk import Disk
 from defl.sim.network import Network
+from defl.sim.processor import Processor, World
 from defl.sim.transcript import Transcript
 from defl.wire import encode
 
@@ -90,6 +92,7 @@ class Node:
     incarnation: int = 0
     tick_at: float | None = None  # on the world's clock
     waiting: list[Output] = field(default_factory=list)  # for room on the disk
+    processor: Processor | None = None  # of the running process
 
 
 class Cluster:
@@ -119,7 +122,7 @@ class Cluster:
         self.weights_bytes: Counter[tuple[NodeId, NodeId]] = Counter()
         self.crashes = 0
         self.faults_refused: Counter[str] = Counter()
-        self._signers = signers
+        self.signers = signers
         self._wraps = dict(byzantine or {})
         self._rng = random.Random(seed)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -158,7 +161,7 @@ class Cluster:
         disk = Disk(first_durable(self.federation, manifest))
         disk.store_blob(manifest, payload, self.federation.chunk_bytes)
         skew = self.conditions.clock_skew
-        return Node(
+        node = Node(
             id=member,
             behaviour=self._behaviour(member, disk.recovered()),
             ingress=Ingress(self.federation, scheme),
@@ -166,12 +169,30 @@ class Cluster:
             honest=self._is_honest(member),
             rate=1.0 + self._rng.uniform(-skew, skew),
         )
+        self._boot(node)
+        return node
+
+    def _boot(self, node: Node) -> None:
+        """A process begins with nothing on its way. Liars verify everything at no cost, so that
+        they hear and repeat whatever there is."""
+        budget = Budget(self.federation.committee) if node.honest else None
+        cost_s = self.conditions.signature_s if node.honest else 0.0
+        world = World(
+            clock=lambda: self.now,
+            at=self._at,
+            wanted=partial(self._wanted, node),
+            handle=partial(self._handle_received, node),
+            refused=self._refused,
+        )
+        if node.processor is not None:
+            node.processor.stop()
+        node.processor = Processor(node.ingress, budget, cost_s, world)
 
     def _behaviour(self, member: NodeId, durable: Durable) -> Behaviour:
-        participant = Participant(self.federation, member, self._signers[member], durable)
+        participant = Participant(self.federation, member, self.signers[member], durable)
         if member in self._wraps:
             rng = random.Random(f"{self.seed}/{member}")
-            return self._wraps[member](participant, self._signers[member], rng)
+            return self._wraps[member](participant, self.signers[member], rng)
         return Honest(participant)
 
     def _plan(self) -> None:
@@ -375,25 +396,34 @@ class Cluster:
         for when in self._network.arrivals(
             source, target, len(frame), heavy=heavy, now=self.now, calm=self.calm
         ):
-            self._deliver_at(when, source, node, frame)
+            self._deliver_at(when, source, node, frame, heavy=heavy)
 
-    def _deliver_at(self, when: float, source: NodeId, node: Node, frame: bytes) -> None:
+    def _deliver_at(
+        self, when: float, source: NodeId, node: Node, frame: bytes, *, heavy: bool
+    ) -> None:
         incarnation = node.incarnation
 
         def deliver() -> None:
             # A connection does not outlive either process, and a full node reads nothing.
             if node.alive and node.incarnation == incarnation and not node.waiting:
-                self.handle(node, self.admit(node, source, frame))
+                self.receive(node, source, frame, heavy=heavy)
 
         self._at(when, deliver)
 
-    def admit(self, node: Node, source: NodeId, frame: bytes) -> Event:
-        """What the node's ingress makes of a frame."""
-        try:
-            return node.ingress.admit(source, frame)
-        except PeerFault as fault:
-            self.faults_refused[type(fault).__name__] += 1
-            return Faulted(source, str(fault))
+    def receive(self, node: Node, source: NodeId, frame: bytes, *, heavy: bool = False) -> None:
+        """A frame reaches the node; handled at once if signatures cost nothing."""
+        if node.processor is not None:
+            node.processor.receive(source, frame, heavy=heavy)
+
+    def _wanted(self, node: Node, peer: NodeId, message: Message) -> Message | Question | None:
+        return node.behaviour.participant.wanted(peer, message) if node.honest else message
+
+    def _handle_received(self, node: Node, event: Event) -> None:
+        if node.alive and not node.waiting:
+            self.handle(node, event)
+
+    def _refused(self, fault: PeerFault) -> None:
+        self.faults_refused[type(fault).__name__] += 1
 
     def _reconnect_all(self) -> None:
         for node in self.nodes:
@@ -435,6 +465,8 @@ class Cluster:
         node.tick_at = None
         node.waiting.clear()
         node.disk.full = False
+        if node.processor is not None:
+            node.processor.stop()
         if power is None:
             power = self._rng.random() < self.conditions.power_loss_share
             power = power and member in self._power_victims
@@ -455,6 +487,7 @@ class Cluster:
         if node.alive:
             return
         node.alive = True
+        self._boot(node)
         node.behaviour = self._behaviour(member, node.disk.recovered())
         if self._transcript is not None:
             self._transcript.text(self.now, member, "starts again")

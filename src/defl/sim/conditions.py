@@ -44,6 +44,7 @@ class Conditions:
     work_factors: tuple[tuple[NodeId, float], ...] = ()  # members whose work takes longer or less
     # Noise of each work's time: lognormal with this sigma around work_s; None: exponential.
     work_sigma: float | None = None
+    signature_s: float = 0.0  # that verifying one takes: 0.0001 on a real machine
     calm_after_s: float = 3600.0
 
     def __post_init__(self) -> None:

@@ -40,7 +40,16 @@ from defl.messages import (
     transactions_root,
     vote_statement,
 )
-from defl.output import Committed, Durable, Envelope, EvidenceFound, Notice, Observing, SafetyRecord
+from defl.output import (
+    Committed,
+    Durable,
+    Envelope,
+    EvidenceFound,
+    Notice,
+    Observing,
+    PeerMisbehaved,
+    SafetyRecord,
+)
 from defl.sim.signer import NoopScheme
 from defl.sim.twins import LIVE, Tape, facts, mark
 from defl.verify import Verifier
@@ -48,6 +57,11 @@ from defl.verify import Verifier
 MEMBERS = 4
 GENESIS = "genesis"
 WRONG = Digest(b"\xff" * 32)
+
+
+def leader_of(view: View) -> NodeId:
+    """In scripts the members lead in turn, so that a reader can tell who does."""
+    return NodeId(view % MEMBERS)
 
 
 class BlockFacts(Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,7 +122,7 @@ class Cast:
 
     def replica(self, durable: Durable) -> Replica[bytes]:
         me = NodeId(self._script.node)
-        return Replica(self.federation, me, self._signers[me], Tape(), durable)
+        return Replica(self.federation, me, self._signers[me], Tape(), durable, leader_of)
 
     def verifier(self) -> Verifier:
         return Verifier(self.federation, NoopScheme(), self._blocks[GENESIS].id)
@@ -138,7 +152,7 @@ class Cast:
         target = commit_target(parent, self._rules, self._by_id.get)
         root = self._tape.root_of(self._tape.encode(self._states[target]))
         transactions = (self._signed(mark(said.mark)),) if said.mark else ()
-        author = said.author if said.author is not None else self.federation.committee.leader(view)
+        author = said.author if said.author is not None else leader_of(view)
         header = Header(
             epoch=self.federation.epoch,
             view=view,
@@ -253,19 +267,7 @@ class Stage:
 
     def _deliver(self, peer: NodeId, message: Message) -> str | None:
         try:
-            match message:
-                case Proposal():
-                    self._verifier.proposal(message)
-                case Vote():
-                    self._verifier.vote(message)
-                case Timeout():
-                    self._verifier.timeout(message)
-                case Certificates(qc=qc, tc=tc):
-                    self._verifier.qc(qc)
-                    if tc is not None:
-                        self._verifier.tc(tc)
-                case _:
-                    pass
+            self._verifier.verify(message)
         except PeerFault as fault:
             return f"refuse: {fault}"
         self.replica.receive(peer, message, self._now)
@@ -350,6 +352,8 @@ class Stage:
                 return f"evidence against {evidence.first.author}"
             case Observing():
                 return "observe"
+            case PeerMisbehaved(peer=peer):
+                return f"fault of {peer}"
             case _:
                 return type(notice).__name__
 

@@ -60,6 +60,7 @@ def _conditions(rng: random.Random, nodes: int) -> Conditions:
         partitions=_partitions(rng, nodes),
         work_s=rng.choice((0.1, 0.5, 3.0)),
         calm_after_s=60.0,
+        signature_s=rng.choice((0.0, 0.0001, 0.0005)),
     )
 
 

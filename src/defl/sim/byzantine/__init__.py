@@ -5,6 +5,7 @@ changes what it says, or says more. It signs lies with its own key only.
 """
 
 from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, YesVoter
+from defl.sim.byzantine.costly import Exhauster
 from defl.sim.byzantine.pool import Malformed, TwoFaced, Withholder
 from defl.sim.byzantine.promises import PROMISE_BREAKERS
 from defl.sim.byzantine.rounds import EarlyAgg, WrongRound
@@ -26,4 +27,5 @@ KINDS: dict[str, Wrap] = {
     "replayer": Replayer,
     "flooder": Flooder,
     **PROMISE_BREAKERS,
+    "exhauster": Exhauster,
 }

@@ -1,0 +1,24 @@
+"""Who leads which view: every member once per lap of n views, in an order that changes each lap.
+
+In a fixed order members that fail could stand so that no three good leaders ever follow each other.
+"""
+
+from functools import lru_cache
+
+from defl.ids import Digest, NodeId, View, digest_of
+
+
+@lru_cache(maxsize=64)
+def order_of_lap(chain: Digest, members: int, lap: int) -> tuple[NodeId, ...]:
+    """The members sorted by a hash that nobody can choose for all laps."""
+    seed = b"defl/leaders" + chain + lap.to_bytes(8, "big")
+    return tuple(
+        sorted(
+            map(NodeId, range(members)),
+            key=lambda member: digest_of(seed + member.to_bytes(8, "big")),
+        )
+    )
+
+
+def leader_of(chain: Digest, members: int, view: View) -> NodeId:
+    return order_of_lap(chain, members, view // members)[view % members]

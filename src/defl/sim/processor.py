@@ -1,0 +1,145 @@
+"""A node's way from frames to events, in which signatures take time.
+
+As in the real node: a link is not read on while its frame is examined, paid for and verified; one
+processor checks signatures, a slice at a time, and the links take turns. Chunks have a link of
+their own. If signatures cost nothing, everything happens at once, in the order of arrival.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+from defl.budget import Budget
+from defl.errors import PeerFault
+from defl.ids import NodeId
+from defl.ingress import Ingress
+from defl.messages import Message
+from defl.output import Event, Faulted, Question
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The peer has to wait, nobody else."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The processor is needed for so long."""
+
+    seconds: float
+
+
+Admission = Generator[Pause | Turn, None, Event | None]
+
+
+@dataclass(slots=True)
+class Link:
+    peer: NodeId
+    frames: deque[bytes] = field(default_factory=deque)
+    admission: Admission | None = None  # of the frame that is on its way
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a processor is given: the time, later, its node, and who counts faults."""
+
+    clock: Callable[[], float]
+    at: Callable[[float, Callable[[], None]], None]
+    wanted: Callable[[NodeId, Message], Message | Question | None]
+    handle: Callable[[Event], None]
+    refused: Callable[[PeerFault], None]
+
+
+class Processor:
+    """Of one process: what waits here is lost when the process dies."""
+
+    def __init__(
+        self, ingress: Ingress, budget: Budget | None, signature_s: float, world: World
+    ) -> None:
+        """Without a budget, as a liar has it, nobody waits."""
+        self._ingress = ingress
+        self.budget = budget
+        self._signature_s = signature_s
+        self._world = world
+        self._links: dict[tuple[NodeId, bool], Link] = {}
+        self._turns: deque[tuple[Link, Turn]] = deque()
+        self._working = False
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def receive(self, peer: NodeId, frame: bytes, *, heavy: bool) -> None:
+        link = self._links.setdefault((peer, heavy), Link(peer))
+        link.frames.append(frame)
+        if link.admission is None:
+            self._read_on(link)
+
+    def _read_on(self, link: Link) -> None:
+        while link.frames and link.admission is None and not self._stopped:
+            link.admission = self._admit(link.peer, link.frames.popleft())
+            self._advance(link)
+
+    def _admit(self, peer: NodeId, frame: bytes) -> Admission:
+        """The steps of node/node.py: Node._admit, with virtual time."""
+        message = self._ingress.read(peer, frame)
+        wanted = self._world.wanted(peer, message)
+        if wanted is None or isinstance(wanted, Question):
+            return wanted
+        examined = self._ingress.examine(peer, wanted)
+        for claims in examined.slices():
+            if self.budget is not None:
+                wait_s = self.budget.spend(peer, len(claims), self._world.clock())
+                if wait_s > 0:
+                    yield Pause(wait_s)
+            if self._signature_s > 0:
+                yield Turn(len(claims) * self._signature_s)
+            self._ingress.check(claims)
+        return self._ingress.accept(examined)
+
+    def _advance(self, link: Link) -> None:
+        """One step of the link's frame; if that was the last one, its event is handled."""
+        if link.admission is None or self._stopped:
+            return
+        event: Event | None
+        try:
+            step = next(link.admission)
+        except StopIteration as done:
+            event = done.value
+        except PeerFault as fault:
+            self._world.refused(fault)
+            event = Faulted(link.peer, str(fault))
+        else:
+            self._do(link, step)
+            return
+        link.admission = None
+        if event is not None:
+            self._world.handle(event)
+
+    def _do(self, link: Link, step: Pause | Turn) -> None:
+        if isinstance(step, Turn):
+            self._turns.append((link, step))
+            if not self._working:
+                self._work()
+        else:
+            self._world.at(self._world.clock() + step.seconds, lambda: self._resume(link))
+
+    def _work(self) -> None:
+        if self._working or not self._turns or self._stopped:
+            return
+        self._working = True
+        link, turn = self._turns.popleft()
+
+        def done() -> None:
+            self._working = False
+            self._resume(link)
+            self._work()
+
+        self._world.at(self._world.clock() + turn.seconds, done)
+
+    def _resume(self, link: Link) -> None:
+        self._advance(link)
+        if link.admission is None:
+            self._read_on(link)

@@ -1,0 +1,427 @@
+"""What a member can make the others verify: decided by slot first, then paid for by that member.
+
+Scenarios of the whole federation run where a signature takes 0.2 ms of a node's only processor;
+scenarios of one node count the signatures that are really checked.
+"""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import defl.budget
+import defl.ingress
+from builders import Small, name, nodes, tampered
+from defl.budget import Budget, verifications_at_once, verifications_per_s
+from defl.committee import Committee
+from defl.errors import PeerFault
+from defl.ids import Digest, NodeId, digest_of
+from defl.ingress import Ingress
+from defl.messages import (
+    Agg,
+    Blocks,
+    Certificates,
+    Chunk,
+    Evidence,
+    Gossip,
+    Message,
+    Offer,
+    Proposal,
+    StoreAck,
+    Transaction,
+    Upd,
+)
+from defl.output import Connected, Envelope, Question, Received, Tick, Trained
+from defl.participant import Participant
+from defl.sim.byzantine import KINDS
+from defl.sim.cluster import Cluster
+from defl.sim.conditions import Conditions
+from defl.sim.scenario import cluster_of
+from defl.wire import encode
+
+ME = NodeId(1)
+LIAR = NodeId(3)
+OTHERS = nodes(0, 2, 3, 4, 5)  # a quorum of seven without this node
+
+
+class OneNode:
+    """A real participant behind the real door, and a count of what is verified there."""
+
+    def __init__(self, small: Small, me: NodeId = ME) -> None:
+        self.small = small
+        self.checked = 0
+        self.ingress = Ingress(small.federation, self)
+        self.participant = Participant(small.federation, me, small.signers[me], small.durable())
+        self.participant.handle(Tick(), 0.0)
+
+    def verify(self, public_key: bytes, message: Digest, signature: bytes) -> bool:
+        self.checked += 1
+        return self.small.scheme.verify(public_key, message, signature)
+
+    def hear(self, peer: int, message: Message, now: float = 0.1) -> list[Any]:
+        """The way of both drivers; returns what the node says to it, and to whom."""
+        read = self.ingress.read(NodeId(peer), encode(message))
+        wanted = self.participant.wanted(NodeId(peer), read)
+        if wanted is None:
+            return []
+        if isinstance(wanted, Question):
+            return list(self.participant.handle(wanted, now).send)
+        examined = self.ingress.examine(NodeId(peer), wanted)
+        for claims in examined.slices():
+            self.ingress.check(claims)
+        return list(self.participant.handle(self.ingress.accept(examined), now).send)
+
+    def cost(self, peer: int, message: Message) -> int:
+        before = self.checked
+        self.hear(peer, message)
+        return self.checked - before
+
+    def refused(self, peer: int, message: Message) -> None:
+        with pytest.raises(PeerFault):
+            self.hear(peer, message)
+
+
+@pytest.fixture
+def node() -> OneNode:
+    return OneNode(Small(7))
+
+
+def gossip(*transactions: Transaction) -> Gossip:
+    return Gossip(transactions)
+
+
+# --- Transactions ----------------------------------------------------------------------------
+
+
+def test_an_update_with_other_ackers_is_not_verified_again(node: OneNode) -> None:
+    small = node.small
+    assert node.cost(3, gossip(small.upd(3, 1))) == 1 + small.quorum
+    other = small.upd(3, 1, ackers=nodes(2, 3, 4, 5, 6))
+
+    assert node.cost(3, gossip(other)) == 0
+    assert node.cost(2, gossip(other, small.agg(2, 1))) == 1
+
+
+def test_two_updates_of_one_slot_in_one_frame_count_as_one(node: OneNode) -> None:
+    small = node.small
+    many = [small.upd(3, 1, ackers=nodes(*(set(range(7)) - {i, i + 1}))) for i in range(6)]
+
+    assert node.cost(3, gossip(*many)) == 1 + small.quorum
+
+
+def test_a_contradicting_update_is_verified_once_and_is_evidence_from_then_on(
+    node: OneNode,
+) -> None:
+    small = node.small
+    node.hear(3, gossip(small.upd(3, 1)))
+    assert node.cost(3, gossip(small.upd(3, 1, digest=name("another")))) == 1 + small.quorum
+    assert [type(e.first) for e in node.participant.evidence] == [Upd]
+    for third in ("a third", "a fourth"):
+        assert node.cost(3, gossip(small.upd(3, 1, digest=name(third)))) == 0
+
+
+@pytest.mark.parametrize("round_", [0, 3, 2**40])
+def test_transactions_of_rounds_that_are_not_open_are_not_verified(
+    node: OneNode, round_: int
+) -> None:
+    small = node.small
+
+    assert node.cost(3, gossip(small.agg(3, round_), small.upd(3, round_))) == 0
+
+
+def test_a_forged_transaction_does_not_take_the_place_of_the_true_one(node: OneNode) -> None:
+    """Sent first, in the author's name, alone or beside a true one of somebody else."""
+    small = node.small
+    true = small.agg(0, 1)
+    forged = tampered(true, signature=bytes(64))
+    node.refused(3, gossip(forged))
+    node.refused(3, gossip(small.agg(3, 1), forged))
+    node.hear(2, gossip(true))
+
+    mempool = node.participant.replica._mempool
+    assert mempool.live(lambda tx: isinstance(tx, Agg)) == (true,)
+
+
+# --- Consensus -------------------------------------------------------------------------------
+
+
+def test_a_vote_is_verified_once_and_a_contradiction_once(node: OneNode) -> None:
+    small = node.small
+    assert [node.cost(3, small.vote(3, 1, name(b))) for b in "aabcd"] == [1, 0, 1, 0, 0]
+    assert node.cost(3, small.vote(3, 500, name("a"))) == 0, "outside the window"
+
+
+def test_a_timeout_is_verified_once_and_its_repetition_is_still_answered(node: OneNode) -> None:
+    small = node.small
+    node.hear(2, Certificates(small.qc(4, small.block().id, OTHERS), None))
+    late = small.timeout(3, 1)
+
+    for repetition in range(3):
+        before = node.checked
+        answers = node.hear(3, late, now=10.0 * (repetition + 1))
+        assert node.checked == before, "out of the window, and its QC is an old one"
+        assert [a.to for a in answers if isinstance(a.message, Certificates)] == [(LIAR,)]
+
+
+def test_a_timeout_outside_the_window_that_brings_a_newer_qc_is_wanted(node: OneNode) -> None:
+    small = node.small
+    qc = small.qc(100, small.block().id, OTHERS)
+    node.hear(3, small.timeout(3, 101, qc))
+
+    assert node.participant.replica.view == 101
+
+
+def test_a_repeated_timeout_still_makes_f_plus_one_an_echo(node: OneNode) -> None:
+    """Counted while the view was ahead; when it comes, whoever repeats triggers the echo."""
+    small = node.small
+    for member in (2, 3, 4):
+        node.hear(member, small.timeout(member, 5))
+    node.hear(0, Certificates(small.qc(4, small.block().id, OTHERS), None))
+    said = node.hear(2, small.timeout(2, 5))
+
+    assert [m.message.view for m in said if type(m.message).__name__ == "Timeout"] == [5]
+
+
+def test_certificates_that_are_no_news_are_not_verified(node: OneNode) -> None:
+    small = node.small
+    block = small.block()
+    assert node.cost(3, Certificates(small.qc(4, block.id), small.tc(5))) == 2 * small.quorum
+    for ackers in (nodes(1, 2, 3, 4, 5), nodes(2, 3, 4, 5, 6)):
+        assert node.cost(3, Certificates(small.qc(4, block.id, ackers), None)) == 0
+        assert node.cost(3, Certificates(small.qc(3, block.id, ackers), small.tc(4))) == 0
+
+
+def test_an_old_qc_with_a_vote_of_this_node_beyond_its_record_is_wanted(node: OneNode) -> None:
+    """A node whose record was put back must learn that it signed more, from whatever age."""
+    small = node.small
+    block = small.block().id
+    node.hear(3, Certificates(small.qc(9, block, nodes(0, 2, 3, 4, 5)), None))
+    node.hear(3, Certificates(small.qc(7, block, nodes(0, 1, 2, 3, 4)), None))
+
+    assert node.participant.replica.observing is not None
+
+
+def test_only_the_first_proposal_of_a_view_and_the_first_contradiction_are_verified(
+    node: OneNode,
+) -> None:
+    small = node.small
+    first = small.proposal(small.block((small.agg(0, 1),), view=2, tc=small.tc(1)))
+    second, third = (
+        small.proposal(small.block((small.agg(author, 1),), view=2, tc=small.tc(1)))
+        for author in (3, 4)
+    )
+    leader = first.block.header.author
+    assert node.cost(leader, first) > 0
+    assert node.cost(leader, first) == 0
+    assert node.cost(leader, second) > 0
+    assert [type(e.first).__name__ for e in node.participant.evidence] == ["SignedHeader"]
+    assert node.cost(leader, third) == 0
+
+
+def test_blocks_that_nobody_asked_for_are_not_verified(node: OneNode) -> None:
+    small = node.small
+    parent = small.block((small.upd(0, 1), small.agg(2, 1)))
+    child = small.block(view=4, parent=parent)
+    assert node.cost(3, Blocks((child, parent))) == 0
+    node.hear(3, Certificates(small.qc(4, child.id), None))
+    assert node.cost(3, Blocks((parent,))) == 0, "another one is missing"
+    assert node.cost(3, Blocks((child, parent))) > 0
+    assert node.cost(3, Blocks((child, parent))) == 0
+
+
+def test_a_snapshot_is_wanted_only_while_blocks_are_missing_and_only_a_higher_one(
+    node: OneNode,
+) -> None:
+    small = node.small
+    snapshot = small.snapshot()
+    assert node.cost(3, snapshot) == 0
+    node.hear(3, Certificates(small.qc(9, name("far ahead")), None))
+    assert node.cost(3, snapshot) > 0
+    assert node.participant.replica.head.height == 1
+    assert node.cost(3, snapshot) == 0
+
+
+# --- Offers, acks, attestations, evidence ----------------------------------------------------
+
+
+def offers_of(small: Small) -> tuple[Offer, Offer, Offer]:
+    first, second, third = (small.offer(3, 1, small.blob(seed)[0]) for seed in (1, 2, 3))
+    return first, second, third
+
+
+def test_a_repeated_offer_is_answered_and_not_verified(node: OneNode) -> None:
+    """Its author did not hear the ack; a second one is evidence once, then its first is shown."""
+    first, second, third = offers_of(node.small)
+    assert [node.cost(3, offer) for offer in (first, first, second)] == [1, 0, 1]
+    assert [type(e.first) for e in node.participant.evidence] == [Offer]
+    before = node.checked
+    assert node.hear(3, third) == [Envelope((LIAR,), first)]
+    assert node.hear(2, third) == [], "its author alone is shown what it offered"
+    assert node.checked == before
+    far = node.small.offer(3, 4, first.manifest)
+    assert node.cost(3, far) == 0, "outside the window"
+
+
+def test_an_unverified_copy_of_an_offer_never_replaces_the_verified_one(node: OneNode) -> None:
+    first, _, _ = offers_of(node.small)
+    node.hear(3, first)
+    node.hear(2, tampered(first, signature=bytes(64)))
+
+    assert node.participant.pool._offers[1, LIAR] == first
+
+
+def own_offer(node: OneNode) -> Offer:
+    manifest, _ = node.small.blob(9)
+    node.participant.handle(Trained(type(node.participant.state.round)(1), manifest), 0.2)
+    offer = node.participant.pool.offer_for(type(node.participant.state.round)(1))
+    assert offer is not None
+    return offer
+
+
+def test_only_acks_that_the_own_offer_still_needs_are_verified(node: OneNode) -> None:
+    small = node.small
+    offer = own_offer(node)
+    foreign = small.ack(3, offers_of(small)[0])
+    assert node.cost(3, foreign) == 0
+    assert node.cost(3, replace(small.ack(3, offer), digest=name("another"))) == 0
+    acks = {member: small.ack(member, offer) for member in (0, 2, 3, 4, 5)}
+    node.refused(3, tampered(acks[3], signature=bytes(64)))
+    assert [node.cost(member, acks[member]) for member in (3, 3, 0, 2)] == [1, 0, 1, 1]
+    assert node.cost(4, acks[4]) == 1, "with its own the quorum"
+    assert node.cost(5, acks[5]) == 0, "it is certified"
+
+
+def test_attestations_of_known_authors_and_other_rounds_are_not_verified(node: OneNode) -> None:
+    small = node.small
+    model = name("model")
+    said = [
+        small.attestation(3, 3, model),
+        small.attestation(3, 3, model),
+        small.attestation(3, 2, model),
+        small.attestation(3, 3, name("another")),
+        small.attestation(3, 3, name("a third")),
+    ]
+    assert [node.cost(3, attestation) for attestation in said] == [1, 0, 0, 1, 0]
+
+
+def test_evidence_for_a_known_charge_is_not_verified(node: OneNode) -> None:
+    small = node.small
+    pairs = [Evidence(small.vote(3, v, name("a")), small.vote(3, v, name("b"))) for v in (1, 2)]
+    assert [node.cost(2, evidence) for evidence in pairs] == [2, 0]
+
+
+def test_a_chunk_that_nobody_asked_for_is_not_hashed(node: OneNode) -> None:
+    manifest, payload = node.small.blob(1)
+    chunk = Chunk(manifest.digest, 0, memoryview(payload[:256]))
+    assert node.participant.wanted(LIAR, chunk) is None
+    node.hear(3, node.small.offer(3, 1, manifest))
+    node.participant.handle(Connected(LIAR), 0.2)
+    assert node.participant.wanted(LIAR, chunk) == chunk
+    assert digest_of(chunk.data) == manifest.chunks[0]
+
+
+def test_a_new_node_wants_every_type_of_message_in_its_season() -> None:
+    """One rule for each type; a type without one would be dropped here."""
+    small = Small()
+    leader = small.proposal(small.block()).block.header.author
+    node = OneNode(small, me=NodeId(0))
+    unasked = (Blocks, Chunk, StoreAck, type(small.snapshot()))  # shown above, when asked for
+    for message in small.messages():
+        if not isinstance(message, unasked):
+            peer = leader if isinstance(message, Proposal) else NodeId(2)
+            assert isinstance(node.participant.wanted(peer, message), type(message))
+
+
+def test_judging_what_is_wanted_changes_nothing() -> None:
+    small = Small()
+    node, twin = OneNode(small), OneNode(small)
+    for message in small.messages():
+        node.participant.wanted(NodeId(2), message)
+    assert node.participant.stored == twin.participant.stored
+    for message in small.messages():
+        if not isinstance(message, Chunk):
+            event = Received(NodeId(1), message)
+            assert node.participant.handle(event, 1.0) == twin.participant.handle(event, 1.0)
+
+
+# --- The budget ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [4, 7, 10, 31, 100])
+def test_all_liars_together_may_use_half_a_core_and_an_honest_member_is_never_held_up(
+    size: int,
+) -> None:
+    """At 0.11 ms for a signature. Honest: two updates and a dozen views in a second, and at once
+    a whole block that nobody heard of before, with its certificates."""
+    committee = Committee(tuple(bytes([i]) * 32 for i in range(size)))
+    quorum = committee.quorum
+    assert committee.faults * verifications_per_s(committee) * 0.00011 <= 0.5
+    assert verifications_per_s(committee) >= 2 * (quorum + 1)
+    budget = Budget(committee)
+    block = size * (quorum + 1) + size + 3 * quorum + 1
+    assert budget.spend(LIAR, block, 100.0) == 0
+    for second in range(100, 110):
+        assert budget.spend(LIAR, quorum + 1 + 12, float(second)) == 0
+
+
+def test_a_peer_over_its_budget_waits_and_the_others_do_not() -> None:
+    committee = Committee(tuple(bytes([i]) * 32 for i in range(4)))
+    budget = Budget(committee)
+    budget.spend(LIAR, verifications_at_once(committee), 5.0)
+
+    assert budget.spend(LIAR, verifications_per_s(committee), 5.0) == 1.0
+    assert budget.spend(NodeId(2), 16, 5.0) == 0
+
+
+# --- The whole federation --------------------------------------------------------------------
+
+ROUNDS = 4
+# Training takes no time, so that what is compared is the protocol's own.
+CONDITIONS = Conditions(signature_s=0.0002, work_s=0.001, latency_s=0.005, jitter_s=0.005)
+
+
+def run_for(size: int, kind: str | None, seed: int = 1) -> Cluster:
+    liars = nodes(*range(1, size, 3))[: (size - 1) // 3] if kind is not None else ()
+    byzantine = {liar: KINDS[str(kind)] for liar in liars}
+    cluster = cluster_of(size, rounds=ROUNDS, seed=seed, conditions=CONDITIONS, byzantine=byzantine)
+    cluster.run(until=lambda: cluster.rounds_closed == ROUNDS or cluster.now > 20.0)
+    return cluster
+
+
+def duration(cluster: Cluster) -> float:
+    return cluster.checker.closed_at.get(ROUNDS, cluster.now)
+
+
+@pytest.mark.parametrize("size", [4, 7, 10])
+def test_members_that_send_the_most_expensive_frames_slow_rounds_by_less_than_half(
+    size: int,
+) -> None:
+    """f of them, all the time, compared with the same members honest."""
+    honest, attacked = run_for(size, None), run_for(size, "exhauster")
+
+    assert attacked.rounds_closed == ROUNDS
+    assert attacked.checker.violations == []
+    assert attacked.messages["Gossip"] > 5 * honest.messages["Gossip"]
+    assert duration(attacked) < 1.5 * duration(honest)
+
+
+def test_without_slots_and_budget_the_same_frames_stop_the_federation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The attack is real: whoever verifies whatever comes, each frame in one go, is too slow."""
+    honest = run_for(7, None)
+    monkeypatch.setattr(Cluster, "_wanted", lambda _self, _node, _peer, message: message)
+    monkeypatch.setattr(defl.budget, "LIARS_VERIFICATIONS_PER_S", 10**9)
+    monkeypatch.setattr(defl.ingress, "SLICE_SIGNATURES", 10**6)
+
+    assert duration(run_for(7, "exhauster")) > 3 * duration(honest)
+
+
+def test_what_the_liar_costs_is_what_an_honest_member_costs() -> None:
+    def verified(cluster: Cluster, member: int) -> int:
+        budgets = [n.processor.budget for n in cluster.honest if n.processor and n.id != member]
+        return sum(budget.spent[NodeId(member)] for budget in budgets if budget) // len(budgets)
+
+    honest, attacked = run_for(7, None), run_for(7, "exhauster")
+
+    assert verified(attacked, 1) < 1.5 * verified(honest, 1)

@@ -1,0 +1,120 @@
+"""A replica that was away: whom it asks, what it believes, and what a quiet log leaves behind."""
+
+import pytest
+from msgspec.structs import replace
+
+from defl.committee import Rules
+from defl.consensus.sync import Sync
+from defl.ids import NodeId, digest_of
+from defl.ledger import Ledger
+from defl.messages import Snapshot, Status
+from defl.output import Durable
+from defl.participant import Participant
+from defl.sim.cluster import Cluster
+from defl.sim.scenario import cluster_of
+
+BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
+
+
+def participant(cluster: Cluster, member: int) -> Participant:
+    return cluster.nodes[member].behaviour.participant
+
+
+def snapshot_of(cluster: Cluster, member: int) -> Snapshot:
+    snapshot = cluster.nodes[member].disk.snapshot
+    assert snapshot is not None
+    return snapshot
+
+
+@BOTH_RULES
+def test_a_genuine_but_older_snapshot_takes_nothing_back(rules: Rules) -> None:
+    cluster = cluster_of(4, rounds=4, rules=rules)
+    cluster.run(until=lambda: cluster.rounds_closed == 1)
+    old = snapshot_of(cluster, 0)
+    cluster.run(until=lambda: cluster.rounds_closed == 3)
+    replica = participant(cluster, 0).replica
+    head, state = replica.head, replica.state
+    replica.receive(NodeId(1), old, cluster.now)
+
+    assert replica.head == head
+    assert replica.state == state
+    assert replica.take().snapshot is None
+
+
+@BOTH_RULES
+def test_the_qc_of_a_received_snapshot_moves_the_view(rules: Rules) -> None:
+    """It proves the state, and that its view is over: the newcomer need not be told so again."""
+    cluster = cluster_of(4, rounds=2, rules=rules)
+    newcomer = Participant(
+        cluster.federation, NodeId(3), cluster.signers[3], cluster.nodes[3].disk.recovered()
+    ).replica
+    cluster.run()
+    snapshot = snapshot_of(cluster, 0)
+    newcomer.receive(NodeId(0), snapshot, 0.0)
+
+    assert newcomer.state == participant(cluster, 0).state
+    assert newcomer.view == snapshot.proof_qc.view + 1
+    assert newcomer.record.high_qc == snapshot.proof_qc
+
+
+@BOTH_RULES
+def test_a_restart_knows_the_qc_of_its_stored_snapshot(rules: Rules) -> None:
+    """A snapshot may be written without the record."""
+    cluster = cluster_of(4, rounds=2, rules=rules)
+    cluster.run()
+    disk = cluster.nodes[0].disk
+    snapshot = snapshot_of(cluster, 0)
+    record = disk.record
+    assert record is not None
+    old_record = replace(record, high_qc=snapshot.proof.qc, high_tc=None)
+    durable = Durable(old_record, snapshot)
+    replica = Participant(cluster.federation, NodeId(0), cluster.signers[0], durable).replica
+
+    assert replica.record.high_qc == snapshot.proof_qc
+    assert replica.view == snapshot.proof_qc.view + 1
+
+
+def test_a_missing_block_is_asked_of_one_signer_after_the_other() -> None:
+    """The first may be a liar that never answers."""
+    sync = Sync(NodeId(0), retry_s=1.0)
+    block = digest_of(b"wanted")
+    sync.want(block, (NodeId(0), NodeId(1), NodeId(2), NodeId(3)))
+    asked = [sync.due(float(second)) for second in range(4)]
+
+    assert asked == [(NodeId(i), block) for i in (1, 2, 3, 1)]
+    assert sync.due(3.5) is None
+
+
+@BOTH_RULES
+def test_a_node_catches_up_though_the_first_signer_it_asks_never_answers(rules: Rules) -> None:
+    cluster = cluster_of(4, rounds=3, rules=rules)
+    away = NodeId(0)
+    cluster.run(until=lambda: participant(cluster, 1).state.round == 1)
+    cluster.crash(away, downtime_s=2.0, power=False)
+    cluster.censor = lambda source, target, message: (
+        source == NodeId(1) and target == away and not isinstance(message, Status)
+    )
+    cluster.run()
+
+    assert cluster.conclude() == []
+    assert participant(cluster, away).state.round == 3
+
+
+@BOTH_RULES
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_log_goes_quiet_only_when_a_certified_header_shows_its_last_state(
+    rules: Rules, seed: int
+) -> None:
+    """Whoever comes later finds the last state proven, not only executed."""
+    cluster = cluster_of(4, rounds=2, seed=seed, rules=rules)
+    replicas = [participant(cluster, member).replica for member in range(4)]
+    cluster.run(
+        until=lambda: (
+            cluster.rounds_closed == 2 and all(replica.wake_at is None for replica in replicas)
+        )
+    )
+
+    for member, replica in enumerate(replicas):
+        assert replica.wake_at is None
+        proven = Ledger(cluster.federation).decode(snapshot_of(cluster, member).state)
+        assert proven == replica.state

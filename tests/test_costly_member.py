@@ -1,0 +1,178 @@
+"""A member that makes a real node verify as much as the rules allow: the node's signatures are
+counted, not timed.
+
+The cast: member 2 is a real node over real connections; members 0 and 1 are transports that say
+what the test says. Member 1 has turned bad.
+"""
+
+import asyncio
+from pathlib import Path
+from threading import current_thread
+from typing import ClassVar
+
+import pytest
+from msgspec.structs import replace
+
+import defl.budget
+import defl.node.node
+from defl.budget import verifications_at_once, verifications_per_s
+from defl.crypto import Ed25519Scheme
+from defl.experiments.processes import Nodes
+from defl.ids import Digest, NodeId, Round, View, digest_of
+from defl.messages import (
+    Agg,
+    Gossip,
+    Message,
+    Upd,
+    Vote,
+    ack_statement,
+    bitmap_of,
+    vote_statement,
+)
+from defl.node.config import read_identity
+from defl.node.identity import Identity
+from defl.node.transport import Lane
+from node_here import Member, NodeHere, until
+
+GOOD, BAD, NODE = NodeId(0), NodeId(1), NodeId(2)
+
+
+class Counting:
+    """Counts how often a signature is really checked, and remembers where."""
+
+    checked = 0
+    threads: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        self._scheme = Ed25519Scheme()
+
+    def verify(self, public_key: bytes, message: Digest, signature: bytes) -> bool:
+        Counting.checked += 1
+        Counting.threads.append(current_thread().name)
+        return self._scheme.verify(public_key, message, signature)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ...]:
+    monkeypatch.setenv("DEFL_NODE", "2")
+    monkeypatch.setattr(defl.node.node, "Ed25519Scheme", Counting)
+    monkeypatch.setattr(Counting, "checked", 0)
+    monkeypatch.setattr(Counting, "threads", [])
+    return tuple(Nodes(tmp_path / "federation", 4, 3).local.nodes)
+
+
+def forged_vote(view: int) -> Vote:
+    """Within the window, and it takes a check to see that it is none."""
+    return Vote(0, View(view), digest_of(b"a block"), BAD, bytes(64), View(0), View(0))
+
+
+def true_vote(member: Member, identity: Identity, view: int) -> Vote:
+    block = digest_of(b"a block")
+    signature = identity.signer.sign(vote_statement(member.federation.chain, 0, View(view), block))
+    return Vote(0, View(view), block, member.me, signature, View(0), View(0))
+
+
+def test_a_member_over_its_budget_waits_while_the_others_are_heard(
+    folders: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that it said is lost either: every forgery is counted in the end."""
+    monkeypatch.setattr(defl.budget, "LIARS_VERIFICATIONS_PER_S", 200)
+
+    async def scenario() -> None:
+        here, bad, good = NodeHere(folders[NODE]), Member(folders[BAD]), Member(folders[GOOD])
+        node, committee = here.node, bad.federation.committee
+        clock = asyncio.get_running_loop().time
+        async with here.running(), bad.connected(NODE), good.connected(NODE):
+            began = clock()
+            burst = verifications_at_once(committee)
+            frames = burst + 200
+            for i in range(frames):
+                bad.say(NODE, forged_vote(1 + i % 60))
+            faults = node.measures.peer_faults
+            await until(lambda: faults[BAD] >= burst)
+            good.say(NODE, true_vote(good, read_identity(folders[GOOD], "node-0"), 1))
+            tally = node.participant.replica._tally
+            await until(lambda: tally.vote(View(1), GOOD))
+            assert faults[BAD] < frames, "the bad one still waits"
+            while faults[BAD] < frames:
+                checked = Counting.checked
+                assert checked <= 1 + burst + verifications_per_s(committee) * (clock() - began)
+                await asyncio.sleep(0.01)
+            assert Counting.checked == frames + 1
+            assert tally.vote(View(1), BAD) is None
+
+    asyncio.run(scenario())
+
+
+def test_expensive_frames_that_bring_nothing_new_cost_no_signature(
+    folders: tuple[Path, ...],
+) -> None:
+    """AGGs for absurd rounds, and its own update with ever other ackers; all validly signed."""
+
+    async def scenario() -> None:
+        here, bad = NodeHere(folders[NODE]), Member(folders[BAD])
+        node = here.node
+        signer = read_identity(folders[BAD], "node-1").signer
+        chain = bad.federation.chain
+
+        def agg(round_: int) -> Agg:
+            unsigned = Agg(Round(round_), BAD, b"")
+            return Agg(Round(round_), BAD, signer.sign(unsigned.statement(chain, 0)))
+
+        def upd(round_: int, ackers: tuple[int, ...]) -> Upd:
+            bitmap = bitmap_of(map(NodeId, ackers), 4)
+            digest, base = digest_of(b"an update"), bad.federation.initial
+            acks = (bytes(64),) * len(ackers)
+            return Upd(Round(round_), BAD, digest, 400, base, bitmap, acks, bytes(64))
+
+        def said() -> int:
+            return node.transport.stats.traffic[BAD, Lane.CONTROL].frames_in
+
+        async def say(message: Message) -> None:
+            before = said()
+            bad.say(NODE, message)
+            await until(lambda: said() > before)
+
+        async with here.running(), bad.connected(NODE):
+            for start in range(10**6, 10**6 + 40 * 16, 16):
+                await say(Gossip(tuple(agg(start + i) for i in range(16))))
+            for ackers in ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)):
+                await say(Gossip(tuple(upd(round_, ackers) for round_ in (7, 8, 9))))
+            await say(Gossip((agg(1),)))
+            replica = node.participant.replica
+            await until(lambda: replica.stored["transactions"] == 1)
+            assert Counting.checked == 1, "the one that belongs to the open round"
+            assert node.measures.peer_faults == {}
+
+    asyncio.run(scenario())
+
+
+def test_many_signatures_are_checked_beside_the_loop_and_a_few_on_it(
+    folders: tuple[Path, ...],
+) -> None:
+    async def scenario() -> None:
+        here, bad = NodeHere(folders[NODE]), Member(folders[BAD])
+        chain, base = bad.federation.chain, bad.federation.initial
+        signers = [read_identity(folders[i], f"node-{i}").signer for i in (0, 1, 3)]
+
+        def upd(round_: int) -> Upd:
+            digest = digest_of(b"an update")
+            stored = ack_statement(chain, 0, Round(round_), BAD, digest, base, 400)
+            acks = tuple(signer.sign(stored) for signer in signers)
+            ackers = bitmap_of(map(NodeId, (0, 1, 3)), 4)
+            unsigned = Upd(Round(round_), BAD, digest, 400, base, ackers, acks, b"")
+            return replace(unsigned, signature=signers[1].sign(unsigned.statement(chain, 0)))
+
+        async with here.running(), bad.connected(NODE):
+            stored = here.node.participant.replica.stored
+            bad.say(NODE, Gossip((upd(1), upd(2))))
+            await until(lambda: here.node.participant.replica.stored["transactions"] == 2)
+            beside, Counting.threads = Counting.threads, []
+            bad.say(NODE, true_vote(bad, read_identity(folders[BAD], "node-1"), 1))
+            await until(lambda: Counting.threads)
+
+        assert stored["transactions"] == 0
+        assert beside == ["verifying_0"] * 8
+        assert Counting.threads == ["MainThread"]
+
+    asyncio.run(scenario())

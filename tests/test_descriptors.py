@@ -1,0 +1,176 @@
+"""No file descriptor is left: what needs one waits, the rest goes on, and the node stays up.
+
+The kernel's own EMFILE: the limit of this process is set to what it has open.
+"""
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import resource
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builders import Small
+from defl.errors import NoDescriptors, WorkerFailed
+from defl.experiments.processes import Nodes
+from defl.ids import Digest, NodeId
+from defl.messages import Chunk, ChunkRequest, NotHeld
+from defl.node import writing
+from defl.node.blobs import Head
+from defl.node.database import connect
+from defl.node.storage import Storage
+from defl.node.telemetry import Log
+from defl.node.writing import Writing
+from defl.output import Persist, StoreChunk
+from defl.participant import first_record
+from node_here import Member, NodeHere, until
+from transports import pair
+
+SMALL = Small(real=False)
+BLOB, BYTES = SMALL.blob(1)
+CHUNKS = [
+    StoreChunk(BLOB, index, BYTES[start : start + SMALL.federation.chunk_bytes])
+    for index, start in enumerate(range(0, len(BYTES), SMALL.federation.chunk_bytes))
+]
+
+
+@contextlib.contextmanager
+def none_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # the lowest that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.dup(0)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[Storage]:
+    Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
+        opened.recovered()
+        (opened.work / "update").write_bytes(BYTES)
+        yield opened
+
+
+@pytest.mark.parametrize("kind", ["a peer's chunk", "an own update"])
+def test_a_write_waits_until_a_file_can_be_opened_and_loses_nothing(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(writing, "RETRY_S", 0.0)
+    lines = io.StringIO()
+
+    async def scenario() -> None:
+        writes = Writing(storage, Log("descriptors", as_json=True, stream=lines))
+
+        async def write() -> None:
+            if kind == "an own update":
+                await writes.place_update(BLOB, storage.work / "update")
+            else:
+                for chunk in CHUNKS:
+                    await writes.store_chunk(chunk)
+
+        written = asyncio.create_task(write())
+        with none_left():
+            await until(lambda: writes.no_descriptors)
+            assert not writes.disk_full
+            # What was signed needs no new file: votes go on.
+            record = first_record(SMALL.epoch, SMALL.genesis_qc)
+            await writes.persist([Persist(record=record)])
+            assert not written.done()
+        await written
+        assert not writes.no_descriptors
+        writes.close()
+
+    asyncio.run(scenario())
+    assert bytes(storage.read(BLOB.digest)) == BYTES
+    begin, end = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert begin["event"].startswith("too many open files")
+    assert end["event"] == "files can be opened again"
+
+
+def reading_a_chunk(storage: Storage) -> None:
+    storage.read_chunk(SMALL.initial.digest, 0)
+
+
+def mapping_a_blob(storage: Storage) -> None:
+    storage.read(SMALL.initial.digest)
+
+
+def opening_a_database(storage: Storage) -> None:
+    connect(storage.folder / "another.db").close()
+
+
+@pytest.mark.parametrize(
+    "attempt", [reading_a_chunk, mapping_a_blob, opening_a_database], ids=lambda a: a.__name__
+)
+def test_nothing_is_damaged_when_a_file_cannot_be_opened(
+    storage: Storage, attempt: Callable[[Storage], None]
+) -> None:
+    with none_left(), pytest.raises(NoDescriptors):
+        attempt(storage)
+    attempt(storage)
+
+
+def test_callers_wait_in_the_kernel_until_they_can_be_accepted() -> None:
+    async def scenario() -> None:
+        pauses = asyncio.Semaphore(0)
+
+        async def pause(_: float) -> None:
+            pauses.release()
+            await asyncio.sleep(0)
+
+        async with pair(second={"wait": pause}) as (_, b):
+            with socket.socket() as caller:
+                caller.setblocking(False)
+                with none_left():
+                    await asyncio.get_running_loop().sock_connect(caller, b.transport.address)
+                    for _ in range(3):
+                        await pauses.acquire()
+                    assert b.transport.unauthenticated == 0
+                await b.until(lambda: b.transport.unauthenticated == 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_node_goes_on_and_serves_what_it_could_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes
+
+    async def scenario() -> None:
+        here, member = NodeHere(folders[2]), Member(folders[1])
+        victim, model = here.node.me, here.node.federation.initial
+        read_chunk, refused = here.node.storage.read_chunk, []
+
+        def reading(digest: Digest, index: int, head: Head) -> memoryview:
+            try:
+                return read_chunk(digest, index, head)
+            except NoDescriptors as fault:
+                refused.append(fault)
+                raise
+
+        monkeypatch.setattr(here.node.storage, "read_chunk", reading)
+        async with here.running(), member.connected(victim):
+            await until(lambda: len(here.node.worker.pids) == 2)
+            with none_left():
+                with pytest.raises(WorkerFailed, match="cannot be started"):
+                    await here.node.worker._client._spawn()
+                member.say(victim, ChunkRequest(model, 1))
+                await until(lambda: refused)
+            member.say(victim, ChunkRequest(model, 1))
+            await until(lambda: member.told(Chunk, by=victim))
+            assert not member.told(NotHeld, by=victim)
+        assert here.logged("stopped")
+        assert not here.node.measures.peer_faults[NodeId(1)]
+
+    asyncio.run(scenario())

@@ -1,0 +1,62 @@
+"""Evidence that another member found and passed on: kept, told to the operator, passed on once."""
+
+import asyncio
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from builders import Small, name
+from defl.experiments.processes import Nodes
+from defl.ids import NodeId, View
+from defl.messages import Evidence, Vote, vote_statement
+from defl.node.config import read_identity
+from defl.output import Envelope, EvidenceFound, Output, Received, Tick
+from defl.participant import Participant
+from node_here import Member, NodeHere, until
+
+SMALL = Small(real=False)
+PROOF = Evidence(SMALL.vote(1, 5, name("one")), SMALL.vote(1, 5, name("another")))
+
+
+def noticed(output: Output) -> list[Evidence]:
+    return [n.evidence for n in output.notices if isinstance(n, EvidenceFound)]
+
+
+def test_received_evidence_is_kept_noticed_and_passed_on_exactly_once() -> None:
+    me = Participant(SMALL.federation, NodeId(0), SMALL.signers[0], SMALL.durable())
+    me.handle(Tick(), 0.0)
+
+    first = me.handle(Received(NodeId(2), PROOF), 0.0)
+    again = me.handle(Received(NodeId(3), PROOF), 0.0)
+
+    assert noticed(first) == [PROOF]
+    assert first.persist is not None
+    assert first.persist.evidence == (PROOF,)
+    assert Envelope(None, PROOF) in first.send
+    assert noticed(again) == []
+    assert again.persist is None
+    assert Envelope(None, PROOF) not in again.send
+
+
+def test_a_node_logs_the_contradiction_that_another_member_proves(tmp_path: Path) -> None:
+    folders = Nodes(tmp_path / "federation", 4, 1).local.nodes
+
+    async def scenario() -> None:
+        here, liar = NodeHere(folders[2]), Member(folders[1])
+        federation, signer = liar.federation, read_identity(folders[1], "node-1").signer
+
+        def vote(block: str) -> Vote:
+            unsigned = replace(PROOF.first, block=name(block), author=liar.me)
+            assert isinstance(unsigned, Vote)
+            message = vote_statement(federation.chain, federation.epoch, View(5), unsigned.block)
+            return replace(unsigned, signature=signer.sign(message), epoch=federation.epoch)
+
+        async with here.running(), liar.connected(here.node.me):
+            for _ in range(3):
+                liar.say(here.node.me, Evidence(vote("one"), vote("another")))
+            await until(lambda: here.logged("a member contradicts itself"))
+            assert [item.first.author for item in here.node.participant.evidence] == [liar.me]
+        (line,) = here.logged("a member contradicts itself")
+        assert (line["member"], line["kind"]) == ("node-1", "Vote")
+
+    asyncio.run(scenario())

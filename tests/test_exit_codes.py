@@ -1,0 +1,52 @@
+"""One table of exit codes: what the commands do, what their help says, what OPERATING.md says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from defl import errors
+from defl.cli.exit_codes import FAILURES, MEANINGS, ExitCode, exit_code
+from defl.errors import DeflError
+from defl.node.storage import DATABASE
+from test_first_start import alice, opened  # noqa: F401 - alice is a fixture
+
+OPERATING = Path(__file__).parent.parent / "docs" / "OPERATING.md"
+
+
+def test_operating_has_the_same_table_as_the_commands() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", OPERATING.read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert rows == [(str(code.value), meaning) for code, meaning in MEANINGS.items()]
+    assert set(MEANINGS) == set(ExitCode)
+
+
+@pytest.mark.parametrize("kind", [k for k in vars(errors).values() if isinstance(k, type)])
+def test_every_error_has_its_exit_code(kind: type[DeflError]) -> None:
+    expected = ExitCode.FAILED if issubclass(kind, FAILURES) else ExitCode.REFUSED
+
+    assert exit_code(kind("why")) is expected
+
+
+def start(folder: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "defl.cli.main", "node", "start", str(folder)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_a_damaged_state_ends_a_start_with_the_code_that_its_help_names(
+    alice: Path,  # noqa: F811 - the fixture
+) -> None:
+    opened(alice)
+    (alice / "state" / DATABASE).write_bytes(b"rubbish" * 1000)
+
+    damaged = start(alice)
+    (alice / "state" / DATABASE).unlink()
+    lost = start(alice)
+
+    assert (damaged.returncode, lost.returncode) == (ExitCode.FAILED, ExitCode.REFUSED)
+    assert damaged.stderr.startswith("Error: ")
+    assert "--observer" in damaged.stderr

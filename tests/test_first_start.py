@@ -1,0 +1,155 @@
+"""A first start may be killed anywhere; a state that is lost later is never made anew."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from defl.errors import LocalFault, UserError
+from defl.node.node import STARTED_FILE, Node, open_node
+from defl.node.storage import DATABASE, USED, Storage
+from defl.node.telemetry import Log
+from founding import agree, found
+
+
+@pytest.fixture
+def alice(tmp_path: Path) -> Path:
+    agree(tmp_path, found(tmp_path))
+    folder = tmp_path / "alice"
+    for name in ("federation.toml", "initial.safetensors"):
+        shutil.copy(tmp_path / name, folder)
+    return folder
+
+
+def opened(folder: Path, *, observer: bool = False) -> Node:
+    node = open_node(folder, Log("alice", as_json=True, stream=io.StringIO()), observer=observer)
+    node.storage.close()
+    return node
+
+
+# Each first start runs in a process of its own that kills itself just before its k-th step, a step
+# being whatever changes files: open, mkdir, rename, remove, SQLite's connect. Prints, for each k,
+# whether the second start then worked; the last k is the start that was not killed.
+KILLER = """
+import io, itertools, json, os, shutil, signal, sys
+from pathlib import Path
+from defl.node.node import open_node
+from defl.node.telemetry import Log
+
+STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.chmod", "sqlite3.connect", "fcntl.flock"}
+made = Path(sys.argv[1])
+
+def start(folder, kill_at):
+    child = os.fork()
+    if child:
+        status = os.waitpid(child, 0)[1]
+        return os.waitstatus_to_exitcode(status)
+    steps = itertools.count()
+    def before(event, arguments):
+        if event in STEPS and str(folder) in str(arguments) and next(steps) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(before)
+    try:
+        node = open_node(folder, Log("alice", as_json=True, stream=io.StringIO()))
+        os._exit(0 if node.participant.replica.observing is None else 3)
+    except BaseException as error:
+        print(error, file=sys.stderr)
+        os._exit(4)
+
+results = []
+for step in itertools.count():
+    folder = made.with_name(f"alice{step}")
+    shutil.copytree(made, folder)
+    first = start(folder, step)
+    results.append((first, start(folder, -1)))
+    shutil.rmtree(folder)
+    if first == 0:
+        break
+print(json.dumps(results))
+"""
+
+
+def test_a_first_start_that_is_killed_at_any_step_is_simply_started_again(alice: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, str(alice)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    results = json.loads(done.stdout)
+
+    assert len(results) > 20  # it did die on the way
+    assert all(first == -9 for first, _ in results[:-1])
+    assert [second for _, second in results] == [0] * len(results), done.stderr
+
+
+def test_wrong_initial_weights_are_mended_by_the_right_ones(alice: Path) -> None:
+    right = alice / "initial.safetensors"
+    away = right.rename(alice / "right")
+    with pytest.raises(UserError, match="no such file"):
+        opened(alice)
+    away.rename(right)
+
+    assert opened(alice).participant.replica.observing is None
+
+
+@pytest.mark.parametrize("lost", ["state", f"state/{DATABASE}"])
+def test_a_state_that_is_lost_after_the_first_start_is_never_made_anew(
+    alice: Path, lost: str
+) -> None:
+    opened(alice)
+    path = alice / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"is gone, and with it the record .*--observer"):
+            opened(alice)
+    node = opened(alice, observer=True)
+
+    assert node.participant.replica.observing is not None
+
+
+def test_nothing_is_marked_as_started_before_its_state_is_whole(
+    alice: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        assert not (alice / STARTED_FILE).exists()
+        raise LocalFault("no room")
+
+    monkeypatch.setattr(Storage, "create", full)
+    with pytest.raises(LocalFault, match="no room"):
+        opened(alice)
+    assert not (alice / STARTED_FILE).exists()
+    monkeypatch.undo()
+
+    opened(alice)
+
+    assert (alice / STARTED_FILE).exists()
+    assert (alice / "state" / USED).exists()
+
+
+def test_the_log_of_a_lost_database_is_not_read_into_the_next_one(alice: Path) -> None:
+    node = open_node(alice, Log("alice", as_json=True, stream=io.StringIO()))
+    node.storage.observe("so that the log holds something")
+    log = (alice / "state" / f"{DATABASE}-wal").read_bytes()
+    node.storage.close()
+    (alice / "state" / DATABASE).unlink()
+    (alice / "state" / f"{DATABASE}-wal").write_bytes(log)
+
+    opened(alice, observer=True)
+    with Storage.open(alice / "state") as storage:
+        assert storage.recovered().record is None
+
+
+def test_a_node_with_its_state_follows_without_signing_when_it_is_asked_to(alice: Path) -> None:
+    """Who put an old copy back by mistake can still keep it from signing."""
+    opened(alice)
+
+    assert "--observer" in (opened(alice, observer=True).participant.replica.observing or "")
+    assert opened(alice).participant.replica.observing is not None

@@ -1,0 +1,78 @@
+"""It never halts: scenarios in which every fault is one that the federation promises to survive,
+and the goal is progress, not a mechanism. Whole participants, virtual time."""
+
+import pytest
+
+from defl.committee import Rules
+from defl.consensus import tree
+from defl.ids import NodeId
+from defl.messages import Vote
+from defl.sim.byzantine import KINDS
+from defl.sim.cluster import Cluster
+from defl.sim.conditions import Conditions, Partition
+from defl.sim.scenario import cluster_of
+
+BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
+
+
+def alone(members: int, start_s: float, end_s: float) -> Partition:
+    """Nobody hears anybody."""
+    return Partition(tuple(frozenset({NodeId(i)}) for i in range(members)), start_s, end_s)
+
+
+def assert_all_rounds_close(cluster: Cluster) -> None:
+    cluster.run()
+    assert cluster.conclude() == []
+    assert cluster.rounds_closed == cluster.federation.rounds
+
+
+@BOTH_RULES
+@pytest.mark.parametrize("members", [4, 5, 7])
+def test_exactly_a_quorum_is_alive_and_all_of_it_restarts_in_a_view_it_gave_up(
+    members: int, rules: Rules
+) -> None:
+    faults = (members - 1) // 3
+    silent = {NodeId(i): KINDS["silent"] for i in range(1, 1 + faults)}
+    conditions = Conditions(partitions=(alone(members, 6, 30),), all_crash_at_s=(25,))
+    assert_all_rounds_close(
+        cluster_of(members, rounds=4, rules=rules, conditions=conditions, byzantine=silent)
+    )
+
+
+@BOTH_RULES
+def test_views_whose_votes_are_lost_fill_the_block_tree_and_it_is_no_dead_end(
+    rules: Rules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "BLOCKS_MAX", 16)
+    cluster = cluster_of(4, rounds=2, rules=rules)
+    cluster.censor = lambda _source, _target, message: isinstance(message, Vote)
+    views = 0
+    while views < 3 * tree.BLOCKS_MAX:
+        cluster.step()
+        views = min(node.behaviour.participant.replica.view for node in cluster.nodes)
+    cluster.crash(NodeId(0), downtime_s=1.0)  # the disk holds all that it voted for
+    cluster.censor = None
+
+    assert_all_rounds_close(cluster)
+    for node in cluster.nodes:
+        assert node.behaviour.participant.replica.stored["blocks"] < tree.BLOCKS_MAX
+
+
+@BOTH_RULES
+def test_blocks_of_views_that_failed_are_gone_with_the_next_commit(rules: Rules) -> None:
+    cluster = cluster_of(4, rounds=2, rules=rules)
+    cluster.censor = lambda _source, _target, message: isinstance(message, Vote)
+    replicas = [node.behaviour.participant.replica for node in cluster.nodes]
+    while min(replica.view for replica in replicas) < 30:
+        cluster.step()
+    cluster.censor = None
+    cluster.run(until=lambda: min(replica.head.height for replica in replicas) > 0)
+
+    assert max(replica.stored["blocks"] for replica in replicas) < 12
+
+
+@BOTH_RULES
+def test_a_network_slower_than_the_first_period_commits_in_the_end(rules: Rules) -> None:
+    """A view takes two messages of two seconds and more; the first period is one second."""
+    conditions = Conditions(latency_s=2.0, jitter_s=0.2)
+    assert_all_rounds_close(cluster_of(4, rounds=2, rules=rules, conditions=conditions))
