@@ -114,6 +114,16 @@ def test_the_first_round_begins_when_a_quorum_has_announced_itself() -> None:
     assert bench.waiting.vote_at == 7200.0 + LONGEST_FIRST * 2.0
 
 
+def test_an_announcement_after_the_first_update_does_not_begin_the_round_anew() -> None:
+    """Others' announcements were lost; a late one must not make the quorum look quick."""
+    bench = Bench()
+    bench.promise(0, 0.0, 0.0)
+    bench.deliver(0, 1, 2, now=2.0)
+    bench.promise(3, 0.0, 3.0)
+
+    assert bench.waiting.vote_at == LONGEST_FIRST * 2.0
+
+
 def test_a_member_of_the_last_round_is_given_twice_its_slowest_time() -> None:
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)

@@ -146,7 +146,8 @@ class Waiting:
             return True
         current.promises[member] = Promise(now, takes_s)
         # Nothing can be committed before a quorum is up: the first round begins with that.
-        if current.number == 1 and len(current.promises) <= self._committee.quorum:
+        beginning = current.number == 1 and not current.delivered_at
+        if beginning and len(current.promises) <= self._committee.quorum:
             current.opened_at = now
         return True
 
