@@ -82,7 +82,7 @@ def test_a_member_that_crashed_takes_part_again_within_three_rounds(factor: floa
         return False
 
     cluster.run(until=all_closed)
-    assert any(3 in authors[round_] for round_ in range(back + 1, back + 5))
+    assert any(3 in authors[round_] for round_ in range(back + 1, back + 4))
     assert cluster.conclude() == []
 
 
