@@ -37,6 +37,7 @@ from defl.messages import (
     Message,
     NotHeld,
     Offer,
+    Pace,
     Proposal,
     SignedHeader,
     Snapshot,
@@ -255,6 +256,11 @@ class Small:
         message = attestation_statement(self.chain, self.epoch, Round(round_), digest)
         return Attestation(Round(round_), digest, NodeId(author), self.sign(author, message))
 
+    def pace(self, author: int, round_: int, milliseconds: int) -> Pace:
+        unsigned = Pace(Round(round_), NodeId(author), milliseconds, b"")
+        signature = self.sign(author, unsigned.statement(self.chain, self.epoch))
+        return replace(unsigned, signature=signature)
+
     # --- One of each -----------------------------------------------------------------------
 
     def messages(self) -> list[Message]:
@@ -285,6 +291,7 @@ class Small:
             Chunk(manifest.digest, 0, memoryview(payload[:256])),
             NotHeld(manifest.digest),
             self.attestation(1, 3, name("model")),
+            self.pace(1, 1, 50_000),
             Evidence(offer, self.offer(1, 1, other)),
             StatementsRequest(),
             self.statements(1, offer),

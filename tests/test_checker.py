@@ -320,6 +320,19 @@ def test_the_list_of_violations_is_bounded_and_the_verdicts_are_not(checker: Che
 
 
 # A new check must be shown here, too.
+def test_an_honest_member_that_is_left_out_of_round_after_round_is_left_behind(
+    checker: Checker,
+) -> None:
+    looks = Looks(NodeId(0), ALL_CLOSED)
+    honest = tuple(NodeId(member) for member in range(4) if member != LIAR)
+    for round_ in range(1, checks.ROUNDS_TO_LEARN + checks.LEFT_OUT_IN_A_ROW_MAX + 1):
+        checker.notice(NodeId(0), RoundClosed(Round(round_), honest[1:], ()), 1.0, looks)
+    assert failed(checker) == set()
+    checker.notice(NodeId(0), RoundClosed(Round(round_ + 1), honest[1:], ()), 1.0, looks)
+
+    assert failed(checker) == {checks.NOBODY_LEFT_BEHIND}
+
+
 SEEN_BY_A_TEST = (
     checks.NO_CONFLICTING_COMMITS,
     checks.SAME_LOG,
@@ -332,4 +345,5 @@ SEEN_BY_A_TEST = (
     checks.ROUNDS_CLOSE,
     checks.WITHIN_BOUNDS,
     checks.SAME_MODEL,
+    checks.NOBODY_LEFT_BEHIND,
 )

@@ -1,45 +1,47 @@
 """Algorithm 1: when this node trains, aggregates and says AGG, and when it does not."""
 
-from itertools import pairwise
-
 import pytest
 
 from benches import ME, Desk
 from builders import name
-from defl.client import GST_LT_DECAY, GST_LT_GROWTH, WORK_RETRY_MAX_S
-from defl.ids import Round
-from defl.messages import Agg
+from defl.client import WORK_RETRY_MAX_S
+from defl.ids import NodeId, Round
+from defl.messages import Agg, Pace
 from defl.output import (
     Aggregate,
+    Envelope,
+    MemberLate,
     ModelReady,
+    OwnUpdateLate,
     Train,
     Trained,
+    WaitsFor,
     WorkFailed,
     WorkFailing,
 )
+from defl.waiting import LONGEST_FIRST
 
-GST_LT_S = 4.0  # the least time that is given for a round in these federations
-GST_LT_MAX_S = 120.0
-GRACE_S = 120.0
-
-
-# --- The GST_LT timer ------------------------------------------------------------------------
+GST_LT_S = 4.0  # no AGG sooner in these federations
 
 
-def test_the_timer_gates_only_the_nodes_own_agg_and_training_starts_at_once() -> None:
+# --- When AGG is said ------------------------------------------------------------------------
+
+
+def test_waiting_gates_only_the_nodes_own_agg_and_training_starts_at_once() -> None:
     desk = Desk()
     started = desk.at(0.0)
 
     assert started.work == [Train(Round(1), desk.small.initial.digest)]
     assert started.submit == []
-    assert desk.client.wake_at == GST_LT_S
-    assert desk.at(GST_LT_S - 0.01).submit == []
+    assert desk.aggs_at(1000.0) == [], "without a quorum of updates an AGG closes nothing"
 
 
-def test_the_timer_fires_though_training_is_not_done() -> None:
-    """Go on without me."""
+def test_agg_is_said_once_when_nobody_is_awaited_and_the_least_time_is_over() -> None:
     desk = Desk()
     desk.at(0.0)
+    desk.commit(*(desk.small.upd(author, 1) for author in (ME, 1, 2)), now=1.0)
+    assert desk.client.wake_at == GST_LT_S
+    assert desk.at(GST_LT_S - 0.01).submit == []
     (agg,) = desk.at(GST_LT_S).submit
 
     assert isinstance(agg, Agg)
@@ -48,88 +50,116 @@ def test_the_timer_fires_though_training_is_not_done() -> None:
     assert desk.at(GST_LT_S + 50).submit == [], "once is enough"
 
 
-def test_an_update_in_time_does_not_bring_the_agg_forward() -> None:
+def test_a_node_waits_for_its_own_update_as_for_anybody_elses() -> None:
     desk = Desk()
     desk.at(0.0)
-    manifest, _ = desk.small.blob(1)
-    desk.client.trained(Trained(Round(1), manifest))
+    desk.commit(*(desk.small.upd(author, 1) for author in (1, 2, 3)), now=1.0)
 
-    assert desk.aggs_at(1.0) == []
-    assert desk.aggs_at(GST_LT_S) == [1]
+    assert desk.client.wake_at == LONGEST_FIRST * 1.0
 
 
-def test_a_round_that_closes_early_takes_its_timer_along() -> None:
-    desk = Desk()
-    desk.close_round(0, 1, 2, now=3.0)
-
-    assert desk.aggs_at(GST_LT_S) == []
-    assert desk.aggs_at(3.0 + GST_LT_S) == [2]
-
-
-def test_the_last_round_has_no_timer_after_it() -> None:
+def test_the_last_round_is_followed_by_no_agg() -> None:
     desk = Desk(rounds=1)
     desk.close_round(0, 1, 2, now=3.0)
 
     assert desk.aggs_at(1000.0) == []
 
 
-def test_the_timer_grows_when_a_missed_members_update_arrives_late() -> None:
+def test_people_are_told_whom_the_node_waits_for_and_who_was_late() -> None:
     desk = Desk()
-    desk.close_round(0, 1, 2, now=0.0)
-    late = desk.small.upd(3, 1)
+    desk.client.receive_pace(NodeId(3), desk.small.pace(3, 1, 0), 0.0)
+    desk.at(0.0)
+    desk.commit(*(desk.small.upd(author, 1) for author in (0, 1, 2)), now=1.0)
+    assert desk.at(1.0).notices == [WaitsFor(Round(1), ((NodeId(3), LONGEST_FIRST - 1.0),))]
+    assert desk.at(2.0).notices == [], "once is enough"
 
-    desk.client.saw(late)
-    assert desk.client.gst_lt_s == GST_LT_S * GST_LT_GROWTH
-    desk.client.saw(late)
-    assert desk.client.gst_lt_s == GST_LT_S * GST_LT_GROWTH, "one late update, one lesson"
-
-    desk.close_round(0, 1, 2, now=10.0)
-    expected = 10.0 + GST_LT_S * GST_LT_GROWTH * GST_LT_DECAY
-    assert desk.client.wake_at == pytest.approx(expected)
+    desk.commit(*(desk.small.agg(member, 1) for member in range(3)), now=70.0)
+    (late,) = desk.client.take().notices
+    assert isinstance(late, MemberLate)
+    assert (late.member, late.lasted_s) == (3, 70.0)
 
 
-def test_who_was_in_time_or_is_in_an_open_round_or_says_agg_is_not_late() -> None:
+# --- What a node says of its own pace --------------------------------------------------------
+
+
+def paces(desk: Desk, now: float) -> list[tuple[int, int]]:
+    """(round, milliseconds) of the promises that it sends to all."""
+    return [
+        (item.message.round, item.message.milliseconds)
+        for item in desk.at(now).send
+        if isinstance(item.message, Pace) and item.to is None
+    ]
+
+
+def test_everybody_announces_itself_in_the_first_round_and_then_only_who_was_left_out() -> None:
     desk = Desk()
-    desk.close_round(0, 1, 2, now=0.0)
-    for transaction in (
-        desk.small.upd(2, 1),
-        desk.small.upd(3, 2),
-        desk.small.upd(3, 0),
-        desk.small.agg(3, 1),
-    ):
-        desk.client.saw(transaction)
+    assert paces(desk, 0.0) == [(1, 0)]
+    assert paces(desk, 1.0) == [], "once is enough"
+    manifest, _ = desk.small.blob(1)
+    desk.client.trained(Trained(Round(1), manifest), 1.5)
+    desk.close_round(0, 1, 2, now=2.0)
+    assert paces(desk, 2.0) == []
 
-    assert desk.client.gst_lt_s == GST_LT_S
-
-
-def test_the_timer_shrinks_slowly_and_stays_within_its_bounds() -> None:
-    desk = Desk(rounds=100)
-    seen = []
-    for round_ in range(1, 25):
-        desk.close_round(0, 1, 2, now=0.0)
-        desk.client.saw(desk.small.upd(3, round_))
-        seen.append(desk.client.gst_lt_s)
-    assert seen == sorted(seen)
-    assert seen[-1] == GST_LT_MAX_S
-
-    for _ in range(60):
-        desk.close_round(0, 1, 2, 3, now=0.0)
-        seen.append(desk.client.gst_lt_s)
-    shrinking = seen[24:]
-    assert all(
-        after == pytest.approx(before * GST_LT_DECAY) for before, after in pairwise(shrinking)
-    )
-    for _ in range(14):
-        desk.close_round(0, 1, 2, 3, now=0.0)
-    assert GST_LT_S <= desk.client.gst_lt_s < shrinking[-1]
+    desk.close_round(1, 2, 3, now=4.0)
+    assert paces(desk, 4.0) == [(3, 1500)]
 
 
-def test_a_quiet_federation_keeps_the_least_time() -> None:
+def test_an_observer_promises_nothing() -> None:
+    desk = Desk(muted=True)
+
+    assert paces(desk, 0.0) == []
+
+
+def test_a_node_that_was_late_says_how_long_it_took_and_trains_once_at_a_time() -> None:
     desk = Desk()
-    for _ in range(3):
-        desk.close_round(0, 1, 2, 3, now=0.0)
+    desk.at(0.0)
+    manifest, _ = desk.small.blob(1)
+    for now in (10.0, 20.0):
+        desk.close_round(1, 2, 3, now=now)
+        desk.fetch()
+        assert not any(isinstance(work, Train) for work in desk.at(now).work)
+        desk.aggregated(desk.state.round)
+        assert desk.at(now).work == [], "one training at a time"
+        assert paces(desk, now) == [], "it cannot tell how long the first one takes"
+    desk.client.trained(Trained(Round(1), manifest), 50.0)
 
-    assert desk.client.gst_lt_s == GST_LT_S
+    done = desk.at(50.0)
+    assert done.notices == [OwnUpdateLate(Round(1), 40.0)]
+    assert [item.message.milliseconds for item in done.send] == [50_000]
+    assert done.work == [Train(Round(3), desk.model.digest)]
+
+
+def test_a_node_whose_update_came_too_late_into_the_log_says_so_next_time() -> None:
+    """A slow line shuts out as well as a slow processor: each round teaches it to ask for more."""
+    desk = Desk()
+    desk.at(0.0)
+    manifest, _ = desk.small.blob(1)
+    desk.client.trained(Trained(Round(1), manifest), 1.0)
+    desk.close_round(1, 2, 3, now=30.0)
+
+    assert paces(desk, 30.0) == [(2, 30_000)]
+
+
+def test_a_promise_of_another_is_passed_on_once_and_not_to_who_has_it() -> None:
+    desk = Desk()
+    desk.close_round(0, 1, 2, now=1.0)
+    desk.at(1.0)
+    pace = desk.small.pace(3, 2, 9000)
+
+    desk.client.receive_pace(NodeId(1), pace, 1.0)
+    assert desk.client.take().send == [Envelope((NodeId(2),), pace)]
+    desk.client.receive_pace(NodeId(2), pace, 1.1)
+    desk.client.receive_pace(NodeId(3), desk.small.pace(3, 2, 8000), 1.1)
+    desk.client.receive_pace(NodeId(3), desk.small.pace(3, 9, 8000), 1.1)
+    assert desk.client.take().send == []
+
+
+def test_a_peer_that_connects_is_told_the_promise_again() -> None:
+    desk = Desk()
+    (announced,) = desk.at(0.0).send
+    desk.client.connected(NodeId(2))
+
+    assert desk.client.take().send == [Envelope((NodeId(2),), announced.message)]
 
 
 # --- From a closed round to the next update --------------------------------------------------
@@ -159,7 +189,7 @@ def test_a_trained_update_is_offered_and_not_trained_again() -> None:
     desk = Desk()
     desk.at(0.0)
     manifest, _ = desk.small.blob(1)
-    desk.client.trained(Trained(Round(1), manifest))
+    desk.client.trained(Trained(Round(1), manifest), 0.5)
     done = desk.pool.take()
 
     assert done.offer is not None
@@ -185,7 +215,7 @@ def test_an_update_that_comes_after_its_round_closed_is_discarded(late_by: int) 
     desk.pool.take()
     manifest, _ = desk.small.blob(1)
 
-    desk.client.trained(Trained(Round(1), manifest))
+    desk.client.trained(Trained(Round(1), manifest), 0.5)
 
     done = desk.pool.take()
     assert done.offer is None
@@ -198,7 +228,7 @@ def test_an_update_trained_from_another_model_is_discarded() -> None:
     desk.at(0.0)
     manifest, _ = desk.small.blob(1, name("another model"))
 
-    desk.client.trained(Trained(Round(1), manifest))
+    desk.client.trained(Trained(Round(1), manifest), 0.5)
 
     done = desk.pool.take()
     assert done.offer is None

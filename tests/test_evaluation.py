@@ -167,19 +167,56 @@ def test_one_that_hangs_or_kills_its_process_is_the_last_and_training_goes_on(
 ) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.train(1)
-        stage.evaluations.begin(Round(0), SMALL.initial.digest)
-        await asyncio.sleep(0)  # it has its turn before the next training asks
-        await stage.train(2)
-        await stage.evaluations.finish()
+        await stage.evaluate(0)
         assert why in str(stage.worker.last_error)
-        starts = stage.worker.starts
+        await stage.train(2)
         await stage.evaluate(1)
         await stage.train(3)
-        assert stage.worker.starts == starts == 2
+        assert stage.worker.starts == 2
 
     stage = play(tmp_path, evaluate, scenario, evaluation_s=0.2)
     assert "until the node starts again" in str(stage.reports.evaluation_error)
     assert len(stage.lines) == 1
+
+
+def test_a_training_that_is_due_interrupts_an_evaluation_which_is_done_in_the_next_gap(
+    tmp_path: Path,
+) -> None:
+    """The evaluation waits for a file that exists only after the training: no gap, no metrics."""
+    gate = tmp_path / "trained"
+
+    async def scenario(stage: Stage) -> None:
+        await stage.train(1)
+        stage.evaluations.begin(Round(0), SMALL.initial.digest)
+        while not (tmp_path / "evaluating").exists():
+            await asyncio.sleep(0)
+        await stage.train(2)
+        assert stage.reports.evaluation is None
+        gate.touch()
+        await stage.evaluations.finish()
+        assert stage.worker.starts == 1  # interrupted, not killed
+
+    wait = (
+        f'open({str(tmp_path / "evaluating")!r}, "w").close()\n'
+        "try:\n"
+        f"    while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+        "except Exception: pass\n"  # a client's own handler does not swallow the interruption
+        'return {"calls": self.calls}'
+    )
+    stage = play(tmp_path, wait, scenario)
+    assert stage.reports.evaluation is not None
+    assert stage.reports.evaluation.metrics == {"calls": 2}
+    assert [line["event"] for line in stage.lines] == ["evaluated"]
+
+
+def test_models_that_wait_for_a_gap_are_few_and_the_newest(tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        for round_ in range(9):
+            stage.evaluations.begin(Round(round_), SMALL.initial.digest)
+        await stage.evaluations.finish()
+
+    stage = play(tmp_path, "return {}", scenario)
+    assert [line["round"] for line in stage.lines] == [7, 8]
 
 
 def test_a_model_that_retention_took_is_passed_over(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_an_observer_signs_nothing_but_follows_to_the_end() -> None:
     started = desk.at(0.0)
     assert started.work == []
     assert desk.at(100.0).submit == []
-    desk.client.trained(Trained(Round(1), desk.small.blob(1)[0]))
+    desk.client.trained(Trained(Round(1), desk.small.blob(1)[0]), 100.0)
     assert desk.pool.take().offer is None
 
     desk.to_round(2, now=0.0)

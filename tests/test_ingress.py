@@ -21,7 +21,7 @@ ME = NodeId(1)
 MESSAGES = {type(message).__name__: message for message in SMALL.messages()}
 SIGNED = sorted(
     {"Proposal", "Vote", "Timeout", "Certificates", "Gossip", "Blocks", "Snapshot", "Offer"}
-    | {"StoreAck", "Attestation", "Evidence"}
+    | {"StoreAck", "Attestation", "Pace", "Evidence"}
 )
 
 
@@ -108,6 +108,7 @@ def test_a_statement_that_its_author_sent_before_is_still_not_a_peers_to_send(ki
         MESSAGES["Blocks"],
         MESSAGES["Offer"],
         MESSAGES["Attestation"],
+        MESSAGES["Pace"],
         MESSAGES["Evidence"],
     ],
     ids=lambda message: type(message).__name__,

@@ -32,7 +32,9 @@ LAYER = {
         VALUES,
     ),
     **dict.fromkeys(("consensus", "pool", "ledger", "aggregation", "attacks"), CORES),
-    **dict.fromkeys(("ingress", "client", "finish", "recall", "work", "participant"), MACHINE),
+    **dict.fromkeys(
+        ("ingress", "client", "waiting", "finish", "recall", "work", "participant"), MACHINE
+    ),
     **dict.fromkeys(("clients", "datasets", "partition", "models"), LEARNING),
     "node": SHELL,
     **dict.fromkeys(("sim", "baselines", "experiments", "dashboard", "cli"), USES),

@@ -39,6 +39,7 @@ STATEMENTS: dict[str, Any] = {
     "upd": SMALL.upd(1, 1),
     "agg": SMALL.agg(1, 1),
     "attestation": SMALL.attestation(1, 3, name("model")),
+    "pace": SMALL.pace(1, 3, 50_000),
 }
 
 
@@ -86,6 +87,9 @@ TAMPERED = [
     ("attestation", "round", Round(2)),
     ("attestation", "digest", name("another model")),
     ("attestation", "author", NodeId(2)),
+    ("pace", "round", Round(2)),
+    ("pace", "milliseconds", 50_001),
+    ("pace", "author", NodeId(2)),
 ]
 
 
@@ -104,7 +108,7 @@ def test_one_changed_field_makes_the_signature_worthless(
         ("height", 2),
         ("committed", name("another block")),
         ("state_root", name("another state")),
-        ("author", NodeId(2)),
+        ("author", NodeId((STATEMENTS["proposal"].block.header.author + 1) % 4)),
         ("tc", SMALL.tc(4)),
     ],
 )

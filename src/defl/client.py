@@ -1,38 +1,42 @@
 """Algorithm 1: what this node does in each round, as a pure machine.
 
-When a round closes: get the blobs of `last` and their base, aggregate, train, offer. The GST_LT
-timer gates only this node's own AGG. The last round's model is attested instead of trained from.
+When a round closes: get the blobs of `last` and their base, aggregate, train, offer. How long it is
+waited for others (waiting.py) gates only this node's own AGG. The last round's model is attested
+instead of trained from.
 Training and aggregation are work for others to do; only when to do what is decided here.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from defl.committee import Federation
 from defl.crypto import Signer
 from defl.finish import Finish
 from defl.ids import NodeId, Round
 from defl.ledger import State
-from defl.messages import Agg, Manifest, Transaction, Upd, members_in
+from defl.messages import Agg, Manifest, Pace, Transaction, members_in
 from defl.output import (
     Aggregate,
     Aggregated,
+    Envelope,
+    MemberLate,
     ModelReady,
     Notice,
+    OwnUpdateLate,
     Reference,
     Train,
     Trained,
     Validate,
+    WaitsFor,
     Work,
     WorkFailed,
     WorkFailing,
 )
 from defl.pool.pool import Pool
+from defl.waiting import MILLISECONDS, OwnPace, Waiting
 
-# A member that was shut out by its slowness is waited for this much longer next time ...
-GST_LT_GROWTH = 1.5
-# ... and each round in which nobody was late takes a little of it back.
-GST_LT_DECAY = 0.98
 # A failed training or aggregation is tried again after this long, doubling up to the maximum: the
 # cause (memory, a device) may pass, and a round is long against it.
 WORK_RETRY_S = 1.0
@@ -43,6 +47,7 @@ WORK_RETRY_MAX_S = 60.0
 class Effects:
     model: tuple[Round, Manifest] | None = None
     submit: list[Transaction] = field(default_factory=list)
+    send: list[Envelope] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
 
@@ -65,9 +70,13 @@ class Client:
         # A power cut may have taken the bytes; then the model is made or fetched again.
         self._models = {r: model for r, model in models if pool.has(model.digest)}
         self._state: State | None = None
-        self._gst_lt_s = federation.timing.gst_lt_min_s
-        self._agg_at: float | None = None
-        self._late: set[tuple[Round, NodeId]] = set()
+        self._opened_at = 0.0
+        self._waiting = Waiting(federation.committee, federation.timing)
+        self._waits_for: frozenset[NodeId] = frozenset()  # as it was last announced
+        self._voted = False
+        self._own_pace = OwnPace()
+        self._pace: Pace | None = None  # this node's, for the open round
+        self._late_since: float | None = None  # when the round closed that is still trained for
         self._working: set[Work] = set()
         self._retry: dict[Work, tuple[int, float]] = {}  # failures so far, when to try again
         self._effects = Effects()
@@ -76,13 +85,20 @@ class Client:
     @property
     def wake_at(self) -> float | None:
         times = [at for work, (_, at) in self._retry.items() if work not in self._working]
-        if self._agg_at is not None and not self.muted:
-            times.append(self._agg_at)
+        if self._vote_at is not None and not self.muted:
+            times.append(self._vote_at)
         return min(times, default=None)
 
     @property
-    def gst_lt_s(self) -> float:
-        return self._gst_lt_s
+    def deadlines(self) -> dict[NodeId, float]:
+        """Until when this node waits for whom; nobody before a quorum has delivered."""
+        if self._vote_at is None:
+            return {}
+        return {member: self._waiting.deadline(member) for member in self._waiting.awaited}
+
+    @property
+    def _vote_at(self) -> float | None:
+        return None if self._voted else self._waiting.vote_at
 
     def model(self, round_: Round) -> Manifest | None:
         """The aggregate of a round, if this node has made or fetched it."""
@@ -96,9 +112,13 @@ class Client:
     def state_is(self, state: State, now: float) -> None:
         """The ledger's state after the newest committed block."""
         started, opened = self._state is None, state.round != self.round
+        delivered_before = self._has_delivered
         self._state = state
+        self._waiting.state_is(state, now)
         if started or opened:
             self._open_round(state, now)
+        elif self._has_delivered and not delivered_before:
+            self._own_pace.delivered(now - self._opened_at)
         # A committed update is fetched at once, not when the round closes: until then its
         # holders may fail one after the other. After a restart also what a power cut took.
         self._need(Round(state.round + 1), state.current)
@@ -118,42 +138,68 @@ class Client:
         ]
         return all(here)
 
+    @property
+    def _has_delivered(self) -> bool:
+        return self._state is not None and self._state.update_of(self._me) is not None
+
+    @property
+    def _left_out(self) -> bool:
+        """Not in the last closed round; before the first everybody is."""
+        last = self._state.last if self._state is not None else None
+        return last is None or self._me not in {ref.author for ref in last.updates}
+
     def _open_round(self, state: State, now: float) -> None:
+        if self._left_out and self._pool.offer_for(state.round) is not None:
+            # Trained in time, but not committed: what a round costs this node is at least that.
+            self._own_pace.delivered(now - self._opened_at)
         self._pool.round_is(state.round)
-        timing = self._federation.timing
-        self._gst_lt_s = max(timing.gst_lt_min_s, self._gst_lt_s * GST_LT_DECAY)
-        self._agg_at = now + self._gst_lt_s if state.round < self._federation.rounds else None
+        self._effects.notices.extend(
+            MemberLate(
+                state.round, late.member, late.waited_s, late.usual_s, self._waiting.lasted_s
+            )
+            for late in self._waiting.left_out
+        )
+        if self._late_since is None and any(isinstance(work, Train) for work in self._working):
+            self._late_since = now
+        self._opened_at = now
+        self._pace = None
+        self._waits_for = frozenset()
+        self._voted = state.round >= self._federation.rounds
         oldest = state.round - self._federation.tau
-        self._late = {slot for slot in self._late if slot[0] > oldest}
         self._models = {r: m for r, m in self._models.items() if r >= oldest}
         self._retry.clear()
 
-    def learns_from(self, transaction: Transaction) -> bool:
-        """Is it a certified update of a closed round that left its author out, and news?"""
-        if not isinstance(transaction, Upd) or self._state is None:
-            return False
-        if (transaction.round, transaction.author) in self._late:
-            return False
-        return any(
-            closed.round == transaction.round
-            and transaction.author not in {ref.author for ref in closed.updates}
-            for closed in self._state.closed
-        )
+    def wants_pace(self, pace: Pace) -> bool:
+        return self._waiting.wants(pace.author, pace.round)
 
-    def saw(self, transaction: Transaction) -> None:
-        """Who was shut out is waited for longer next time."""
-        if self.learns_from(transaction):
-            self._late.add((transaction.round, transaction.author))
-            longest = self._federation.timing.gst_lt_max_s
-            self._gst_lt_s = min(longest, self._gst_lt_s * GST_LT_GROWTH)
+    def receive_pace(self, peer: NodeId, pace: Pace, now: float) -> None:
+        """The first of each author for the open round counts and is passed on once: a promise that
+        is made to some alone must not cost them alone."""
+        takes_s = pace.milliseconds / MILLISECONDS
+        if not self._waiting.promised(pace.author, pace.round, takes_s, now):
+            return
+        others = tuple(
+            member
+            for member in self._federation.committee.members
+            if member not in (self._me, peer, pace.author)
+        )
+        if pace.round > 1:  # before, everybody announces itself, and nothing is charged
+            self._effects.send.append(Envelope(others, pace))
+
+    def connected(self, peer: NodeId) -> None:
+        if self._pace is not None:
+            self._effects.send.append(Envelope((peer,), self._pace))
 
     def advance(self, now: float) -> None:
         """Do whatever the present state allows and asks for."""
         if self._state is None:
             return
-        if self._agg_at is not None and now >= self._agg_at and not self.muted:
-            self._agg_at = None
+        self._say_pace(Round(self._state.round + 1), now)
+        if self._vote_at is not None and now >= self._vote_at and not self.muted:
+            self._voted = True
+            self._waiting.voted(now)
             self._submit_agg(Round(self._state.round + 1))
+        self._tell_whom_it_waits_for(now)
         model = self._models.get(self._state.round)
         if model is None:
             self._aggregate(now)
@@ -161,6 +207,28 @@ class Client:
             self._finish.attest(self._state.round, model.digest, now)
         else:
             self._train(Round(self._state.round + 1), model, now)
+
+    def _say_pace(self, round_: Round, now: float) -> None:
+        if self.muted or self._pace is not None or round_ > self._federation.rounds:
+            return
+        takes_s = self._own_pace.statement_s(now)
+        if takes_s is None or not self._left_out or self._has_delivered:
+            return
+        unsigned = Pace(round_, self._me, round(takes_s * MILLISECONDS), b"")
+        message = unsigned.statement(self._federation.chain, self._federation.epoch)
+        self._pace = replace(unsigned, signature=self._signer.sign(message))
+        self._waiting.promised(self._me, round_, takes_s, now)
+        self._effects.send.append(Envelope(None, self._pace))
+
+    def _tell_whom_it_waits_for(self, now: float) -> None:
+        """When somebody is added; that the number falls is no news."""
+        if self._vote_at is None:
+            return
+        waits_for = {member: at - now for member, at in self.deadlines.items() if at > now}
+        if waits_for.keys() - self._waits_for and self._state is not None:
+            self._waits_for = frozenset(waits_for)
+            round_ = Round(self._state.round + 1)
+            self._effects.notices.append(WaitsFor(round_, tuple(sorted(waits_for.items()))))
 
     def _submit_agg(self, round_: Round) -> None:
         unsigned = Agg(round_, self._me, b"")
@@ -179,16 +247,19 @@ class Client:
     def _train(self, round_: Round, model: Manifest, now: float) -> None:
         if self.muted or self._pool.offer_for(round_) is not None:
             return
-        if self._state is not None and self._state.update_of(self._me) is not None:
+        # One at a time: a late training is ended by nobody, and others must not queue behind it.
+        if self._has_delivered or any(isinstance(work, Train) for work in self._working):
             return
-        self._start(Train(round_, model.digest), now)
+        if self._start(Train(round_, model.digest), now):
+            self._own_pace.begins(self._opened_at)
 
-    def _start(self, work: Work, now: float) -> None:
+    def _start(self, work: Work, now: float) -> bool:
         failures_and_time = self._retry.get(work)
         if work in self._working or (failures_and_time and now < failures_and_time[1]):
-            return
+            return False
         self._working.add(work)
         self._effects.work.append(work)
+        return True
 
     def aggregated(self, event: Aggregated) -> None:
         self._done(lambda work: isinstance(work, Aggregate) and work.round == event.round)
@@ -200,8 +271,12 @@ class Client:
         self._effects.model = (event.round, event.manifest)
         self._effects.notices.append(ModelReady(event.round, event.manifest.digest))
 
-    def trained(self, event: Trained) -> None:
+    def trained(self, event: Trained, now: float) -> None:
         self._done(lambda work: isinstance(work, Train) and work.round == event.round)
+        self._own_pace.ends(now)
+        if self._late_since is not None:
+            self._effects.notices.append(OwnUpdateLate(event.round, now - self._late_since))
+            self._late_since = None
         model = self._models.get(Round(event.round - 1))
         in_time = self._state is not None and event.round == self._state.round + 1
         if in_time and model is not None and event.manifest.base == model.digest:
@@ -211,6 +286,9 @@ class Client:
     def failed(self, event: WorkFailed, now: float) -> None:
         self._effects.notices.append(WorkFailing(event.work, event.reason))
         self._working.discard(event.work)
+        if isinstance(event.work, Train):
+            self._own_pace.fails()
+            self._late_since = None
         if not self._is_current(event.work):
             return
         failures = self._retry.get(event.work, (0, 0.0))[0] + 1

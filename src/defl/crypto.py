@@ -27,6 +27,7 @@ class Tag(Enum):
     STORE_ACK = b"defl/store-ack"
     UPD = b"defl/upd"
     AGG = b"defl/agg"
+    PACE = b"defl/pace"
     ATTESTATION = b"defl/attestation"
     CARD = b"defl/card"
 

@@ -361,6 +361,18 @@ def attestation_statement(chain: Digest, epoch: int, round_: Round, digest: Dige
     return statement(Tag.ATTESTATION, chain, epoch, round_, digest)
 
 
+class Pace(Struct, frozen=True, array_like=True, tag=38):
+    """The signer, whom the last round left out, works for this one and usually needs so long."""
+
+    round: ARound
+    author: AMember
+    milliseconds: ANumber
+    signature: ASignature
+
+    def statement(self, chain: Digest, epoch: int) -> Digest:
+        return statement(Tag.PACE, chain, epoch, self.round, self.author, self.milliseconds)
+
+
 # --- Evidence ------------------------------------------------------------------------------
 
 
@@ -423,6 +435,7 @@ Message = (
     | Chunk
     | NotHeld
     | Attestation
+    | Pace
     | Evidence
     | StatementsRequest
     | Statements

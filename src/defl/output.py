@@ -150,6 +150,30 @@ class RoundClosed(Struct, frozen=True):
     missing: tuple[NodeId, ...]
 
 
+class WaitsFor(Struct, frozen=True):
+    """A quorum has delivered; this node waits for these members, each up to so many seconds."""
+
+    round: Round
+    members: tuple[tuple[NodeId, float], ...]
+
+
+class MemberLate(Struct, frozen=True):
+    """A round closed without a member that was expected in it."""
+
+    round: Round
+    member: NodeId
+    waited_s: float  # in vain, after the newest update
+    usual_s: float  # the slowest that is known or claimed of it; 0: nothing is
+    lasted_s: float  # the round, from its opening to its close
+
+
+class OwnUpdateLate(Struct, frozen=True):
+    """This node's training ended so long after its round had closed."""
+
+    round: Round
+    late_s: float
+
+
 class RoundProven(Struct, frozen=True):
     """q members trained from one digest: it is the model of this round."""
 
@@ -202,6 +226,9 @@ class Finished(Struct, frozen=True):
 Notice = (
     EvidenceFound
     | RoundClosed
+    | WaitsFor
+    | MemberLate
+    | OwnUpdateLate
     | RoundProven
     | ModelReady
     | Observing

@@ -33,6 +33,7 @@ from defl.messages import (
     Message,
     NotHeld,
     Offer,
+    Pace,
     Proposal,
     Snapshot,
     Statement,
@@ -173,6 +174,8 @@ class Participant:
                 return _or_question(self._pool.wants_offer(message, is_proven), peer, message)
             case Attestation():
                 return _or_question(self._finish.wants(message, is_proven), peer, message)
+            case Pace():
+                return message if self._client.wants_pace(message) else None
             case StoreAck():
                 return message if self._pool.wants_ack(message) else None
             case Evidence():
@@ -195,10 +198,7 @@ class Participant:
         kept: dict[Slot, Transaction] = {}
         for transaction in transactions:
             slot = slot_of(transaction)
-            if slot not in kept and (
-                self._replica.wants(transaction, self._is_proven)
-                or self._client.learns_from(transaction)
-            ):
+            if slot not in kept and self._replica.wants(transaction, self._is_proven):
                 kept[slot] = transaction
         return Gossip(tuple(kept.values())) if kept else None
 
@@ -248,12 +248,13 @@ class Participant:
             case Connected(peer=peer):
                 self._replica.connected(peer, now)
                 output.send.extend(self._recall.connected(peer))
+                self._client.connected(peer)
             case Validated(digest=digest, fault=fault):
                 self._pool.validated(digest, fault)
             case Aggregated():
                 self._client.aggregated(event)
             case Trained():
-                self._client.trained(event)
+                self._client.trained(event, now)
             case ChunkLost(digest=digest, index=index):
                 self._pool.lost(digest, index)
             case WorkFailed(work=work):
@@ -275,12 +276,11 @@ class Participant:
             output.send.extend(self._recall.answer(peer, acks, now))
         elif isinstance(message, Statements):
             self._learn_statements(peer, message, now, output)
+        elif isinstance(message, Pace):
+            self._client.receive_pace(peer, message, now)
         elif isinstance(message, Evidence):
             output.notices.append(EvidenceFound(message))  # like our own: `_settle` learns it
         else:
-            if isinstance(message, Gossip):
-                for transaction in message.transactions:
-                    self._client.saw(transaction)
             self._replica.receive(peer, message, now)
             return True
         return False
@@ -312,6 +312,7 @@ class Participant:
                 self._replica.submit(upd, now)
             done = self._client.take()
             output.model = done.model or output.model
+            output.send.extend(done.send)
             output.work.extend(done.work)
             output.notices.extend(done.notices)
             for transaction in done.submit:
@@ -336,9 +337,6 @@ class Participant:
                 self._round_closed(state, output)
             self._prove(state, output)
             self._client.state_is(state, now)
-            for committed in ordered.committed:
-                for transaction in committed.block.transactions:
-                    self._client.saw(transaction)
 
     def _round_closed(self, state: State, output: "_Output") -> None:
         for closed in state.closed:

@@ -39,6 +39,7 @@ from defl.messages import (
     Message,
     NotHeld,
     Offer,
+    Pace,
     Proposal,
     SignedHeader,
     Snapshot,
@@ -175,6 +176,8 @@ class Examination:
                 self.ack(thing)
             case Attestation():
                 self.attestation(thing)
+            case Pace():
+                self.pace(thing)
             case Evidence():
                 self.evidence(thing)
             case Block():
@@ -309,6 +312,10 @@ class Examination:
     def attestation(self, said: Attestation) -> None:
         message = attestation_statement(self._chain, self._epoch, said.round, said.digest)
         self._signed(said.author, message, said.signature, "attestation")
+
+    def pace(self, pace: Pace) -> None:
+        message = pace.statement(self._chain, self._epoch)
+        self._signed(pace.author, message, pace.signature, "pace")
 
     def evidence(self, evidence: Evidence) -> None:
         for said in (evidence.first, evidence.second):

@@ -1,4 +1,4 @@
-"""`defl bench`: how fast rules, rounds and commits are, and what attacks do to the rules."""
+"""`defl bench`: how fast rules, rounds and commits are, what attacks do, for whom rounds wait."""
 
 import json
 import os
@@ -10,17 +10,19 @@ from typing import Any
 import click
 
 from defl.aggregation.rules import RULES, rule_named
-from defl.committee import Rules
+from defl.committee import MEMBERS_MIN, Rules
 from defl.errors import UserError
 from defl.experiments import robustness
 from defl.experiments.bench_round import bench_commit, bench_round
 from defl.experiments.bench_rules import bench_rules
+from defl.experiments.bench_waiting import bench_waiting
 from defl.experiments.robustness_cell import ROUNDS
+from defl.sim.checks import ROUNDS_TO_LEARN
 
 
 @click.group()
 def bench() -> None:
-    """Measure: rules for speed, robustness under attack, and rounds and commits of real nodes."""
+    """Measure: rules for speed, robustness under attack, rounds, commits, and waiting."""
 
 
 @bench.command()
@@ -265,3 +267,40 @@ def _tell(result: dict[str, Any], *, as_json: bool) -> None:
             click.echo(f"{name:<30}{shown}")
     if result["wrong"]:
         raise SystemExit(1)
+
+
+@bench.command()
+@click.option("--nodes", default=4, show_default=True, help="Members.")
+@click.option("--rounds", default=40, show_default=True, help="Rounds of each case.")
+@click.option("--seed", default=1, show_default=True, help="All chance comes from it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def waiting(*, nodes: int, rounds: int, seed: int, as_json: bool) -> None:
+    """For whom rounds wait, and how long, in the simulator.
+
+    One member that needs 1.2, 5 or 50 times as long as the others, steady and noisy; then f members
+    that are silent, and f that promise and do not deliver, each beside the silent ones.
+
+    \b
+    Example:
+      defl bench waiting --nodes 7 --rounds 40
+
+    Exit code 0: measured; 2: it cannot be measured as asked, and what to change.
+    """
+    if nodes < MEMBERS_MIN or rounds <= ROUNDS_TO_LEARN:
+        raise UserError(
+            f"at least {MEMBERS_MIN} members and {ROUNDS_TO_LEARN + 1} rounds are needed"
+        )
+    result = bench_waiting(nodes, rounds, seed, lambda said: click.echo(said, err=True))
+    click.echo(json.dumps(result, indent=1) if as_json else waiting_table(result))
+
+
+def waiting_table(result: dict[str, Any]) -> str:
+    head = f"{'case':<24}{'seconds':>9}{'round 1':>9}{'in rounds':>11}{'x silent':>10}  checks"
+    lines = [f"{result['nodes']} members, {result['rounds']} rounds", head]
+    for row in result["cases"]:
+        times = f"{row['times_silent']:.2f}" if "times_silent" in row else ""
+        lines.append(
+            f"{row['case']:<24}{row['virtual_s']:>9.1f}{row['first_round_s']:>9.1f}"
+            f"{row['least_share']:>11.0%}{times:>10}  {'hold' if row['holds'] else 'BROKEN'}"
+        )
+    return "\n".join(lines)

@@ -36,6 +36,8 @@ PROJECT is a folder with your training code. Its defl.toml may say:
   nodes = 4
   rounds = 10
   work_time_max_s = 3600.0  # a training that takes longer is ended
+  gst_lt_min_s = 1.0        # a round waits for slow members at least so long ...
+  gst_lt_max_s = 3600.0     # ... and at most so long
 
 Without one, the client is client:client. Each node's process finds its number in DEFL_NODE and the
 count in DEFL_NODES, so that your code can give each its own part of the data. A Flower project is
@@ -47,7 +49,14 @@ asked, and the message says what to do; 130: interrupted.
 POLL_S = 0.1
 GRACE_S = 10.0
 DEFAULT_ROUNDS = 10
-SETTINGS = {"client": str, "nodes": int, "rounds": int, "work_time_max_s": float}
+SETTINGS = {
+    "client": str,
+    "nodes": int,
+    "rounds": int,
+    "work_time_max_s": float,
+    "gst_lt_min_s": float,
+    "gst_lt_max_s": float,
+}
 # A node whose training failed so often in a row will not mend itself.
 TRAINING_FAILURES_MAX = 3
 
@@ -72,6 +81,15 @@ def _settings(project: Path) -> dict[str, Any]:
     return found
 
 
+def _timing(settings: dict[str, Any], min_s: float | None, max_s: float | None) -> Timing:
+    usual = Timing()
+    return Timing(
+        gst_lt_min_s=settings.get("gst_lt_min_s", usual.gst_lt_min_s) if min_s is None else min_s,
+        gst_lt_max_s=settings.get("gst_lt_max_s", usual.gst_lt_max_s) if max_s is None else max_s,
+        grace_s=GRACE_S,
+    )
+
+
 @click.command(epilog=EXAMPLES)
 @click.argument("project", required=False, type=click.Path(path_type=Path))
 @click.option("--flower", type=click.Path(path_type=Path), help="A Flower project, unmodified.")
@@ -79,6 +97,8 @@ def _settings(project: Path) -> dict[str, Any]:
 @click.option("--node-config", default="", help="Flower: likewise, for every node.")
 @click.option("--nodes", type=int, help="Members, 4 to 100; default 4 or as defl.toml says.")
 @click.option("--rounds", type=int, help="Rounds; default 10 or as defl.toml says.")
+@click.option("--gst-lt-min-s", type=float, help="A round waits for members at least so long ...")
+@click.option("--gst-lt-max-s", type=float, help="... and at most so long.")
 @click.option(
     "--aggregation",
     type=click.Choice([*RULES]),
@@ -102,6 +122,8 @@ def run(
     node_config: str,
     nodes: int | None,
     rounds: int | None,
+    gst_lt_min_s: float | None,
+    gst_lt_max_s: float | None,
     aggregation: str,
     track: str,
     out: Path | None,
@@ -141,7 +163,7 @@ def run(
             client,
             count,
             wanted,
-            timing=Timing(grace_s=GRACE_S),
+            timing=_timing(settings, gst_lt_min_s, gst_lt_max_s),
             aggregation=aggregation,
             work_time_max_s=settings.get("work_time_max_s", WORK_TIME_MAX_S),
             track=Track(track),

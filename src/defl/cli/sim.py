@@ -32,6 +32,7 @@ Examples:
   defl sim --loss 0.1 --crash-rate 0.01           a bad network and dying nodes
   defl sim --partition '0,1|2,3@2-20'             two halves from second 2 to 20
   defl sim --censor Vote@2-20 --kill 1@10         no votes for a time; node 1 restarts
+  defl sim --pace 3=50 --rounds 40                one member trains 50 times longer
   defl sim --soak 600                             random scenarios for ten minutes
   defl sim --scenario 1234                        one of them again, by its seed
 """
@@ -42,6 +43,17 @@ def _kind_and_count(text: str) -> tuple[str, int]:
     if colon and not count.isdigit():
         raise UserError(f"--byzantine takes KIND or KIND:COUNT, for example silent:2, not {text!r}")
     return kind, int(count) if colon else 1
+
+
+def _node_and_factor(text: str, nodes: int) -> tuple[NodeId, float]:
+    node, equals, factor = text.partition("=")
+    try:
+        paced = NodeId(int(node)), float(factor)
+    except ValueError:
+        paced = None
+    if paced is None or not equals or not 0 <= paced[0] < nodes:
+        raise UserError(f"--pace takes NODE=FACTOR, for example 3=50, not {text!r}")
+    return paced
 
 
 def memory_bytes() -> int | None:
@@ -90,6 +102,9 @@ def memory_bytes() -> int | None:
 )
 @click.option("--kill", multiple=True, metavar="NODE@SECOND", help="One node dies and restarts.")
 @click.option("--slow", multiple=True, type=int, metavar="NODE", help="Ten times slower.")
+@click.option("--pace", multiple=True, metavar="NODE=FACTOR", help="Its work takes so much longer.")
+@click.option("--work", "work_s", default=0.5, show_default=True, help="Mean seconds of training.")
+@click.option("--work-sigma", type=float, help="Noise of its time: lognormal; default exponential.")
 @click.option("--clock-skew", default=0.0, help="Clocks differ by up to this share.")
 @click.option("--latency", default=0.02, show_default=True, help="Least delay in seconds.")
 @click.option("--jitter", default=0.02, show_default=True, help="Mean delay added to it.")
@@ -117,6 +132,9 @@ def sim(
     censor: tuple[str, ...],
     kill: tuple[str, ...],
     slow: tuple[int, ...],
+    pace: tuple[str, ...],
+    work_s: float,
+    work_sigma: float | None,
     clock_skew: float,
     latency: float,
     jitter: float,
@@ -160,6 +178,9 @@ def sim(
                 disk_full_rate=disk_full_rate,
                 all_crash_at_s=crash_all,
                 clock_skew=clock_skew,
+                work_factors=tuple(_node_and_factor(text, nodes) for text in pace),
+                work_s=work_s,
+                work_sigma=work_sigma,
                 slow=frozenset(NodeId(node) for node in slow),
                 partitions=tuple(parse_partition(text, nodes) for text in partition),
                 rollbacks=tuple(parse_rollback(text, nodes) for text in rollback),

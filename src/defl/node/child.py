@@ -36,7 +36,7 @@ LOG_QUOTE_BYTES = 4000
 class Limits:
     start_s: float = 120.0  # importing a learning framework from a cold disk takes a while
     client_s: float = 3600.0  # one training
-    evaluation_s: float = 60.0  # one evaluation; the next training waits for it no longer
+    evaluation_s: float = 60.0  # one evaluation
     own_s: float = 600.0  # one check or aggregation
     stop_s: float = 2.0  # from asking a child to end until it is killed
     threads: int = 1  # of BLAS in the client, unless the environment says otherwise
@@ -64,6 +64,7 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._channel: socket.socket | None = None
         self._log_start = 0
+        self._ready = False
         self._closed = False
         self.starts = 0
 
@@ -82,6 +83,12 @@ class Child:
         async with self._busy:
             await self._ensure_started()
             return await self._exchange(request, files, doing, limit_s)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """To the process itself, if it runs and has been set up."""
+        if self._ready and self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
 
     async def reject(self, reason: str) -> WorkerFailed:
         """Its answer was rubbish: who knows what it would answer next."""
@@ -107,6 +114,7 @@ class Child:
             if not isinstance(answer, Ready):
                 await self._end()
                 raise WorkerFailed(f"the worker answered its start with a {type(answer).__name__}")
+            self._ready = True
         if self._closed:
             raise WorkerFailed("the worker is closed")
 
@@ -218,6 +226,7 @@ class Child:
 
     async def _end(self) -> None:
         process, self._process = self._process, None
+        self._ready = False
         channel, self._channel = self._channel, None
         try:
             if process is not None:

@@ -364,8 +364,8 @@ chunk_bytes = {federation.chunk_bytes}
 [timing]            # how fast things go, never what is agreed
 view_base_s = {timing.view_base_s}   # a view of consensus is given up after this ...
 view_cap_s = {timing.view_cap_s}   # ... each time a little later, up to this
-gst_lt_min_s = {timing.gst_lt_min_s}  # GST_LT: how long a round waits for slow members, at least ...
-gst_lt_max_s = {timing.gst_lt_max_s}  # ... and at most
+gst_lt_min_s = {timing.gst_lt_min_s}  # GST_LT: how long a round is kept open for members, at least ...
+gst_lt_max_s = {timing.gst_lt_max_s}  # ... and at most; in between, twice what a member usually needs
 grace_s = {timing.grace_s}      # how long a finished node goes on serving the others
 
 [model]

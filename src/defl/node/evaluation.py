@@ -1,11 +1,13 @@
-"""The user's evaluation of each round's model, in the pauses of training.
+"""The user's evaluation of each round's model, in the gaps between trainings.
 
-It is asked for when an update is on its way, so that no round waits for it; the next training waits
-at most `Limits.evaluation_s`. One that raises or returns rubbish is reported and tried again with
-the next model; one that hangs or takes its process with it is the last until the node starts again.
+It is asked for when an update is on its way. The next training comes first: it interrupts an
+evaluation, which then begins anew in the next gap; a node without gaps evaluates the newest models
+at the end. One that raises or returns rubbish is reported and tried again with the next model; one
+that hangs or takes its process with it is the last until the node starts again.
 """
 
 import asyncio
+from collections import deque
 
 from defl.errors import LocalFault, WorkerFailed
 from defl.ids import Digest, Round
@@ -13,6 +15,9 @@ from defl.node.reports import Evaluation, Reports, told
 from defl.node.storage import Storage
 from defl.node.telemetry import Log
 from defl.node.worker import Worker
+
+# Models that wait for a gap; the oldest makes room.
+WAITING_MAX = 2
 
 
 class Evaluations:
@@ -22,24 +27,30 @@ class Evaluations:
         self._reports = reports
         self._log = log
         self._wanted = True
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._waiting: deque[tuple[Round, Digest]] = deque(maxlen=WAITING_MAX)
+        self._running: asyncio.Task[None] | None = None
 
     def begin(self, round_: Round, model: Digest) -> None:
         """Evaluate the model of this round when the client is free."""
         if not self._wanted:
             return
-        task = asyncio.create_task(self._evaluate(round_, model))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._waiting.append((round_, model))
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._evaluate_all())
 
     async def finish(self) -> None:
         """Until none is under way."""
-        await asyncio.gather(*self._under_way)
+        if self._running is not None:
+            await self._running
 
     async def cancel(self) -> None:
-        for task in self._under_way:
-            task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _evaluate_all(self) -> None:
+        while self._waiting and self._wanted:
+            await self._evaluate(*self._waiting.popleft())
 
     async def _evaluate(self, round_: Round, model: Digest) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from defl.ids import NodeId
 from defl.node.worker_process import Report
-from defl.output import Aggregate
+from defl.output import Aggregate, MemberLate, OwnUpdateLate
 
 # Status tells of this many rounds, so that whoever asks now and then misses none.
 ROUNDS_KEPT = 8
@@ -75,6 +75,32 @@ class Evaluation:
 
 
 @dataclass(slots=True)
+class Lateness:
+    """What is known of a member that was expected and did not deliver in time."""
+
+    rounds: int = 0  # since the start
+    last: MemberLate | None = None
+
+    @property
+    def late_s(self) -> float | None:
+        """By how much, in the newest such round; None: nothing is known of its pace."""
+        if self.last is None or self.last.usual_s <= self.last.lasted_s:
+            return None
+        return self.last.usual_s - self.last.lasted_s
+
+    @property
+    def sentence(self) -> str:
+        if self.last is None:
+            return "never late"
+        late, by = self.last, self.late_s
+        how = f"it needs {late.usual_s:.1f} s, {by:.1f} s too long" if by else "it sent nothing"
+        return (
+            f"late in {self.rounds} rounds; in round {late.round}, which lasted "
+            f"{late.lasted_s:.1f} s, {how}; waited for it in vain: {late.waited_s:.1f} s"
+        )
+
+
+@dataclass(slots=True)
 class RoundReport:
     missing: list[str] = field(default_factory=list)  # members without an update
     left_out: list[str] | None = None  # by the rule; None: not aggregated here yet
@@ -97,6 +123,8 @@ class Reports:
         self.evaluation_error: str | None = None  # why the newest attempt gave no metrics
         self.left_out_by_rule: Counter[str] = Counter()  # rounds since the start
         self.without_update: Counter[str] = Counter()
+        self.late: dict[str, Lateness] = {}  # by member
+        self.own_update_late: OwnUpdateLate | None = None  # the newest
         self._rounds: dict[int, RoundReport] = {}
 
     def closed(self, round_: int, missing: Sequence[NodeId]) -> list[str]:
@@ -106,6 +134,12 @@ class Reports:
         self.without_update.update(names)
         self.record(round_, {"rounds/without_update": len(names)})
         return names
+
+    def member_late(self, notice: MemberLate) -> Lateness:
+        lateness = self.late.setdefault(self._names[notice.member], Lateness())
+        lateness.rounds += 1
+        lateness.last = notice
+        return lateness
 
     def trained(self, report: Report) -> None:
         self.record(report.round, prefixed("train", report.metrics))
@@ -150,6 +184,10 @@ class Reports:
                 for name in self._names
                 if (missing := self.without_update[name]) or self.left_out_by_rule[name]
             },
+            "late": {name: lateness.sentence for name, lateness in self.late.items()},
+            "own_update_late": None
+            if self.own_update_late is None
+            else f"{self.own_update_late.late_s:.1f} s in round {self.own_update_late.round}",
             "evaluation": None if self.evaluation is None else self.evaluation.status(),
             "evaluation_error": self.evaluation_error,
             "history": [

@@ -22,13 +22,16 @@ from defl.output import (
     Committed,
     EvidenceFound,
     Finished,
+    MemberLate,
     ModelReady,
     Notice,
     Observing,
+    OwnUpdateLate,
     PeerMisbehaved,
     RoundClosed,
     RoundProven,
     SafetyBroken,
+    WaitsFor,
     WorkFailing,
 )
 from defl.work import model_row
@@ -113,6 +116,17 @@ class Results:
                 latency = self._measures.commit_percentiles()
                 self._reports.record(round_, prefixed("commit_ms", latency))
                 self._log.info("round closed", round=round_, without=",".join(names) or "nobody")
+            case WaitsFor(round=round_, members=members):
+                longest = ", ".join(f"{self._names[m]} up to {left:.1f} s" for m, left in members)
+                self._log.info("waiting for members", round=round_, members=longest)
+            case MemberLate(member=member):
+                lateness = self._reports.member_late(notice)
+                self._log.info("member is late", member=self._names[member], how=lateness.sentence)
+            case OwnUpdateLate(round=round_, late_s=late_s):
+                self._reports.own_update_late = notice
+                self._log.warning(
+                    "this node's update was late", round=round_, seconds=round(late_s, 3)
+                )
             case EvidenceFound(evidence=evidence):
                 kind = type(evidence.first).__name__
                 who = self._names[evidence.first.author]

@@ -1,6 +1,7 @@
 """A running node as figures: the status that `defl node status` shows, and Prometheus metrics."""
 
 import resource
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from defl.node.reports import Reports
@@ -15,6 +16,7 @@ def status_of(node: "Node") -> dict[str, Any]:
     replica = participant.replica
     members = node.federation.committee.members
     model = participant.model
+    waits_for = _waits_for(node)
     return {
         "member": node.me,
         "name": node.federation.members[node.me].name,
@@ -38,7 +40,8 @@ def status_of(node: "Node") -> dict[str, Any]:
             for peer, why in node.transport.stats.trouble.items()
         },
         "commit_ms": node.measures.commit_percentiles(),
-        "gst_lt_s": participant.client.gst_lt_s,
+        "waiting": _waiting_sentence(waits_for),
+        "waiting_for_s": waits_for,
         "blobs": participant.stored["blobs"],
         "disk_bytes": node.storage.bytes_used,
         "evidence": [
@@ -51,6 +54,22 @@ def status_of(node: "Node") -> dict[str, Any]:
         "worker_error": node.worker.last_error,
         **node.reports.status(),
     }
+
+
+def _waits_for(node: "Node") -> dict[str, float]:
+    """For whom this node keeps the open round open, and how many seconds longer at most."""
+    now = monotonic()
+    return {
+        node.federation.members[member].name: round(left, 3)
+        for member, deadline in node.participant.client.deadlines.items()
+        if (left := deadline - now) > 0
+    }
+
+
+def _waiting_sentence(waits_for: dict[str, float]) -> str:
+    if not waits_for:
+        return "for nobody in particular"
+    return "for " + ", ".join(f"{name} (up to {left:.1f} s)" for name, left in waits_for.items())
 
 
 def _traffic(node: "Node") -> dict[str, dict[str, int]]:
@@ -77,6 +96,9 @@ def metrics_of(node: "Node") -> str:
             "blobs_held": {"": status["blobs"]},
             "disk_bytes": {"": status["disk_bytes"]},
             "evidence": {"": len(status["evidence"])},
+            "waiting_for_seconds": {
+                label("member", name): left for name, left in status["waiting_for_s"].items()
+            },
             "peers_connected": {"": sum(status["peers"].values())},
             "commit_latency_ms": {
                 f'quantile="{name}"': value for name, value in status["commit_ms"].items()
@@ -108,6 +130,14 @@ def _of_rounds(reports: Reports) -> dict[str, dict[str, float]]:
                 ("no update", reports.without_update),
             )
             for name, count in counts.items()
+        },
+        "late_rounds_total": {
+            label("member", name): lateness.rounds for name, lateness in reports.late.items()
+        },
+        "late_seconds": {
+            label("member", name): lateness.late_s
+            for name, lateness in reports.late.items()
+            if lateness.late_s is not None
         },
         "aggregated_round": {} if aggregation is None else {"": aggregation.round},
         "aggregate_weight": {label("member", name): s.weight for name, s in members.items()},

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from defl.committee import Federation
@@ -21,6 +21,7 @@ from defl.node.child import Child, Limits
 from defl.node.compiled_code import cache_settings
 from defl.node.storage import WORK
 from defl.node.worker_process import (
+    POSTPONE,
     AggregateTask,
     Checked,
     Evaluated,
@@ -64,6 +65,10 @@ KEPT_MEMORY = {
 }
 
 
+# A signal may reach a child that has not begun the evaluation yet: it is sent again until it helps.
+POSTPONE_EVERY_S = 0.05
+
+
 class Worker:
     def __init__(
         self,
@@ -81,6 +86,10 @@ class Worker:
         self._work.mkdir(parents=True, exist_ok=True)
         self._serial = itertools.count()
         self._made: dict[Digest, Path] = {}
+        self._trainings = 0  # asked for and not done
+        self._no_training = asyncio.Event()
+        self._no_training.set()
+        self._evaluating = False
         self.last_error: str | None = None
         self.training_failures = 0  # in a row; a training that is done begins anew
         self.training: Report | None = None  # the newest of each, for people
@@ -153,20 +162,52 @@ class Worker:
             raise
 
     async def evaluate(self, model: Path) -> Evaluated:
-        """What the client says of a model, in turn with its trainings."""
+        """What the client says of a model, in a gap between trainings. A training that is due
+        interrupts it, and it begins anew in the next gap."""
         try:
             with _opened({NO_DIGEST: model}, (NO_DIGEST,)) as files:
-                answer = await self._client.ask(
-                    EvaluateTask(), files, doing="evaluating", limit_s=self._limits.evaluation_s
-                )
-                if not isinstance(answer, Evaluated):
-                    raise await self._client.reject("evaluating was answered with rubbish")
+                answer = Evaluated({}, postponed=True)
+                while answer.postponed:
+                    await self._no_training.wait()
+                    answer = await self._evaluate_once(files)
                 if answer.fault is not None:
                     self.last_error = f"evaluating failed:\n{answer.fault}"
                 return answer
         except WorkerFailed as failed:
             self._note(failed)
             raise
+
+    async def _evaluate_once(self, files: Sequence[int]) -> Evaluated:
+        limit_s = self._limits.evaluation_s
+        self._evaluating = True
+        try:
+            answer = await self._client.ask(
+                EvaluateTask(), files, doing="evaluating", limit_s=limit_s
+            )
+        finally:
+            self._evaluating = False
+        if not isinstance(answer, Evaluated):
+            raise await self._client.reject("evaluating was answered with rubbish")
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def _before_evaluations(self) -> AsyncIterator[None]:
+        """While this is entered no evaluation begins, and one that runs is interrupted."""
+        self._trainings += 1
+        self._no_training.clear()
+        interrupting = asyncio.create_task(self._postpone_evaluation())
+        try:
+            yield
+        finally:
+            interrupting.cancel()
+            self._trainings -= 1
+            if not self._trainings:
+                self._no_training.set()
+
+    async def _postpone_evaluation(self) -> None:
+        while self._evaluating:
+            self._client.send_signal(POSTPONE)
+            await asyncio.sleep(POSTPONE_EVERY_S)
 
     def made(self, result: Trained | Aggregated) -> Path:
         """The file of what was made; asking for it hands it over."""
@@ -202,9 +243,10 @@ class Worker:
         take_spare(payload_bytes(self._federation.schema, self._federation.codec), made)
         task = TrainTask(work.round, work.base, str(made))
         doing = f"training for round {work.round}"
-        made_by = await self._make(
-            self._client, task, files, made, doing, self._limits.client_s, work.base
-        )
+        async with self._before_evaluations():
+            made_by = await self._make(
+                self._client, task, files, made, doing, self._limits.client_s, work.base
+            )
         self.training = made_by.report
         self.training_failures = 0
         return made_by.manifest

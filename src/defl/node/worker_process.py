@@ -13,6 +13,7 @@ import faulthandler
 import mmap
 import os
 import resource
+import signal
 import socket
 import sys
 import time
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import msgspec
 import numpy as np
@@ -111,6 +112,7 @@ class Evaluated(Struct, frozen=True, array_like=True, tag=23):
     metrics: dict[str, float]
     seconds: float = 0.0  # that the client took
     fault: str | None = None  # it raised or returned rubbish; the process goes on
+    postponed: bool = False  # interrupted, since a training is due
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=24):
@@ -181,12 +183,20 @@ def _write_local(path: Path, schema: Schema, local: dict[str, Array]) -> None:
 
 # --- Work ------------------------------------------------------------------------------------
 
+# By this the parent interrupts an evaluation.
+POSTPONE = signal.SIGUSR1
+
+
+class Postponed(BaseException):
+    """A training is due. Not an Exception, so that a client's own handlers let it pass."""
+
 
 class Runner:
     def __init__(self, setup: SetUp) -> None:
         self._federation = setup.federation
         self._state = Path(setup.state)
         self._training: Training | None = None
+        self._evaluating = False
         if setup.client is not None:
             schema = setup.federation.schema
             client = load_client(setup.client, Path(setup.project or "."))
@@ -243,18 +253,30 @@ class Runner:
             writing.result()
         return manifest
 
+    def postpone(self, _signal: int, _frame: FrameType | None) -> None:
+        """Handles POSTPONE; it may come too late, and then nothing is interrupted."""
+        if self._evaluating:
+            self._evaluating = False
+            raise Postponed
+
     def _evaluate(self, payload: memoryview) -> Evaluated:
         row = model_row(self._federation, payload)
         started = time.perf_counter()
         metrics: Metrics = {}
-        fault = None
+        fault, postponed = None, False
         try:
+            self._evaluating = True
             metrics = self._client.evaluate(row)
+            self._evaluating = False
+        except Postponed:
+            postponed = True
         except Exception as error:  # noqa: BLE001 - user code may raise anything
             fault = reason_of(error)
             with contextlib.suppress(OSError):  # the log's disk may be full
                 sys.stderr.write(f"{fault}\n")
-        return Evaluated(_plain(metrics), time.perf_counter() - started, fault)
+        finally:
+            self._evaluating = False
+        return Evaluated(_plain(metrics), time.perf_counter() - started, fault, postponed)
 
 
 def _plain(metrics: Metrics) -> dict[str, float]:
@@ -310,6 +332,7 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     die_with(int(sys.argv[2]))
     os.nice(int(sys.argv[3]))
+    signal.signal(POSTPONE, signal.SIG_IGN)
     faulthandler.enable()  # a crash, or the parent's SIGABRT, leaves its traceback in the log
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -325,6 +348,7 @@ def main() -> None:
     if not isinstance(setup, SetUp):
         raise UserError("a worker is set up first")
     runner = Runner(setup)
+    signal.signal(POSTPONE, runner.postpone)
     channel.sendall(frame_of(Ready()))
     if setup.client is None:
         kernels.best()  # loads, the first time compiles, for seconds that no round should wait

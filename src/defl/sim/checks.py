@@ -50,6 +50,7 @@ TRANSACTIONS = "honest transactions committed or round closed"
 ROUNDS_CLOSE = "rounds close"
 WITHIN_BOUNDS = "memory, log and pool within bounds"
 SAME_MODEL = "same model everywhere"
+NOBODY_LEFT_BEHIND = "nobody honest is left behind"
 
 CHECKS = (
     NO_CONFLICTING_COMMITS,
@@ -63,12 +64,20 @@ CHECKS = (
     ROUNDS_CLOSE,
     WITHIN_BOUNDS,
     SAME_MODEL,
+    NOBODY_LEFT_BEHIND,
 )
 
 
 # The checker's own memory is bounded, so that a long run shows whether the nodes' memory is.
 REMEMBERED = 512
 
+# In the first rounds nothing is known of anybody's pace, so nobody is judged.
+ROUNDS_TO_LEARN = 3
+# From then on an honest member that was up and connected is in one of so many rounds in a row ...
+LEFT_OUT_IN_A_ROW_MAX = 3
+# ... and, once it was judged in so many, in at least this share of them.
+ROUNDS_JUDGED_MIN = 12
+PRESENT_SHARE_MIN = 0.75
 # Beside one block per view: the snapshot's, and second ones of views that turned out to be the
 # certified ones.
 BLOCKS_SLACK = 8
@@ -86,6 +95,37 @@ def views_to_close_max(members: int) -> int:
     certified blocks, every (n/f)-th leader may be a liar that breaks the chain, and the AGG timer
     may fall into a view that is given up."""
     return 16 * members + 64
+
+
+class Presence:
+    """Is an honest member in the rounds through which it was up, in a world that is quiet?"""
+
+    def __init__(self) -> None:
+        self._away_until = Round(ROUNDS_TO_LEARN)
+        self._in_a_row = 0
+        self._judged = 0
+        self._present = 0
+
+    def away(self, newest: Round) -> None:
+        """It was down or cut off: neither the open round nor the one in which it catches up counts,
+        nor the rounds that it may then take to be waited for again."""
+        self._away_until = max(self._away_until, Round(newest + 2 + LEFT_OUT_IN_A_ROW_MAX))
+        self._in_a_row = 0
+
+    def closed(self, round_: Round, *, present: bool) -> str | None:
+        """What is wrong, if anything."""
+        if round_ <= self._away_until:
+            return None
+        self._judged += 1
+        self._present += present
+        self._in_a_row = 0 if present else self._in_a_row + 1
+        if self._in_a_row > LEFT_OUT_IN_A_ROW_MAX:
+            return f"{self._in_a_row} rounds in a row"
+        if self._judged >= ROUNDS_JUDGED_MIN:
+            share = self._present / self._judged
+            if share < PRESENT_SHARE_MIN:
+                return f"{self._judged - self._present} of {self._judged} rounds"
+        return None
 
 
 class Checker:
@@ -115,6 +155,10 @@ class Checker:
         # Honest members whose disk is put back: they may contradict what too few others know.
         self.rolled_back: set[NodeId] = set()
         self._took_in: dict[tuple[NodeId, str, tuple[int, ...]], set[NodeId]] = {}
+        self._down: set[NodeId] = set()
+        self._presence = {
+            member: Presence() for member in self._committee.members if honest(member)
+        }
 
     def violate(self, check: str, what: str) -> None:
         self._failed.add(check)
@@ -137,6 +181,20 @@ class Checker:
         if self._honest(node) and node not in self.rolled_back and height < newest:
             self.violate(SAME_LOG, f"node {node} restarted at height {height}, it was at {newest}")
         self._newest[node] = height
+
+    def away(self, *members: NodeId) -> None:
+        """These members cannot take part in the open round as usual."""
+        for member in members:
+            if member in self._presence:
+                self._presence[member].away(self._progress[0])
+
+    def down(self, member: NodeId) -> None:
+        """It is dead, or its disk is full, until it is `up` again."""
+        self._down.add(member)
+
+    def up(self, member: NodeId) -> None:
+        self._down.discard(member)
+        self.away(member)
 
     def committed(self, node: NodeId, committed: Iterable[Committed]) -> None:
         if not self._honest(node):
@@ -257,17 +315,20 @@ class Checker:
                 if accused in self.rolled_back:
                     return  # judged by what it sends: `_may_forget`
                 self.violate(NOTHING_SIGNED_TWICE, f"there is evidence against honest {accused}")
-            case RoundClosed(round=round_):
-                self._round_closed(round_, now, participant)
+            case RoundClosed(round=round_, updates=authors):
+                self._round_closed(round_, now, participant, authors)
             case _:
                 pass
 
-    def _round_closed(self, round_: Round, now: float, participant: Participant) -> None:
+    def _round_closed(
+        self, round_: Round, now: float, participant: Participant, authors: tuple[NodeId, ...]
+    ) -> None:
         self._updates_of(participant.state)
         self._bounds(participant)
         if round_ <= self._progress[0]:
             return
         self.closed_at[round_] = now
+        self._judge_presence(round_, authors)
         view = participant.replica.view
         if self.quiet:
             since = self._progress[1]
@@ -277,6 +338,16 @@ class Checker:
         _forget_oldest(self._updates)
         _forget_oldest(self._certified)
         _forget_oldest(self._models)
+
+    def _judge_presence(self, round_: Round, authors: tuple[NodeId, ...]) -> None:
+        self.away(*(self._down if self.quiet else self._committee.members))
+        for member, presence in self._presence.items():
+            if member in self.rolled_back:
+                continue  # it signs nothing any more once it knows
+            fault = presence.closed(round_, present=member in authors)
+            if fault is not None:
+                what = f"honest member {member} was left out of {fault} up to round {round_}"
+                self.violate(NOBODY_LEFT_BEHIND, what)
 
     def _updates_of(self, state: State) -> None:
         for closed in state.closed:

@@ -39,7 +39,7 @@ from defl.output import (
 from defl.participant import Participant, first_durable
 from defl.sim import task
 from defl.sim.checks import Checker
-from defl.sim.conditions import SLOWNESS, Conditions
+from defl.sim.conditions import Conditions
 from defl.sim.disk import Disk
 from defl.sim.network import Network
 from defl.sim.processor import Processor, World
@@ -51,6 +51,8 @@ EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
 # So is one in which no round closed for so long after the last trouble: all back-offs and the
 # longest GST_LT are over by then.
 STUCK_AFTER_S = 3600.0
+# Aggregating takes this part of a training's time.
+AGGREGATION_SHARE = 0.1
 
 
 class Behaviour(Protocol):
@@ -349,10 +351,10 @@ class Cluster:
 
     def _start_work(self, node: Node, work: Work) -> None:
         incarnation = node.incarnation
-        takes = 0.0 if isinstance(work, Validate) else self._rng.expovariate(1.0)
-        takes *= self.conditions.work_s * (1.0 if isinstance(work, Train) else 0.1)
-        if node.id in self.conditions.slow:
-            takes *= SLOWNESS
+        takes = 0.0
+        if not isinstance(work, Validate):
+            takes = self.conditions.work_time(node.id, self._rng)
+            takes *= 1.0 if isinstance(work, Train) else AGGREGATION_SHARE
 
         # A worker keeps its inputs open: retention may drop their names while it works.
         inputs = {digest: node.disk.read(digest) for digest in task.inputs_of(work)}
@@ -399,6 +401,9 @@ class Cluster:
                 censored = self.censor is not None and self.censor(node.id, target, message)
                 if not censored and not self._network.censors(kind, node.id, target, self.now):
                     self._transmit(node.id, target, frame, heavy=isinstance(message, Chunk))
+                else:
+                    # A scenario's own fault may strike anybody.
+                    self.checker.away(*self.federation.committee.members)
 
     def _transmit(self, source: NodeId, target: NodeId, frame: bytes, *, heavy: bool) -> None:
         node = self.nodes[target]
@@ -469,6 +474,7 @@ class Cluster:
             return
         self.crashes += 1
         self.checker.forgot(member)
+        self.checker.down(member)
         node.alive = False
         node.incarnation += 1
         node.tick_at = None
@@ -510,6 +516,7 @@ class Cluster:
             self._transcript.text(self.now, member, "starts again")
         self.checker.restarted(member, node.behaviour.participant.replica.head.height)
         self.checker.disturbed(self._newest_view)
+        self.checker.up(member)
         self._count_rounds()
         self.handle(node, Tick())
         for peer in self.nodes:
@@ -525,12 +532,14 @@ class Cluster:
         if node.disk.full:
             return
         node.disk.full = True
+        self.checker.down(node.id)
         incarnation = node.incarnation
 
         def room_again() -> None:
             if node.incarnation != incarnation:
                 return
             node.disk.full = False
+            self.checker.up(node.id)
             waiting, node.waiting = node.waiting, []
             for output in waiting:
                 self._persist_and_store(node, output)

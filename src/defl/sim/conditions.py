@@ -6,6 +6,7 @@ rounds have closed or `calm_after_s` has passed; then the world is calm, and pro
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
 from typing import get_args
 
 from defl.errors import UserError
@@ -13,6 +14,8 @@ from defl.ids import NodeId
 from defl.messages import Message
 
 MESSAGE_KINDS = tuple(kind.__name__ for kind in get_args(Message))
+
+SLOWNESS = 10.0  # of the nodes that are slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,9 @@ class Conditions:
     censors: tuple[Censor, ...] = ()
     kills: tuple[Kill, ...] = ()
     work_s: float = 0.5  # mean time that training takes
+    work_factors: tuple[tuple[NodeId, float], ...] = ()  # members whose work takes longer or less
+    # Noise of each work's time: lognormal with this sigma around work_s; None: exponential.
+    work_sigma: float | None = None
     signature_s: float = 0.0  # that verifying one takes: 0.0001 on a real machine
     calm_after_s: float = 3600.0
 
@@ -101,6 +107,15 @@ class Conditions:
                 raise UserError(f"{name} is a share between 0 and 1 (excluded), not {value}")
         if not 0 <= self.clock_skew < 0.5:
             raise UserError(f"clock_skew is a share between 0 and 0.5, not {self.clock_skew}")
+        if any(factor <= 0 for _, factor in self.work_factors):
+            raise UserError("a member's work takes a positive multiple of the others' time")
+
+    def work_time(self, member: NodeId, rng: Random) -> float:
+        """How long one training takes."""
+        sigma = self.work_sigma
+        noise = rng.expovariate(1.0) if sigma is None else rng.lognormvariate(0.0, sigma)
+        slowness = SLOWNESS if member in self.slow else 1.0
+        return noise * self.work_s * slowness * dict(self.work_factors).get(member, 1.0)
 
     @property
     def disturbing(self) -> bool:
@@ -131,9 +146,6 @@ class Conditions:
         """The same, or until when chance is allowed to strike at most."""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
         return max(self.planned_trouble_s, self.calm_after_s if by_chance else 0.0)
-
-
-SLOWNESS = 10.0
 
 
 def parse_rollback(text: str, members: int) -> Rollback:

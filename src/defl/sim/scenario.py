@@ -1,6 +1,6 @@
 """A federation with keys, facts and first weights, ready to be simulated."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -10,6 +10,7 @@ from defl.committee import Federation, Member, Rules, Timing
 from defl.crypto import Ed25519Scheme, Ed25519Signer, Scheme, Signer
 from defl.ids import NodeId
 from defl.messages import Manifest
+from defl.output import Notice
 from defl.pool.weights import FP32, encode, manifest_of
 from defl.sim import task
 from defl.sim.cluster import Cluster, Wrap
@@ -70,6 +71,7 @@ def cluster_of(
     byzantine: Mapping[NodeId, Wrap] | None = None,
     real_signatures: bool = False,
     transcript: Transcript | None = None,
+    on_notice: Callable[[NodeId, Notice], None] | None = None,
     **facts: Any,
 ) -> Cluster:
     signers, scheme = signers_of(nodes, seed=seed, real=real_signatures)
@@ -83,4 +85,5 @@ def cluster_of(
         conditions=conditions,
         byzantine=byzantine,
         transcript=transcript,
+        on_notice=on_notice,
     )

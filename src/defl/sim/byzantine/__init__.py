@@ -11,6 +11,7 @@ from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, Heigh
 from defl.sim.byzantine.costly import Exhauster
 from defl.sim.byzantine.past import Rewinder
 from defl.sim.byzantine.pool import Malformed, TwoFaced, Withholder
+from defl.sim.byzantine.promises import PROMISE_BREAKERS
 from defl.sim.byzantine.rounds import EarlyAgg, WrongRound
 from defl.sim.byzantine.traffic import Flooder, Replayer, Silent, Slow
 from defl.sim.cluster import Wrap
@@ -29,6 +30,7 @@ _CONSTANT: dict[str, Wrap] = {
     "early-agg": EarlyAgg,
     "replayer": Replayer,
     "flooder": Flooder,
+    **PROMISE_BREAKERS,
     "exhauster": Exhauster,
     "rewinder": Rewinder,
     "height-liar": HeightLiar,

@@ -58,7 +58,7 @@ class Exhauster(Liar):
     def besides(self, event: Event, now: float) -> Iterator[Item]:
         if isinstance(event, Received):
             self._collect(event.message)
-        if now < self._next_at:
+        if now < self._next_at or not self._may_flood(now):
             return
         self._next_at = now + PERIOD_S
         for message in self._frames():

@@ -27,6 +27,9 @@ from defl.output import Envelope, Event, Output, ServeChunk
 from defl.participant import Participant
 
 Item = Envelope | ServeChunk
+# Whoever floods does so for this long after a round opens: a round that waits minutes for a member
+# would only make the same flood longer to simulate.
+FLOOD_S = 30.0
 
 
 class Liar:
@@ -39,6 +42,7 @@ class Liar:
         self._chain = participant.federation.chain
         self._epoch = participant.federation.epoch
         self._me = participant.me
+        self._flood_began: tuple[Round, float] = (Round(-1), 0.0)
         self._peers = tuple(m for m in self._committee.members if m != participant.me)
 
     def handle(self, event: Event, now: float) -> Output:
@@ -64,6 +68,11 @@ class Liar:
     def besides(self, event: Event, now: float) -> Iterable[Item]:  # noqa: ARG002
         """What is said on top."""
         return ()
+
+    def _may_flood(self, now: float) -> bool:
+        if self._flood_began[0] != self._round:
+            self._flood_began = (self._round, now)
+        return now < self._flood_began[1] + FLOOD_S
 
     @property
     def _halves(self) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:

@@ -161,7 +161,7 @@ class Flooder(Liar):
 
     def handle(self, event: Event, now: float) -> Output:
         output = super().handle(event, now)
-        if now < self._next_at:
+        if now < self._next_at or not self._may_flood(now):
             return output
         self._next_at = now + FLOOD_PERIOD_S
         fields: list[Any] = [getattr(output, name) for name in Output.__struct_fields__]

@@ -1,0 +1,315 @@
+"""How long this node waits, and for whom, before it says that a round may close without the rest.
+
+A member is expected if the last closed round has its update, or if it has said in this round that
+it is working (`Pace`). It is given twice its slowest recent time. Time that is waited in vain is
+charged to whoever caused it, so a promise that is not kept is soon no longer believed. Nothing here
+is agreed with others: it decides when one AGG is submitted, never what is in the ledger. Memory is
+constant, and only differences of `now` are used.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from defl.committee import Committee, Timing
+from defl.ids import Digest, NodeId, Round
+from defl.ledger import State
+
+# A member is given this many times its slowest recent time: with noise of sigma 0.8 a member that
+# is 50 times slower is in 94 % of the rounds; with 1.5 it was in 88 %.
+GRANT = 2.0
+# The slowest of so many is about the 94 % quantile.
+TIMES_KEPT = 16
+# Nobody is waited for longer than this many times what a quorum needed: 50 times slower, and noise
+# of 2.5. It bounds what a liar gains that delivers ever later.
+LONGEST = 128.0
+# The same in the first round, in which nothing is known of anybody and nothing is charged: 50 times
+# slower, and a little noise. A member that announces itself and never delivers costs this once.
+LONGEST_FIRST = 64.0
+# What may be waited in vain: this share of the useful time so far, for all members together and
+# once more divided among f of them, so half of the useful time at worst ...
+VAIN_SHARE = 0.25
+# ... and this many times the longest recent round: early bad luck must not shut a member out.
+VAIN_ROUNDS = 16.0
+# Less than this part of what a member needs is not waited at all: it would be in vain.
+WORTHWHILE = 0.5
+# A member states the slowest of so many of its own trainings ...
+OWN_TIMES_KEPT = 8
+# ... and nothing while one takes longer than this many times that: it outlasts a pause of five.
+OVERDUE = 6.0
+MILLISECONDS = 1000
+
+
+@dataclass(slots=True)
+class Account:
+    """What is remembered of one member."""
+
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
+    vain_s: float = 0.0  # waited for it in vain
+
+    @property
+    def slowest_s(self) -> float:
+        return max(self.times, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A member says in the open round that it is working, and how long it usually takes."""
+
+    at: float
+    takes_s: float
+
+
+@dataclass(slots=True)
+class OpenRound:
+    number: Round
+    opened_at: float
+    last: frozenset[NodeId]  # whose updates the round before has
+    whole: bool  # seen from its opening, so its times mean something
+    promises: dict[NodeId, Promise] = field(default_factory=dict)
+    delivered_at: dict[NodeId, float] = field(default_factory=dict)
+    base: Digest | None = None  # that a quorum of updates shares
+    quorum_at: float | None = None
+    newest_at: float = 0.0  # commit of the newest update with that base
+    voters: int = 0
+    voted_at: float | None = None
+
+    @property
+    def expected(self) -> frozenset[NodeId]:
+        return self.last | self.promises.keys()
+
+    @property
+    def awaited(self) -> frozenset[NodeId]:
+        return self.expected - self.delivered_at.keys()
+
+    def began_at(self, member: NodeId) -> float:
+        promise = self.promises.get(member)
+        return self.opened_at if promise is None else max(self.opened_at, promise.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Vain:
+    """An expected member without an update in a closed round."""
+
+    member: NodeId
+    waited_s: float
+    usual_s: float  # the slowest that is known or claimed of it
+
+
+class Waiting:
+    def __init__(self, committee: Committee, timing: Timing) -> None:
+        self._committee = committee
+        self._timing = timing
+        self._accounts = {member: Account() for member in committee.members}
+        self._useful_s = 0.0
+        self._vain_s = 0.0
+        self._recent: deque[float] = deque(maxlen=TIMES_KEPT)  # useful times of rounds
+        self._early: dict[NodeId, tuple[Round, float]] = {}  # promises for the next round
+        self._open: OpenRound | None = None
+        self._rounds_seen = 0  # whole ones
+        self.left_out: tuple[Vain, ...] = ()  # of the newest closed round
+        self.lasted_s = 0.0  # the newest closed round
+
+    # --- What happens ----------------------------------------------------------------------
+
+    def state_is(self, state: State, now: float) -> None:
+        """The ledger's state after the newest committed block."""
+        if self._open is None:
+            self._begin(state, now, whole=not state.current and state.last is None)
+        elif state.round + 1 != self._open.number:
+            next_one = state.round == self._open.number
+            self.left_out = ()
+            if next_one and state.last is not None:
+                bases = {ref.author: state.last.base for ref in state.last.updates}
+                self._close(self._open, bases, now)
+            self._begin(state, now, whole=next_one and not state.current)
+        if self._open is not None:
+            self._commit(self._open, {ref.author: ref.base for ref in state.current}, now)
+            self._open.voters = len(state.voters)
+
+    def wants(self, member: NodeId, round_: Round) -> bool:
+        """Would a promise of this member for this round be its first?"""
+        current = self._open
+        if current is None:
+            return False
+        if round_ == current.number + 1:
+            return member not in self._early
+        return round_ == current.number and member not in current.promises
+
+    def promised(self, member: NodeId, round_: Round, takes_s: float, now: float) -> bool:
+        """True if it is the member's first for the open round or the next; only that counts."""
+        current = self._open
+        if current is None or not self.wants(member, round_):
+            return False
+        if round_ > current.number:
+            self._early[member] = (round_, takes_s)  # its author saw the round close before us
+            return True
+        current.promises[member] = Promise(now, takes_s)
+        # Nothing can be committed before a quorum is up: the first round begins with that.
+        beginning = current.number == 1 and not current.delivered_at
+        if beginning and len(current.promises) <= self._committee.quorum:
+            current.opened_at = now
+        return True
+
+    def voted(self, now: float) -> None:
+        if self._open is not None:
+            self._open.voted_at = now
+
+    def _begin(self, state: State, now: float, *, whole: bool) -> None:
+        last = state.last
+        authors = frozenset(ref.author for ref in last.updates) if last else frozenset[NodeId]()
+        self._open = OpenRound(Round(state.round + 1), now, authors, whole)
+        early, self._early = self._early, {}
+        for member, (round_, takes_s) in early.items():
+            self.promised(member, round_, takes_s, now)
+
+    def _commit(self, current: OpenRound, bases: dict[NodeId, Digest], now: float) -> None:
+        new = bases.keys() - current.delivered_at.keys()
+        for member in new:
+            current.delivered_at[member] = now
+        base, sharing = Counter(bases.values()).most_common(1)[0] if bases else (None, 0)
+        if sharing < self._committee.quorum:
+            return
+        if current.quorum_at is None:
+            current.quorum_at = current.newest_at = now
+        current.base = base
+        if any(bases[member] == base for member in new):
+            current.newest_at = now
+
+    # --- Until when ------------------------------------------------------------------------
+
+    @property
+    def vote_at(self) -> float | None:
+        """When this node submits its AGG, as things are now; None: not before something happens."""
+        current = self._open
+        if current is None or current.quorum_at is None:
+            return None
+        earliest = max(current.opened_at + self._timing.gst_lt_min_s, current.quorum_at)
+        if self._follows(current):
+            return earliest
+        return max([earliest, *(self.deadline(member) for member in current.awaited)])
+
+    def _follows(self, current: OpenRound) -> bool:
+        """A node that has forgotten everything in a restart votes when one honest member has."""
+        blind = not self._rounds_seen and current.number > 1
+        return blind and current.voters > self._committee.faults
+
+    def deadline(self, member: NodeId) -> float:
+        """Until when the open round waits for an expected member that has not delivered."""
+        current = self._open
+        if current is None or current.quorum_at is None:
+            raise ValueError("nobody has a deadline before a quorum has delivered")
+        wanted, newest = self._wanted(current, member), current.newest_at - current.opened_at
+        if not self._rounds_seen:
+            return current.opened_at + wanted
+        allowed = self._allowed(member)
+        if allowed < WORTHWHILE * (wanted - newest):
+            return current.newest_at
+        return current.opened_at + min(wanted, newest + allowed)
+
+    def _wanted(self, current: OpenRound, member: NodeId) -> float:
+        """How long after its opening a round is kept open for a member, if that is allowed."""
+        quorum_at = current.opened_at if current.quorum_at is None else current.quorum_at
+        quorum_s = quorum_at - current.opened_at
+        if not self._rounds_seen:
+            return min(self._timing.gst_lt_max_s, LONGEST_FIRST * quorum_s)
+        began_s = current.began_at(member) - current.opened_at
+        newest_s = current.newest_at - current.opened_at
+        needed = max(began_s + GRANT * self.usual_s(member), 2 * newest_s)
+        return min(self._timing.gst_lt_max_s, LONGEST * quorum_s, needed)
+
+    def usual_s(self, member: NodeId) -> float:
+        """The slowest that this node has seen of a member lately, or that the member claims."""
+        promise = self._open.promises.get(member) if self._open is not None else None
+        return max(self._accounts[member].slowest_s, promise.takes_s if promise else 0.0)
+
+    def _allowed(self, member: NodeId) -> float:
+        """How long may still be waited for a member in vain: from the common account or its own."""
+        credit = VAIN_ROUNDS * max(self._recent, default=0.0) + VAIN_SHARE * self._useful_s
+        account = self._accounts[member]
+        own = credit / self._committee.faults + GRANT * account.slowest_s - account.vain_s
+        return max(credit - self._vain_s, own)
+
+    # --- Accounts --------------------------------------------------------------------------
+
+    def _close(self, current: OpenRound, bases: dict[NodeId, Digest], now: float) -> None:
+        self._commit(current, bases, now)
+        self.lasted_s = now - current.opened_at
+        left_out = current.expected - bases.keys()
+        self.left_out = tuple(
+            Vain(member, self._vain_wait(current, member, now), self.usual_s(member))
+            for member in sorted(left_out)
+        )
+        if not current.whole:
+            return
+        if self._rounds_seen:
+            self._charge(self.left_out)
+        for member in bases:
+            took_s = current.delivered_at[member] - current.began_at(member)
+            self._accounts[member].times.append(max(0.0, took_s))
+        useful_s = min(current.newest_at - current.opened_at, self._timing.gst_lt_max_s)
+        self._useful_s += useful_s
+        self._recent.append(useful_s)
+        self._rounds_seen += 1
+
+    def _vain_wait(self, current: OpenRound, member: NodeId, now: float) -> float:
+        """What waiting for this member cost, whether this node had voted or others still waited:
+        otherwise liars could use up the patience of one node after the other."""
+        newest = current.newest_at
+        own = (now if current.voted_at is None else current.voted_at) - newest
+        of_all = now - newest - self._timing.gst_lt_min_s
+        wanted = self._wanted(current, member) - (newest - current.opened_at)
+        return max(0.0, min(max(own, of_all), wanted))
+
+    def _charge(self, left_out: Iterable[Vain]) -> None:
+        for vain in left_out:
+            self._accounts[vain.member].vain_s += vain.waited_s
+        self._vain_s += max((vain.waited_s for vain in left_out), default=0.0)
+
+    # --- For people ------------------------------------------------------------------------
+
+    @property
+    def awaited(self) -> tuple[NodeId, ...]:
+        """Who is expected in the open round and has not delivered."""
+        return () if self._open is None else tuple(sorted(self._open.awaited))
+
+    def vain_s(self, member: NodeId) -> float:
+        return self._accounts[member].vain_s
+
+
+class OwnPace:
+    """What this node says of its own speed when a round left it out."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=OWN_TIMES_KEPT)
+        self._since: float | None = None  # when the round opened that is now trained for
+
+    def begins(self, opened_at: float) -> None:
+        self._since = opened_at
+
+    def ends(self, now: float) -> None:
+        """Also a training that was too late: how long it took is what matters."""
+        if self._since is not None:
+            self._times.append(now - self._since)
+        self._since = None
+
+    def fails(self) -> None:
+        self._since = None
+
+    def delivered(self, took_s: float) -> None:
+        """From the opening to the commit, transfers and all."""
+        self._times.append(took_s)
+
+    @property
+    def slowest_s(self) -> float:
+        return max(self._times, default=0.0)
+
+    def statement_s(self, now: float) -> float | None:
+        """How long this node will need for a round that opens now; None: it cannot tell."""
+        usual = self.slowest_s
+        if self._since is None:
+            return usual
+        elapsed = now - self._since
+        if elapsed > OVERDUE * usual:
+            return None
+        return usual + max(0.0, usual - elapsed)

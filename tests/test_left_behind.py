@@ -1,0 +1,117 @@
+"""In whole simulated federations: slow members are in the rounds, and lies about time are cheap."""
+
+import pytest
+
+from defl.experiments.bench_waiting import NOISY, STEADY, Case, measure
+from defl.ids import NodeId, Round
+from defl.sim.checks import (
+    LEFT_OUT_IN_A_ROW_MAX,
+    NOBODY_LEFT_BEHIND,
+    ROUNDS_JUDGED_MIN,
+    ROUNDS_TO_LEARN,
+    Presence,
+)
+from defl.sim.conditions import Conditions
+from defl.sim.scenario import TIMING, cluster_of
+
+BREAKERS = ("claiming", "just-late", "alternating", "staggered", "silent-then-claiming")
+
+
+@pytest.mark.parametrize(("nodes", "rounds"), [(4, 40), (7, 10), (10, 8)])
+@pytest.mark.parametrize(("factor", "sigma"), [(1.2, STEADY), (5.0, STEADY), (50.0, NOISY)])
+def test_a_member_that_trains_longer_than_the_others_is_in_their_rounds(
+    nodes: int, rounds: int, factor: float, sigma: float
+) -> None:
+    if nodes > 4 and factor < 50:
+        pytest.skip("the light model covers it")
+    measured = measure(Case("slow", factor, sigma), nodes, rounds, seed=1)
+
+    assert measured.holds
+    assert measured.rounds == rounds
+    assert measured.share >= 0.9
+
+
+def test_a_member_that_needs_a_little_longer_than_the_least_time_is_not_shut_out() -> None:
+    """The defect that this check was made for: it was in 0 of 40 rounds."""
+    training_s = 0.5
+    longer = ((NodeId(3), 1.2 * TIMING.gst_lt_min_s / training_s),)
+    conditions = Conditions(work_s=training_s, work_sigma=STEADY, work_factors=longer)
+    cluster = cluster_of(4, rounds=20, conditions=conditions)
+    cluster.run()
+    cluster.conclude()
+
+    assert cluster.checker.verdicts[NOBODY_LEFT_BEHIND]
+    assert all(cluster.checker.verdicts.values())
+
+
+@pytest.mark.parametrize("kind", BREAKERS)
+def test_f_members_that_promise_and_do_not_deliver_cost_little_more_than_silent_ones(
+    kind: str,
+) -> None:
+    silent = measure(Case("silent", liars="silent"), 4, 40, seed=1)
+    lied = measure(Case(kind, liars=kind), 4, 40, seed=1)
+
+    assert lied.holds
+    assert lied.least_share == 1.0
+    # Silent leaders cost views besides; what is compared is the waiting.
+    at_least_s = 40 * TIMING.gst_lt_min_s
+    assert lied.virtual_s <= 1.5 * max(at_least_s, min(silent.virtual_s, 1.2 * at_least_s))
+
+
+def test_silent_members_are_not_waited_for_in_the_first_round_either() -> None:
+    silent = measure(Case("silent", liars="silent"), 4, 4, seed=1)
+
+    assert silent.first_round_s < 3 * TIMING.gst_lt_min_s
+
+
+@pytest.mark.parametrize("factor", [1.0, 20.0])
+def test_a_member_that_crashed_takes_part_again_within_three_rounds(factor: float) -> None:
+    conditions = Conditions(work_sigma=STEADY, work_factors=((NodeId(3), factor),))
+    cluster = cluster_of(4, rounds=20, conditions=conditions)
+    cluster.run(until=lambda: cluster.rounds_closed >= 4)
+    cluster.crash(NodeId(3), downtime_s=60.0)
+    away = cluster.nodes[3]
+    cluster.run(until=lambda: away.alive)
+    back = max(node.behaviour.participant.state.round for node in cluster.honest)
+    authors: dict[int, set[int]] = {}
+
+    def all_closed() -> bool:
+        for node in cluster.honest:
+            for closed in node.behaviour.participant.state.closed:
+                authors[closed.round] = {ref.author for ref in closed.updates}
+        return False
+
+    cluster.run(until=all_closed)
+    assert any(3 in authors[round_] for round_ in range(back + 1, back + 4))
+    assert cluster.conclude() == []
+
+
+# --- The check itself ------------------------------------------------------------------------
+
+
+def test_a_member_that_is_left_out_of_four_judged_rounds_in_a_row_is_left_behind() -> None:
+    presence = Presence()
+    first = ROUNDS_TO_LEARN + 1
+    faults = [
+        presence.closed(Round(round_), present=False)
+        for round_ in range(1, first + LEFT_OUT_IN_A_ROW_MAX + 1)
+    ]
+
+    assert faults[:-1] == [None] * (len(faults) - 1)
+    assert faults[-1] is not None
+
+
+def test_a_member_that_is_left_out_of_every_third_round_is_left_behind_in_the_long_run() -> None:
+    presence = Presence()
+    last = ROUNDS_TO_LEARN + ROUNDS_JUDGED_MIN
+    faults = [presence.closed(Round(round_), present=round_ % 3 != 0) for round_ in range(1, 40)]
+
+    assert faults[: last - 1] == [None] * (last - 1)
+    assert any(fault is not None for fault in faults[last - 1 :])
+
+
+def test_rounds_in_which_a_member_was_down_or_caught_up_are_not_judged() -> None:
+    presence = Presence()
+    for round_ in range(1, 60):
+        presence.away(Round(round_))
+        assert presence.closed(Round(round_ + 1), present=False) is None
