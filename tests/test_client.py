@@ -5,6 +5,7 @@ import pytest
 from benches import ME, Desk
 from builders import name
 from defl.client import WORK_RETRY_MAX_S
+from defl.committee import Timing
 from defl.ids import NodeId, Round
 from defl.messages import Agg, Pace
 from defl.output import (
@@ -21,7 +22,7 @@ from defl.output import (
 )
 from defl.waiting import LONGEST_FIRST
 
-GST_LT_S = 4.0  # no AGG sooner in these federations
+GST_LT_S = Timing().gst_lt_min_s  # no AGG sooner
 
 
 # --- When AGG is said ------------------------------------------------------------------------

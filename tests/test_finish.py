@@ -2,6 +2,7 @@
 
 from benches import ME, Desk
 from builders import name, nodes
+from defl.committee import Timing
 from defl.ids import NodeId, Round
 from defl.messages import Attestation
 from defl.output import (
@@ -11,7 +12,7 @@ from defl.output import (
     Trained,
 )
 
-GRACE_S = 120.0
+GRACE_S = Timing().grace_s
 
 
 def finished_desk(*, muted: bool = False) -> Desk:

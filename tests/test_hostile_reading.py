@@ -254,7 +254,7 @@ def test_a_lone_node_that_missed_the_last_qc_is_told_by_the_idle_others(rules: R
 
 def test_three_blocks_committed_at_once_with_a_round_close_in_the_first() -> None:
     """A node that syncs commits several blocks in one event; every one of them is executed."""
-    cluster = cluster_of(4, rounds=2, seed=6)
+    cluster = cluster_of(4, rounds=2, seed=12)
     behind = NodeId(3)
     most = 0
     committed = cluster.checker.committed

@@ -2,6 +2,7 @@
 
 import pytest
 
+from defl.committee import Timing
 from defl.experiments.bench_waiting import NOISY, STEADY, Case, measure
 from defl.ids import NodeId, Round
 from defl.sim.checks import (
@@ -12,7 +13,9 @@ from defl.sim.checks import (
     Presence,
 )
 from defl.sim.conditions import Conditions
-from defl.sim.scenario import TIMING, cluster_of
+from defl.sim.scenario import cluster_of
+
+TIMING = Timing()
 
 BREAKERS = ("claiming", "just-late", "alternating", "staggered", "silent-then-claiming")
 

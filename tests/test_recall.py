@@ -133,7 +133,7 @@ def test_a_peer_is_shown_its_newest_statements_of_each_kind(small: Small) -> Non
     assert (shown.vote, shown.timeout) == (small.vote(2, 5, name("a")), small.timeout(2, 6))
     assert (shown.offer, shown.acks) == (offer, acks)
     assert author == 2 or shown.proposal is None
-    (envelope,) = recall.answer(author, (), 0.0)
+    (envelope,) = recall.answer(author, (), 10.0)
     header = SignedHeader(proposal.block.header, proposal.signature)
     assert isinstance(envelope.message, Statements)
     assert envelope.message.proposal == header

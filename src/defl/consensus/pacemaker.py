@@ -3,8 +3,8 @@
 The timer runs exactly while there is work. The period backs off with the views that failed since
 the last commit, so that any network delay is outlasted in the end: were it to fall back with each
 QC, a network slower than the first period would never see three good views in a row. A leader
-whose last view failed gets little more time than good views take, so that members who are down cost
-little; the back-off applies to it too.
+whose last view failed, or that has been silent lately, gets little more time than good views take,
+so that members who are down cost little; the back-off applies to it too.
 """
 
 from collections import deque
@@ -15,6 +15,8 @@ from defl.ids import NodeId, View
 BACK_OFF = 1.2
 # Beyond this the cap has long been reached; it keeps the power finite.
 BACK_OFF_STEPS_MAX = 256
+# Whoever is up votes or gives up in every view; a vote may come a view late.
+HEARD_WITHIN_VIEWS = 2
 # A leader that failed before is given twice the time of the slowest of the last few good views ...
 GOOD_VIEWS_KEPT = 8
 FAILED_LEADER_FACTOR = 2.0
@@ -30,16 +32,24 @@ class Pacemaker:
         self._started_at: float | None = None  # when the timer of this view began to run
         self._failures = 0  # since the last commit
         self._failed: set[NodeId] = set()  # leaders whose last view was given up
+        self._heard_in: dict[NodeId, View] = {}  # the view in which each member was last heard
         self._good_views_s: deque[float] = deque(maxlen=GOOD_VIEWS_KEPT)
 
     def period(self, leader: NodeId) -> float:
         timing = self._timing
         first = timing.view_base_s
-        if leader in self._failed and self._good_views_s:
+        if self._is_doubtful(leader) and self._good_views_s:
             enough = FAILED_LEADER_FACTOR * max(self._good_views_s)
             first = min(first, max(enough, first * FAILED_LEADER_SHARE_MIN))
         steps = min(self._failures, BACK_OFF_STEPS_MAX)
         return float(min(timing.view_cap_s, first * BACK_OFF**steps))
+
+    def _is_doubtful(self, leader: NodeId) -> bool:
+        heard_in = self._heard_in.get(leader, View(0))
+        return leader in self._failed or heard_in + HEARD_WITHIN_VIEWS < self.view
+
+    def heard(self, member: NodeId) -> None:
+        self._heard_in[member] = self.view
 
     def certified(self, leader: NodeId, now: float) -> None:
         """The present view got its QC."""

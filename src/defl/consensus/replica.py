@@ -220,6 +220,7 @@ class Replica(Generic[S]):
     def asked(self, message: Vote | Timeout, now: float) -> None:
         """A statement that adds nothing, not verified: its author may lag, and is answered."""
         self._now = now
+        self._pace.heard(message.author)
         match message:
             case Vote():
                 self._answer_vote(message)
@@ -230,6 +231,7 @@ class Replica(Generic[S]):
 
     def receive(self, peer: NodeId, message: Message, now: float) -> None:
         self._now = now
+        self._pace.heard(peer)
         match message:
             case Vote():
                 self._on_vote(message)
@@ -381,6 +383,7 @@ class Replica(Generic[S]):
         if view <= self.view:
             return
         self._pace.enter(view)
+        self._pace.heard(self._me)
         self._tally.entered(view)
 
     def _time_out(self) -> None:

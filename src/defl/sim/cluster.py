@@ -48,8 +48,8 @@ from defl.wire import encode
 
 # A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
 EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
-# So is one in which no round closed for so long after the last trouble: all back-offs and the
-# longest GST_LT are over by then.
+# So is one in which no round closed for so long after the last trouble, on top of the longest that a
+# round may be kept open: all back-offs are over by then.
 STUCK_AFTER_S = 3600.0
 # Aggregating takes this part of a training's time.
 AGGREGATION_SHARE = 0.1
@@ -260,7 +260,7 @@ class Cluster:
 
     def _stuck(self) -> bool:
         since = max(self._progress_at, self.conditions.last_trouble_s)
-        return self.now > since + STUCK_AFTER_S
+        return self.now > since + self.federation.timing.gst_lt_max_s + STUCK_AFTER_S
 
     def step(self) -> None:
         self.now, _, action = heappop(self._heap)

@@ -18,11 +18,6 @@ from defl.sim.conditions import Conditions
 from defl.sim.signer import NoopScheme, NoopSigner
 from defl.sim.transcript import Transcript
 
-TIMING = Timing(
-    view_base_s=1.0, view_cap_s=30.0, gst_lt_min_s=4.0, gst_lt_max_s=120.0, grace_s=120.0
-)
-
-
 def signers_of(nodes: int, *, seed: int, real: bool) -> tuple[tuple[Signer, ...], Scheme]:
     keys = [sha256(f"defl/sim/{seed}/{node}".encode()).digest() for node in range(nodes)]
     if real:
@@ -38,7 +33,7 @@ def federation_of(
     tau: int = 2,
     values: int = 64,
     chunk_bytes: int = 4096,
-    timing: Timing = TIMING,
+    timing: Timing = Timing(),  # noqa: B008 - frozen; as it ships
     **facts: Any,
 ) -> tuple[Federation, tuple[Manifest, bytes]]:
     schema = task.schema_of(values)
