@@ -48,8 +48,8 @@ from defl.wire import encode
 
 # A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
 EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
-# So is one in which no round closed for so long after the last trouble, on top of the longest that a
-# round may be kept open: all back-offs are over by then.
+# So is one in which no round closed for so long after the last trouble, on top of the longest that
+# a round may be kept open: all back-offs are over by then.
 STUCK_AFTER_S = 3600.0
 # Aggregating takes this part of a training's time.
 AGGREGATION_SHARE = 0.1
@@ -151,10 +151,11 @@ class Cluster:
         """Who may lose unsynced bytes by chance.
 
         Every author's own updates are synced, so without liars all may. A liar may withhold its
-        own; then f + 1 honest members hold them, of whom at most f may lose them.
+        own, and a member that is put back to an old copy has lost them; then f + 1 honest members
+        hold them, of whom at most f may lose them.
         """
         members = self.federation.committee.members
-        if not self._wraps:
+        if not self._wraps and not self.conditions.rollbacks:
             return frozenset(members)
         return frozenset(self._rng.sample(members, self.federation.committee.faults))
 
