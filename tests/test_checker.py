@@ -21,6 +21,7 @@ from defl.messages import (
 from defl.output import (
     Committed,
     ModelReady,
+    Observing,
     Reference,
     RoundClosed,
     SafetyBroken,
@@ -333,6 +334,16 @@ def test_an_honest_member_that_is_left_out_of_round_after_round_is_left_behind(
         checker.notice(NodeId(0), RoundClosed(Round(round_), honest[1:], ()), 1.0, looks)
     assert failed(checker) == set()
     checker.notice(NodeId(0), RoundClosed(Round(round_ + 1), honest[1:], ()), 1.0, looks)
+
+    assert failed(checker) == {checks.NOBODY_LEFT_BEHIND}
+
+
+def test_an_honest_node_that_becomes_an_observer_is_left_behind(checker: Checker) -> None:
+    looks = Looks(NodeId(0), ALL_CLOSED)
+    checker.rolled_back.add(NodeId(2))
+    checker.notice(NodeId(2), Observing("its disk is an old copy"), 1.0, looks)
+    assert failed(checker) == set()
+    checker.notice(NodeId(0), Observing("somebody says so"), 1.0, looks)
 
     assert failed(checker) == {checks.NOBODY_LEFT_BEHIND}
 

@@ -93,6 +93,31 @@ def test_a_member_that_crashed_takes_part_again_within_three_rounds(factor: floa
     assert cluster.conclude() == []
 
 
+@pytest.mark.parametrize("factor", [20.0, 50.0])
+def test_a_slow_member_takes_part_again_soon_after_all_members_restarted(factor: float) -> None:
+    """Nobody knows anybody's pace any more, the slow member not even its own. It was left out of
+    all the rounds that followed."""
+    slow = NodeId(0)
+    conditions = Conditions(work_sigma=STEADY, work_factors=((slow, factor),))
+    cluster = cluster_of(4, rounds=16, conditions=conditions)
+    cluster.run(until=lambda: cluster.rounds_closed >= 4)
+    quick = cluster.nodes[1].behaviour.participant
+    cluster.run(until=lambda: len(quick.state.current) == 3)  # the slow one still trains
+    for node in cluster.nodes:
+        cluster.crash(node.id, downtime_s=1.0, power=False)
+    authors: dict[int, set[int]] = {}
+
+    def all_closed() -> bool:
+        for node in cluster.honest:
+            for closed in node.behaviour.participant.state.closed:
+                authors[closed.round] = {ref.author for ref in closed.updates}
+        return False
+
+    cluster.run(until=all_closed)
+    assert any(slow in authors[round_] for round_ in (6, 7))
+    assert cluster.conclude() == []
+
+
 # --- The check itself ------------------------------------------------------------------------
 
 

@@ -212,6 +212,8 @@ class Client:
         if self.muted or self._pace is not None or round_ > self._federation.rounds:
             return
         takes_s = self._own_pace.statement_s(now)
+        if takes_s is None and self._waiting.is_blind:
+            takes_s = 0.0  # its pace is forgotten, perhaps by all: that it works must still be said
         if takes_s is None or not self._left_out or self._has_delivered:
             return
         unsigned = Pace(round_, self._me, round(takes_s * MILLISECONDS), b"")

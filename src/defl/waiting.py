@@ -189,10 +189,14 @@ class Waiting:
             return earliest
         return max([earliest, *(self.deadline(member) for member in current.awaited)])
 
+    @property
+    def is_blind(self) -> bool:
+        """Everything was forgotten in a restart."""
+        return self._open is not None and self._open.number > 1 and not self._rounds_seen
+
     def _follows(self, current: OpenRound) -> bool:
         """A node that has forgotten everything in a restart votes when one honest member has."""
-        blind = not self._rounds_seen and current.number > 1
-        return blind and current.voters > self._committee.faults
+        return self.is_blind and current.voters > self._committee.faults
 
     def deadline(self, member: NodeId) -> float:
         """Until when the open round waits for an expected member that has not delivered."""

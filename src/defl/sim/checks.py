@@ -35,7 +35,15 @@ from defl.messages import (
     timeout_statement,
     vote_statement,
 )
-from defl.output import Committed, EvidenceFound, ModelReady, Notice, RoundClosed, SafetyBroken
+from defl.output import (
+    Committed,
+    EvidenceFound,
+    ModelReady,
+    Notice,
+    Observing,
+    RoundClosed,
+    SafetyBroken,
+)
 from defl.participant import Participant
 from defl.sim.disk import Disk
 
@@ -315,6 +323,8 @@ class Checker:
                 if accused in self.rolled_back:
                     return  # judged by what it sends: `_may_forget`
                 self.violate(NOTHING_SIGNED_TWICE, f"there is evidence against honest {accused}")
+            case Observing(reason=reason) if node not in self.rolled_back:
+                self.violate(NOBODY_LEFT_BEHIND, f"honest node {node} fell silent: {reason}")
             case RoundClosed(round=round_, updates=authors):
                 self._round_closed(round_, now, participant, authors)
             case _:

@@ -151,8 +151,8 @@ class Cluster:
         """Who may lose unsynced bytes by chance.
 
         Every author's own updates are synced, so without liars all may. A liar may withhold its
-        own, and an old disk may lack them; then f + 1 honest members hold them, of whom at most f
-        may lose them.
+        own, and a member that is put back to an old copy has lost them; then f + 1 honest members
+        hold them, of whom at most f may lose them.
         """
         members = self.federation.committee.members
         if not self._wraps and not self.conditions.rollbacks:
