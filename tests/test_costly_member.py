@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 import defl.budget
-import defl.node.node
+import defl.node.verifying
 from defl.budget import verifications_at_once, verifications_per_s
 from defl.crypto import Ed25519Scheme
 from defl.experiments.processes import Nodes
@@ -55,7 +55,7 @@ class Counting:
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ...]:
     monkeypatch.setenv("DEFL_NODE", "2")
-    monkeypatch.setattr(defl.node.node, "Ed25519Scheme", Counting)
+    monkeypatch.setattr(defl.node.verifying, "Ed25519Scheme", Counting)
     monkeypatch.setattr(Counting, "checked", 0)
     monkeypatch.setattr(Counting, "threads", [])
     return tuple(Nodes(tmp_path / "federation", 4, 3).local.nodes)
@@ -172,7 +172,7 @@ def test_many_signatures_are_checked_beside_the_loop_and_a_few_on_it(
             await until(lambda: Counting.threads)
 
         assert stored["transactions"] == 0
-        assert beside == ["verifying_0"] * 8
+        assert beside == ["defl-verifying_0"] * 8
         assert Counting.threads == ["MainThread"]
 
     asyncio.run(scenario())
