@@ -17,7 +17,7 @@ from defl.experiments.bench_round import bench_commit, bench_round
 from defl.experiments.bench_rules import bench_rules
 from defl.experiments.bench_waiting import bench_waiting
 from defl.experiments.robustness_cell import ROUNDS
-from defl.sim.checks import ROUNDS_TO_LEARN
+from defl.sim.presence import ROUNDS_TO_LEARN
 
 
 @click.group()
@@ -70,7 +70,7 @@ def rules(
         list(names) or possible,
         repeats=repeats,
         rivals=not no_rivals,
-        progress=lambda said: click.echo(said, err=True),
+        progress=lambda line: click.echo(line, err=True),
     )
     if as_json:
         click.echo(json.dumps(result, indent=1))
@@ -290,7 +290,7 @@ def waiting(*, nodes: int, rounds: int, seed: int, as_json: bool) -> None:
         raise UserError(
             f"at least {MEMBERS_MIN} members and {ROUNDS_TO_LEARN + 1} rounds are needed"
         )
-    result = bench_waiting(nodes, rounds, seed, lambda said: click.echo(said, err=True))
+    result = bench_waiting(nodes, rounds, seed, lambda line: click.echo(line, err=True))
     click.echo(json.dumps(result, indent=1) if as_json else waiting_table(result))
 
 
