@@ -84,7 +84,7 @@ PEER_LINES_EVERY_S = 60.0
 PORT_FILE = "telemetry.port"  # where a running node answers
 TOKEN_FILE = "telemetry.token"  # noqa: S105  (a name); who reads this file may read the status
 PID_FILE = "node.pid"
-STATUS_FILE = "status.json"  # its last word
+STATUS_FILE = "status.json"  # the final status, written on exit
 STARTED_FILE = "started"  # beside the state: whoever loses the state must not start afresh
 NEWER_CARDS = "cards/*.card.toml"  # of members whose address changed since the federation's file
 
