@@ -142,7 +142,7 @@ def test_a_member_that_is_as_fast_as_the_others_is_given_twice_their_time() -> N
     assert bench.waiting.vote_at == opened_at + 8.0
 
 
-def test_who_was_left_out_and_says_nothing_is_not_awaited() -> None:
+def test_a_member_that_was_left_out_and_says_nothing_is_not_awaited() -> None:
     bench = Bench()
     bench.deliver(0, 1, 2, now=2.0)
     bench.close(2.0)
@@ -523,7 +523,7 @@ def test_a_member_that_was_away_takes_part_again_within_three_rounds(
     assert result.share(1, start=back + 3) >= 0.9
 
 
-def test_a_noisy_slow_member_is_in_though_liars_drain_the_common_account() -> None:
+def test_a_noisy_slow_member_is_in_the_rounds_though_liars_drain_the_common_account() -> None:
     """They fail in every other round, and vote early in the rest to shut it out."""
 
     def draining(round_: int, _model: Model) -> Move:
