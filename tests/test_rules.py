@@ -485,9 +485,18 @@ def test_the_period_grows_with_failed_views_alone_and_falls_back_at_a_commit() -
     assert pace.period(LEADER) == 2.0 * BACK_OFF, "one QC does not show that the delay is outlasted"
     for _ in range(2000):
         fail_view(pace)
-    assert pace.period(NodeId(2)) == 3.0
+    assert pace.period(LEADER) == 3.0
     pace.committed()
-    assert pace.period(NodeId(2)) == 2.0
+    assert pace.period(LEADER) == 2.0
+
+
+def test_short_views_that_fail_do_not_make_a_whole_one_long() -> None:
+    pace, other = pacemaker(), NodeId(2)
+    certify_view(pace, took_s=0.1)
+    for _ in range(20):
+        fail_view(pace)
+    assert pace.period(LEADER) > 2.0
+    assert pace.period(other) == 2.0 * BACK_OFF, "the first of them had a whole period"
 
 
 def test_a_leader_that_failed_is_given_twice_what_good_views_take_until_it_succeeds() -> None:

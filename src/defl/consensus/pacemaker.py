@@ -4,7 +4,8 @@ The timer runs exactly while there is work. The period backs off with the views 
 the last commit, so that any network delay is outlasted in the end: were it to fall back with each
 QC, a network slower than the first period would never see three good views in a row. A leader
 whose last view failed, or that has been silent lately, gets little more time than good views take,
-so that members who are down cost little; the back-off applies to it too.
+so that members who are down cost little. Its back-off counts all failed views, that of the others
+only views that had a whole period: many short ones must not make the next whole one long.
 """
 
 from collections import deque
@@ -30,19 +31,22 @@ class Pacemaker:
         self.deadline: float | None = None
         self._timing = timing
         self._started_at: float | None = None  # when the timer of this view began to run
-        self._failures = 0  # since the last commit
+        self._failures = 0  # views given up since the last commit
+        self._whole_failures = 0  # of these, views that had a whole period
         self._failed: set[NodeId] = set()  # leaders whose last view was given up
         self._heard_in: dict[NodeId, View] = {}  # the view in which each member was last heard
         self._good_views_s: deque[float] = deque(maxlen=GOOD_VIEWS_KEPT)
 
     def period(self, leader: NodeId) -> float:
         timing = self._timing
-        first = timing.view_base_s
-        if self._is_doubtful(leader) and self._good_views_s:
-            enough = FAILED_LEADER_FACTOR * max(self._good_views_s)
-            first = min(first, max(enough, first * FAILED_LEADER_SHARE_MIN))
-        steps = min(self._failures, BACK_OFF_STEPS_MAX)
-        return float(min(timing.view_cap_s, first * BACK_OFF**steps))
+        first, steps = timing.view_base_s, self._whole_failures
+        if self._is_doubtful(leader):
+            steps = self._failures
+            if self._good_views_s:
+                enough = FAILED_LEADER_FACTOR * max(self._good_views_s)
+                first = min(first, max(enough, first * FAILED_LEADER_SHARE_MIN))
+        back_off = BACK_OFF ** min(steps, BACK_OFF_STEPS_MAX)
+        return float(min(timing.view_cap_s, first * back_off))
 
     def _is_doubtful(self, leader: NodeId) -> bool:
         heard_in = self._heard_in.get(leader, View(0))
@@ -59,15 +63,16 @@ class Pacemaker:
 
     def given_up(self, leader: NodeId) -> None:
         """The present view got its TC."""
-        self._failed.add(leader)
+        self._whole_failures += not self._is_doubtful(leader)
         self._failures += 1
+        self._failed.add(leader)
 
     def enter(self, view: View) -> None:
         self.view = view
         self.deadline = self._started_at = None
 
     def committed(self) -> None:
-        self._failures = 0
+        self._failures = self._whole_failures = 0
 
     def run_while(self, work: bool, leader: NodeId, now: float) -> None:
         """Start the timer when work appears; stop it when the last of it is done."""
