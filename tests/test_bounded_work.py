@@ -321,8 +321,7 @@ def test_a_chunk_that_nobody_asked_for_is_not_hashed(node: OneNode) -> None:
     assert digest_of(chunk.data) == manifest.chunks[0]
 
 
-def test_a_new_node_wants_every_type_of_message_in_its_season() -> None:
-    """One rule for each type; a type without one would be dropped here."""
+def test_no_type_of_message_is_dropped_for_want_of_a_rule() -> None:
     small = Small()
     node = OneNode(small, me=NodeId(0))
     unasked = (Blocks, Chunk, StoreAck, type(small.snapshot()))  # shown above, when asked for

@@ -29,6 +29,7 @@ from defl.output import (
 from defl.sim import checks
 from defl.sim.checks import CHECKS, Checker, views_to_close_max
 from defl.sim.cluster import Cluster
+from defl.sim.presence import LEFT_OUT_IN_A_ROW_MAX, ROUNDS_TO_LEARN
 from defl.sim.scenario import cluster_of
 from exhibits import (
     ALL_CLOSED,
@@ -330,7 +331,7 @@ def test_an_honest_member_that_is_left_out_of_round_after_round_is_left_behind(
 ) -> None:
     looks = Looks(NodeId(0), ALL_CLOSED)
     honest = tuple(NodeId(member) for member in range(4) if member != LIAR)
-    for round_ in range(1, checks.ROUNDS_TO_LEARN + checks.LEFT_OUT_IN_A_ROW_MAX + 1):
+    for round_ in range(1, ROUNDS_TO_LEARN + LEFT_OUT_IN_A_ROW_MAX + 1):
         checker.notice(NodeId(0), RoundClosed(Round(round_), honest[1:], ()), 1.0, looks)
     assert failed(checker) == set()
     checker.notice(NodeId(0), RoundClosed(Round(round_ + 1), honest[1:], ()), 1.0, looks)

@@ -37,10 +37,10 @@ def test_waiting_gates_only_the_nodes_own_agg_and_training_starts_at_once() -> N
     assert desk.aggs_at(1000.0) == [], "without a quorum of updates an AGG closes nothing"
 
 
-def test_agg_is_said_once_when_nobody_is_awaited_and_the_least_time_is_over() -> None:
+def test_one_agg_is_submitted_when_nobody_is_awaited_and_the_least_time_is_over() -> None:
     desk = Desk()
     desk.at(0.0)
-    desk.commit(*(desk.small.upd(author, 1) for author in (ME, 1, 2)), now=1.0)
+    desk.commit(*(desk.small.upd(author, 1) for author in (ME, 1, 2)), now=GST_LT_S / 4)
     assert desk.client.wake_at == GST_LT_S
     assert desk.at(GST_LT_S - 0.01).submit == []
     (agg,) = desk.at(GST_LT_S).submit
@@ -66,7 +66,7 @@ def test_the_last_round_is_followed_by_no_agg() -> None:
     assert desk.aggs_at(1000.0) == []
 
 
-def test_people_are_told_whom_the_node_waits_for_and_who_was_late() -> None:
+def test_the_node_reports_whom_it_waits_for_and_who_was_late() -> None:
     desk = Desk()
     desk.client.receive_pace(NodeId(3), desk.small.pace(3, 1, 0), 0.0)
     desk.at(0.0)
@@ -92,7 +92,7 @@ def paces(desk: Desk, now: float) -> list[tuple[int, int]]:
     ]
 
 
-def test_everybody_announces_itself_in_the_first_round_and_then_only_who_was_left_out() -> None:
+def test_everybody_announces_itself_in_the_first_round_and_later_only_those_left_out() -> None:
     desk = Desk()
     assert paces(desk, 0.0) == [(1, 0)]
     assert paces(desk, 1.0) == [], "once is enough"
@@ -141,7 +141,7 @@ def test_a_node_whose_update_came_too_late_into_the_log_says_so_next_time() -> N
     assert paces(desk, 30.0) == [(2, 30_000)]
 
 
-def test_a_promise_of_another_is_passed_on_once_and_not_to_who_has_it() -> None:
+def test_another_members_promise_is_passed_on_once_and_not_to_those_who_have_it() -> None:
     desk = Desk()
     desk.close_round(0, 1, 2, now=1.0)
     desk.at(1.0)

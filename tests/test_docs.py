@@ -246,10 +246,14 @@ def definitions(file: str) -> dict[str, ast.stmt]:
     """Classes, functions and methods of a file, by their dotted names."""
     found: dict[str, ast.stmt] = {}
     for node in ast.parse(text(SOURCE / file)).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found[node.name] = node
         if isinstance(node, ast.ClassDef):
-            methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+            methods = [
+                item
+                for item in node.body
+                if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
             found.update((f"{node.name}.{item.name}", item) for item in methods)
     return found
 

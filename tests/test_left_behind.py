@@ -7,14 +7,14 @@ import pytest
 from defl.committee import Timing
 from defl.experiments.bench_waiting import NOISY, STEADY, Case, measure
 from defl.ids import NodeId, Round
-from defl.sim.checks import (
+from defl.sim.checks import NOBODY_LEFT_BEHIND
+from defl.sim.conditions import Conditions
+from defl.sim.presence import (
     LEFT_OUT_IN_A_ROW_MAX,
-    NOBODY_LEFT_BEHIND,
     ROUNDS_JUDGED_MIN,
     ROUNDS_TO_LEARN,
     Presence,
 )
-from defl.sim.conditions import Conditions
 from defl.sim.scenario import cluster_of
 
 TIMING = Timing()

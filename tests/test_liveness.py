@@ -40,7 +40,7 @@ def test_exactly_a_quorum_is_alive_and_all_of_it_restarts_in_a_view_it_gave_up(
 
 
 @BOTH_RULES
-def test_views_whose_votes_are_lost_fill_the_block_tree_and_it_is_no_dead_end(
+def test_a_block_tree_full_of_views_that_lost_their_votes_is_no_dead_end(
     rules: Rules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tree, "BLOCKS_MAX", 16)

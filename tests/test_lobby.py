@@ -38,7 +38,7 @@ def test_strangers_who_speak_push_out_strangers_only() -> None:
     assert leaving == {None} | {f"stranger {i}" for i in range(100 - PLACES.strangers)}
 
 
-def test_who_brings_one_members_mark_pushes_nobody_out_of_anothers_room() -> None:
+def test_callers_with_one_members_mark_push_nobody_out_of_another_members_room() -> None:
     lobby = lobby_with(("honest", "10.0.0.1"))
     lobby.speak("honest", MEMBER)
     leaving = set()
@@ -74,7 +74,7 @@ def test_two_connections_of_one_address_are_no_crowd() -> None:
     assert lobby.enter("c", "10.0.0.3") == "stranger"
 
 
-def test_who_leaves_makes_room_wherever_it_was() -> None:
+def test_a_caller_that_leaves_makes_room_wherever_it_was() -> None:
     lobby = lobby_with(("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "10.0.0.1"))
     lobby.speak("b", None)
     lobby.speak("c", MEMBER)

@@ -14,8 +14,9 @@ from defl.ids import NodeId
 from defl.node import mark as mark_module
 from defl.node.mark import Mark
 from defl.node.storage import DATABASE, MARK, Storage
-from defl.output import Durable, Persist, Tick
+from defl.output import Durable, Event, Persist, Received, Tick
 from defl.participant import Participant
+from defl.recall import NOTHING_SEEN
 from test_storage import SMALL, WRITER, python, record, spoil
 
 VIEWS = 10
@@ -91,20 +92,28 @@ def test_a_lost_log_makes_the_node_an_observer_and_it_stays_one(
     assert reopened(copy)[0].record == durable.record
 
 
-def test_a_node_that_lost_writes_signs_nothing(
-    storage: Storage,
-) -> None:
-    storage.persist(Persist(record=replace(SMALL.durable().record, observing=None)))
-    copy = copy_of(storage)
-    delete_log(copy)
-    durable, _ = reopened(copy)
-
+def statements_of(durable: Durable) -> set[str]:
+    """What a node that starts from this signs when it is asked to vote and its timer fires."""
     participant = Participant(SMALL.federation, NodeId(0), SMALL.signers[0], durable)
-    outputs = [participant.handle(Tick(), now) for now in (0.0, 1.0, 100.0, 1000.0)]
+    proposal = SMALL.proposal(SMALL.block((SMALL.agg(1, 1),)))
+    events: list[tuple[Event, float]] = [
+        (Tick(), 0.0),
+        *((Received(NodeId(peer), NOTHING_SEEN), 0.1) for peer in (1, 2, 3)),
+        (Received(proposal.block.header.author, proposal), 0.2),
+        (Tick(), 1000.0),
+    ]
+    outputs = [participant.handle(event, now) for event, now in events]
+    sent = [type(item.message).__name__ for output in outputs for item in output.send]
+    return {"Vote", "Timeout"} & set(sent)
 
-    assert participant.replica.observing is not None
-    record_after = [o.persist.record for o in outputs if o.persist and o.persist.record]
-    assert all(r.last_vote is r.last_timeout is r.last_proposal is None for r in record_after)
+
+def test_a_node_that_lost_writes_signs_nothing(storage: Storage) -> None:
+    storage.persist(Persist(record=replace(SMALL.durable().record, observing=None)))
+    whole, cut = copy_of(storage, "whole"), copy_of(storage, "cut")
+    delete_log(cut)
+
+    assert statements_of(reopened(whole)[0]) == {"Vote", "Timeout"}
+    assert statements_of(reopened(cut)[0]) == set()
 
 
 def test_an_old_database_in_the_newest_folder_is_noticed(
@@ -176,7 +185,7 @@ def test_a_power_cut_that_loses_the_newest_marks_is_not_taken_for_a_loss(
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"rubbish", b"defl-mark-1 00000000000000000099 "])
-def test_a_missing_or_damaged_mark_is_said_once_and_stops_nothing(
+def test_a_missing_or_damaged_mark_is_reported_once_and_stops_nothing(
     storage: Storage,
     damage: bytes | None,
 ) -> None:

@@ -152,7 +152,7 @@ def test_a_key_that_others_may_read_is_found(doors: Doors) -> None:
     assert "chmod 600" in wrong_in(doors.alice, "--no-peers")["key"]
 
 
-def test_a_folder_that_others_may_enter_is_found(doors: Doors) -> None:
+def test_the_check_names_a_folder_that_others_may_enter(doors: Doors) -> None:
     doors.alice.chmod(0o755)
 
     assert "chmod 700" in wrong_in(doors.alice, "--no-peers")["folder"]

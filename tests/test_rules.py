@@ -572,7 +572,7 @@ def test_the_order_of_leaders_changes_with_the_lap_and_with_the_federation() -> 
 
 
 @pytest.mark.parametrize("members", [10, 13, 31, 100])
-def test_members_that_fail_cannot_stand_so_that_three_good_leaders_hardly_ever_follow_each_other(
+def test_no_choice_of_failing_members_keeps_three_good_leaders_from_following_each_other(
     members: int,
 ) -> None:
     """They stand so in the first lap. In a fixed order they would in each: one chance a lap."""

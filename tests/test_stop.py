@@ -50,7 +50,7 @@ def test_a_stale_pid_file_does_not_end_a_strangers_process(
     assert stranger.poll() is None
 
 
-def test_who_only_reads_the_state_is_not_ended_and_no_stranger_either(
+def test_stop_ends_neither_a_process_that_only_reads_the_state_nor_a_stranger(
     alice: Path,  # noqa: F811 - the fixture
     stranger: "subprocess.Popen[bytes]",
 ) -> None:

@@ -182,7 +182,7 @@ def test_a_page_whose_name_was_rebound_to_loopback_learns_nothing(
 @pytest.mark.parametrize(
     "headers", [[], ["Authorization: Bearer another"], [f"Authorization: {TOKEN}"]], ids=str
 )
-def test_the_status_is_told_only_to_who_knows_the_token(headers: list[str]) -> None:
+def test_the_status_is_shown_only_to_callers_with_the_token(headers: list[str]) -> None:
     async def scenario(here: Answering) -> None:
         refused = await here.ask("/status", "Host: localhost", *headers)
         assert refused.startswith(b"401 ")
@@ -277,7 +277,7 @@ def test_a_peer_that_comes_and_goes_fills_no_log(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_running_node_shows_its_status_to_who_can_read_its_token(tmp_path: Path) -> None:
+def test_a_running_node_shows_its_status_to_whoever_can_read_its_token(tmp_path: Path) -> None:
     folder = Nodes(tmp_path / "federation", 4, 1).local.nodes[2]
 
     async def scenario() -> None:

@@ -142,7 +142,7 @@ def test_a_member_that_is_as_fast_as_the_others_is_given_twice_their_time() -> N
     assert bench.waiting.vote_at == opened_at + 8.0
 
 
-def test_who_was_left_out_and_says_nothing_is_not_awaited() -> None:
+def test_a_member_that_was_left_out_and_says_nothing_is_not_awaited() -> None:
     bench = Bench()
     bench.deliver(0, 1, 2, now=2.0)
     bench.close(2.0)
@@ -450,8 +450,8 @@ LIARS = {
     "silent, then claiming": lambda _number, _liars: silent_then_claiming,
     "staggered": staggered,
 }
-# As in the simulator's federations: a training takes half a second, a round four at least.
-SIM_TIMING = Timing(gst_lt_min_s=4.0, gst_lt_max_s=3600.0)
+# Rounds that are long compared with a training of half a second.
+LONG_TIMING = Timing(gst_lt_min_s=4.0, gst_lt_max_s=3600.0)
 # As short as they can be: nothing hides the waiting, and one promise of 50 rounds' length is
 # believed in the first round. Over 40 rounds that alone is more than half of them.
 SHORT_TIMING = Timing(gst_lt_min_s=1.0, gst_lt_max_s=3600.0)
@@ -459,7 +459,7 @@ SHORT_TIMING = Timing(gst_lt_min_s=1.0, gst_lt_max_s=3600.0)
 
 def time_of(nodes: int, rounds: int, plans: list[Plan], timing: Timing) -> tuple[float, float]:
     """Of the whole run, and of its first round."""
-    training_s = 0.5 if timing is SIM_TIMING else 1.0
+    training_s = 0.5 if timing is LONG_TIMING else 1.0
     work = {member: steady(training_s) for member in range(nodes)}
     result = Model(
         nodes, rounds=rounds, work=work, liars=dict(enumerate(plans)), timing=timing
@@ -479,7 +479,7 @@ def test_promises_that_are_not_kept_cost_at_most_half_as_much_again_as_silence(
 ) -> None:
     liars = (nodes - 1) // 3
     plans = [LIARS[kind](number, liars) for number in range(liars)]
-    for rounds, timing in ((40, SIM_TIMING), (400, SIM_TIMING), (400, SHORT_TIMING)):
+    for rounds, timing in ((40, LONG_TIMING), (400, LONG_TIMING), (400, SHORT_TIMING)):
         lied, _ = time_of(nodes, rounds, plans, timing)
         quiet, _ = silent_time(nodes, rounds, timing)
         assert lied <= 1.5 * quiet
@@ -523,7 +523,7 @@ def test_a_member_that_was_away_takes_part_again_within_three_rounds(
     assert result.share(1, start=back + 3) >= 0.9
 
 
-def test_a_noisy_slow_member_is_in_though_liars_drain_the_common_account() -> None:
+def test_a_noisy_slow_member_is_in_the_rounds_though_liars_drain_the_common_account() -> None:
     """They fail in every other round, and vote early in the rest to shut it out."""
 
     def draining(round_: int, _model: Model) -> Move:

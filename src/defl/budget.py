@@ -1,7 +1,7 @@
 """How much work a peer may cause: token buckets, and the agreed numbers for signatures.
 
-A peer over its budget is not read on until the debt is paid; nothing that it said is lost. The
-numbers follow from n, so that all members together can be afforded.
+While a peer is over its budget nothing more is read from it; nothing that it sent is lost. The
+numbers follow from n, so that a node can afford all members together.
 """
 
 from defl.committee import Committee
@@ -10,7 +10,7 @@ from defl.ids import NodeId
 # What all f liars together may make a node verify in the long run. One Ed25519 check takes about
 # 0.11 ms: about a quarter of one core.
 LIARS_VERIFICATIONS_PER_S = 2048
-# Honest members send one certified UPD per round; nobody needs to be waited for at two rounds a
+# Honest members send one certified UPD per round, and no federation needs more than two rounds a
 # second.
 UPDS_PER_S = 2
 # After a partition one peer may bring a block in which every member updates, and the next one.

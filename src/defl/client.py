@@ -1,7 +1,7 @@
 """Algorithm 1: what this node does in each round, as a pure machine.
 
-When a round closes: get the blobs of `last` and their base, aggregate, train, offer. How long it is
-waited for others (waiting.py) gates only this node's own AGG. The last round's model is attested
+When a round closes: get the blobs of `last` and their base, aggregate, train, offer. Waiting for
+slow members (waiting.py) delays only this node's own AGG. The last round's model is attested
 instead of trained from.
 Training and aggregation are work for others to do; only when to do what is decided here.
 """
@@ -35,7 +35,7 @@ from defl.output import (
     WorkFailing,
 )
 from defl.pool.pool import Pool
-from defl.waiting import MILLISECONDS, OwnPace, Waiting
+from defl.waiting import MILLISECONDS_PER_S, OwnPace, Waiting
 
 # A failed training or aggregation is tried again after this long, doubling up to the maximum: the
 # cause (memory, a device) may pass, and a round is long against it.
@@ -144,7 +144,7 @@ class Client:
 
     @property
     def _left_out(self) -> bool:
-        """Not in the last closed round; before the first everybody is."""
+        """The last closed round lacks this node's update; before round 1, all are left out."""
         last = self._state.last if self._state is not None else None
         return last is None or self._me not in {ref.author for ref in last.updates}
 
@@ -173,9 +173,9 @@ class Client:
         return self._waiting.wants(pace.author, pace.round)
 
     def receive_pace(self, peer: NodeId, pace: Pace, now: float) -> None:
-        """The first of each author for the open round counts and is passed on once: a promise that
-        is made to some alone must not cost them alone."""
-        takes_s = pace.milliseconds / MILLISECONDS
+        """Each author's first for the open round counts and is passed on once: a promise made to
+        only some of the members must not cost only them."""
+        takes_s = pace.milliseconds / MILLISECONDS_PER_S
         if not self._waiting.promised(pace.author, pace.round, takes_s, now):
             return
         others = tuple(
@@ -194,12 +194,12 @@ class Client:
         """Do whatever the present state allows and asks for."""
         if self._state is None:
             return
-        self._say_pace(Round(self._state.round + 1), now)
+        self._announce_pace(Round(self._state.round + 1), now)
         if self._vote_at is not None and now >= self._vote_at and not self.muted:
             self._voted = True
             self._waiting.voted(now)
             self._submit_agg(Round(self._state.round + 1))
-        self._tell_whom_it_waits_for(now)
+        self._announce_waiting(now)
         model = self._models.get(self._state.round)
         if model is None:
             self._aggregate(now)
@@ -208,7 +208,7 @@ class Client:
         else:
             self._train(Round(self._state.round + 1), model, now)
 
-    def _say_pace(self, round_: Round, now: float) -> None:
+    def _announce_pace(self, round_: Round, now: float) -> None:
         if self.muted or self._pace is not None or round_ > self._federation.rounds:
             return
         takes_s = self._own_pace.statement_s(now)
@@ -216,14 +216,14 @@ class Client:
             takes_s = 0.0  # its pace is forgotten, perhaps by all: that it works must still be said
         if takes_s is None or not self._left_out or self._has_delivered:
             return
-        unsigned = Pace(round_, self._me, round(takes_s * MILLISECONDS), b"")
+        unsigned = Pace(round_, self._me, round(takes_s * MILLISECONDS_PER_S), b"")
         message = unsigned.statement(self._federation.chain, self._federation.epoch)
         self._pace = replace(unsigned, signature=self._signer.sign(message))
         self._waiting.promised(self._me, round_, takes_s, now)
         self._effects.send.append(Envelope(None, self._pace))
 
-    def _tell_whom_it_waits_for(self, now: float) -> None:
-        """When somebody is added; that the number falls is no news."""
+    def _announce_waiting(self, now: float) -> None:
+        """Only when a member is added to those waited for; that one has delivered is no news."""
         if self._vote_at is None:
             return
         waits_for = {member: at - now for member, at in self.deadlines.items() if at > now}
@@ -249,7 +249,7 @@ class Client:
     def _train(self, round_: Round, model: Manifest, now: float) -> None:
         if self.muted or self._pool.offer_for(round_) is not None:
             return
-        # One at a time: a late training is ended by nobody, and others must not queue behind it.
+        # One at a time: nothing ends a late training, and others must not queue behind it.
         if self._has_delivered or any(isinstance(work, Train) for work in self._working):
             return
         if self._start(Train(round_, model.digest), now):

@@ -69,21 +69,21 @@ class Finish:
         )
         return Attestation(round_, digest, self._me, self._signer.sign(message))
 
-    def wants(self, said: Attestation, is_proven: IsProven) -> bool | None:
+    def wants(self, attestation: Attestation, is_proven: IsProven) -> bool | None:
         """Is it worth verifying? None: not even worth an answer."""
-        if said.round != self._federation.rounds:
+        if attestation.round != self._federation.rounds:
             return None
-        earlier = self._heard.get(said.author)
+        earlier = self._heard.get(attestation.author)
         return earlier is None or (
-            contradict(earlier, said) and not is_proven(said.author, Attestation)
+            contradict(earlier, attestation) and not is_proven(attestation.author, Attestation)
         )
 
-    def receive(self, peer: NodeId, said: Attestation, now: float) -> None:
-        if said.round != self._federation.rounds:
+    def receive(self, peer: NodeId, attestation: Attestation, now: float) -> None:
+        if attestation.round != self._federation.rounds:
             return
-        earlier = self._heard.setdefault(said.author, said)
-        if contradict(earlier, said):
-            self._effects.notices.append(EvidenceFound(Evidence(earlier, said)))
+        earlier = self._heard.setdefault(attestation.author, attestation)
+        if contradict(earlier, attestation):
+            self._effects.notices.append(EvidenceFound(Evidence(earlier, attestation)))
         self.asked(peer, now)
 
     def asked(self, peer: NodeId, now: float) -> None:

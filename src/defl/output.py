@@ -151,7 +151,7 @@ class RoundClosed(Struct, frozen=True):
 
 
 class WaitsFor(Struct, frozen=True):
-    """A quorum has delivered; this node waits for these members, each up to so many seconds."""
+    """A quorum has delivered; this node waits for these members, each for at most these seconds."""
 
     round: Round
     members: tuple[tuple[NodeId, float], ...]
@@ -163,12 +163,12 @@ class MemberLate(Struct, frozen=True):
     round: Round
     member: NodeId
     waited_s: float  # in vain, after the newest update
-    usual_s: float  # the slowest that is known or claimed of it; 0: nothing is
+    usual_s: float  # its slowest time, as seen or claimed; 0: nothing is known
     lasted_s: float  # the round, from its opening to its close
 
 
 class OwnUpdateLate(Struct, frozen=True):
-    """This node's training ended so long after its round had closed."""
+    """This node's training ended after its round had closed."""
 
     round: Round
     late_s: float

@@ -325,9 +325,9 @@ class Examination:
 
     def statements(self, statements: Statements) -> None:
         signed = (statements.vote, statements.timeout, statements.proposal, statements.offer)
-        for said in signed:
-            if said is not None:
-                self.statement(said)
+        for signed_statement in signed:
+            if signed_statement is not None:
+                self.statement(signed_statement)
         for ack in statements.acks:
             self.ack(ack)
 

@@ -37,7 +37,7 @@ WORTHWHILE = 0.5
 OWN_TIMES_KEPT = 8
 # ... and nothing while one takes longer than this many times that: it outlasts a pause of five.
 OVERDUE = 6.0
-MILLISECONDS = 1000
+MILLISECONDS_PER_S = 1000
 
 
 @dataclass(slots=True)

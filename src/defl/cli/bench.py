@@ -1,4 +1,4 @@
-"""`defl bench`: how fast rules, rounds and commits are, what attacks do, for whom rounds wait."""
+"""`defl bench`: speed of rules, rounds and commits, harm done by attacks, waiting for members."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from defl.experiments.bench_round import bench_commit, bench_round
 from defl.experiments.bench_rules import bench_rules
 from defl.experiments.bench_waiting import bench_waiting
 from defl.experiments.robustness_cell import ROUNDS
-from defl.sim.checks import ROUNDS_TO_LEARN
+from defl.sim.presence import ROUNDS_TO_LEARN
 
 
 @click.group()
 def bench() -> None:
-    """Measure: rules for speed, robustness under attack, rounds, commits, and waiting."""
+    """Measure the speed of rules, rounds and commits, robustness under attack, and waiting."""
 
 
 @bench.command()
@@ -70,7 +70,7 @@ def rules(
         list(names) or possible,
         repeats=repeats,
         rivals=not no_rivals,
-        progress=lambda said: click.echo(said, err=True),
+        progress=lambda line: click.echo(line, err=True),
     )
     if as_json:
         click.echo(json.dumps(result, indent=1))
@@ -275,10 +275,10 @@ def _tell(result: dict[str, Any], *, as_json: bool) -> None:
 @click.option("--seed", default=1, show_default=True, help="All chance comes from it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def waiting(*, nodes: int, rounds: int, seed: int, as_json: bool) -> None:
-    """For whom rounds wait, and how long, in the simulator.
+    """For whom simulated rounds wait, and how long.
 
-    One member that needs 1.2, 5 or 50 times as long as the others, steady and noisy; then f members
-    that are silent, and f that promise and do not deliver, each beside the silent ones.
+    One member that needs 1.2, 5 or 50 times as long as the others, steady and noisy; then f silent
+    members, and f members that promise and do not deliver, compared with the silent ones.
 
     \b
     Example:
@@ -290,7 +290,7 @@ def waiting(*, nodes: int, rounds: int, seed: int, as_json: bool) -> None:
         raise UserError(
             f"at least {MEMBERS_MIN} members and {ROUNDS_TO_LEARN + 1} rounds are needed"
         )
-    result = bench_waiting(nodes, rounds, seed, lambda said: click.echo(said, err=True))
+    result = bench_waiting(nodes, rounds, seed, lambda line: click.echo(line, err=True))
     click.echo(json.dumps(result, indent=1) if as_json else waiting_table(result))
 
 

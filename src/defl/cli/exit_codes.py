@@ -22,7 +22,7 @@ MEANINGS = {
     ExitCode.INTERRUPTED: "interrupted",
 }
 
-# Not what was asked for is at fault, but what it was asked of.
+# The request was in order; the node's own state or machine failed.
 FAILURES = (LocalFault, WorkerFailed)
 
 

@@ -92,9 +92,9 @@ def federation() -> None:
 @click.option("--view-base-s", default=TIMING.view_base_s, show_default=True, help="First timeout.")
 @click.option("--view-cap-s", default=TIMING.view_cap_s, show_default=True, help="Longest timeout.")
 @click.option("--gst-lt-min-s", default=TIMING.gst_lt_min_s, show_default=True,
-              help="A round waits for members at least so long ...")  # fmt: skip
+              help="Shortest time that a round waits for slow members.")  # fmt: skip
 @click.option("--gst-lt-max-s", default=TIMING.gst_lt_max_s, show_default=True,
-              help="... and at most so long.")  # fmt: skip
+              help="Longest time that a round waits for slow members.")  # fmt: skip
 @click.option("--grace-s", default=TIMING.grace_s, show_default=True, help="Serving after the end.")
 @click.option("--strict", is_flag=True, help="Refuse what no theorem covers.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
@@ -281,8 +281,8 @@ def _text(agreement: Agreement) -> str:
             f"{_closing(facts)} AGG votes"
         ),
         (
-            f"waiting      for members that took part or say that they work: at least "
-            f"{facts.timing.gst_lt_min_s:g} s, at most {facts.timing.gst_lt_max_s:g} s"
+            f"waiting      {facts.timing.gst_lt_min_s:g} s to {facts.timing.gst_lt_max_s:g} s for "
+            "members of the last round and for those that announce that they are training"
         ),
         (
             f"aggregation  {facts.aggregation}, told to tolerate {facts.updates_faults_max} "

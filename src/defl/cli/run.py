@@ -36,8 +36,8 @@ PROJECT is a folder with your training code. Its defl.toml may say:
   nodes = 4
   rounds = 10
   work_time_max_s = 3600.0  # a training that takes longer is ended
-  gst_lt_min_s = 1.0        # a round waits for slow members at least so long ...
-  gst_lt_max_s = 3600.0     # ... and at most so long
+  gst_lt_min_s = 1.0        # a round waits for slow members at least this long ...
+  gst_lt_max_s = 3600.0     # ... and at most this long
 
 Without one, the client is client:client. Each node's process finds its number in DEFL_NODE and the
 count in DEFL_NODES, so that your code can give each its own part of the data. A Flower project is
@@ -97,8 +97,8 @@ def _timing(settings: dict[str, Any], min_s: float | None, max_s: float | None) 
 @click.option("--node-config", default="", help="Flower: likewise, for every node.")
 @click.option("--nodes", type=int, help="Members, 4 to 100; default 4 or as defl.toml says.")
 @click.option("--rounds", type=int, help="Rounds; default 10 or as defl.toml says.")
-@click.option("--gst-lt-min-s", type=float, help="A round waits for members at least so long ...")
-@click.option("--gst-lt-max-s", type=float, help="... and at most so long.")
+@click.option("--gst-lt-min-s", type=float, help="Shortest wait of a round for slow members.")
+@click.option("--gst-lt-max-s", type=float, help="Longest wait of a round for slow members.")
 @click.option(
     "--aggregation",
     type=click.Choice([*RULES]),

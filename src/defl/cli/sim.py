@@ -89,22 +89,24 @@ def memory_bytes() -> int | None:
     "--rollback",
     multiple=True,
     metavar="NODE@SECOND:WRITES",
-    help="Its disk is put back by so many writes.",
+    help="Its disk is rolled back by WRITES writes.",
 )
 @click.option(
-    "--one-way", multiple=True, metavar="A,B>C,D@START-END", help="C, D do not hear A, B."
+    "--one-way", multiple=True, metavar="A,B>C,D@START-END", help="C and D do not hear A and B."
 )
 @click.option(
     "--censor",
     multiple=True,
     metavar="KIND[:FROM][>TO]@START-END",
-    help="Messages of one kind are lost.",
+    help="Messages of this kind are lost.",
 )
 @click.option("--kill", multiple=True, metavar="NODE@SECOND", help="One node dies and restarts.")
 @click.option("--slow", multiple=True, type=int, metavar="NODE", help="Ten times slower.")
-@click.option("--pace", multiple=True, metavar="NODE=FACTOR", help="Its work takes so much longer.")
+@click.option(
+    "--pace", multiple=True, metavar="NODE=FACTOR", help="Its work takes FACTOR times longer."
+)
 @click.option("--work", "work_s", default=0.5, show_default=True, help="Mean seconds of training.")
-@click.option("--work-sigma", type=float, help="Noise of its time: lognormal; default exponential.")
+@click.option("--work-sigma", type=float, help="Lognormal training times; default: exponential.")
 @click.option("--clock-skew", default=0.0, help="Clocks differ by up to this share.")
 @click.option("--latency", default=0.02, show_default=True, help="Least delay in seconds.")
 @click.option("--jitter", default=0.02, show_default=True, help="Mean delay added to it.")

@@ -12,8 +12,8 @@ from defl.ids import NodeId, Round
 from defl.output import Notice, RoundClosed
 from defl.sim.byzantine import KINDS
 from defl.sim.byzantine.promises import PROMISE_BREAKERS
-from defl.sim.checks import ROUNDS_TO_LEARN
 from defl.sim.conditions import Conditions
+from defl.sim.presence import ROUNDS_TO_LEARN
 from defl.sim.run import Options, placed
 from defl.sim.scenario import cluster_of
 
@@ -68,9 +68,9 @@ def measure(case: Case, nodes: int, rounds: int, seed: int) -> Measured:
     slow = NodeId(nodes - 1)
     closed: dict[Round, frozenset[NodeId]] = {}
 
-    def notice(_node: NodeId, said: Notice) -> None:
-        if isinstance(said, RoundClosed):
-            closed[said.round] = frozenset(said.updates)
+    def on_notice(_node: NodeId, notice: Notice) -> None:
+        if isinstance(notice, RoundClosed):
+            closed[notice.round] = frozenset(notice.updates)
 
     places = placed(Options(nodes=nodes, byzantine=liars))
     cluster = cluster_of(
@@ -79,7 +79,7 @@ def measure(case: Case, nodes: int, rounds: int, seed: int) -> Measured:
         seed=seed,
         conditions=Conditions(work_sigma=case.sigma, work_factors=((slow, case.factor),)),
         byzantine={member: KINDS[kind] for member, kind in places.items()},
-        on_notice=notice,
+        on_notice=on_notice,
     )
     cluster.run()
     cluster.conclude()

@@ -1,7 +1,6 @@
 """SQLite as the storage wants it: synced, whole transactions or none, damage that is noticed."""
 
 import contextlib
-import errno
 import os
 import sqlite3
 import struct
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from defl.errors import DiskFull, LocalFault, NoDescriptors
+from defl.node.blobs import NO_DESCRIPTORS
 
 # SQLite gives this much of its log back after a checkpoint, so that the disk stays flat.
 LOG_BYTES_MAX = 16 * 2**20
@@ -39,14 +39,18 @@ def database_faults(what: str) -> Iterator[None]:
         raise LocalFault(f"the node's database failed to {what}: {error}{advice}") from error
 
 
+def _kind(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; the higher bits say where the error was noticed."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
 def _is_damage(error: sqlite3.Error) -> bool:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says where it was noticed
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return _kind(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _cannot_open(error: sqlite3.Error) -> bool:
-    """A large transaction may need a temporary file; the low byte is the kind of error."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
+    """A large transaction may need a temporary file."""
+    return _kind(error) == sqlite3.SQLITE_CANTOPEN
 
 
 def _no_descriptors_left() -> bool:
@@ -54,7 +58,7 @@ def _no_descriptors_left() -> bool:
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
-        return error.errno in (errno.EMFILE, errno.ENFILE)
+        return error.errno in NO_DESCRIPTORS
     return False
 
 

@@ -20,7 +20,8 @@ from msgspec import Meta, Struct
 from defl.budget import TokenBucket
 from defl.ids import DIGEST_BYTES
 
-PROTOCOL_VERSION = 1
+# Nodes of another version are refused by name. 2: Pace, Statements, another order of leaders.
+PROTOCOL_VERSION = 2
 HEADER_BYTES = 4
 # Ours has about 50; a stranger must not make us hold more.
 HELLO_BYTES_MAX = 256

@@ -6,8 +6,8 @@ takes a place of another kind:
 
     silent      nothing was received yet. A member's first bytes follow its connection at once.
     strangers   something was received, but no member's mark (`tls.mark_of`).
-    one room for each member whose mark was received: only who holds the members' cards, or
-                listens on the line, can make it.
+    one room for each member whose mark was received: only someone who has the members' cards,
+                or listens on the line, can make it.
 
 Where a room is full, the address that has the most places in it loses its oldest one. Nothing here
 waits or reads; the transport does.

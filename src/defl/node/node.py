@@ -12,16 +12,12 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-from defl.budget import Budget
-from defl.crypto import Ed25519Scheme
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError, WorkerFailed
 from defl.ids import Digest, NodeId, Round
-from defl.ingress import Ingress
 from defl.messages import Gossip
 from defl.node.blobs import disk_faults, sync_folder
 from defl.node.config import (
@@ -44,6 +40,7 @@ from defl.node.storage import DATABASE, Storage
 from defl.node.telemetry import LineLimit, Log, Measures, Server, write_private
 from defl.node.tracking import start_tracking
 from defl.node.transport import Lane, Transport
+from defl.node.verifying import Verifying
 from defl.node.view import metrics_of, status_of
 from defl.node.worker import Limits, Worker, inputs_of
 from defl.node.writing import RETRY_S, Writing
@@ -59,7 +56,6 @@ from defl.output import (
     Notice,
     Output,
     PeerMisbehaved,
-    Question,
     ReceivedChunk,
     ServeChunk,
     Tick,
@@ -79,11 +75,6 @@ OUTPUTS_MAX = 64
 # Chunks in memory between their arrival and their place on the disk; the weights lane of a peer
 # whose chunk finds no room is not read on. The rest of what waits for blobs is a few per round.
 CHUNKS_UNDER_WAY_MAX = 16
-# Larger frames are hashed and checked in a thread, so that votes do not wait for them.
-THREAD_FRAME_BYTES = 64 * 2**10
-# Up to so many signatures (0.5 ms) are checked on the loop: the way to a thread and back would cost
-# as much again.
-LOOP_SIGNATURES_MAX = 4
 TROUBLE_EVERY_S = 2.0
 # Of one kind about one peer: a link that flaps, or a peer that reconnects on purpose, must not fill
 # the disk. So a peer causes at most a few thousand lines a day.
@@ -93,13 +84,12 @@ PEER_LINES_EVERY_S = 60.0
 PORT_FILE = "telemetry.port"  # where a running node answers
 TOKEN_FILE = "telemetry.token"  # noqa: S105  (a name); who reads this file may read the status
 PID_FILE = "node.pid"
-STATUS_FILE = "status.json"  # its last word
+STATUS_FILE = "status.json"  # the final status, written on exit
 STARTED_FILE = "started"  # beside the state: whoever loses the state must not start afresh
 NEWER_CARDS = "cards/*.card.toml"  # of members whose address changed since the federation's file
 
 T = TypeVar("T")
-P = ParamSpec("P")
-Waiting = tuple[Event, "asyncio.Future[None] | None"]  # and who waits until it is handled
+QueuedEvent = tuple[Event, "asyncio.Future[None] | None"]  # done when the event is handled
 
 
 def open_node(folder: Path, log: Log, *, observer: bool = False) -> "Node":
@@ -214,10 +204,8 @@ class Node:
         self._results = Results(
             folder, agreement, self.me, self.storage, log, self.measures, self.reports
         )
-        self._ingress = Ingress(federation, Ed25519Scheme())
-        self._budget = Budget(federation.committee)
-        self._verifying = ThreadPoolExecutor(1, "verifying")
-        self._events: asyncio.Queue[Waiting] = asyncio.Queue(EVENTS_MAX)
+        self._verifying = Verifying(federation, self.participant.wanted)
+        self._events: asyncio.Queue[QueuedEvent] = asyncio.Queue(EVENTS_MAX)
         self._outputs: asyncio.Queue[Output | None] = asyncio.Queue(OUTPUTS_MAX)
         self._blob_outputs: asyncio.Queue[Output | None] = asyncio.Queue()
         self._chunk_room = asyncio.Semaphore(CHUNKS_UNDER_WAY_MAX)
@@ -259,7 +247,7 @@ class Node:
             await self.transport.close()
             await self.worker.close()
             await self._server.close()
-            self._verifying.shutdown(wait=False, cancel_futures=True)
+            self._verifying.close()
             self.writing.close()
             self.storage.close()
             if self._tracking is not None:
@@ -348,7 +336,7 @@ class Node:
             await self._outputs.put(output)
         await self._outputs.put(None)
 
-    async def _next_event(self, wake_at: float | None) -> Waiting:
+    async def _next_event(self, wake_at: float | None) -> QueuedEvent:
         if not self._events.empty():
             return self._events.get_nowait()
         try:
@@ -461,7 +449,7 @@ class Node:
     async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
         """Until it returns, the link that brought the frame is not read on."""
         try:
-            event = await self._admit(peer, frame)
+            event = await self._verifying.admit(peer, frame)
         except PeerFault as fault:
             event = Faulted(peer, str(fault))
         if isinstance(event, ReceivedChunk):
@@ -471,39 +459,6 @@ class Node:
             handled = asyncio.get_running_loop().create_future()
             await self._events.put((event, handled))
             await handled
-
-    async def _admit(self, peer: NodeId, frame: Frame) -> Event | None:
-        """None: nothing of it is wanted. Raises a PeerFault."""
-        large = len(frame) > THREAD_FRAME_BYTES
-        message = await self._beside(large, self._ingress.read, peer, frame)
-        wanted = self.participant.wanted(peer, message)
-        if wanted is None or isinstance(wanted, Question):
-            return wanted
-        examined = await self._beside(large, self._ingress.examine, peer, wanted)
-        few = examined.signatures <= LOOP_SIGNATURES_MAX
-        for claims in examined.slices():
-            await self._pay(peer, len(claims))
-            if few:
-                self._ingress.check(claims)
-            else:
-                # One thread takes the slices of all links in the order in which they come, and a
-                # link has one on its way: a long message delays nobody by more than a slice.
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._verifying, self._ingress.check, claims)
-        return self._ingress.accept(examined)
-
-    async def _pay(self, peer: NodeId, signatures: int) -> None:
-        """A peer that has spent its budget waits."""
-        wait_s = self._budget.spend(peer, signatures, asyncio.get_running_loop().time())
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
-
-    @staticmethod
-    async def _beside(large: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What takes long does not keep the loop."""
-        if large:
-            return await asyncio.to_thread(work, *args, **kwargs)
-        return work(*args, **kwargs)
 
     def _put(self, event: Event) -> None:
         self._start(self._events.put((event, None)))

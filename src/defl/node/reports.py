@@ -93,7 +93,7 @@ class Lateness:
         if self.last is None:
             return "never late"
         late, by = self.last, self.late_s
-        how = f"it needs {late.usual_s:.1f} s, {by:.1f} s too long" if by else "it sent nothing"
+        how = f"it needs {late.usual_s:.1f} s, {by:.1f} s too long" if by else "no update came"
         return (
             f"late in {self.rounds} rounds; in round {late.round}, which lasted "
             f"{late.lasted_s:.1f} s, {how}; waited for it in vain: {late.waited_s:.1f} s"

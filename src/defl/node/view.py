@@ -68,7 +68,7 @@ def _waits_for(node: "Node") -> dict[str, float]:
 
 def _waiting_sentence(waits_for: dict[str, float]) -> str:
     if not waits_for:
-        return "for nobody in particular"
+        return "for nobody"
     return "for " + ", ".join(f"{name} (up to {left:.1f} s)" for name, left in waits_for.items())
 
 

@@ -46,6 +46,7 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.sim.disk import Disk
+from defl.sim.presence import Presence
 
 NO_CONFLICTING_COMMITS = "no conflicting commits"
 SAME_LOG = "same log prefix"
@@ -79,14 +80,7 @@ CHECKS = (
 # The checker's own memory is bounded, so that a long run shows whether the nodes' memory is.
 REMEMBERED = 512
 
-# In the first rounds nothing is known of anybody's pace, so nobody is judged.
-ROUNDS_TO_LEARN = 3
-# From then on an honest member that was up and connected is in one of so many rounds in a row ...
-LEFT_OUT_IN_A_ROW_MAX = 3
-# ... and, once it was judged in so many, in at least this share of them.
-ROUNDS_JUDGED_MIN = 12
-PRESENT_SHARE_MIN = 0.75
-# Beside one block per view: the snapshot's, and second ones of views that turned out to be the
+# Besides one block per view: the snapshot's, and second ones of views that turned out to be the
 # certified ones.
 BLOCKS_SLACK = 8
 
@@ -98,42 +92,17 @@ def _forget_oldest(remembered: dict[K, Any]) -> None:
         del remembered[next(iter(remembered))]
 
 
+def _blocks_max(participant: Participant) -> int:
+    """One for each view since the snapshot's: more is growth that nothing removes."""
+    replica = participant.replica
+    return max(0, replica.view - replica.root.view) + BLOCKS_SLACK
+
+
 def views_to_close_max(members: int) -> int:
     """In a calm network: each round's n UPDs may come one by one, each wants a chain of four
     certified blocks, every (n/f)-th leader may be a liar that breaks the chain, and the AGG timer
     may fall into a view that is given up."""
     return 16 * members + 64
-
-
-class Presence:
-    """Is an honest member in the rounds through which it was up, in a world that is quiet?"""
-
-    def __init__(self) -> None:
-        self._away_until = Round(ROUNDS_TO_LEARN)
-        self._in_a_row = 0
-        self._judged = 0
-        self._present = 0
-
-    def away(self, newest: Round) -> None:
-        """It was down or cut off: neither the open round nor the one in which it catches up counts,
-        nor the rounds that it may then take to be waited for again."""
-        self._away_until = max(self._away_until, Round(newest + 2 + LEFT_OUT_IN_A_ROW_MAX))
-        self._in_a_row = 0
-
-    def closed(self, round_: Round, *, present: bool) -> str | None:
-        """What is wrong, if anything."""
-        if round_ <= self._away_until:
-            return None
-        self._judged += 1
-        self._present += present
-        self._in_a_row = 0 if present else self._in_a_row + 1
-        if self._in_a_row > LEFT_OUT_IN_A_ROW_MAX:
-            return f"{self._in_a_row} rounds in a row"
-        if self._judged >= ROUNDS_JUDGED_MIN:
-            share = self._present / self._judged
-            if share < PRESENT_SHARE_MIN:
-                return f"{self._judged - self._present} of {self._judged} rounds"
-        return None
 
 
 class Checker:
@@ -440,10 +409,8 @@ class Checker:
 
     def _bounds(self, participant: Participant) -> None:
         n, tau = self._committee.size, self._federation.tau
-        replica = participant.replica
         limits = {
-            # One block for each view since the snapshot's: more is growth that nothing removes.
-            "blocks": max(0, replica.view - replica.root.view) + BLOCKS_SLACK,
+            "blocks": _blocks_max(participant),
             "transactions": 4 * n,
             "statements": 2 * n * 66 + 66,
             "blobs": (tau + 3) * n + tau + 3,
@@ -462,10 +429,8 @@ class Checker:
     def conclude(self, honest: list[tuple[Participant, Disk]], *, rounds_due: bool) -> None:
         for participant, disk in honest:
             self._bounds(participant)
-            replica = participant.replica
-            blocks_max = replica.view - replica.root.view + BLOCKS_SLACK
             blobs_max = (self._federation.tau + 4) * (self._committee.size + 1)
-            if len(disk.blocks) > blocks_max or len(disk.blobs) > blobs_max:
+            if len(disk.blocks) > _blocks_max(participant) or len(disk.blobs) > blobs_max:
                 self.violate(WITHIN_BOUNDS, f"node {participant.me}'s disk holds too much")
             self._updates_of(participant.state)
         self._same_ledger([participant for participant, _ in honest])

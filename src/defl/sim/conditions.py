@@ -32,7 +32,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """A member's disk is put back to what it held so many writes ago, and its node restarts."""
+    """A member's disk is rolled back by some writes, and its node restarts."""
 
     member: NodeId
     at_s: float
@@ -149,7 +149,7 @@ class Conditions:
 
 
 def parse_rollback(text: str, members: int) -> Rollback:
-    """'2@12:40': at second 12 member 2's disk is put back by 40 writes."""
+    """'2@12:40': at second 12 node 2's disk is rolled back by 40 writes."""
     member, at, rest = text.partition("@")
     second, colon, writes = rest.partition(":")
     try:
@@ -158,7 +158,7 @@ def parse_rollback(text: str, members: int) -> Rollback:
         rollback = None
     if rollback is None or not at or not colon or rollback.writes_ago < 1:
         raise UserError(
-            f"a rollback is written MEMBER@SECOND:WRITES, for example 2@12:40, not {text!r}"
+            f"a rollback is written NODE@SECOND:WRITES, for example 2@12:40, not {text!r}"
         )
     if not 0 <= rollback.member < members:
         raise UserError(f"the rollback {text!r} must name a member from 0 to {members - 1}")

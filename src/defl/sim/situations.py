@@ -9,7 +9,6 @@ from types import FunctionType, MethodType
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from defl.committee import Committee, Rules, Timing
 from defl.consensus.replica import Replica
@@ -30,7 +29,7 @@ from defl.messages import (
 )
 from defl.output import Durable, EvidenceFound, Observing, SafetyBroken
 from defl.sim.signer import NoopSigner
-from defl.sim.twins import LIVE, Tape, facts
+from defl.sim.twins import LIVE, Tape, durable_after, facts
 
 MEMBERS = 4
 SILENT = NodeId(3)
@@ -190,17 +189,7 @@ class Member:
         self, replica: Replica[bytes], before: int | None, event: int, now: float, durable: Durable
     ) -> tuple[int, int]:
         effects = replica.take()
-        blocks = {block.id: block for block in (*durable.blocks, *effects.blocks)}
-        snapshot = effects.snapshot or durable.snapshot
-        if snapshot is not None:
-            lowest = snapshot.block.height
-            blocks = {i: block for i, block in blocks.items() if block.height > lowest}
-        durable = replace(
-            durable,
-            record=effects.record or durable.record,
-            snapshot=snapshot,
-            blocks=tuple(blocks.values()),
-        )
+        durable = durable_after(durable, effects)
         for notice in effects.notices:
             if isinstance(notice, SafetyBroken | Observing | EvidenceFound):
                 self._world.complain(f"replica {self._me}: {notice}")
@@ -211,13 +200,7 @@ class Member:
             for target in LIVING if envelope.to is None else envelope.to:
                 if target not in (self._me, SILENT):
                     sent |= 1 << self._world.number(Post(target, self._me, envelope.message))
-        key = (
-            fingerprint(replica, now),
-            durable.record,
-            frozenset(blocks),
-            snapshot.block.id if snapshot is not None else None,
-        )
-        number = self._numbers.setdefault(key, len(self.situations))
+        number = self.number_of(replica, now, durable)
         if number == len(self.situations):
             head = (replica.head.height, replica.head.id)
             ticks = replica.wake_at is not None
@@ -231,11 +214,10 @@ class Member:
                 del self._ready[next(iter(self._ready))]
         return number, sent
 
-    def number_of(self, replica: Replica[bytes], situation: Situation) -> int:
+    def number_of(self, replica: Replica[bytes], now: float, durable: Durable) -> int:
         """The same number for all that holds the same; the next free one for what is new."""
-        durable = situation.durable
         key = (
-            fingerprint(replica, situation.now),
+            fingerprint(replica, now),
             durable.record,
             frozenset(block.id for block in durable.blocks),
             durable.snapshot.block.id if durable.snapshot is not None else None,

@@ -83,8 +83,7 @@ def _liars(rng: random.Random, nodes: int, *, quorum_only: bool) -> tuple[tuple[
 
 def _restarts(rng: random.Random, nodes: int) -> dict[str, Any]:
     """Everybody restarts: together, or one after the other, while nobody hears anybody or not."""
-    start = rng.uniform(0, FAULTS_WITHIN_S)
-    end = start + rng.uniform(1, FAULT_S_MAX)
+    start, end = _span(rng)
     apart = Partition(tuple(frozenset({NodeId(i)}) for i in range(nodes)), start, end)
     together = rng.random() < 0.5
     times = [rng.uniform(start, end + 5) for _ in range(rng.randint(1, 3))]

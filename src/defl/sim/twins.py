@@ -122,6 +122,18 @@ class Twin(Replica[bytes]):
 # --- Cases ---------------------------------------------------------------------------------
 
 
+def durable_after(durable: Durable, effects: Effects) -> Durable:
+    """What a replica has on its disk once the effects of an event are written."""
+    snapshot = effects.snapshot or durable.snapshot
+    lowest = snapshot.block.height if snapshot is not None else -1
+    blocks = {block.id: block for block in (*durable.blocks, *effects.blocks)}
+    return Durable(
+        effects.record or durable.record,
+        snapshot,
+        tuple(block for block in blocks.values() if block.height > lowest),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One scripted view."""
@@ -386,15 +398,7 @@ class Run:
         self._collect(place)
 
     def _write(self, place: int, effects: Effects) -> None:
-        durable = self._durable[place]
-        snapshot = effects.snapshot or durable.snapshot
-        lowest = snapshot.block.height if snapshot is not None else -1
-        blocks = (*durable.blocks, *effects.blocks)
-        self._durable[place] = Durable(
-            effects.record or durable.record,
-            snapshot,
-            tuple(block for block in blocks if block.height > lowest),
-        )
+        self._durable[place] = durable_after(self._durable[place], effects)
 
     def _collect(self, place: int) -> None:
         replica = self.replicas[place]

@@ -112,8 +112,8 @@ class Exhauster(Liar):
                     tuple(acks[acker].signature for acker in ackers),
                     b"",
                 )
-                said = unsigned.statement(self._chain, self._epoch)
-                yield replace(unsigned, signature=self._signer.sign(said))
+                message = unsigned.statement(self._chain, self._epoch)
+                yield replace(unsigned, signature=self._signer.sign(message))
 
     def _certificates(self) -> Iterator[Certificates]:
         for (view, block), votes in self._votes.items():

@@ -47,7 +47,7 @@ class Rewinder(Liar):
 
     def _remember(self) -> None:
         replica = self.participant.replica
-        snapshot, record = replica._chain.snapshot, replica.record
+        snapshot, record = replica.snapshot, replica.record
         if snapshot is not None and snapshot not in self._snapshots[-1:]:
             self._snapshots.append(snapshot)
             _thin(self._snapshots, [old.block.height for old in self._snapshots])
