@@ -248,7 +248,7 @@ class Participant:
             case Connected(peer=peer):
                 self._replica.connected(peer, now)
                 output.send.extend(self._recall.connected(peer))
-                self._client.connected(peer)
+                self._client.connected(peer, now)
             case Validated(digest=digest, fault=fault):
                 self._pool.validated(digest, fault)
             case Aggregated():
