@@ -1,5 +1,7 @@
 """In whole simulated federations: slow members are in the rounds, and lies about time are cheap."""
 
+from functools import cache
+
 import pytest
 
 from defl.committee import Timing
@@ -20,13 +22,11 @@ TIMING = Timing()
 BREAKERS = ("claiming", "just-late", "alternating", "staggered", "silent-then-claiming")
 
 
-@pytest.mark.parametrize(("nodes", "rounds"), [(4, 40), (7, 10), (10, 8)])
+@pytest.mark.parametrize(("nodes", "rounds"), [(4, 40), (7, 40), (10, 20)])
 @pytest.mark.parametrize(("factor", "sigma"), [(1.2, STEADY), (5.0, STEADY), (50.0, NOISY)])
 def test_a_member_that_trains_longer_than_the_others_is_in_their_rounds(
     nodes: int, rounds: int, factor: float, sigma: float
 ) -> None:
-    if nodes > 4 and factor < 50:
-        pytest.skip("the light model covers it")
     measured = measure(Case("slow", factor, sigma), nodes, rounds, seed=1)
 
     assert measured.holds
@@ -47,18 +47,22 @@ def test_a_member_that_needs_a_little_longer_than_the_least_time_is_not_shut_out
     assert all(cluster.checker.verdicts.values())
 
 
-@pytest.mark.parametrize("kind", BREAKERS)
+@cache
+def silent_s(nodes: int) -> float:
+    return measure(Case("silent", liars="silent"), nodes, 40, seed=1).virtual_s
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kind"), [*((4, kind) for kind in BREAKERS), (7, "claiming"), (10, "claiming")]
+)
 def test_f_members_that_promise_and_do_not_deliver_cost_little_more_than_silent_ones(
-    kind: str,
+    nodes: int, kind: str
 ) -> None:
-    silent = measure(Case("silent", liars="silent"), 4, 40, seed=1)
-    lied = measure(Case(kind, liars=kind), 4, 40, seed=1)
+    lied = measure(Case(kind, liars=kind), nodes, 40, seed=1)
 
     assert lied.holds
     assert lied.least_share == 1.0
-    # Silent leaders cost views besides; what is compared is the waiting.
-    at_least_s = 40 * TIMING.gst_lt_min_s
-    assert lied.virtual_s <= 1.5 * max(at_least_s, min(silent.virtual_s, 1.2 * at_least_s))
+    assert lied.virtual_s <= 1.5 * silent_s(nodes)
 
 
 def test_silent_members_are_not_waited_for_in_the_first_round_either() -> None:
@@ -72,7 +76,7 @@ def test_a_member_that_crashed_takes_part_again_within_three_rounds(factor: floa
     conditions = Conditions(work_sigma=STEADY, work_factors=((NodeId(3), factor),))
     cluster = cluster_of(4, rounds=20, conditions=conditions)
     cluster.run(until=lambda: cluster.rounds_closed >= 4)
-    cluster.crash(NodeId(3), downtime_s=60.0)
+    cluster.crash(NodeId(3), downtime_s=15.0)
     away = cluster.nodes[3]
     cluster.run(until=lambda: away.alive)
     back = max(node.behaviour.participant.state.round for node in cluster.honest)

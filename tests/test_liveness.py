@@ -5,7 +5,7 @@ import pytest
 
 from defl.committee import Rules
 from defl.consensus import tree
-from defl.ids import NodeId
+from defl.ids import NodeId, View
 from defl.messages import Vote
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
@@ -76,3 +76,14 @@ def test_a_network_slower_than_the_first_period_commits_in_the_end(rules: Rules)
     """A view takes two messages of two seconds and more; the first period is one second."""
     conditions = Conditions(latency_s=2.0, jitter_s=0.2)
     assert_all_rounds_close(cluster_of(4, rounds=2, rules=rules, conditions=conditions))
+
+
+def test_a_leader_that_hears_nobody_gives_its_own_view_the_whole_time() -> None:
+    """It has not heard itself, either; that is no reason to doubt it."""
+    cluster = cluster_of(4, rounds=1)
+    cluster.run(until=lambda: cluster.rounds_closed == 1)
+    replica = cluster.nodes[0].behaviour.participant.replica
+    leads = next(v for v in range(replica.view, 99) if replica._leader(v) == replica._me)
+    replica._enter(View(leads))
+
+    assert replica._pace.period(replica._me) >= cluster.federation.timing.view_base_s

@@ -441,15 +441,22 @@ def pacemaker(**timing: float) -> Pacemaker:
     return Pacemaker(View(1), Timing(view_base_s=2.0, **timing))
 
 
+def next_view(pace: Pacemaker) -> None:
+    """Members 1 and 2 are heard in every view."""
+    pace.enter(View(pace.view + 1))
+    pace.heard(LEADER)
+    pace.heard(NodeId(2))
+
+
 def fail_view(pace: Pacemaker, leader: NodeId = LEADER) -> None:
     pace.given_up(leader)
-    pace.enter(View(pace.view + 1))
+    next_view(pace)
 
 
 def certify_view(pace: Pacemaker, *, took_s: float, leader: NodeId = LEADER) -> None:
     pace.run_while(True, leader, 0.0)
     pace.certified(leader, took_s)
-    pace.enter(View(pace.view + 1))
+    next_view(pace)
 
 
 def test_the_timer_runs_exactly_while_there_is_work() -> None:
@@ -503,6 +510,20 @@ def test_a_leader_that_failed_is_given_twice_what_good_views_take_until_it_succe
     assert pace.period(LEADER) < 2.0
     certify_view(pace, took_s=0.1)
     assert pace.period(LEADER) == 2.0
+
+
+def test_a_leader_that_has_not_been_heard_for_two_views_is_given_little_time() -> None:
+    """Whoever is up votes or gives up in every view."""
+    pace = pacemaker()
+    silent = NodeId(3)
+    pace.heard(silent)
+    certify_view(pace, took_s=0.3)
+    certify_view(pace, took_s=0.3)
+    assert pace.period(silent) == 2.0, "its vote may come a view late"
+    certify_view(pace, took_s=0.3)
+    assert pace.period(silent) == 0.6
+    pace.heard(silent)
+    assert pace.period(silent) == 2.0
 
 
 def test_back_off_outlasts_any_delay_also_under_leaders_that_failed() -> None:

@@ -151,10 +151,11 @@ class Cluster:
         """Who may lose unsynced bytes by chance.
 
         Every author's own updates are synced, so without liars all may. A liar may withhold its
-        own; then f + 1 honest members hold them, of whom at most f may lose them.
+        own, and an old disk may lack them; then f + 1 honest members hold them, of whom at most f
+        may lose them.
         """
         members = self.federation.committee.members
-        if not self._wraps:
+        if not self._wraps and not self.conditions.rollbacks:
             return frozenset(members)
         return frozenset(self._rng.sample(members, self.federation.committee.faults))
 

@@ -18,6 +18,7 @@ from defl.sim.conditions import Conditions
 from defl.sim.signer import NoopScheme, NoopSigner
 from defl.sim.transcript import Transcript
 
+
 def signers_of(nodes: int, *, seed: int, real: bool) -> tuple[tuple[Signer, ...], Scheme]:
     keys = [sha256(f"defl/sim/{seed}/{node}".encode()).digest() for node in range(nodes)]
     if real:
