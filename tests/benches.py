@@ -128,6 +128,12 @@ class Desk:
         self.blobs: dict[Digest, tuple[Manifest, bytes]] = {}
         self.client.state_is(self.state, 0.0)
 
+    def restart(self, now: float) -> None:
+        """The client forgets what is only in memory."""
+        federation, signer = self.small.federation, self.small.signers[ME]
+        self.client = Client(federation, ME, signer, self.pool, (), self.finish)
+        self.client.state_is(self.state, now)
+
     def at(self, now: float) -> Done:
         self.client.advance(now)
         return self.client.take()

@@ -158,9 +158,47 @@ def test_another_members_promise_is_passed_on_once_and_not_to_those_who_have_it(
 def test_a_peer_that_connects_is_told_the_promise_again() -> None:
     desk = Desk()
     (announced,) = desk.at(0.0).send
-    desk.client.connected(NodeId(2))
+    desk.client.connected(NodeId(2), 0.5)
 
     assert desk.client.take().send == [Envelope((NodeId(2),), announced.message)]
+
+
+def test_a_peer_that_connects_is_told_that_this_node_works() -> None:
+    """It may have just started, and then it expects nobody who does not say so."""
+    desk = Desk()
+    desk.at(0.0)
+    manifest, _ = desk.small.blob(1)
+    desk.client.trained(Trained(Round(1), manifest), 1.5)
+    desk.close_round(0, 1, 2, now=2.0)
+    desk.at(2.0)
+    desk.client.connected(NodeId(2), 2.5)
+
+    (told,) = desk.client.take().send
+    assert told.to == (NodeId(2),)
+    assert told.message == desk.small.pace(ME, 2, 1500)
+
+
+def test_a_node_that_has_delivered_announces_nothing_to_a_peer_that_connects() -> None:
+    desk = Desk()
+    desk.close_round(0, 1, 2, now=1.0)
+    desk.at(1.0)
+    desk.commit(desk.small.upd(ME, 2), now=2.0)
+    desk.client.connected(NodeId(2), 2.5)
+
+    assert desk.client.take().send == []
+
+
+def test_a_node_announces_itself_in_the_first_round_after_its_start() -> None:
+    """All may have restarted; then nobody knows of anybody that it is still there."""
+    desk = Desk()
+    desk.close_round(0, 1, 2, now=1.0)
+    desk.restart(2.0)
+    assert paces(desk, 2.0) == [(2, 0)]
+    desk.client.receive_pace(NodeId(1), desk.small.pace(1, 2, 0), 2.1)
+    assert desk.client.take().send == [], "everybody does: nothing is passed on"
+
+    desk.close_round(0, 1, 2, now=3.0)
+    assert paces(desk, 3.0) == []
 
 
 # --- From a closed round to the next update --------------------------------------------------

@@ -21,6 +21,7 @@ from defl.output import (
     PeerMisbehaved,
     Received,
     ReceivedChunk,
+    Tick,
     Train,
     Trained,
     Validated,
@@ -348,7 +349,8 @@ def test_an_author_killed_after_one_peer_acked_does_not_train_again() -> None:
     disk = Disk(SMALL.durable())
     disk.store_blob(SMALL.initial, SMALL.initial_payload, 256)
     before = participant_with(disk.recovered())
-    assert let_sign(before).work == (Train(Round(1), SMALL.initial.digest),)
+    assert before.handle(Tick(), 0.0).work == (Train(Round(1), SMALL.initial.digest),)
+    let_sign(before)
     disk.store_blob(BLOB, BYTES, 256)
     trained = before.handle(Trained(Round(1), BLOB), 1.0)
     assert trained.persist is not None

@@ -11,6 +11,7 @@ from defl.ids import NodeId, Round
 from defl.messages import (
     Gossip,
     Message,
+    Offer,
     Proposal,
     SignedHeader,
     Statements,
@@ -19,7 +20,16 @@ from defl.messages import (
     Timeout,
     Vote,
 )
-from defl.output import Connected, Observing, Output, PeerMisbehaved, Received, Tick
+from defl.output import (
+    Connected,
+    Observing,
+    Output,
+    PeerMisbehaved,
+    Received,
+    Tick,
+    Train,
+    Trained,
+)
 from defl.participant import Participant
 from defl.recall import NOTHING_SEEN, Recall
 from defl.sim.byzantine import KINDS
@@ -91,7 +101,31 @@ def test_nothing_is_signed_before_a_quorum_less_one_has_answered(small: Small) -
     done = answer(node, 4)
 
     assert sent(done, Vote), "what could not be signed until now is signed"
-    assert done.work, "and the client begins to train"
+
+
+def test_a_node_trains_while_it_asks_and_offers_when_it_may_sign(small: Small) -> None:
+    """Training signs nothing, and the others may take long to start."""
+    node = Participant(small.federation, ME, small.signers[ME], small.durable())
+    assert node.handle(Tick(), 0.0).work == (Train(Round(1), small.initial.digest),)
+    update = replace(small.blob(1)[0], base=small.initial.digest)
+    early = node.handle(Trained(Round(1), update), 0.1)
+    assert not sent(early, Offer)
+    assert update.digest not in early.drop
+    for peer in (1, 2, 3):
+        assert not sent(answer(node, peer), Offer)
+
+    (offer,) = sent(answer(node, 4), Offer)
+    assert offer.manifest == update
+
+
+def test_an_observer_does_not_train(small: Small) -> None:
+    node = started(small)
+    answer(node, 1, shown(small, "vote"))
+    update = replace(small.blob(1)[0], base=small.initial.digest)
+    late = node.handle(Trained(Round(1), update), 0.2)
+    assert not sent(late, Offer)
+    assert update.digest in late.drop
+    assert not node.handle(Tick(), 5.0).work
 
 
 def test_answers_with_other_members_words_count_for_nothing(small: Small) -> None:

@@ -282,12 +282,33 @@ def test_an_update_of_another_base_is_no_longer_waited_for_but_charged() -> None
 def test_a_restarted_node_votes_when_one_honest_member_has() -> None:
     """It knows nothing of anybody's pace; f AGGs alone may all be liars'."""
     bench = Bench(start_round=7)
+    bench.promise(3, 0.0, now=0.0)
     bench.deliver(0, 1, 2, now=5.0)
     bench.vote(3, now=5.0)
     assert bench.waiting.vote_at == LONGEST_FIRST * 5.0
 
     bench.vote(1, now=6.0)
     assert bench.waiting.vote_at == 5.0
+
+
+def test_a_node_that_has_just_started_expects_only_members_that_announce_themselves() -> None:
+    """Everybody may have restarted, and one that was in the last round may be gone for good."""
+    bench = Bench(start_round=7)
+    bench.deliver(0, 1, 2, now=5.0)
+    assert bench.waiting.vote_at == 5.0
+
+    bench.promise(3, 0.0, now=5.1)
+    assert bench.waiting.vote_at == LONGEST_FIRST * 5.0
+
+
+def test_a_promise_of_a_member_of_the_last_round_gives_it_no_more_time() -> None:
+    """It says so to peers that connect again, whenever that is."""
+    bench = Bench()
+    opened_at = bench.first_round(slowest_s=10.0)
+    bench.promise(3, 10.0, now=opened_at + 9.0)
+    bench.deliver(0, 1, 2, now=opened_at + 1.0)
+
+    assert bench.waiting.vote_at == opened_at + GRANT * 10.0
 
 
 def test_a_node_that_has_seen_a_whole_round_does_not_follow_others() -> None:

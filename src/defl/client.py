@@ -76,11 +76,14 @@ class Client:
         self._voted = False
         self._own_pace = OwnPace()
         self._pace: Pace | None = None  # this node's, for the open round
+        self._just_started = True  # the open round is the first since the start
         self._late_since: float | None = None  # when the round closed that is still trained for
         self._working: set[Work] = set()
         self._retry: dict[Work, tuple[int, float]] = {}  # failures so far, when to try again
         self._effects = Effects()
-        self.muted = False
+        self._trained: Trained | None = None  # waits until this node may sign
+        self.muted = False  # signs nothing for now
+        self.observing = False  # signs nothing any more, so it does not train
 
     @property
     def wake_at(self) -> float | None:
@@ -114,6 +117,7 @@ class Client:
         started, opened = self._state is None, state.round != self.round
         delivered_before = self._has_delivered
         self._state = state
+        self._just_started = started or (self._just_started and not opened)
         self._waiting.state_is(state, now)
         if started or opened:
             self._open_round(state, now)
@@ -183,23 +187,31 @@ class Client:
             for member in self._federation.committee.members
             if member not in (self._me, peer, pace.author)
         )
-        if pace.round > 1:  # before, everybody announces itself, and nothing is charged
+        # In the first round that a node sees everybody announces itself, and nothing is charged.
+        if not self._just_started:
             self._effects.send.append(Envelope(others, pace))
 
-    def connected(self, peer: NodeId) -> None:
+    def connected(self, peer: NodeId, now: float) -> None:
+        """A peer that has just started expects nobody who does not say that it works."""
         if self._pace is not None:
             self._effects.send.append(Envelope((peer,), self._pace))
+        elif self._may_announce_pace and self._own_pace.statement_s(now) is not None:
+            pace = self._sign_pace(self._own_pace.slowest_s)
+            self._effects.send.append(Envelope((peer,), pace))
 
     def advance(self, now: float) -> None:
         """Do whatever the present state allows and asks for."""
         if self._state is None:
             return
-        self._announce_pace(Round(self._state.round + 1), now)
+        self._announce_pace(now)
         if self._vote_at is not None and now >= self._vote_at and not self.muted:
             self._voted = True
             self._waiting.voted(now)
             self._submit_agg(Round(self._state.round + 1))
         self._announce_waiting(now)
+        if self._trained is not None and not self._may_sign_later:
+            event, self._trained = self._trained, None
+            self.trained(event, now)
         model = self._models.get(self._state.round)
         if model is None:
             self._aggregate(now)
@@ -208,19 +220,28 @@ class Client:
         else:
             self._train(Round(self._state.round + 1), model, now)
 
-    def _announce_pace(self, round_: Round, now: float) -> None:
-        if self.muted or self._pace is not None or round_ > self._federation.rounds:
+    @property
+    def _may_announce_pace(self) -> bool:
+        over = self.round >= self._federation.rounds
+        return not (self.muted or over or self._has_delivered) and self._pace is None
+
+    def _announce_pace(self, now: float) -> None:
+        if not self._may_announce_pace or not (self._left_out or self._just_started):
             return
         takes_s = self._own_pace.statement_s(now)
         if takes_s is None and self._waiting.is_blind:
             takes_s = 0.0  # its pace is forgotten, perhaps by all: that it works must still be said
-        if takes_s is None or not self._left_out or self._has_delivered:
+        if takes_s is None:
             return
-        unsigned = Pace(round_, self._me, round(takes_s * MILLISECONDS_PER_S), b"")
+        pace = self._sign_pace(takes_s)
+        self._waiting.promised(self._me, pace.round, takes_s, now)
+        self._effects.send.append(Envelope(None, pace))
+
+    def _sign_pace(self, takes_s: float) -> Pace:
+        unsigned = Pace(Round(self.round + 1), self._me, round(takes_s * MILLISECONDS_PER_S), b"")
         message = unsigned.statement(self._federation.chain, self._federation.epoch)
         self._pace = replace(unsigned, signature=self._signer.sign(message))
-        self._waiting.promised(self._me, round_, takes_s, now)
-        self._effects.send.append(Envelope(None, self._pace))
+        return self._pace
 
     def _announce_waiting(self, now: float) -> None:
         """Only when a member is added to those waited for; that one has delivered is no news."""
@@ -247,7 +268,7 @@ class Client:
             self._start(Aggregate(last.round, last.base, last.updates, last.block), now)
 
     def _train(self, round_: Round, model: Manifest, now: float) -> None:
-        if self.muted or self._pool.offer_for(round_) is not None:
+        if self.observing or self._pool.offer_for(round_) is not None:
             return
         # One at a time: nothing ends a late training, and others must not queue behind it.
         if self._has_delivered or any(isinstance(work, Train) for work in self._working):
@@ -273,7 +294,14 @@ class Client:
         self._effects.model = (event.round, event.manifest)
         self._effects.notices.append(ModelReady(event.round, event.manifest.digest))
 
+    @property
+    def _may_sign_later(self) -> bool:
+        return self.muted and not self.observing
+
     def trained(self, event: Trained, now: float) -> None:
+        if self._may_sign_later:
+            self._trained = event
+            return
         self._done(lambda work: isinstance(work, Train) and work.round == event.round)
         self._own_pace.ends(now)
         if self._late_since is not None:

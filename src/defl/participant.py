@@ -248,7 +248,7 @@ class Participant:
             case Connected(peer=peer):
                 self._replica.connected(peer, now)
                 output.send.extend(self._recall.connected(peer))
-                self._client.connected(peer)
+                self._client.connected(peer, now)
             case Validated(digest=digest, fault=fault):
                 self._pool.validated(digest, fault)
             case Aggregated():
@@ -363,6 +363,7 @@ class Participant:
         silent = self._recall.asking or self._replica.observing is not None
         self._replica.muted = silent
         self._pool.muted = self._client.muted = self._finish.muted = silent
+        self._client.observing = self._replica.observing is not None
 
     def _learn_statements(
         self, peer: NodeId, statements: Statements, now: float, output: "_Output"

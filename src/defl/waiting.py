@@ -1,10 +1,11 @@
 """How long this node waits, and for whom, before it says that a round may close without the rest.
 
 A member is expected if the last closed round has its update, or if it has said in this round that
-it is working (`Pace`). It is given twice its slowest recent time. Time that is waited in vain is
-charged to whoever caused it, so a promise that is not kept is soon no longer believed. Nothing here
-is agreed with others: it decides when one AGG is submitted, never what is in the ledger. Memory is
-constant, and only differences of `now` are used.
+it is working (`Pace`); a node that has just started expects only those who have said so, since
+whoever was in the last round may be gone by now. A member is given twice its slowest recent time.
+Time that is waited in vain is charged to whoever caused it, so a promise that is not kept is soon
+no longer believed. Nothing here is agreed with others: it decides when one AGG is submitted, never
+what is in the ledger. Memory is constant, and only differences of `now` are used.
 """
 
 from collections import Counter, deque
@@ -64,7 +65,7 @@ class Promise:
 class OpenRound:
     number: Round
     opened_at: float
-    last: frozenset[NodeId]  # whose updates the round before has
+    last: frozenset[NodeId]  # whose updates the round before has; nobody, if this node just started
     whole: bool  # seen from its opening, so its times mean something
     promises: dict[NodeId, Promise] = field(default_factory=dict)
     delivered_at: dict[NodeId, float] = field(default_factory=dict)
@@ -84,7 +85,9 @@ class OpenRound:
 
     def began_at(self, member: NodeId) -> float:
         promise = self.promises.get(member)
-        return self.opened_at if promise is None else max(self.opened_at, promise.at)
+        if promise is None or member in self.last:
+            return self.opened_at
+        return max(self.opened_at, promise.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +159,10 @@ class Waiting:
             self._open.voted_at = now
 
     def _begin(self, state: State, now: float, *, whole: bool) -> None:
-        last = state.last
-        authors = frozenset(ref.author for ref in last.updates) if last else frozenset[NodeId]()
+        started, last = self._open is None, state.last
+        authors = frozenset[NodeId]()
+        if last is not None and not started:
+            authors = frozenset(ref.author for ref in last.updates)
         self._open = OpenRound(Round(state.round + 1), now, authors, whole)
         early, self._early = self._early, {}
         for member, (round_, takes_s) in early.items():

@@ -60,6 +60,7 @@ class Liar:
             safety.record = replace(safety.record, observing=None)
         self.participant.replica.muted = False
         self.participant.pool.muted = self.participant.client.muted = False
+        self.participant.client.observing = False
 
     def instead(self, item: Item) -> Iterable[Item]:
         """What leaves in place of what the honest participant would say."""
