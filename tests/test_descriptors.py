@@ -174,3 +174,29 @@ def test_a_node_goes_on_and_serves_what_it_could_not_read(
         assert not here.node.measures.peer_faults[NodeId(1)]
 
     asyncio.run(scenario())
+
+
+def test_callers_that_telemetry_cannot_accept_do_not_fill_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio alone writes 100 tracebacks a second, about a megabyte in half a minute."""
+    monkeypatch.setenv("DEFL_NODE", "0")
+    folder = Nodes(tmp_path / "federation", 4, 3).local.nodes[0]
+
+    async def scenario() -> NodeHere:
+        here = NodeHere(folder)
+        async with here.running():
+            port = int((folder / "telemetry.port").read_text(encoding="ascii"))
+            await until(lambda: len(here.node.worker.pids) == 2)
+            with socket.socket() as caller:
+                caller.setblocking(False)
+                with none_left():
+                    with contextlib.suppress(BlockingIOError):
+                        caller.connect(("127.0.0.1", port))
+                    await until(lambda: here.logged("telemetry accepts nobody") or caplog.records)
+        return here
+
+    here = asyncio.run(scenario())
+
+    assert len(here.logged("telemetry accepts nobody")) == 1
+    assert [record for record in caplog.records if record.name == "asyncio"] == []

@@ -9,6 +9,7 @@ the disk full holds up everything that follows until there is room.
 """
 
 import asyncio
+import errno
 import json
 import secrets
 from collections.abc import Callable
@@ -164,6 +165,7 @@ class Node:
         self.log = log
         self.measures = Measures()
         self._peer_lines = LineLimit(PEER_LINES_BURST, PEER_LINES_EVERY_S)
+        self._loop_lines = LineLimit(1, PEER_LINES_EVERY_S)
         self.storage = Storage.open(folder / config.state, chain=federation.chain)
         self.writing = Writing(self.storage, log)
         durable = self.storage.recovered()
@@ -224,6 +226,7 @@ class Node:
 
     async def run(self) -> None:
         """Until the federation is finished or `stop` is called."""
+        asyncio.get_running_loop().set_exception_handler(self._on_loop_trouble)
         port = await self._server.start(self._port)
         write_private(self._folder / TOKEN_FILE, self._token)
         (self._folder / PORT_FILE).write_text(str(port), encoding="ascii")
@@ -305,6 +308,17 @@ class Node:
         if withheld is not None:
             more = {"withheld": withheld} if withheld else {}
             log(event, peer=self.federation.members[peer].name, **fields, **more)
+
+    def _on_loop_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """While there are no descriptors, asyncio's server reports 100 failed accepts a second with
+        their tracebacks: they would fill the disk. Everything else is reported in full."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+            return
+        withheld = self._loop_lines.withheld("accept", loop.time())
+        if withheld is not None:
+            self.log.warning("telemetry accepts nobody", why=error, withheld=withheld)
 
     async def _to_the_end(self) -> None:
         await self._loop()

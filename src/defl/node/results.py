@@ -133,8 +133,10 @@ class Results:
                 self._log.warning("a member contradicts itself", member=who, kind=kind)
             case PeerMisbehaved():
                 self.misbehaved(notice)
-            case Observing(reason=reason) | SafetyBroken(reason=reason):
-                self._log.warning(type(notice).__name__, why=reason)
+            case Observing(reason=reason):
+                self._log.warning("observing: this node signs nothing any more", why=reason)
+            case SafetyBroken(reason=reason):
+                self._log.warning("safety is broken: more than f members lie", why=reason)
             case WorkFailing(reason=reason):
                 self._log.warning("work is tried again", why=reason.strip().rpartition("\n")[2])
             case Finished(round=round_):
