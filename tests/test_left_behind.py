@@ -68,7 +68,7 @@ def test_f_members_that_promise_and_do_not_deliver_cost_little_more_than_silent_
 def test_silent_members_are_not_waited_for_in_the_first_round_either() -> None:
     silent = measure(Case("silent", liars="silent"), 4, 4, seed=1)
 
-    assert silent.first_round_s < 3 * TIMING.gst_lt_min_s
+    assert silent.first_round_s < 5 * TIMING.gst_lt_min_s
 
 
 @pytest.mark.parametrize("factor", [1.0, 20.0])

@@ -285,7 +285,7 @@ def test_a_restarted_node_votes_when_one_honest_member_has() -> None:
     bench.promise(3, 0.0, now=0.0)
     bench.deliver(0, 1, 2, now=5.0)
     bench.vote(3, now=5.0)
-    assert bench.waiting.vote_at == LONGEST_FIRST * 5.0
+    assert bench.waiting.vote_at == LONGEST * 5.0
 
     bench.vote(1, now=6.0)
     assert bench.waiting.vote_at == 5.0
@@ -298,7 +298,7 @@ def test_a_node_that_has_just_started_expects_only_members_that_announce_themsel
     assert bench.waiting.vote_at == 5.0
 
     bench.promise(3, 0.0, now=5.1)
-    assert bench.waiting.vote_at == LONGEST_FIRST * 5.0
+    assert bench.waiting.vote_at == LONGEST * 5.0
 
 
 def test_a_promise_of_a_member_of_the_last_round_gives_it_no_more_time() -> None:

@@ -230,7 +230,7 @@ class Client:
             return
         takes_s = self._own_pace.statement_s(now)
         if takes_s is None and self._waiting.is_blind:
-            takes_s = 0.0  # its pace is forgotten, perhaps by all: that it works must still be said
+            takes_s = 0.0  # its pace is unknown, perhaps to all: that it works must still be said
         if takes_s is None:
             return
         pace = self._sign_pace(takes_s)

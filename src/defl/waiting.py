@@ -196,12 +196,13 @@ class Waiting:
 
     @property
     def is_blind(self) -> bool:
-        """Everything was forgotten in a restart."""
-        return self._open is not None and self._open.number > 1 and not self._rounds_seen
+        """No whole round was seen since the start."""
+        return not self._rounds_seen
 
     def _follows(self, current: OpenRound) -> bool:
         """A node that has forgotten everything in a restart votes when one honest member has."""
-        return self.is_blind and current.voters > self._committee.faults
+        forgot = self.is_blind and current.number > 1
+        return forgot and current.voters > self._committee.faults
 
     def deadline(self, member: NodeId) -> float:
         """Until when the open round waits for an expected member that has not delivered."""
@@ -221,7 +222,8 @@ class Waiting:
         quorum_at = current.opened_at if current.quorum_at is None else current.quorum_at
         quorum_s = quorum_at - current.opened_at
         if not self._rounds_seen:
-            return min(self._timing.gst_lt_max_s, LONGEST_FIRST * quorum_s)
+            longest = LONGEST_FIRST if current.number == 1 else LONGEST
+            return min(self._timing.gst_lt_max_s, longest * quorum_s)
         began_s = current.began_at(member) - current.opened_at
         newest_s = current.newest_at - current.opened_at
         needed = max(began_s + GRANT * self.usual_s(member), 2 * newest_s)
