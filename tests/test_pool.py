@@ -359,7 +359,9 @@ def test_an_author_killed_after_one_peer_acked_does_not_train_again() -> None:
         e.message for e in trained.send if isinstance(e, Envelope) and isinstance(e.message, Offer)
     ]
 
-    after = let_sign(participant_with(disk.recovered()), 2.0)
+    restarted = participant_with(disk.recovered())
+    assert restarted.handle(Tick(), 2.0).work == ()
+    after = let_sign(restarted, 2.0)
 
     assert after.work == ()
     assert offer in [item.message for item in after.send if isinstance(item, Envelope)]
