@@ -132,6 +132,11 @@ class Participant:
         return tuple(self._evidence.values())
 
     @property
+    def answers_missing(self) -> int:
+        """How many more members must say what they have seen before this node signs."""
+        return self._recall.answers_missing
+
+    @property
     def finished(self) -> bool:
         return self._finish.finished
 

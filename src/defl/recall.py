@@ -44,7 +44,11 @@ class Recall:
 
     @property
     def asking(self) -> bool:
-        return len(self._answered) < self._answers_needed
+        return self.answers_missing > 0
+
+    @property
+    def answers_missing(self) -> int:
+        return max(0, self._answers_needed - len(self._answered))
 
     def ask(self, now: float) -> list[Envelope]:
         """The question that is due, to those who have not answered."""

@@ -81,7 +81,7 @@ def _settings(project: Path) -> dict[str, Any]:
     return found
 
 
-def _timing(settings: dict[str, Any], min_s: float | None, max_s: float | None) -> Timing:
+def timing_of(settings: dict[str, Any], min_s: float | None, max_s: float | None) -> Timing:
     usual = Timing()
     return Timing(
         gst_lt_min_s=settings.get("gst_lt_min_s", usual.gst_lt_min_s) if min_s is None else min_s,
@@ -163,7 +163,7 @@ def run(
             client,
             count,
             wanted,
-            timing=_timing(settings, gst_lt_min_s, gst_lt_max_s),
+            timing=timing_of(settings, gst_lt_min_s, gst_lt_max_s),
             aggregation=aggregation,
             work_time_max_s=settings.get("work_time_max_s", WORK_TIME_MAX_S),
             track=Track(track),

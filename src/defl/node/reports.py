@@ -94,8 +94,9 @@ class Lateness:
             return "never late"
         late, by = self.last, self.late_s
         how = f"it needs {late.usual_s:.1f} s, {by:.1f} s too long" if by else "no update came"
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         return (
-            f"late in {self.rounds} rounds; in round {late.round}, which lasted "
+            f"late in {rounds}; in round {late.round}, which lasted "
             f"{late.lasted_s:.1f} s, {how}; waited for it in vain: {late.waited_s:.1f} s"
         )
 

@@ -40,7 +40,13 @@ def status_of(node: "Node") -> dict[str, Any]:
             for peer, why in node.transport.stats.trouble.items()
         },
         "commit_ms": node.measures.commit_percentiles(),
-        "waiting": _waiting_sentence(waits_for),
+        "waiting": waiting_sentence(
+            answers_missing=participant.answers_missing,
+            over=participant.state.round == node.federation.rounds,
+            updates=len(participant.state.current),
+            quorum=node.federation.committee.quorum,
+            waits_for=waits_for,
+        ),
         "waiting_for_s": waits_for,
         "blobs": participant.stored["blobs"],
         "disk_bytes": node.storage.bytes_used,
@@ -66,9 +72,22 @@ def _waits_for(node: "Node") -> dict[str, float]:
     }
 
 
-def _waiting_sentence(waits_for: dict[str, float]) -> str:
+def waiting_sentence(
+    *, answers_missing: int, over: bool, updates: int, quorum: int, waits_for: dict[str, float]
+) -> str:
+    """What must happen next, in words."""
+    if answers_missing:
+        members = "member" if answers_missing == 1 else "members"
+        return (
+            f"for {answers_missing} more {members} to say what they have seen this node sign; "
+            "it signs nothing before"
+        )
+    if over:
+        return "for nobody: all rounds are closed"
+    if updates < quorum:
+        return f"for updates: {updates} of at least {quorum} are in"
     if not waits_for:
-        return "for nobody"
+        return "for the round to close"
     return "for " + ", ".join(f"{name} (up to {left:.1f} s)" for name, left in waits_for.items())
 
 
