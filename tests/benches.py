@@ -123,6 +123,7 @@ class Desk:
         self.finish = Finish(federation, ME, signer)
         self.client = Client(federation, ME, signer, self.pool, durable.models, self.finish)
         self.pool.muted = self.client.muted = self.finish.muted = muted
+        self.client.observing = muted
         self.state = self.small.ledger.genesis()
         self.model = self.small.initial
         self.blobs: dict[Digest, tuple[Manifest, bytes]] = {}

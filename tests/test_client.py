@@ -356,3 +356,16 @@ def test_failures_of_one_round_are_forgotten_in_the_next() -> None:
     desk.to_round(1, now=3.5)
 
     assert desk.at(3.5).work == [Train(Round(2), desk.model.digest)]
+
+
+def test_a_node_whose_training_fails_lets_the_round_close_without_it() -> None:
+    """It has announced itself; nobody is to wait for what will not come."""
+    desk = Desk()
+    desk.at(0.0)
+    train = Train(Round(1), desk.small.initial.digest)
+    desk.client.failed(WorkFailed(train, "the labels are missing"), 0.5)
+    base = desk.small.initial.digest
+    desk.commit(*(desk.small.upd(author, 1, base=base) for author in (0, 2, 3)), now=2.0)
+
+    (agg,) = desk.at(2.0 + GST_LT_S).submit
+    assert isinstance(agg, Agg)

@@ -75,6 +75,17 @@ def _references(*members: int, base: Digest = BASE) -> tuple[Reference, ...]:
 # --- Who is expected, and for how long -------------------------------------------------------
 
 
+def test_a_member_that_says_agg_itself_is_not_waited_for() -> None:
+    bench = Bench()
+    opened = bench.first_round()
+    bench.deliver(0, 1, 2, now=opened + 1.0)
+    assert bench.waiting.awaited == (NodeId(3),)
+    bench.vote(3, now=opened + 1.5)
+
+    assert bench.waiting.awaited == ()
+    assert bench.waiting.vote_at == opened + MIN_S
+
+
 def test_nothing_is_voted_before_a_quorum_of_one_base_has_delivered() -> None:
     bench = Bench()
     bench.deliver(0, 1, now=1.0)
@@ -284,7 +295,7 @@ def test_a_restarted_node_votes_when_one_honest_member_has() -> None:
     bench = Bench(start_round=7)
     bench.promise(3, 0.0, now=0.0)
     bench.deliver(0, 1, 2, now=5.0)
-    bench.vote(3, now=5.0)
+    bench.vote(2, now=5.0)
     assert bench.waiting.vote_at == LONGEST * 5.0
 
     bench.vote(1, now=6.0)

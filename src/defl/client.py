@@ -321,6 +321,8 @@ class Client:
             self._late_since = None
         if not self._is_current(event.work):
             return
+        if isinstance(event.work, Train):
+            self._waiting.gives_up(self._me)
         failures = self._retry.get(event.work, (0, 0.0))[0] + 1
         wait = min(WORK_RETRY_MAX_S, WORK_RETRY_S * 2.0 ** min(failures - 1, 8))
         self._retry[event.work] = (failures, now + wait)

@@ -72,7 +72,8 @@ class OpenRound:
     base: Digest | None = None  # that a quorum of updates shares
     quorum_at: float | None = None
     newest_at: float = 0.0  # commit of the newest update with that base
-    voters: int = 0
+    voters: frozenset[NodeId] = frozenset()  # whose AGG is committed
+    given_up: set[NodeId] = field(default_factory=set)  # whose training failed: this node's own
     voted_at: float | None = None
 
     @property
@@ -81,7 +82,8 @@ class OpenRound:
 
     @property
     def awaited(self) -> frozenset[NodeId]:
-        return self.expected - self.delivered_at.keys()
+        """Whoever says itself that the round may close does not want to be waited for."""
+        return self.expected - self.delivered_at.keys() - self.voters - self.given_up
 
     def began_at(self, member: NodeId) -> float:
         promise = self.promises.get(member)
@@ -128,7 +130,7 @@ class Waiting:
             self._begin(state, now, whole=next_one and not state.current)
         if self._open is not None:
             self._commit(self._open, {ref.author: ref.base for ref in state.current}, now)
-            self._open.voters = len(state.voters)
+            self._open.voters = frozenset(state.voters)
 
     def wants(self, member: NodeId, round_: Round) -> bool:
         """Would a promise of this member for this round be its first?"""
@@ -153,6 +155,11 @@ class Waiting:
         if beginning and len(current.promises) <= self._committee.quorum:
             current.opened_at = now
         return True
+
+    def gives_up(self, member: NodeId) -> None:
+        """Its training failed: it is not waited for in this round, by its own AGG at the latest."""
+        if self._open is not None:
+            self._open.given_up.add(member)
 
     def voted(self, now: float) -> None:
         if self._open is not None:
@@ -202,7 +209,7 @@ class Waiting:
     def _follows(self, current: OpenRound) -> bool:
         """A node that has forgotten everything in a restart votes when one honest member has."""
         forgot = self.is_blind and current.number > 1
-        return forgot and current.voters > self._committee.faults
+        return forgot and len(current.voters) > self._committee.faults
 
     def deadline(self, member: NodeId) -> float:
         """Until when the open round waits for an expected member that has not delivered."""

@@ -5,7 +5,7 @@ import numpy as np
 from defl.baselines import systems
 from defl.baselines.machine import Machine, Merge
 from defl.baselines.virtual import Training, Virtual
-from defl.experiments.cells import Task
+from defl.experiments.cells import TIMING, Task
 from defl.ids import NodeId, Round
 from defl.sim.scenario import federation_of, signers_of
 
@@ -58,7 +58,7 @@ class World:
     ) -> None:
         signers, scheme = signers_of(nodes + 1, seed=seed, real=real_signatures)
         self.federation, _ = federation_of(
-            signers[:nodes], rounds=rounds, values=values, aggregation=aggregation
+            signers[:nodes], rounds=rounds, values=values, aggregation=aggregation, timing=TIMING
         )
         self.initial = np.zeros(values, dtype=np.float32)
         self.machines: list[Machine] = [

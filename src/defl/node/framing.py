@@ -193,7 +193,8 @@ class Link(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        if self._transport is not None:
+        # Early releases of Python 3.11 cannot abort a TLS transport that has closed itself.
+        if self._transport is not None and not self.closed.done():
             self._transport.abort()
 
     # ------------------------------------------------------------------ called by asyncio
