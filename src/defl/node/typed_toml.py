@@ -33,13 +33,14 @@ WORD_CHARACTERS_MAX = 2**10  # a number or a bare key, with the spaces around it
 SEPARATORS_MAX = 2_000_000
 
 # What a TOML file is made of, as far as the bounds need it. As in TOML, three quotes always begin a
-# long string, which may end with two more; a quote that begins no whole string comes last.
+# long string, which may end with two more; a quote that begins no whole string comes last. Groups
+# are not possessive: early releases of Python 3.11 get them wrong where a look-ahead is inside.
 _TOKEN = re.compile(
     r"""
     (?P<comment> \#[^\n]*+ )
-  | (?P<string> \"{3} [^"\\]*+ (?: (?: \\. | "(?!"") ) [^"\\]*+ )*+ \"{3,5}+
-              | '{3} [^']*+ (?: '(?!'') [^']*+ )*+ '{3,5}+
-              | "(?!"") [^"\\\n]*+ (?: \\. [^"\\\n]*+ )*+ "
+  | (?P<string> \"{3} [^"\\]*+ (?: (?: \\. | "(?!"") ) [^"\\]*+ )* \"{3,5}+
+              | '{3} [^']*+ (?: '(?!'') [^']*+ )* '{3,5}+
+              | "(?!"") [^"\\\n]*+ (?: \\. [^"\\\n]*+ )* "
               | '(?!'') [^'\n]*+ ' )
   | (?P<opening> [\[{] )
   | (?P<closing> [\]}] )
