@@ -365,7 +365,7 @@ def test_a_node_whose_training_fails_lets_the_round_close_without_it() -> None:
     train = Train(Round(1), desk.small.initial.digest)
     desk.client.failed(WorkFailed(train, "the labels are missing"), 0.5)
     base = desk.small.initial.digest
-    desk.commit(*(desk.small.upd(author, 1, base=base) for author in (0, 2, 3)), now=2.0)
+    desk.commit(*(desk.small.upd(author, 1, base=base) for author in (1, 2, 3)), now=2.0)
 
     (agg,) = desk.at(2.0 + GST_LT_S).submit
     assert isinstance(agg, Agg)
