@@ -50,7 +50,7 @@ twins: $(STAMP)
 
 # Every interleaving of restarts, timeouts and certificates to a depth (some minutes).
 model: $(STAMP)
-	$(VENV)/bin/python -m defl.sim.model
+	$(VENV)/bin/python -m defl.sim.explorer
 
 soak: $(STAMP)
 	$(VENV)/bin/defl sim --soak 600 --seed $(SEED)

@@ -5,7 +5,7 @@ from math import sqrt
 import pytest
 
 from defl.errors import PreconditionBroken
-from defl.experiments.analysis import (
+from defl.lab.experiments.analysis import (
     biscotti,
     consensus_holds,
     defl,

@@ -12,13 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from defl.cli.main import cli
-from defl.datasets.mnist import mnist
 from defl.errors import UserError
-from defl.experiments import robustness
-from defl.experiments.bench_round import WARM_UP, timed_rounds
-from defl.experiments.robustness_cell import Cell, run_cell
-from defl.experiments.robustness_table import heat_map
-from defl.partition import cut
+from defl.lab.datasets.mnist import mnist
+from defl.lab.experiments import robustness
+from defl.lab.experiments.bench_round import WARM_UP, timed_rounds
+from defl.lab.experiments.robustness_cell import RobustnessCell, run_cell
+from defl.lab.experiments.robustness_table import heat_map
+from defl.lab.partition import cut
 
 
 @pytest.fixture
@@ -70,13 +70,13 @@ def test_a_rounds_time_outside_training_is_what_no_training_of_any_node_covers()
 @pytest.mark.parametrize("attack", robustness.ATTACKS)
 def test_every_attack_of_the_table_runs(attack: str, tiny_mnist: Path) -> None:
     data = mnist(tiny_mnist)
-    result = run_cell(Cell("multi_krum", attack, 1.0, 4, seed=1, rounds=2), data)
+    result = run_cell(RobustnessCell("multi_krum", attack, 1.0, 4, seed=1, rounds=2), data)
     assert 0 <= result.accuracy <= 1
 
 
 def test_a_cell_is_the_same_every_time(tiny_mnist: Path) -> None:
     data = mnist(tiny_mnist)
-    cell = Cell("trimmed_mean", "gaussian", 0.3, 4, seed=3, rounds=3)
+    cell = RobustnessCell("trimmed_mean", "gaussian", 0.3, 4, seed=3, rounds=3)
     assert run_cell(cell, data) == run_cell(cell, data)
 
 
@@ -106,7 +106,7 @@ def test_results_on_two_data_sets_are_never_mixed(tiny_mnist: Path, tmp_path: Pa
     on_digits = robustness.planned(["fed_avg"], ["backdoor"], [4], [7], 1, "digits")
     on_mnist = robustness.planned(["fed_avg"], ["backdoor"], [4], [7], 1)
 
-    def run(cells: list[Cell], data: Path | None) -> None:
+    def run(cells: list[RobustnessCell], data: Path | None) -> None:
         robustness.run_table(cells, data, tmp_path, processes=1, progress=lambda *_: None)
 
     run(on_digits, None)

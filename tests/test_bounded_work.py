@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 import defl.budget
 import defl.ingress
-from builders import Small, let_sign, name, nodes, tampered
 from defl.budget import Budget, verifications_at_once, verifications_per_s
 from defl.committee import Committee
 from defl.errors import PeerFault
@@ -39,6 +38,7 @@ from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
 from defl.sim.scenario import cluster_of
 from defl.wire import encode
+from support.builders import Small, let_sign, name, nodes, tampered
 
 ME = NodeId(1)
 LIAR = NodeId(3)

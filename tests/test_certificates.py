@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from builders import Small, name, nodes, tampered
 from defl.errors import (
     BadCertificate,
     BadSignature,
@@ -15,6 +14,7 @@ from defl.messages import (
     bitmap_of,
 )
 from defl.verify import VERIFIED_MAX, Verifier
+from support.builders import Small, name, nodes, tampered
 
 SMALL = Small()
 BLOCK = SMALL.block((SMALL.upd(0, 1), SMALL.agg(2, 1)))

@@ -31,7 +31,7 @@ from defl.sim.checks import CHECKS, Checker, views_to_close_max
 from defl.sim.cluster import Cluster
 from defl.sim.presence import LEFT_OUT_IN_A_ROW_MAX, ROUNDS_TO_LEARN
 from defl.sim.scenario import cluster_of
-from exhibits import (
+from support.exhibits import (
     ALL_CLOSED,
     LIAR,
     MODEL,

@@ -23,7 +23,7 @@ from defl.messages import (
 from defl.output import EvidenceFound
 from defl.sim import checks
 from defl.sim.checks import Checker
-from exhibits import (
+from support.exhibits import (
     ALL_CLOSED,
     EPOCH,
     LIAR,

@@ -2,8 +2,6 @@
 
 import pytest
 
-from benches import ME, Desk
-from builders import name
 from defl.client import WORK_RETRY_MAX_S
 from defl.committee import Timing
 from defl.ids import NodeId, Round
@@ -21,6 +19,8 @@ from defl.output import (
     WorkFailing,
 )
 from defl.waiting import LONGEST_FIRST
+from support.benches import ME, Desk
+from support.builders import name
 
 GST_LT_S = Timing().gst_lt_min_s  # no AGG sooner
 

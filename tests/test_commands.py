@@ -13,8 +13,8 @@ import pytest
 
 from defl.cli.main import cli
 from defl.errors import UserError
-from defl.node.local import founding_folder
-from founding import agree, defl, found
+from defl.node.setup.local import founding_folder
+from support.founding import agree, defl, found
 from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
 
 Path_ = tuple[str, ...]

@@ -3,16 +3,16 @@
 import pytest
 from msgspec.structs import replace
 
-from builders import Small
 from defl.committee import TAU_MAX, Committee, Federation, Timing
 from defl.errors import UserError
 from defl.ids import NodeId
-from defl.ledger import ClosedRound, Ledger, State
+from defl.ledger import ClosedRound, Ledger, LedgerState
 from defl.messages import MEMBERS_MAX
 from defl.output import Reference
 from defl.schema import Entry, Schema
 from defl.sim.scenario import federation_of, signers_of
 from defl.wire import control_frame_bytes_max
+from support.builders import Small
 
 
 def facts_of(nodes: int = 4, **changes: object) -> Federation:
@@ -73,7 +73,7 @@ def test_the_largest_state_fits_a_snapshots_frame() -> None:
         for i in range(MEMBERS_MAX)
     )
     closed = tuple(ClosedRound(2**40, digest, digest, refs) for _ in range(TAU_MAX))
-    state = State(2**40, refs, tuple(NodeId(i) for i in range(MEMBERS_MAX)), closed)
+    state = LedgerState(2**40, refs, tuple(NodeId(i) for i in range(MEMBERS_MAX)), closed)
     # The snapshot's two headers carry a QC and a TC each.
     headers = 2 * 3 * MEMBERS_MAX * 80
     room = control_frame_bytes_max(MEMBERS_MAX)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from builders import Small
-from defl.node import compiled_code
-from defl.node.compiled_code import FOLDER, SETTING, cache_settings, can_be_written
-from defl.node.worker import Worker
+from defl.node.work import compiled_code
+from defl.node.work.compiled_code import FOLDER, SETTING, cache_settings, can_be_written
+from defl.node.work.worker import Worker
+from support.builders import Small
 
 LOAD_S = 60.0  # one or two, on a machine that has no other work
 

@@ -10,7 +10,7 @@ import pytest
 from defl.committee import Rules
 from defl.errors import UserError
 from defl.ids import Digest, digest_of
-from defl.node.config import (
+from defl.node.setup.config import (
     LogFormat,
     NodeConfig,
     create_node,
@@ -21,9 +21,9 @@ from defl.node.config import (
     read_identity,
     read_node,
 )
-from defl.node.identity import make_card, make_identity
-from defl.node.typed_toml import quoted
-from founding import agree, found
+from defl.node.setup.identity import make_card, make_identity
+from defl.node.setup.typed_toml import quoted
+from support.founding import agree, found
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 import defl.budget
-import defl.node.verifying
+import defl.node.net.verifying
 from defl.budget import verifications_at_once, verifications_per_s
 from defl.crypto import Ed25519Scheme
-from defl.experiments.processes import Nodes
 from defl.ids import Digest, NodeId, Round, View, digest_of
+from defl.lab.experiments.processes import Nodes
 from defl.messages import (
     Agg,
     Gossip,
@@ -29,10 +29,10 @@ from defl.messages import (
     bitmap_of,
     vote_statement,
 )
-from defl.node.config import read_identity
-from defl.node.identity import Identity
-from defl.node.transport import Lane
-from node_here import Member, NodeHere, until
+from defl.node.net.transport import Lane
+from defl.node.setup.config import read_identity
+from defl.node.setup.identity import Identity
+from support.node_here import Member, NodeHere, until
 
 GOOD, BAD, NODE = NodeId(0), NodeId(1), NodeId(2)
 
@@ -55,7 +55,7 @@ class Counting:
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ...]:
     monkeypatch.setenv("DEFL_NODE", "2")
-    monkeypatch.setattr(defl.node.verifying, "Ed25519Scheme", Counting)
+    monkeypatch.setattr(defl.node.net.verifying, "Ed25519Scheme", Counting)
     monkeypatch.setattr(Counting, "checked", 0)
     monkeypatch.setattr(Counting, "threads", [])
     return tuple(Nodes(tmp_path / "federation", 4, 3).local.nodes)

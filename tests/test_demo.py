@@ -13,18 +13,18 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from defl.aggregation.rules import DEFAULT
-from defl.attacks.attacks import attack_named
 from defl.cli import demo as command
 from defl.cli.demo_view import Lines, table
 from defl.errors import UserError
-from defl.experiments.demo import Demo, Moment, NodeNow, Outcome, Plan, Told
-from defl.experiments.digits import Digits, part_file, write_parts
-from defl.experiments.in_process import trained_by_server
-from defl.experiments.poisoned import Poisoned
 from defl.ids import Round
+from defl.lab.attacks.attacks import attack_named
+from defl.lab.experiments.demo import Demo, DemoPlan, Moment, NodeNow, Outcome, Told
+from defl.lab.experiments.digits import Digits, part_file, write_parts
+from defl.lab.experiments.in_process import trained_by_server
+from defl.lab.experiments.poisoned import Poisoned
 
 LIMIT_S = 180.0
-SEVEN = Plan()
+SEVEN = DemoPlan()
 
 
 @pytest.fixture(scope="module")

@@ -15,21 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from builders import Small
 from defl.errors import NoDescriptors, WorkerFailed
-from defl.experiments.processes import Nodes
 from defl.ids import Digest, NodeId
+from defl.lab.experiments.processes import Nodes
 from defl.messages import Chunk, ChunkRequest, NotHeld
-from defl.node import writing
-from defl.node.blobs import Head
-from defl.node.database import connect
-from defl.node.storage import Storage
-from defl.node.telemetry import Log
-from defl.node.writing import Writing
+from defl.node.report.telemetry import Log
+from defl.node.store import writing
+from defl.node.store.blobs import Head
+from defl.node.store.database import connect
+from defl.node.store.storage import Storage
+from defl.node.store.writing import Writing
 from defl.output import Persist, StoreChunk
 from defl.participant import first_record
-from node_here import Member, NodeHere, until
-from transports import pair
+from support.builders import Small
+from support.node_here import Member, NodeHere, until
+from support.transports import pair
 
 SMALL = Small(real=False)
 BLOB, BYTES = SMALL.blob(1)

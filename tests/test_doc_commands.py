@@ -17,8 +17,8 @@ import click
 import pytest
 
 from defl.cli.main import cli
-from defl.node.local import free_ports
-from doc_world import LIMIT_S, Shell, furnish, shell_at
+from defl.node.setup.local import free_ports
+from support.doc_world import LIMIT_S, Shell, furnish, shell_at
 from test_docs import DOCUMENTS, ROOT, form_of, text
 
 TUTORIAL = ROOT / "docs" / "TUTORIAL.md"

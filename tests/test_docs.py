@@ -27,7 +27,7 @@ from defl.cli.sim import sim
 from defl.committee import Federation, Member, Timing
 from defl.crypto import Tag
 from defl.ids import Digest, View, digest_of
-from defl.ledger import ClosedRound, Ledger, State
+from defl.ledger import ClosedRound, Ledger, LedgerState
 from defl.messages import (
     QC,
     TC,
@@ -53,7 +53,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 
 MESSAGES: tuple[type[msgspec.Struct], ...] = get_args(Message)
 PARTS = (QC, TC, Upd, Agg, Header, Block, Manifest, SignedHeader)
-RECORDS = (Federation, Member, Timing, Schema, Entry, State, ClosedRound, Reference)
+RECORDS = (Federation, Member, Timing, Schema, Entry, LedgerState, ClosedRound, Reference)
 
 # Words in capitals that are no constant of the code.
 WORDS = {
@@ -313,7 +313,7 @@ def test_every_file_that_a_document_names_exists() -> None:
 
 
 def test_the_architecture_has_every_module_in_its_layer() -> None:
-    order = ("VALUES", "CORES", "MACHINE", "LEARNING", "SHELL", "USES")
+    order = ("VALUES", "CORES", "MACHINE", "CLIENTS", "SHELL", "SIMULATOR", "API", "LAB", "CLI")
     table = {
         row[0]: re.findall(r"`(\w+)`", row[1]) for row in rows_after(architecture(), "## Layers")
     }

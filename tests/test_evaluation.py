@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import Small
 from defl.errors import LocalFault
 from defl.ids import Digest, Round
-from defl.node.evaluation import Evaluations
-from defl.node.reports import Reports
-from defl.node.telemetry import Log
-from defl.node.worker import Limits, Worker
-from defl.node.worker_process import METRICS_MAX
+from defl.node.report.history import Reports
+from defl.node.report.telemetry import Log
+from defl.node.work.evaluation import Evaluations
+from defl.node.work.worker import ChildLimits, Worker
+from defl.node.work.worker_process import METRICS_MAX
 from defl.output import Train, Trained
+from support.builders import Small
 
 SMALL = Small(real=False)
 NAMES = ["a", "b", "c", "d"]
@@ -54,7 +54,7 @@ class Stage:
         self.model.write_bytes(SMALL.initial_payload)
         self.stream = io.StringIO()
         self.reports = Reports(NAMES)
-        limits = Limits(evaluation_s=evaluation_s)
+        limits = ChildLimits(evaluation_s=evaluation_s)
         self.worker = Worker(
             "my_client:client", folder / "state", SMALL.federation, limits, project=folder
         )

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from builders import Small, name
-from defl.experiments.processes import Nodes
 from defl.ids import NodeId, View
+from defl.lab.experiments.processes import Nodes
 from defl.messages import Evidence, Vote, vote_statement
-from defl.node.config import read_identity
+from defl.node.setup.config import read_identity
 from defl.output import Envelope, EvidenceFound, Output, Received, Tick
 from defl.participant import Participant
-from node_here import Member, NodeHere, until
+from support.builders import Small, name
+from support.node_here import Member, NodeHere, until
 
 SMALL = Small(real=False)
 PROOF = Evidence(SMALL.vote(1, 5, name("one")), SMALL.vote(1, 5, name("another")))

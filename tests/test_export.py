@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from defl.node import certificate
-from defl.node.check import Check
 from defl.node.node import open_node
-from defl.node.results import CERTIFICATE, MODEL, PROVEN
-from defl.node.telemetry import Log
-from founding import defl
+from defl.node.report import certificate
+from defl.node.report.results import CERTIFICATE, MODEL, PROVEN
+from defl.node.report.telemetry import Log
+from defl.node.setup.check import Check
+from support.founding import defl
 from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
 
 

@@ -13,11 +13,11 @@ from safetensors.numpy import save_file
 
 from defl.errors import UserError
 from defl.messages import MEMBERS_MAX
-from defl.node import config
-from defl.node.certificate import read_certificate
-from defl.node.config import read_card_file, read_federation, read_node
-from defl.node.model import UNPACKED_BYTES_MAX, read_model, read_npz
-from defl.node.typed_toml import (
+from defl.node.report.certificate import read_certificate
+from defl.node.report.model_file import UNPACKED_BYTES_MAX, read_model, read_npz
+from defl.node.setup import config
+from defl.node.setup.config import read_card_file, read_federation, read_node
+from defl.node.setup.typed_toml import (
     FILE_BYTES_MAX,
     KEY_PARTS_MAX,
     NESTING_MAX,
@@ -27,7 +27,7 @@ from defl.node.typed_toml import (
     toml_table,
 )
 from defl.schema import ENTRIES_MAX, Entry, Schema
-from founding import agree, found
+from support.founding import agree, found
 
 SMALL_BOMBS = {
     "dotted key": (".".join("a" * 6_000) + " = 1", "a key of more than"),

@@ -1,7 +1,5 @@
 """The end of a federation: who attests the last model, how long a node serves, who only watches."""
 
-from benches import ME, Desk
-from builders import name, nodes
 from defl.committee import Timing
 from defl.ids import NodeId, Round
 from defl.messages import Attestation
@@ -11,6 +9,8 @@ from defl.output import (
     Finished,
     Trained,
 )
+from support.benches import ME, Desk
+from support.builders import name, nodes
 
 GRACE_S = Timing().grace_s
 

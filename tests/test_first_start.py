@@ -12,9 +12,9 @@ import pytest
 
 from defl.errors import LocalFault, UserError
 from defl.node.node import STARTED_FILE, Node, open_node
-from defl.node.storage import DATABASE, USED, Storage
-from defl.node.telemetry import Log
-from founding import agree, found
+from defl.node.report.telemetry import Log
+from defl.node.store.storage import DATABASE, USED, Storage
+from support.founding import agree, found
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ KILLER = """
 import io, itertools, json, os, shutil, signal, sys
 from pathlib import Path
 from defl.node.node import open_node
-from defl.node.telemetry import Log
+from defl.node.report.telemetry import Log
 
 STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.chmod", "sqlite3.connect", "fcntl.flock"}
 made = Path(sys.argv[1])

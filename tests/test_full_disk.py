@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from builders import Small, name
 from defl.committee import Timing
 from defl.errors import DiskFull
-from defl.experiments.processes import Nodes
 from defl.ids import View
-from defl.node.storage import Storage
+from defl.lab.experiments.processes import Nodes
+from defl.node.store.storage import Storage
 from defl.output import Persist, StoreChunk
 from defl.participant import first_record
+from support.builders import Small, name
 
 LIMIT_S = 120.0
 NAMESPACES = (("unshare", "-Urm"), ("unshare", "-m"))
@@ -93,8 +93,8 @@ def storage_takes_nothing_and_loses_nothing(folder: Path) -> None:
             for attempt in attempts:
                 with pytest.MonkeyPatch.context() as patched:
                     if not asks_first:
-                        patched.setattr("defl.node.storage.require_room", lambda *_: None)
-                        patched.setattr("defl.node.blobs.require_room", lambda *_: None)
+                        patched.setattr("defl.node.store.storage.require_room", lambda *_: None)
+                        patched.setattr("defl.node.store.blobs.require_room", lambda *_: None)
                     with pytest.raises(DiskFull) as full:
                         attempt()
                 assert asks_first != ("no room on the disk" in str(full.value))

@@ -15,9 +15,9 @@ import pytest
 from defl.committee import Timing
 from defl.crypto import Ed25519Scheme
 from defl.errors import PeerFault
-from defl.experiments.processes import Nodes
 from defl.ids import NodeId
 from defl.ingress import Ingress
+from defl.lab.experiments.processes import Nodes
 from defl.messages import (
     Blocks,
     Chunk,
@@ -29,10 +29,10 @@ from defl.messages import (
     Snapshot,
     StoreAck,
 )
-from defl.node.framing import Lane
-from defl.node.transport import Refusal
+from defl.node.net.framing import Lane
+from defl.node.net.transport import Refusal
 from defl.wire import encode
-from node_here import Member, NodeHere, until
+from support.node_here import Member, NodeHere, until
 
 TIMING = Timing(view_base_s=0.3, gst_lt_min_s=1.0, gst_lt_max_s=10.0, grace_s=0.5)
 ROUNDS = 4

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from defl.errors import UserError
-from defl.node.identity import (
+from defl.node.setup.identity import (
     CARD_CHARACTERS_MAX,
     card_defect,
     card_text,

@@ -6,7 +6,6 @@ import pytest
 from msgspec import Struct
 
 import defl.verify
-from builders import Small, name, nodes, tampered
 from defl.crypto import Scheme
 from defl.errors import BadCertificate, BadSignature, Malformed, PeerFault, WrongAuthor, WrongEpoch
 from defl.ids import Digest, NodeId, digest_of
@@ -15,6 +14,7 @@ from defl.messages import Blocks, Certificates, Chunk, Evidence, Gossip, Message
 from defl.output import Received, ReceivedChunk
 from defl.participant import Participant
 from defl.wire import control_frame_bytes_max, encode
+from support.builders import Small, name, nodes, tampered
 
 SMALL = Small()
 ME = NodeId(1)

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Small, name, nodes
 from defl.committee import AggQuorum
 from defl.ids import NodeId
-from defl.ledger import State
+from defl.ledger import LedgerState
 from defl.messages import Transaction
 from defl.output import Response
+from support.builders import Small, name, nodes
 
 OK = Response.OK
 ALREADY_UPD = Response.ALREADY_UPD
@@ -304,7 +304,7 @@ def test_live_and_wanted_say_what_may_still_change_the_state() -> None:
 # --- State and root --------------------------------------------------------------------------
 
 
-def rich_state() -> State:
+def rich_state() -> LedgerState:
     log = Log()
     log.close_round()
     log.close_round()
@@ -393,7 +393,7 @@ def test_any_sequence_of_transactions_keeps_the_ledgers_promises(
         assert log.small.ledger.decode(log.small.ledger.encode(log.state)) == log.state
 
 
-def assert_promises(before: State, after: State, oks: int) -> None:
+def assert_promises(before: LedgerState, after: LedgerState, oks: int) -> None:
     assert before.round <= after.round <= min(before.round + 1, 4), "a block holds <= 7 here"
     assert oks or after.round == before.round
     authors = [ref.author for ref in after.current]

@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 
 from defl.committee import Timing
-from defl.experiments.bench_waiting import NOISY, STEADY, Case, measure
 from defl.ids import NodeId, Round
+from defl.lab.experiments.bench_waiting import NOISY, STEADY, WaitingCase, measure
 from defl.sim.checks import NOBODY_LEFT_BEHIND
 from defl.sim.conditions import Conditions
 from defl.sim.presence import (
@@ -27,7 +27,7 @@ BREAKERS = ("claiming", "just-late", "alternating", "staggered", "silent-then-cl
 def test_a_member_that_trains_longer_than_the_others_is_in_their_rounds(
     nodes: int, rounds: int, factor: float, sigma: float
 ) -> None:
-    measured = measure(Case("slow", factor, sigma), nodes, rounds, seed=1)
+    measured = measure(WaitingCase("slow", factor, sigma), nodes, rounds, seed=1)
 
     assert measured.holds
     assert measured.rounds == rounds
@@ -49,7 +49,7 @@ def test_a_member_that_needs_a_little_longer_than_the_least_time_is_not_shut_out
 
 @cache
 def silent_s(nodes: int) -> float:
-    return measure(Case("silent", liars="silent"), nodes, 40, seed=1).virtual_s
+    return measure(WaitingCase("silent", liars="silent"), nodes, 40, seed=1).virtual_s
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def silent_s(nodes: int) -> float:
 def test_f_members_that_promise_and_do_not_deliver_cost_little_more_than_silent_ones(
     nodes: int, kind: str
 ) -> None:
-    lied = measure(Case(kind, liars=kind), nodes, 40, seed=1)
+    lied = measure(WaitingCase(kind, liars=kind), nodes, 40, seed=1)
 
     assert lied.holds
     assert lied.least_share == 1.0
@@ -66,7 +66,7 @@ def test_f_members_that_promise_and_do_not_deliver_cost_little_more_than_silent_
 
 
 def test_silent_members_are_not_waited_for_in_the_first_round_either() -> None:
-    silent = measure(Case("silent", liars="silent"), 4, 4, seed=1)
+    silent = measure(WaitingCase("silent", liars="silent"), 4, 4, seed=1)
 
     assert silent.first_round_s < 5 * TIMING.gst_lt_min_s
 

@@ -3,7 +3,7 @@
 import pytest
 
 from defl.ids import NodeId
-from defl.node.lobby import Lobby, Places
+from defl.node.net.lobby import Lobby, Places
 
 PLACES = Places(silent=4, strangers=3, per_member=2)
 MEMBER = NodeId(1)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from defl.errors import UserError
-from defl.experiments.processes import Nodes
-from defl.node import local
-from defl.node.local import free_ports
+from defl.lab.experiments.processes import Nodes
+from defl.node.setup import local
+from defl.node.setup.local import free_ports
 
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from defl.ids import NodeId
-from defl.node import mark as mark_module
-from defl.node.mark import Mark
-from defl.node.storage import DATABASE, MARK, Storage
+from defl.node.store import mark as mark_module
+from defl.node.store.mark import Mark
+from defl.node.store.storage import DATABASE, MARK, Storage
 from defl.output import Durable, Event, Persist, Received, Tick
 from defl.participant import Participant
 from defl.recall import NOTHING_SEEN

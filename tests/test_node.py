@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from defl.committee import Timing
-from defl.experiments.processes import Nodes
+from defl.lab.experiments.processes import Nodes
 
 LIMIT_S = 120.0
 TIMING = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=30.0)

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from defl.errors import LocalFault
-from defl.experiments.processes import Nodes
 from defl.ids import Round
+from defl.lab.experiments.processes import Nodes
 from defl.node import node as driver
-from defl.node.model import shared_row, write_model
 from defl.node.node import PORT_FILE, STATUS_FILE
-from defl.node.results import MODEL
-from defl.node.storage import Storage
+from defl.node.report.model_file import shared_row, write_model
+from defl.node.report.results import MODEL
+from defl.node.store.storage import Storage
 from defl.output import ModelReady, Output, Persist
-from node_here import NodeHere, until
+from support.node_here import NodeHere, until
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from benches import ME, Host, acks_sent, asked, sent
-from builders import Small, let_sign, name, nodes, tampered
 from defl.ids import NodeId, Round, digest_of
 from defl.messages import (
     Manifest,
@@ -28,6 +26,8 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.sim.disk import Disk
+from support.benches import ME, Host, acks_sent, asked, sent
+from support.builders import Small, let_sign, name, nodes, tampered
 
 SMALL = Small()  # n = 4, q = 3, tau = 2; a blob has two chunks: 256 and 144 bytes
 AUTHOR, OTHER = NodeId(1), NodeId(2)

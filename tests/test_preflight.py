@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from defl.node import needs as needs_module
-from defl.node import preflight as preflight_module
-from defl.node.config import Agreement, read_identity, read_node
-from defl.node.identity import certificate_pem, make_identity
-from founding import NAMES, agree, defl, found
+from defl.node.setup import preflight as preflight_module
+from defl.node.setup import requirements as needs_module
+from defl.node.setup.config import Agreement, read_identity, read_node
+from defl.node.setup.identity import certificate_pem, make_identity
+from support.founding import NAMES, agree, defl, found
 
 TIME_MAX_S = 10.0
 

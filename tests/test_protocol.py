@@ -8,9 +8,9 @@ import pytest
 
 from defl.aggregation.memory import with_memory
 from defl.clients.protocol import (
+    Client,
     Metrics,
     Training,
-    TrainingClient,
     initial_row,
     roles_of,
     schema_of,
@@ -133,7 +133,7 @@ def test_a_row_is_trained_and_comes_back_as_a_row_with_metrics() -> None:
 
 
 def test_the_client_sees_named_arrays_in_the_schemas_shapes_and_order() -> None:
-    learner: TrainingClient = Learner()
+    learner: Client = Learner()
     Training(learner, SCHEMA).train(ROW, Round(1))
     assert isinstance(learner, Learner)
     (given,) = learner.given

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from builders import Small, name, nodes
 from defl.committee import Rules
 from defl.ids import NodeId, Round
 from defl.messages import (
@@ -36,6 +35,7 @@ from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions, Rollback
 from defl.sim.scenario import cluster_of
+from support.builders import Small, name, nodes
 
 BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
 ME = NodeId(0)

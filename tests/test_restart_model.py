@@ -12,7 +12,7 @@ from defl.consensus.replica import Replica
 from defl.ids import NodeId
 from defl.messages import Timeout
 from defl.output import Durable
-from defl.sim.model import FAIR_ROUNDS_MAX, Model
+from defl.sim.explorer import FAIR_ROUNDS_MAX, Explorer
 from defl.sim.situations import LIVING, SILENT, leader
 
 BOTH = pytest.mark.parametrize("rules", list(Rules))
@@ -44,7 +44,7 @@ class VotesAgain(Replica[bytes]):
 @BOTH
 def test_from_every_state_of_the_first_view_a_fair_schedule_commits(rules: Rules) -> None:
     """Six events are enough for the whole quorum to give a view up and restart."""
-    result = Model(rules).explore(6, starts=1)
+    result = Explorer(rules).explore(6, starts=1)
 
     assert not result.violations, result.violations[0]
     assert result.states > 1500
@@ -55,7 +55,7 @@ def test_from_every_state_of_the_first_view_a_fair_schedule_commits(rules: Rules
 def test_from_every_state_near_each_view_of_a_growing_log_a_fair_schedule_commits(
     rules: Rules,
 ) -> None:
-    result = Model(rules).explore(3)
+    result = Explorer(rules).explore(3)
 
     assert not result.violations, result.violations[0]
     assert result.states > 2500
@@ -63,7 +63,7 @@ def test_from_every_state_near_each_view_of_a_growing_log_a_fair_schedule_commit
 
 @BOTH
 def test_random_walks_of_many_events_end_in_no_dead_end(rules: Rules) -> None:
-    result = Model(rules).wander(8, 40, seed=2)
+    result = Explorer(rules).wander(8, 40, seed=2)
 
     assert not result.violations, result.violations[0]
     assert result.events > 250
@@ -71,7 +71,7 @@ def test_random_walks_of_many_events_end_in_no_dead_end(rules: Rules) -> None:
 
 @BOTH
 def test_the_model_finds_a_quorum_that_restarted_and_forgot_its_own_timeouts(rules: Rules) -> None:
-    result = Model(rules, ForgetsItsTimeout).explore(6, starts=1)
+    result = Explorer(rules, ForgetsItsTimeout).explore(6, starts=1)
 
     lines = result.violations[0].splitlines()
     assert lines[0] == "a fair schedule commits nothing from here"
@@ -80,13 +80,13 @@ def test_the_model_finds_a_quorum_that_restarted_and_forgot_its_own_timeouts(rul
 
 
 def test_two_restarts_leave_one_who_still_counts_all_timeouts() -> None:
-    result = Model(Rules.HOTSTUFF, ForgetsItsTimeout).explore(6, starts=1, restarts=2)
+    result = Explorer(Rules.HOTSTUFF, ForgetsItsTimeout).explore(6, starts=1, restarts=2)
 
     assert not result.violations
 
 
 def test_the_model_finds_a_member_that_votes_twice() -> None:
-    result = Model(Rules.JOLTEON, VotesAgain).wander(40, 30, seed=4)
+    result = Explorer(Rules.JOLTEON, VotesAgain).wander(40, 30, seed=4)
 
     assert any("contradicts itself" in violation for violation in result.violations)
 
@@ -97,7 +97,7 @@ def test_the_silent_member_leads_first_and_then_every_fourth_view() -> None:
 
 def test_a_replica_that_is_replayed_is_the_same_as_the_one_that_went_on() -> None:
     """Situations are told apart by their fingerprint, so the same way must give the same one."""
-    model = Model(Rules.HOTSTUFF)
+    model = Explorer(Rules.HOTSTUFF)
     model.explore(4, starts=2)
 
     for member in model.members:

@@ -9,19 +9,19 @@ from typing import NoReturn
 
 import pytest
 
-from benches import Host, acks_sent, asked, sent
-from builders import Small, nodes
 from defl.errors import ChunkRotten, LocalFault
-from defl.experiments.processes import Nodes
 from defl.ids import Digest, NodeId, Round
+from defl.lab.experiments.processes import Nodes
 from defl.messages import Chunk, ChunkRequest, NotHeld
-from defl.node import blobs
-from defl.node.framing import Lane
-from defl.node.serving import Serving
-from defl.node.storage import Storage
+from defl.node.net.framing import Lane
+from defl.node.store import blobs
+from defl.node.store.serving import Serving
+from defl.node.store.storage import Storage
 from defl.output import ChunkLost, Envelope, ServeChunk, StoreChunk, Tick
 from defl.participant import Participant
-from node_here import Member, NodeHere, until
+from support.benches import Host, acks_sent, asked, sent
+from support.builders import Small, nodes
+from support.node_here import Member, NodeHere, until
 
 SMALL = Small(real=False)  # a blob has two chunks: 256 and 144 bytes
 CHUNK = SMALL.federation.chunk_bytes

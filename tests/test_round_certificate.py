@@ -14,19 +14,19 @@ from safetensors.numpy import load_file, save_file
 
 from defl.crypto import Ed25519Scheme
 from defl.ids import NodeId
-from defl.node.certificate import (
+from defl.node.report.certificate import (
     RoundCertificate,
     certificate_of,
     certificate_text,
     read_certificate,
 )
-from defl.node.config import Agreement, read_federation, read_identity
-from defl.node.model import write_model
+from defl.node.report.model_file import write_model
+from defl.node.setup.config import Agreement, read_federation, read_identity
 from defl.output import Attested, Notice, RoundProven
 from defl.sim.cluster import Cluster
 from defl.sim.transcript import Transcript
 from defl.work import model_blob, model_row
-from founding import NAMES, Said, agree, defl, found
+from support.founding import NAMES, Said, agree, defl, found
 
 LAST = 2  # the federation's rounds: 0 and 1 are proven by updates, the last by attestations
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from defl.committee import Rules
-from defl.consensus.effects import Effects
+from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import Replica
 from defl.consensus.safety import Safety, first_record
 from defl.ids import NodeId, View, digest_of
@@ -63,12 +63,12 @@ def replica_of(cast: Cast, record: SafetyRecord | None, blocks: Iterable[object]
     return replica
 
 
-def signed(effects: Effects) -> list[Message]:
+def signed(effects: ConsensusEffects) -> list[Message]:
     """The statements of this node that leave with these effects."""
     return [e.message for e in effects.send if isinstance(e.message, Proposal | Vote | Timeout)]
 
 
-def time_out(replica: Replica) -> Effects:
+def time_out(replica: Replica) -> ConsensusEffects:
     assert replica.wake_at is not None
     replica.tick(replica.wake_at)
     return replica.take()

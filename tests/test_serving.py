@@ -11,10 +11,10 @@ import pytest
 from defl.errors import LocalFault, NoDescriptors
 from defl.ids import Digest, NodeId, digest_of
 from defl.messages import NotHeld
-from defl.node.framing import Frame, Lane
-from defl.node.serving import ASKED_PER_PEER_MAX, FRAMES_KEPT_MAX, Serving
+from defl.node.net.framing import Frame, Lane
+from defl.node.store.serving import ASKED_PER_PEER_MAX, FRAMES_KEPT_MAX, Serving
 from defl.wire import encode
-from transports import FRAME_BYTES_MAX, pair
+from support.transports import FRAME_BYTES_MAX, pair
 
 BLOB = digest_of(b"blob")
 

@@ -10,16 +10,16 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from defl.cli.main import cli
-from defl.node.config import (
+from defl.node.report.model_file import read_model
+from defl.node.setup.config import (
     create_node,
     read_federation,
     read_identity,
     read_node,
 )
-from defl.node.identity import Identity, make_card
-from defl.node.model import read_model
+from defl.node.setup.identity import Identity, make_card
 from defl.schema import Entry, Role
-from founding import agree, cards_in, create, defl, found
+from support.founding import agree, cards_in, create, defl, found
 
 # --- defl node init ------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from defl.errors import UserError
 from defl.ids import NodeId
 from defl.messages import Message, Status, Timeout, Vote
 from defl.output import Event, Received
-from defl.sim.cluster import Node
+from defl.sim.cluster import SimNode
 from defl.sim.conditions import (
     Censor,
     Conditions,
@@ -42,7 +42,7 @@ class Arrivals:
         cluster = cluster_of(4, rounds=2, rules=rules, conditions=conditions)
         handle = cluster.handle
 
-        def counted(node: Node, event: Event) -> None:
+        def counted(node: SimNode, event: Event) -> None:
             if cluster.now < conditions.planned_trouble_s and isinstance(event, Received):
                 self.pairs[type(event.message), event.peer, node.id] += 1
             handle(node, event)

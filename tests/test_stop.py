@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from defl.node.node import PID_FILE
-from defl.node.storage import LOCK, Storage
-from founding import defl
+from defl.node.store.storage import LOCK, Storage
+from support.founding import defl
 from test_first_start import alice, opened  # noqa: F401 - alice is a fixture
 
 HOLDER = """
 import os, sys
 from pathlib import Path
-from defl.node.storage import Storage
+from defl.node.store.storage import Storage
 folder = Path(sys.argv[1])
 storage = Storage.open(folder / "state")
 (folder / "node.pid").write_text(str(os.getpid()))

@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from builders import Small, name
 from defl.consensus.safety import first_record
 from defl.errors import DiskFull, LocalFault, UserError
 from defl.ids import NodeId, Round, View
 from defl.messages import Evidence, Manifest
-from defl.node import blobs
-from defl.node.mark import Mark
-from defl.node.storage import DATABASE, MARK, Storage
+from defl.node.store import blobs
+from defl.node.store.mark import Mark
+from defl.node.store.storage import DATABASE, MARK, Storage
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk
 from defl.participant import Participant
 from defl.sim.disk import Disk
+from support.builders import Small, name
 
 SMALL = Small(real=False)
 CHUNK = SMALL.federation.chunk_bytes
@@ -647,7 +647,7 @@ OPENER = """
 import sys
 from pathlib import Path
 from defl.errors import UserError
-from defl.node.storage import Storage
+from defl.node.store.storage import Storage
 try:
     Storage.open(Path(sys.argv[1])).close()
 except UserError as error:
@@ -659,7 +659,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from test_storage import SMALL, acknowledged_step
-from defl.node.storage import Storage
+from defl.node.store.storage import Storage
 storage = Storage.open(Path(sys.argv[1]))
 storage.recovered()
 for step in range(1, 100_000):

@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 
 from defl.ids import digest_of
-from defl.node.framing import HELLO_BYTES_MAX, PROTOCOL_VERSION, Hello, Lane, encode_hello
-from defl.node.identity import Identity, make_identity
-from defl.node.lobby import Places
-from defl.node.tls import client_context
-from defl.node.transport import Limits, Refusal
-from transports import (
+from defl.node.net.framing import HELLO_BYTES_MAX, PROTOCOL_VERSION, Hello, Lane, encode_hello
+from defl.node.net.lobby import Places
+from defl.node.net.tls import client_context
+from defl.node.net.transport import Refusal, TransportLimits
+from defl.node.setup.identity import Identity, make_identity
+from support.transports import (
     CHAIN,
     CONTROL_BYTES_MAX,
     FRAME_BYTES_MAX,
@@ -59,7 +59,7 @@ def many_files() -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def served(limits: Limits = QUICK) -> AsyncIterator[tuple[Peer, GoesOn]]:
+async def served(limits: TransportLimits = QUICK) -> AsyncIterator[tuple[Peer, GoesOn]]:
     """The victim, and a check that it and its honest peer still get on with each other."""
     listeners = [listener() for _ in range(4)]
     cards = cards_of(listeners)

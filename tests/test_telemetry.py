@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from defl.experiments.processes import Nodes
 from defl.ids import NodeId
-from defl.node import telemetry
-from defl.node.asking import asked_status
+from defl.lab.experiments.processes import Nodes
 from defl.node.node import PEER_LINES_BURST, TOKEN_FILE
-from defl.node.telemetry import (
+from defl.node.report import telemetry
+from defl.node.report.status_client import asked_status
+from defl.node.report.telemetry import (
     CONNECTIONS_MAX,
     REQUEST_BYTES_MAX,
     LineLimit,
@@ -25,7 +25,7 @@ from defl.node.telemetry import (
     prometheus,
     write_private,
 )
-from node_here import Member, NodeHere, until
+from support.node_here import Member, NodeHere, until
 
 TIME_LIMIT_S = 20.0
 TOKEN = "the right one"  # noqa: S105

@@ -7,8 +7,9 @@ import pytest
 
 from defl.clients.protocol import Training, schema_of
 from defl.errors import UserError
-from defl.experiments.cells import Cell
-from defl.experiments.threats import (
+from defl.ids import NodeId, Round
+from defl.lab.experiments.cells import Cell
+from defl.lab.experiments.threats import (
     ATTACKED_CLIENT,
     FLIP_VARIABLE,
     THREATS,
@@ -17,8 +18,7 @@ from defl.experiments.threats import (
     environment_of,
     threat_named,
 )
-from defl.ids import NodeId, Round
-from defl.node.user_code import load_client
+from defl.node.work.user_code import load_client
 from defl.schema import VALUE_MAX
 from defl.sim.byzantine import KINDS
 

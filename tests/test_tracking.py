@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from defl.ids import NodeId
-from defl.node.config import NodeConfig, node_text
-from defl.node.reports import Evaluation, Reports
-from defl.node.telemetry import Log
-from defl.node.tracking import (
+from defl.node.report.history import Evaluation, Reports
+from defl.node.report.telemetry import Log
+from defl.node.report.tracking import (
     CLOSE_S,
     FOLDER,
     LINES_MAX,
@@ -24,7 +23,8 @@ from defl.node.tracking import (
     start_tracking,
     tracking_command,
 )
-from defl.node.worker_process import Report
+from defl.node.setup.config import NodeConfig, node_text
+from defl.node.work.worker_process import WorkReport
 from defl.output import Aggregate
 
 LIMIT_S = 180.0
@@ -56,10 +56,10 @@ def script(text: str) -> list[str]:
 def test_a_rounds_figures_are_of_training_evaluation_and_who_was_left_out() -> None:
     told: dict[str, float] = {}
     reports = Reports(["alice", "bob"], lambda _, values: told.update(values))
-    reports.trained(Report(3, {"loss": 0.5}))
+    reports.trained(WorkReport(3, {"loss": 0.5}))
     reports.evaluated(Evaluation(2, {"accuracy": 0.9}, 0.1))
     reports.closed(3, [NodeId(1)])
-    reports.aggregated(Aggregate(3, b"", (), b""), Report(3))
+    reports.aggregated(Aggregate(3, b"", (), b""), WorkReport(3))
 
     assert told == {
         "train/loss": 0.5,
@@ -120,7 +120,7 @@ def test_a_tracker_that_crashes_is_told_once_and_forgotten(
 def test_a_tracker_that_is_not_installed_is_told_with_the_command_that_helps(
     tmp_path: Path, log: Log, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("defl.node.tracking.find_spec", lambda _: None)
+    monkeypatch.setattr("defl.node.report.tracking.find_spec", lambda _: None)
 
     assert start_tracking(Track.MLFLOW, tmp_path, "f", "alice", log) is None
     assert "pip install 'defl[mlflow]'" in stream.getvalue()

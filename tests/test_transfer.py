@@ -2,8 +2,6 @@
 
 import pytest
 
-from benches import Host, acks_sent, asked, sent
-from builders import Small, nodes, tampered
 from defl.ids import NO_DIGEST, NodeId, Round, digest_of
 from defl.messages import (
     ChunkRequest,
@@ -16,6 +14,8 @@ from defl.output import (
     ServeChunk,
 )
 from defl.pool.transfer import ANSWER_WAIT_S
+from support.benches import Host, acks_sent, asked, sent
+from support.builders import Small, nodes, tampered
 
 SMALL = Small()  # n = 4, q = 3, tau = 2; a blob has two chunks: 256 and 144 bytes
 AUTHOR, OTHER = NodeId(1), NodeId(2)

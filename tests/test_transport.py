@@ -8,10 +8,10 @@ import pytest
 from defl.budget import TokenBucket
 from defl.errors import Malformed, UserError
 from defl.ids import NodeId
-from defl.node.framing import SendQueue, Traffic
-from defl.node.identity import make_card, make_identity
-from defl.node.transport import Frame, Lane, Limits, Refusal, Transport
-from transports import (
+from defl.node.net.framing import SendQueue, Traffic
+from defl.node.net.transport import Frame, Lane, Refusal, Transport, TransportLimits
+from defl.node.setup.identity import make_card, make_identity
+from support.transports import (
     CHAIN,
     CONTROL_BYTES_MAX,
     FRAME_BYTES_MAX,
@@ -315,7 +315,7 @@ def test_back_off_grows_to_its_bound_and_is_jittered() -> None:
             if bound is not listeners[2]:
                 bound.close()
         listeners[3].close()  # nobody answers there
-        c = Peer(2, cards, listeners[2], limits=Limits(), wait=passing)
+        c = Peer(2, cards, listeners[2], limits=TransportLimits(), wait=passing)
         async with running(c):
             async with asyncio.timeout(10):
                 await enough.wait()

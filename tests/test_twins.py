@@ -14,13 +14,13 @@ from time import process_time
 import pytest
 
 from defl.committee import Rules
-from defl.consensus.effects import Effects
+from defl.consensus.effects import ConsensusEffects
 from defl.ids import NodeId
 from defl.sim.twins import (
     SYMMETRIES,
-    Case,
     Run,
     Step,
+    TwinsCase,
     choices,
     crash_points,
     exhaustive,
@@ -38,7 +38,7 @@ WHOLE = (0, 0, 0, 0, 0)
 EVERY = 41  # about 630 cases
 
 
-def told(broken: list[tuple[Case, list[str]]]) -> str:
+def told(broken: list[tuple[TwinsCase, list[str]]]) -> str:
     return "\n".join(f"{case}: {violations}" for case, violations in broken[:3])
 
 
@@ -71,7 +71,7 @@ def test_the_exhaustive_set_holds_each_case_once_up_to_names() -> None:
 
 def test_twin_leaders_contradict_each_other_and_are_found_out() -> None:
     """Two proposals, and two votes, of one member for one view."""
-    run = Run(Case(4, (NodeId(0),), (Step(NodeId(0), WHOLE),) * 2), Rules.HOTSTUFF)
+    run = Run(TwinsCase(4, (NodeId(0),), (Step(NodeId(0), WHOLE),) * 2), Rules.HOTSTUFF)
     run.run()
 
     assert not run.violations
@@ -80,7 +80,9 @@ def test_twin_leaders_contradict_each_other_and_are_found_out() -> None:
 
 def test_a_cut_without_a_quorum_on_either_side_lasts_until_all_gave_the_view_up() -> None:
     both_twins_and_one = (0, 0, 1, 1, 0)
-    run = Run(Case(4, (NodeId(0),), (Step(NodeId(1), both_twins_and_one),)), Rules.HOTSTUFF).run()
+    run = Run(
+        TwinsCase(4, (NodeId(0),), (Step(NodeId(1), both_twins_and_one),)), Rules.HOTSTUFF
+    ).run()
 
     assert not run.violations
     assert all(replica.head.view > 1 for replica in run.replicas[1:4])
@@ -116,7 +118,7 @@ def test_two_crashes_in_three_views_break_nothing(rules: Rules) -> None:
 class Amnesia(Run):
     """Nothing that a replica writes is durable."""
 
-    def _write(self, place: int, effects: Effects) -> None:
+    def _write(self, place: int, effects: ConsensusEffects) -> None:
         pass
 
 
@@ -128,7 +130,7 @@ def test_the_checks_see_a_replica_that_forgets_what_it_signed() -> None:
 
 
 def test_every_replica_can_die_before_and_after_each_of_its_events() -> None:
-    case = Case(4, (NodeId(0),), (Step(NodeId(1), (0, 0, 1, 1, 0)),))
+    case = TwinsCase(4, (NodeId(0),), (Step(NodeId(1), (0, 0, 1, 1, 0)),))
     points = crash_points(case, Rules.HOTSTUFF)
 
     ends = Run(case, Rules.HOTSTUFF).run().events_scripted
@@ -137,7 +139,7 @@ def test_every_replica_can_die_before_and_after_each_of_its_events() -> None:
 
 
 def test_a_crash_takes_place_and_the_replica_starts_again() -> None:
-    case = Case(4, (NodeId(0),), (Step(NodeId(1), WHOLE),) * 2)
+    case = TwinsCase(4, (NodeId(0),), (Step(NodeId(1), WHOLE),) * 2)
     before = Run(case, Rules.HOTSTUFF).run()
     run = Run(replace(case, crashes=(crash_points(case, Rules.HOTSTUFF)[-1],)), Rules.HOTSTUFF)
     first = list(run.replicas)
@@ -152,7 +154,7 @@ def test_a_crash_takes_place_and_the_replica_starts_again() -> None:
 TWO_CRASHES_EVERY, TWO_CRASHES_EACH = 10, 6
 
 
-def report(name: str, cases: Iterable[Case], rules: Rules, of: str) -> None:
+def report(name: str, cases: Iterable[TwinsCase], rules: Rules, of: str) -> None:
     began = process_time()
     count, broken = search(cases, rules)
     seconds = process_time() - began

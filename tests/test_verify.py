@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from builders import Small, name, nodes, tampered
 from defl.crypto import Tag, statement
 from defl.errors import (
     BadBlob,
@@ -23,6 +22,7 @@ from defl.messages import (
     Vote,
 )
 from defl.verify import Verifier
+from support.builders import Small, name, nodes, tampered
 
 SMALL = Small()
 BLOCK = SMALL.block((SMALL.upd(0, 1), SMALL.agg(2, 1)))

@@ -6,7 +6,7 @@ import pytest
 
 from defl.committee import Committee, Timing
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, digest_of
-from defl.ledger import ClosedRound, State
+from defl.ledger import ClosedRound, LedgerState
 from defl.output import Reference
 from defl.waiting import (
     GRANT,
@@ -19,7 +19,7 @@ from defl.waiting import (
     OwnPace,
     Waiting,
 )
-from waiting_model import COMMIT_S, Model, Move, Plan, steady
+from support.waiting_model import COMMIT_S, Model, Move, Plan, steady
 
 MIN_S, MAX_S = 1.0, 3600.0
 SIZES = (4, 7, 10)
@@ -34,7 +34,7 @@ class Bench:
         committee = Committee(tuple(bytes([i]) * 32 for i in range(4)))
         self.waiting = Waiting(committee, Timing(gst_lt_min_s=MIN_S, gst_lt_max_s=max_s))
         closed = (ClosedRound(Round(start_round), NO_DIGEST, BASE, _references(0, 1, 2, 3)),)
-        self.state = State(Round(start_round), (), (), closed if start_round else ())
+        self.state = LedgerState(Round(start_round), (), (), closed if start_round else ())
         self.waiting.state_is(self.state, at)
 
     def promise(self, member: int, takes_s: float, now: float, ahead: int = 1) -> bool:
@@ -43,18 +43,22 @@ class Bench:
 
     def deliver(self, *members: int, now: float, base: Digest = BASE) -> None:
         current = (*self.state.current, *_references(*members, base=base))
-        self._show(State(self.state.round, current, self.state.voters, self.state.closed), now)
+        self._show(
+            LedgerState(self.state.round, current, self.state.voters, self.state.closed), now
+        )
 
     def vote(self, *members: int, now: float) -> None:
         voters = (*self.state.voters, *(NodeId(member) for member in members))
-        self._show(State(self.state.round, self.state.current, voters, self.state.closed), now)
+        self._show(
+            LedgerState(self.state.round, self.state.current, voters, self.state.closed), now
+        )
 
     def close(self, now: float) -> None:
         updates = tuple(ref for ref in self.state.current if ref.base == BASE)
         closed = ClosedRound(Round(self.state.round + 1), NO_DIGEST, BASE, updates)
-        self._show(State(closed.round, (), (), (closed,)), now)
+        self._show(LedgerState(closed.round, (), (), (closed,)), now)
 
-    def _show(self, state: State, now: float) -> None:
+    def _show(self, state: LedgerState, now: float) -> None:
         self.state = state
         self.waiting.state_is(state, now)
 
@@ -337,7 +341,7 @@ def test_times_of_a_round_that_was_not_seen_from_its_opening_teach_nothing() -> 
     times = list(bench.waiting._accounts[NodeId(3)].times)
     # Several rounds at once, as after a partition.
     closed = ClosedRound(Round(9), NO_DIGEST, BASE, _references(0, 1, 2, 3))
-    bench._show(State(Round(9), _references(0, 1), (), (closed,)), 11.0)
+    bench._show(LedgerState(Round(9), _references(0, 1), (), (closed,)), 11.0)
     bench.deliver(2, 3, now=11.1)
     bench.close(11.1)
 

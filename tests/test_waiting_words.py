@@ -5,8 +5,8 @@ import pytest
 from defl.cli.run import timing_of
 from defl.committee import Timing
 from defl.ids import NodeId, Round
-from defl.node.reports import Lateness
-from defl.node.view import waiting_sentence
+from defl.node.report.history import Lateness
+from defl.node.report.status import waiting_sentence
 from defl.output import MemberLate
 
 CALM = {"answers_missing": 0, "over": False, "updates": 3, "quorum": 3, "waits_for": {}}

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import name, tampered
 from defl.errors import BadBlob, UserError
 from defl.ids import NO_DIGEST, digest_of
 from defl.messages import CHUNKS_MAX
@@ -23,6 +22,7 @@ from defl.pool.weights import (
     payload_bytes,
 )
 from defl.schema import VALUE_MAX, Codec, DType, Entry, Role, Row, Schema
+from support.builders import name, tampered
 
 SCHEMA = Schema(
     (

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Small
 from defl.committee import MEMBERS_MIN, TAU_MAX
 from defl.errors import Malformed, PeerFault
 from defl.ids import Digest, Height, NodeId, Round, View, digest_of
-from defl.ledger import ClosedRound, State
+from defl.ledger import ClosedRound, LedgerState
 from defl.messages import (
     CHUNKS_MAX,
     MEMBERS_MAX,
@@ -62,6 +61,7 @@ from defl.wire import (
     encode,
     says_chunk,
 )
+from support.builders import Small
 
 GOLDEN = Path(__file__).parent / "golden"
 FRAME_MAX = 10_000
@@ -262,7 +262,7 @@ def largest_of(members: int) -> list[Message]:
         NodeId(99), digest(1), NUMBER_MAX, digest(1), signers, signature(1)
     )  # fmt: skip
     closed = ClosedRound(Round(NUMBER_MAX), digest(1), digest(1), (reference,) * members)
-    state = State(
+    state = LedgerState(
         Round(NUMBER_MAX), (reference,) * members, (NodeId(99),) * members, (closed,) * TAU_MAX
     )
     manifest = Manifest(digest(1), "fp32", digest(2), NUMBER_MAX, (digest(3),) * CHUNKS_MAX)

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import Small, name, tampered
-from defl.aggregation.aggregate import Aggregate as Aggregation
-from defl.aggregation.aggregate import weighted_sum
+from defl.aggregation.aggregate import AggregationResult, weighted_sum
 from defl.aggregation.fed_avg import fed_avg
 from defl.aggregation.memory import with_memory
 from defl.aggregation.rules import RULES
@@ -20,6 +18,7 @@ from defl.output import Aggregate, Reference
 from defl.pool.weights import check_payload, decode, encode
 from defl.schema import Codec, DType, Entry, Role, Row, Schema
 from defl.work import aggregate, model_blob, model_row, update_blob, validate
+from support.builders import Small, name, tampered
 
 SMALL = Small(real=False)
 MIXED = Schema(
@@ -166,7 +165,7 @@ def test_ties_differ_by_closing_block_author_and_digest(monkeypatch: pytest.Monk
 
     def noting(
         rows: Sequence[Row], base: Row, faults_max: int, ties: Sequence[bytes], **threads: object
-    ) -> Aggregation:
+    ) -> AggregationResult:
         seen.append(list(ties))
         return fed_avg(rows, base, faults_max, ties)
 

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from builders import Small, name, tampered
 from defl.clients.protocol import schema_of
 from defl.errors import WorkerFailed
 from defl.ids import Digest, NodeId, Round
 from defl.messages import Manifest
-from defl.node.child import Child
-from defl.node.worker import Limits, Worker
-from defl.node.worker_process import Made, Ready, Report
+from defl.node.work.child import Child
+from defl.node.work.worker import ChildLimits, Worker
+from defl.node.work.worker_process import Made, Ready, WorkReport
 from defl.output import Aggregate, Aggregated, Reference, Train, Trained, Validate, Validated
 from defl.work import aggregate, model_blob, model_row, update_blob, validate
+from support.builders import Small, name, tampered
 
 SMALL = Small(real=False)
 WAIT_S = 30.0
@@ -162,7 +162,7 @@ async def bench(
     project: Path, client: str | None = "my_client:factory", **options: Any
 ) -> AsyncIterator[Bench]:
     folder = project.parent / "state"
-    limits = Limits(**options)
+    limits = ChildLimits(**options)
     worker = Worker(client, folder, SMALL.federation, limits, project=project)
     try:
         yield Bench(worker, project.parent)
@@ -205,7 +205,7 @@ def test_a_client_trains_from_the_given_model(project: Path, client: str) -> Non
             await b.worker.start()
             assert (await b.train(1) == 1).all()
             assert (await b.train(20) == 20).all()
-            assert b.worker.training == Report(Round(20), {"loss": 0.05})
+            assert b.worker.training == WorkReport(Round(20), {"loss": 0.05})
             assert b.worker.starts == 1
             assert b.worker.last_error is None
 
@@ -559,7 +559,7 @@ PARENT = """
 import asyncio, sys
 from pathlib import Path
 from test_worker import SMALL, Bench
-from defl.node.worker import Worker
+from defl.node.work.worker import Worker
 
 async def main():
     folder = Path(sys.argv[1])

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from builders import Small
 from defl.errors import LocalFault
-from defl.node.storage import Storage
-from defl.node.telemetry import Log
-from defl.node.writing import Writing
+from defl.node.report.telemetry import Log
+from defl.node.store.storage import Storage
+from defl.node.store.writing import Writing
+from support.builders import Small
 
 SMALL = Small(real=False)
 AGGREGATE, UPDATE = SMALL.blob(1), SMALL.blob(2)

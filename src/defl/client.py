@@ -15,7 +15,7 @@ from defl.committee import Federation
 from defl.crypto import Signer
 from defl.finish import Finish
 from defl.ids import NodeId, Round
-from defl.ledger import State
+from defl.ledger import LedgerState
 from defl.messages import Agg, Manifest, Pace, Transaction, members_in
 from defl.output import (
     Aggregate,
@@ -44,7 +44,7 @@ WORK_RETRY_MAX_S = 60.0
 
 
 @dataclass(slots=True)
-class Effects:
+class ClientEffects:
     model: tuple[Round, Manifest] | None = None
     submit: list[Transaction] = field(default_factory=list)
     send: list[Envelope] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Effects:
     notices: list[Notice] = field(default_factory=list)
 
 
-class Client:
+class RoundClient:
     def __init__(
         self,
         federation: Federation,
@@ -69,7 +69,7 @@ class Client:
         self._finish = finish
         # A power cut may have taken the bytes; then the model is made or fetched again.
         self._models = {r: model for r, model in models if pool.has(model.digest)}
-        self._state: State | None = None
+        self._state: LedgerState | None = None
         self._opened_at = 0.0
         self._waiting = Waiting(federation.committee, federation.timing)
         self._waits_for: frozenset[NodeId] = frozenset()  # as it was last announced
@@ -80,7 +80,7 @@ class Client:
         self._late_since: float | None = None  # when the round closed that is still trained for
         self._working: set[Work] = set()
         self._retry: dict[Work, tuple[int, float]] = {}  # failures so far, when to try again
-        self._effects = Effects()
+        self._effects = ClientEffects()
         self._trained: Trained | None = None  # waits until this node may sign
         self.muted = False  # signs nothing for now
         self.observing = False  # signs nothing any more, so it does not train
@@ -107,12 +107,12 @@ class Client:
         """The aggregate of a round, if this node has made or fetched it."""
         return self._models.get(round_)
 
-    def take(self) -> Effects:
+    def take(self) -> ClientEffects:
         effects = self._effects
-        self._effects = Effects()
+        self._effects = ClientEffects()
         return effects
 
-    def state_is(self, state: State, now: float) -> None:
+    def state_is(self, state: LedgerState, now: float) -> None:
         """The ledger's state after the newest committed block."""
         started, opened = self._state is None, state.round != self.round
         delivered_before = self._has_delivered
@@ -152,7 +152,7 @@ class Client:
         last = self._state.last if self._state is not None else None
         return last is None or self._me not in {ref.author for ref in last.updates}
 
-    def _open_round(self, state: State, now: float) -> None:
+    def _open_round(self, state: LedgerState, now: float) -> None:
         if self._left_out and self._pool.offer_for(state.round) is not None:
             # Trained in time, but not committed: what a round costs this node is at least that.
             self._own_pace.delivered(now - self._opened_at)

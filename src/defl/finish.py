@@ -15,7 +15,7 @@ from defl.verify import IsProven, contradict
 
 
 @dataclass(slots=True)
-class Effects:
+class FinishEffects:
     send: list[Envelope] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
 
@@ -32,7 +32,7 @@ class Finish:
         self._repeat_at: float | None = None
         self._over_at: float | None = None
         self._proven = False
-        self._effects = Effects()
+        self._effects = FinishEffects()
         self.finished = False
         self.muted = False
 
@@ -41,9 +41,9 @@ class Finish:
         times = [at for at in (self._repeat_at, self._over_at) if at is not None]
         return None if self.finished else min(times, default=None)
 
-    def take(self) -> Effects:
+    def take(self) -> FinishEffects:
         effects = self._effects
-        self._effects = Effects()
+        self._effects = FinishEffects()
         return effects
 
     def attest(self, round_: Round, digest: Digest, now: float) -> None:

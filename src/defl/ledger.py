@@ -24,7 +24,7 @@ class ClosedRound(Struct, frozen=True, array_like=True):
     updates: tuple[Reference, ...]  # in member order
 
 
-class State(Struct, frozen=True, array_like=True):
+class LedgerState(Struct, frozen=True, array_like=True):
     round: Round  # the newest closed round; 0 at the start
     current: tuple[Reference, ...]  # updates for round + 1, in member order
     voters: tuple[NodeId, ...]  # whose AGG for round + 1 is recorded, sorted
@@ -38,7 +38,7 @@ class State(Struct, frozen=True, array_like=True):
         return next((ref for ref in self.current if ref.author == author), None)
 
 
-_decoder = msgspec.msgpack.Decoder(State)
+_decoder = msgspec.msgpack.Decoder(LedgerState)
 
 
 class Ledger:
@@ -54,20 +54,20 @@ class Ledger:
         self._tau = federation.tau
         self._rounds = federation.rounds
 
-    def genesis(self) -> State:
-        return State(Round(0), (), (), ())
+    def genesis(self) -> LedgerState:
+        return LedgerState(Round(0), (), (), ())
 
-    def encode(self, state: State) -> bytes:
+    def encode(self, state: LedgerState) -> bytes:
         return msgspec.msgpack.encode(state)
 
-    def decode(self, data: bytes) -> State:
+    def decode(self, data: bytes) -> LedgerState:
         """Only for bytes whose hash is certified: they are a state that a quorum computed."""
         return _decoder.decode(data)
 
     def root_of(self, encoded: bytes) -> Digest:
         return digest_of(b"defl/state" + encoded)
 
-    def live(self, state: State, transaction: Transaction) -> bool:
+    def live(self, state: LedgerState, transaction: Transaction) -> bool:
         """Would executing this transaction now change the state?"""
         if transaction.round != state.round + 1 or transaction.round > self._rounds:
             return False
@@ -75,13 +75,13 @@ class Ledger:
             return transaction.author not in state.voters
         return state.update_of(transaction.author) is None
 
-    def wanted(self, state: State, transaction: Transaction) -> bool:
+    def wanted(self, state: LedgerState, transaction: Transaction) -> bool:
         """Live, or it may become live when the open round closes."""
         if transaction.round == state.round + 2:
             return transaction.round <= self._rounds
         return self.live(state, transaction)
 
-    def execute(self, state: State, block: Block) -> tuple[State, tuple[Response, ...]]:
+    def execute(self, state: LedgerState, block: Block) -> tuple[LedgerState, tuple[Response, ...]]:
         responses = []
         for transaction in block.transactions:
             if isinstance(transaction, Upd):
@@ -91,7 +91,7 @@ class Ledger:
             responses.append(response)
         return state, tuple(responses)
 
-    def _upd(self, state: State, upd: Upd, block: Digest) -> tuple[State, Response]:
+    def _upd(self, state: LedgerState, upd: Upd, block: Digest) -> tuple[LedgerState, Response]:
         if not self.live(state, upd):
             return state, Response.ALREADY_UPD  # also a second one: the first committed wins
         reference = Reference(upd.author, upd.digest, upd.size, upd.base, upd.ackers, upd.signature)
@@ -101,7 +101,7 @@ class Ledger:
         )
         return self._close_if_due(state, block), Response.OK
 
-    def _agg(self, state: State, agg: Agg, block: Digest) -> tuple[State, Response]:
+    def _agg(self, state: LedgerState, agg: Agg, block: Digest) -> tuple[LedgerState, Response]:
         if agg.round != state.round + 1 or agg.round > self._rounds:
             return state, Response.ALREADY_AGG
         if agg.author not in state.voters:
@@ -114,7 +114,7 @@ class Ledger:
             return state, Response.NOT_MEET_QUORUM
         return state, Response.NOT_ENOUGH_UPDATES
 
-    def _close_if_due(self, state: State, block: Digest) -> State:
+    def _close_if_due(self, state: LedgerState, block: Digest) -> LedgerState:
         if not state.current:
             return state
         base, sharing = Counter(ref.base for ref in state.current).most_common(1)[0]
@@ -126,4 +126,4 @@ class Ledger:
         round_ = Round(state.round + 1)
         updates = tuple(ref for ref in state.current if ref.base == base)
         closed = (*state.closed, ClosedRound(round_, block, base, updates))
-        return State(round_, (), (), closed[-self._tau :])
+        return LedgerState(round_, (), (), closed[-self._tau :])

@@ -7,17 +7,17 @@ clocks, sim/ with virtual ones; what is simulated is what ships.
 from collections.abc import Iterable
 from typing import TypeVar
 
-from defl.client import Client
+from defl.client import RoundClient
 from defl.committee import Federation
 from defl.consensus.chain import genesis_of
-from defl.consensus.effects import Effects as Ordered
+from defl.consensus.effects import ConsensusEffects
 from defl.consensus.mempool import Slot, slot_of
 from defl.consensus.replica import Replica
 from defl.consensus.safety import first_record
 from defl.crypto import Signer
 from defl.finish import Finish
 from defl.ids import Digest, NodeId, Round
-from defl.ledger import Ledger, State
+from defl.ledger import Ledger, LedgerState
 from defl.messages import (
     Attestation,
     BlockRequest,
@@ -74,8 +74,7 @@ from defl.output import (
     Work,
     WorkFailed,
 )
-from defl.pool.pool import Effects as Pooled
-from defl.pool.pool import Pool
+from defl.pool.pool import Pool, PoolEffects
 from defl.recall import Recall, authors_of, beyond_record
 
 NEVER = float("inf")
@@ -98,11 +97,13 @@ class Participant:
     ) -> None:
         self.federation = federation
         self.me = me
-        self._replica: Replica[State] = Replica(federation, me, signer, Ledger(federation), durable)
+        self._replica: Replica[LedgerState] = Replica(
+            federation, me, signer, Ledger(federation), durable
+        )
         self._round = self._replica.state.round
         self._pool = Pool(federation, me, signer, durable, self._round)
         self._finish = Finish(federation, me, signer)
-        self._client = Client(federation, me, signer, self._pool, durable.models, self._finish)
+        self._client = RoundClient(federation, me, signer, self._pool, durable.models, self._finish)
         self._recall = Recall(federation, me)
         self._evidence = {_charge(evidence): evidence for evidence in durable.evidence}
         self._proven: Round = Round(-1)
@@ -112,7 +113,7 @@ class Participant:
     # --- Looking in ------------------------------------------------------------------------
 
     @property
-    def replica(self) -> Replica[State]:
+    def replica(self) -> Replica[LedgerState]:
         return self._replica
 
     @property
@@ -120,11 +121,11 @@ class Participant:
         return self._pool
 
     @property
-    def client(self) -> Client:
+    def client(self) -> RoundClient:
         return self._client
 
     @property
-    def state(self) -> State:
+    def state(self) -> LedgerState:
         return self._replica.state
 
     @property
@@ -332,7 +333,7 @@ class Participant:
                 output.notices.remove(notice)
                 self._learn_evidence(notice.evidence, output)
 
-    def _after_consensus(self, ordered: Ordered, now: float, output: "_Output") -> None:
+    def _after_consensus(self, ordered: ConsensusEffects, now: float, output: "_Output") -> None:
         output.add_consensus(ordered)
         if any(isinstance(notice, Observing) for notice in ordered.notices):
             self._mute()
@@ -343,7 +344,7 @@ class Participant:
             self._prove(state, output)
             self._client.state_is(state, now)
 
-    def _round_closed(self, state: State, output: "_Output") -> None:
+    def _round_closed(self, state: LedgerState, output: "_Output") -> None:
         for closed in state.closed:
             if closed.round > self._round:
                 authors = tuple(ref.author for ref in closed.updates)
@@ -355,7 +356,7 @@ class Participant:
         # With one round of grace, like the blobs that these records name.
         output.forget_round = Round(state.round - self.federation.tau - 1)
 
-    def _prove(self, state: State, output: "_Output") -> None:
+    def _prove(self, state: LedgerState, output: "_Output") -> None:
         """q updates of the next round that share a base prove that base as a round's model."""
         for closed in state.closed:
             round_ = Round(closed.round - 1)
@@ -434,15 +435,15 @@ class _Output:
         self.model: tuple[Round, Manifest] | None = None
         self.evidence: list[Evidence] = []
         self.forget_round: Round | None = None
-        self._ordered: list[Ordered] = []
-        self._pooled: list[Pooled] = []
+        self._ordered: list[ConsensusEffects] = []
+        self._pooled: list[PoolEffects] = []
 
-    def add_consensus(self, ordered: Ordered) -> None:
+    def add_consensus(self, ordered: ConsensusEffects) -> None:
         self._ordered.append(ordered)
         self.send.extend(ordered.send)
         self.notices.extend(ordered.notices)
 
-    def add_pool(self, pooled: Pooled) -> None:
+    def add_pool(self, pooled: PoolEffects) -> None:
         self._pooled.append(pooled)
         self.send.extend(pooled.send)
         self.work.extend(pooled.work)

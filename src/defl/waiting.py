@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from defl.committee import Committee, Timing
 from defl.ids import Digest, NodeId, Round
-from defl.ledger import State
+from defl.ledger import LedgerState
 
 # A member is given this many times its slowest recent time: with noise of sigma 0.8 a member that
 # is 50 times slower is in 94 % of the rounds; with 1.5 it was in 88 %.
@@ -117,7 +117,7 @@ class Waiting:
 
     # --- What happens ----------------------------------------------------------------------
 
-    def state_is(self, state: State, now: float) -> None:
+    def state_is(self, state: LedgerState, now: float) -> None:
         """The ledger's state after the newest committed block."""
         if self._open is None:
             self._begin(state, now, whole=not state.current and state.last is None)
@@ -165,7 +165,7 @@ class Waiting:
         if self._open is not None:
             self._open.voted_at = now
 
-    def _begin(self, state: State, now: float, *, whole: bool) -> None:
+    def _begin(self, state: LedgerState, now: float, *, whole: bool) -> None:
         started, last = self._open is None, state.last
         authors = frozenset[NodeId]()
         if last is not None and not started:

@@ -6,7 +6,7 @@ training is between `row_of` and `update_of`.
 
 from collections.abc import Callable
 
-from defl.aggregation.aggregate import Aggregate as Aggregation
+from defl.aggregation.aggregate import AggregationResult
 from defl.aggregation.model import aggregate_model
 from defl.committee import Federation
 from defl.errors import BadBlob
@@ -48,13 +48,15 @@ def update_blob(federation: Federation, row: Row, base: Digest, base_row: Row) -
     return manifest, payload
 
 
-def aggregate(federation: Federation, work: Aggregate, read: Read) -> tuple[Blob, Aggregation]:
+def aggregate(
+    federation: Federation, work: Aggregate, read: Read
+) -> tuple[Blob, AggregationResult]:
     """The round's model as a blob, and the rule's reasons."""
     result = aggregated(federation, work, read)
     return model_blob(federation, result.values), result
 
 
-def aggregated(federation: Federation, work: Aggregate, read: Read) -> Aggregation:
+def aggregated(federation: Federation, work: Aggregate, read: Read) -> AggregationResult:
     """The round's model, the same bits at every honest node, and the rule's reasons."""
     base_row = model_row(federation, read(work.base))
     rows = [

@@ -3,10 +3,10 @@
 import numpy as np
 from made_rounds import Row, ties_for, whole
 
-from defl.aggregation.aggregate import Aggregate
+from defl.aggregation.aggregate import AggregationResult
 from defl.aggregation.memory import Memory, with_memory
 from defl.aggregation.model import aggregate_model
-from defl.aggregation.standing import Standing
+from defl.aggregation.reputation import Standing
 from defl.schema import Entry, Role, Schema
 
 MODEL = Schema(
@@ -40,7 +40,9 @@ class Federation:
             made.append(now.astype(np.float32))
         return made
 
-    def round(self, rows: list[Row] | None = None, members: list[int] | None = None) -> Aggregate:
+    def round(
+        self, rows: list[Row] | None = None, members: list[int] | None = None
+    ) -> AggregationResult:
         rows = self.rows() if rows is None else rows
         ties = ties_for(len(rows))
         made = aggregate_model(
@@ -56,5 +58,5 @@ class Federation:
         return memory.past([], self.model, range(7)).standings
 
 
-def left_out(made: Aggregate) -> list[int]:
+def left_out(made: AggregationResult) -> list[int]:
     return [i for i, weight in enumerate(made.weights) if weight == 0]

@@ -28,13 +28,13 @@ from flower_apps import (
 
 from defl.aggregation.memory import ENTRY
 from defl.clients.flower import FlowerClient, shareable
-from defl.clients.flower_project import Start, read_project, read_start
+from defl.clients.flower_project import FlowerStart, read_project, read_start
 from defl.clients.flower_start import LOG_FILE, find_start
 from defl.clients.protocol import Training, roles_of, schema_of
 from defl.errors import UserError, WeightsError
 from defl.ids import Round
-from defl.node.first_weights import first_weights
-from defl.node.model import read_model
+from defl.node.report.model_file import read_model
+from defl.node.work.first_weights import first_weights
 from defl.schema import Role
 
 PROJECTS = Path(__file__).parent.parent / "flower_projects"
@@ -192,7 +192,7 @@ def test_the_node_config_is_the_partition_and_what_the_organisation_sets(tmp_pat
 # --- Where the initial weights come from -------------------------------------------------------
 
 
-def start_of(project: Path, folder: Path) -> tuple[Start, dict[str, "np.ndarray"]]:
+def start_of(project: Path, folder: Path) -> tuple[FlowerStart, dict[str, "np.ndarray"]]:
     find_start(project, folder, nodes=4)
     return read_start(folder)
 

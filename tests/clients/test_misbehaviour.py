@@ -9,7 +9,7 @@ import pytest
 
 from defl.committee import Timing
 from defl.errors import UserError
-from defl.node.local import make_local
+from defl.node.setup.local import make_local
 
 LIMIT_S = 120.0
 # Node 3 does another wrong thing in each round and then mends itself; the others are quick.

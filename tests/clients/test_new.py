@@ -215,5 +215,5 @@ def test_only_the_ready_made_clients_and_models_need_a_learning_framework(
     assert done.returncode == 0, done.stderr
     failed = set(done.stdout.split())
     assert {"defl.clients.torch", "defl.clients.sklearn"} <= failed
-    learning = ("defl.clients.", "defl.models.")
+    learning = ("defl.clients.", "defl.lab.models.")
     assert {name for name in failed if not name.startswith(learning)} == set()

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from defl.experiments.processes import Nodes
+from defl.lab.experiments.processes import Nodes
 
 LIMIT_S = 900.0
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from defl.committee import Timing
-from defl.experiments.processes import Nodes
+from defl.lab.experiments.processes import Nodes
 
 VALUES = 250_000
 GROWTH_MAX = 1.25

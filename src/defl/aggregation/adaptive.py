@@ -32,11 +32,11 @@ from math import comb
 
 import numpy as np
 
-from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.conditions import MAJORITY, check_round
 from defl.aggregation.geometric import Verdict, admit, aggregate_by, measure, placed
-from defl.aggregation.gram import Geometry, Measured, below_one
-from defl.aggregation.standing import (
+from defl.aggregation.gram import Geometry, MeasuredRows, below_one
+from defl.aggregation.reputation import (
     Past,
     Standing,
     along_with_others,
@@ -128,9 +128,9 @@ def adaptive(
     *,
     strict: bool = False,
     workers: Workers = ALONE,
-    measured: Measured | None = None,
+    measured: MeasuredRows | None = None,
     past: Past | None = None,
-) -> Aggregate:
+) -> AggregationResult:
     """The gated mean; a row's score is its squared distance to the aggregate."""
     check_round(rows, base, faults_max, ties)
     known = measured or measure(rows, base, workers)

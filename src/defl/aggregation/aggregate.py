@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from defl.aggregation import kernels
 from defl.aggregation.gram import plain
-from defl.aggregation.standing import Standing
+from defl.aggregation.reputation import Standing
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
@@ -27,7 +27,7 @@ COLUMNS_PER_PASS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
+class AggregationResult:
     """The new model's values and why they are what they are."""
 
     values: Row
@@ -37,7 +37,7 @@ class Aggregate:
     standings: tuple[Standing, ...] = ()  # one per row, from a rule that was told the past
 
 
-Rule = Callable[[Sequence[Row], Row, int, Sequence[bytes]], Aggregate]
+Rule = Callable[[Sequence[Row], Row, int, Sequence[bytes]], AggregationResult]
 
 
 def weighted_sum(

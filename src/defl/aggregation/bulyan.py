@@ -11,10 +11,10 @@ from math import inf
 
 import numpy as np
 
-from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.conditions import BULYAN, check_round
 from defl.aggregation.geometric import admit, measure, placed, sentences
-from defl.aggregation.gram import Geometry, Measured, plain
+from defl.aggregation.gram import Geometry, MeasuredRows, plain
 from defl.aggregation.krum import krum_scores, others_counted
 from defl.aggregation.workers import ALONE, Workers
 
@@ -60,8 +60,8 @@ def bulyan(
     *,
     strict: bool = True,
     workers: Workers = ALONE,
-    measured: Measured | None = None,
-) -> Aggregate:
+    measured: MeasuredRows | None = None,
+) -> AggregationResult:
     """Bulyan over Krum; a row's score is its Krum score, its weight its share in the chosen."""
     check_round(rows, base, faults_max, ties)
     del strict  # outside its condition Bulyan has nothing left to average: always refused
@@ -80,7 +80,7 @@ def bulyan(
 
     workers.gather(work)
     share = 1.0 / len(chosen)
-    return Aggregate(
+    return AggregationResult(
         values,
         placed(
             [share if i in chosen else 0.0 for i in range(size)], admitted.order, len(rows), 0.0

@@ -12,10 +12,10 @@ break: a small bias in the same direction every round, below the radius (Ozfatur
 from collections.abc import Sequence
 from math import sqrt
 
-from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.conditions import CLIPPING
 from defl.aggregation.geometric import Verdict, aggregate_by
-from defl.aggregation.gram import Geometry, Measured
+from defl.aggregation.gram import Geometry, MeasuredRows
 from defl.aggregation.workers import ALONE, Workers
 
 
@@ -41,8 +41,8 @@ def centered_clipping(
     *,
     strict: bool = False,
     workers: Workers = ALONE,
-    measured: Measured | None = None,
-) -> Aggregate:
+    measured: MeasuredRows | None = None,
+) -> AggregationResult:
     """One step of centred clipping; a row's score is the norm of its change."""
     return aggregate_by(
         judge_clipping,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from defl.aggregation import kernels
-from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.conditions import MAJORITY, check_round
 from defl.aggregation.geometric import sentences
 from defl.aggregation.gram import plain
@@ -104,7 +104,7 @@ def aggregate_middle(
     said: str,
     strict: bool,
     workers: Workers,
-) -> Aggregate:
+) -> AggregationResult:
     check_round(rows, base, faults_max, ties)
     outside = MAJORITY.check(len(rows), faults_max, strict=strict)
     places = middle(len(rows), faults_max)
@@ -118,7 +118,7 @@ def aggregate_middle(
     )
     weights, cut = shares(sampled(flat), places)
     of_what = f"Weights and scores are shares of at most {COLUMNS_SAMPLED} sampled coordinates."
-    return Aggregate(values, weights, cut, sentences(said, of_what, outside))
+    return AggregationResult(values, weights, cut, sentences(said, of_what, outside))
 
 
 def coordinate_median(
@@ -129,7 +129,7 @@ def coordinate_median(
     *,
     strict: bool = False,
     workers: Workers = ALONE,
-) -> Aggregate:
+) -> AggregationResult:
     """The median of every coordinate (of an even number of rows: the mean of the middle two)."""
     said = f"the median of every coordinate of {len(rows)} updates."
     return aggregate_middle(
@@ -145,7 +145,7 @@ def trimmed_mean(
     *,
     strict: bool = False,
     workers: Workers = ALONE,
-) -> Aggregate:
+) -> AggregationResult:
     """The mean of every coordinate without its `faults_max` smallest and largest values."""
     said = (
         f"the mean of every coordinate of {len(rows)} updates without the {faults_max} smallest "

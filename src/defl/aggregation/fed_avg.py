@@ -7,7 +7,7 @@ about itself is a claim: it weighs at most `count_max`, and the reason names who
 
 from collections.abc import Sequence
 
-from defl.aggregation.aggregate import Aggregate, Row, weighted_sum
+from defl.aggregation.aggregate import AggregationResult, Row, weighted_sum
 from defl.aggregation.conditions import NO_FAULT, check_round
 from defl.aggregation.geometric import sentences
 from defl.aggregation.gram import plain
@@ -25,7 +25,7 @@ def fed_avg(
     count_max: int | None = None,
     strict: bool = False,
     workers: Workers = ALONE,
-) -> Aggregate:
+) -> AggregationResult:
     """The plain mean, or the mean by `counts`, of which none weighs more than `count_max`."""
     check_round(rows, base, faults_max, ties)
     outside = NO_FAULT.check(len(rows), faults_max, strict=strict)
@@ -35,7 +35,7 @@ def fed_avg(
     else:
         weights, said = by_counts(counts, count_max, len(rows))
     values = weighted_sum([plain(row) for row in rows], weights, workers=workers)
-    return Aggregate(values, weights, (0.0,) * len(rows), sentences(said, outside))
+    return AggregationResult(values, weights, (0.0,) * len(rows), sentences(said, outside))
 
 
 def by_counts(

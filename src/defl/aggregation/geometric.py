@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import inf
 from types import ModuleType
 
-from defl.aggregation.aggregate import Aggregate, Row, weighted_sum
+from defl.aggregation.aggregate import AggregationResult, Row, weighted_sum
 from defl.aggregation.conditions import Condition, check_round
-from defl.aggregation.gram import Geometry, Gram, Measured
+from defl.aggregation.gram import Geometry, Gram, MeasuredRows
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
@@ -40,7 +40,7 @@ class Admitted:
     words: str | None
 
 
-def admit(measured: Measured, faults_max: int, ties: Sequence[bytes]) -> Admitted:
+def admit(measured: MeasuredRows, faults_max: int, ties: Sequence[bytes]) -> Admitted:
     rows = range(len(measured.finite))
     order = sorted((i for i in rows if measured.finite[i]), key=lambda i: (ties[i], i))
     broken = [i for i in rows if not measured.finite[i]]
@@ -55,7 +55,7 @@ def admit(measured: Measured, faults_max: int, ties: Sequence[bytes]) -> Admitte
 
 def measure(
     rows: Sequence[Row], base: Row, workers: Workers, loops: ModuleType | None = None
-) -> Measured:
+) -> MeasuredRows:
     gram = Gram(base, workers=workers, loops=loops)
     gram.add(rows)
     return gram.measured()
@@ -71,8 +71,8 @@ def aggregate_by(
     condition: Condition,
     strict: bool = False,
     workers: Workers = ALONE,
-    measured: Measured | None = None,
-) -> Aggregate:
+    measured: MeasuredRows | None = None,
+) -> AggregationResult:
     """Measure (unless it was done while the rows arrived), judge, sum."""
     check_round(rows, base, faults_max, ties)
     outside = condition.check(len(rows), faults_max, strict=strict)
@@ -84,7 +84,7 @@ def aggregate_by(
     if abs(kept_by_base) > 1e-9:  # more than the rounding of weights that sum to 1
         summed.append(base)
         shares.append(kept_by_base)
-    return Aggregate(
+    return AggregationResult(
         values=weighted_sum(summed, shares, workers=workers),
         weights=weights,
         scores=placed(verdict.scores, admitted.order, len(rows), inf),

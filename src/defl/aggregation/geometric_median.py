@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.conditions import MAJORITY
 from defl.aggregation.eigen import applied
 from defl.aggregation.geometric import Verdict, aggregate_by, placed
-from defl.aggregation.gram import Geometry, Measured, below_one
+from defl.aggregation.gram import Geometry, MeasuredRows, below_one
 from defl.aggregation.workers import ALONE, Workers
 
 # The iteration ends when no weight moves by more than this, which moves the point by less than
@@ -117,8 +117,8 @@ def geometric_median(
     *,
     strict: bool = False,
     workers: Workers = ALONE,
-    measured: Measured | None = None,
-) -> Aggregate:
+    measured: MeasuredRows | None = None,
+) -> AggregationResult:
     """The converged geometric median; a row's score is its distance to it."""
     return aggregate_by(
         judge_geometric_median,

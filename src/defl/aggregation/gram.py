@@ -63,7 +63,7 @@ def below_one(matrix: Sequence[Sequence[int]]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRows:
     """What is known of the rows of a round before a rule judges them, in member order."""
 
     geometry: Geometry
@@ -141,10 +141,10 @@ class Gram:
             for part in self._workers.passes(piece.stop - piece.start, width, lane):
                 yield slice(piece.start + part.start, piece.start + part.stop)
 
-    def measured(self, order: Sequence[int] | None = None) -> Measured:
+    def measured(self, order: Sequence[int] | None = None) -> MeasuredRows:
         """What is known of the rows, in the order of arrival or in the order that is given."""
         chosen = range(len(self.rows)) if order is None else order
-        return Measured(
+        return MeasuredRows(
             Geometry(
                 tuple(tuple(self._sums[max(i, j)][min(i, j)] for j in chosen) for i in chosen)
             ),

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.conditions import DEFL, KRUM
 from defl.aggregation.geometric import Verdict, aggregate_by
-from defl.aggregation.gram import Geometry, Measured
+from defl.aggregation.gram import Geometry, MeasuredRows
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
@@ -80,8 +80,8 @@ def multi_krum(
     neighbours: Neighbours = "defl",
     strict: bool = False,
     workers: Workers = ALONE,
-    measured: Measured | None = None,
-) -> Aggregate:
+    measured: MeasuredRows | None = None,
+) -> AggregationResult:
     """The mean of the `keep` (default m - faults_max) rows with the lowest scores."""
     return aggregate_by(
         partial(judge_krum, keep=keep, neighbours=neighbours),
@@ -105,8 +105,8 @@ def krum(
     neighbours: Neighbours = "blanchard",
     strict: bool = False,
     workers: Workers = ALONE,
-    measured: Measured | None = None,
-) -> Aggregate:
+    measured: MeasuredRows | None = None,
+) -> AggregationResult:
     """The one row with the lowest score; by default as Blanchard et al. define it."""
     return multi_krum(
         rows,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from defl.aggregation.aggregate import Row
 from defl.aggregation.gram import Gram
-from defl.aggregation.standing import Past, Standing
+from defl.aggregation.reputation import Past, Standing
 from defl.errors import UserError
 from defl.schema import VALUE_MAX, Entry, Role, Schema
 

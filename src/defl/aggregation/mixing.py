@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from defl.aggregation.aggregate import Aggregate, Row, weighted_sum
+from defl.aggregation.aggregate import AggregationResult, Row, weighted_sum
 from defl.aggregation.conditions import MAJORITY, check_round
 from defl.aggregation.coordinate import (
     Middle,
@@ -28,7 +28,7 @@ from defl.aggregation.geometric import (
     placed,
     sentences,
 )
-from defl.aggregation.gram import Geometry, Measured, plain
+from defl.aggregation.gram import Geometry, MeasuredRows, plain
 from defl.aggregation.workers import ALONE, Workers
 
 
@@ -75,8 +75,8 @@ def nearest_neighbour_mixing(
     middle: Middle = middle_of_trimmed,
     strict: bool = False,
     workers: Workers = ALONE,
-    measured: Measured | None = None,
-) -> Aggregate:
+    measured: MeasuredRows | None = None,
+) -> AggregationResult:
     """Mixing in front of a geometric rule's judge (`behind`) or of a coordinate-wise rule, by
     default the trimmed mean; scores are those of the mixed rows."""
     if behind is not None:
@@ -112,7 +112,7 @@ def nearest_neighbour_mixing(
         f"every update mixed with its {len(groups[0]) - 1} nearest, then the mean of the sorted "
         f"places {places[0]} to {places[1]} of {size} of every coordinate."
     )
-    return Aggregate(
+    return AggregationResult(
         values,
         placed(unmixed(weights, groups), admitted.order, len(rows), 0.0),
         placed(cut, admitted.order, len(rows), inf),

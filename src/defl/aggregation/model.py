@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.gram import Gram
 from defl.aggregation.memory import Memory
 from defl.aggregation.rules import GEOMETRIC, REMEMBERING, rule_named
@@ -29,7 +29,7 @@ def aggregate_model(
     ties: Sequence[bytes],
     members: Sequence[int] | None = None,
     workers: Workers = ALONE,
-) -> Aggregate:
+) -> AggregationResult:
     """The named rule on rows that are laid out as the schema says.
 
     `members` says whose row each is, for a rule that remembers; default: row i is member i's.

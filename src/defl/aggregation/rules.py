@@ -5,17 +5,17 @@ from functools import partial
 from typing import Protocol
 
 from defl.aggregation.adaptive import adaptive
-from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.bulyan import bulyan
 from defl.aggregation.centered_clipping import centered_clipping
 from defl.aggregation.conditions import BULYAN, CLIPPING, DEFL, KRUM, MAJORITY, NO_FAULT, Condition
 from defl.aggregation.coordinate import coordinate_median, trimmed_mean
 from defl.aggregation.fed_avg import fed_avg
 from defl.aggregation.geometric_median import geometric_median
-from defl.aggregation.gram import Measured
+from defl.aggregation.gram import MeasuredRows
 from defl.aggregation.krum import krum, multi_krum
 from defl.aggregation.mixing import nearest_neighbour_mixing
-from defl.aggregation.standing import Past
+from defl.aggregation.reputation import Past
 from defl.aggregation.subset import smallest_eigenvalue_subset
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import UserError
@@ -32,7 +32,7 @@ class NamedRule(Protocol):
         ties: Sequence[bytes],
         *,
         workers: Workers = ALONE,
-    ) -> Aggregate: ...
+    ) -> AggregationResult: ...
 
 
 class GeometricRule(NamedRule, Protocol):
@@ -46,8 +46,8 @@ class GeometricRule(NamedRule, Protocol):
         ties: Sequence[bytes],
         *,
         workers: Workers = ALONE,
-        measured: Measured | None = None,
-    ) -> Aggregate: ...
+        measured: MeasuredRows | None = None,
+    ) -> AggregationResult: ...
 
 
 class RememberingRule(GeometricRule, Protocol):
@@ -61,9 +61,9 @@ class RememberingRule(GeometricRule, Protocol):
         ties: Sequence[bytes],
         *,
         workers: Workers = ALONE,
-        measured: Measured | None = None,
+        measured: MeasuredRows | None = None,
         past: Past | None = None,
-    ) -> Aggregate: ...
+    ) -> AggregationResult: ...
 
 
 REMEMBERING: dict[str, RememberingRule] = {"adaptive": adaptive}

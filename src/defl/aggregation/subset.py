@@ -15,11 +15,11 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from defl.aggregation.aggregate import Aggregate, Row
+from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.conditions import MAJORITY
 from defl.aggregation.eigen import calmest, centred, main_direction, stretch
 from defl.aggregation.geometric import Verdict, aggregate_by
-from defl.aggregation.gram import Geometry, Measured, below_one
+from defl.aggregation.gram import Geometry, MeasuredRows, below_one
 from defl.aggregation.workers import ALONE, Workers
 
 # All subsets up to n = 16 at f = 5 (4,368 of them): some tenths of a second.
@@ -82,8 +82,8 @@ def smallest_eigenvalue_subset(
     *,
     strict: bool = False,
     workers: Workers = ALONE,
-    measured: Measured | None = None,
-) -> Aggregate:
+    measured: MeasuredRows | None = None,
+) -> AggregationResult:
     """SMEA; a row's score is its squared distance to the aggregate."""
     return aggregate_by(
         judge_subset,

@@ -12,11 +12,11 @@ import click
 from defl.aggregation.rules import RULES, rule_named
 from defl.committee import MEMBERS_MIN, Rules
 from defl.errors import UserError
-from defl.experiments import robustness
-from defl.experiments.bench_round import bench_commit, bench_round
-from defl.experiments.bench_rules import bench_rules
-from defl.experiments.bench_waiting import bench_waiting
-from defl.experiments.robustness_cell import ROUNDS
+from defl.lab.experiments import robustness
+from defl.lab.experiments.bench_round import bench_commit, bench_round
+from defl.lab.experiments.bench_rules import bench_rules
+from defl.lab.experiments.bench_waiting import bench_waiting
+from defl.lab.experiments.robustness_cell import ROUNDS
 from defl.sim.presence import ROUNDS_TO_LEARN
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import numpy as np
 
-from defl.datasets.catalogue import DATASETS, dataset_named, fetched, loaded
-from defl.datasets.folder import DataMissing
 from defl.errors import UserError
-from defl.experiments.partition_plot import plot_partition
-from defl.partition import counts, divided
+from defl.lab.datasets.catalogue import DATASETS, dataset_named, fetched, loaded
+from defl.lab.datasets.folder import DataMissing
+from defl.lab.experiments.partition_plot import plot_partition
+from defl.lab.partition import counts, divided
 
 data_option = click.option(
     "--data",

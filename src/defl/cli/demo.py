@@ -10,9 +10,17 @@ from typing import Any
 import click
 
 from defl.cli.demo_view import Lines, live_view, megabytes, percent
-from defl.experiments.demo import ATTACK, ATTACKS_SHOWN, VICTIM, Demo, Outcome, Plan, name_of
-from defl.experiments.demo_plot import drawing
-from defl.node.local import new_folder
+from defl.lab.experiments.demo import (
+    ATTACK,
+    ATTACKS_SHOWN,
+    VICTIM,
+    Demo,
+    DemoPlan,
+    Outcome,
+    name_of,
+)
+from defl.lab.experiments.demo_plot import drawing
+from defl.node.setup.local import new_folder
 
 EXAMPLES = """
 Examples:
@@ -63,7 +71,7 @@ def demo(
     poisons each update; another node is killed with SIGKILL half-way and started again. FedAvg with
     the same clients, data and seed is run beside it in one loop, with the attack and without.
     """
-    plan = Plan(nodes, rounds, attack, seed)
+    plan = DemoPlan(nodes, rounds, attack, seed)
     draw = None if plot is None else drawing(plot)
     started = time.monotonic()
     shown = new_folder(out or Path(tempfile.mkdtemp(prefix="defl-demo-")))
@@ -83,7 +91,7 @@ def demo(
 
 
 def _report(
-    plan: Plan,
+    plan: DemoPlan,
     outcome: Outcome,
     attacked: tuple[float, ...],
     alone: tuple[float, ...],
@@ -119,7 +127,7 @@ def _report(
     }
 
 
-def _text(plan: Plan, report: dict[str, Any]) -> str:
+def _text(plan: DemoPlan, report: dict[str, Any]) -> str:
     accuracy, attacker, folder = report["accuracy"], report["attacker"], report["folder"]
     digest = next(iter(report["digests"].values()))
     same = f"the same at all {len(report['digests'])} honest nodes"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from defl.experiments.demo import Moment, Plan, name_of
+from defl.lab.experiments.demo import DemoPlan, Moment, name_of
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -30,7 +30,7 @@ def megabytes(count: int) -> str:
 class Lines:
     """Each thing is told once, on its own line, to people or to a log."""
 
-    def __init__(self, plan: Plan, *, err: bool) -> None:
+    def __init__(self, plan: DemoPlan, *, err: bool) -> None:
         self._plan = plan
         self._err = err
         self._closed = 0
@@ -68,7 +68,7 @@ def left_out_lines(nodes: dict[str, str]) -> list[str]:
 
 
 @contextmanager
-def live_view(plan: Plan, lines: Lines, *, wanted: bool) -> Iterator[Show]:
+def live_view(plan: DemoPlan, lines: Lines, *, wanted: bool) -> Iterator[Show]:
     """A table that changes in place if there is a terminal and rich; lines otherwise."""
     if not (wanted and sys.stdout.isatty() and find_spec("rich") is not None):
         yield lines.show
@@ -79,7 +79,7 @@ def live_view(plan: Plan, lines: Lines, *, wanted: bool) -> Iterator[Show]:
         yield lambda moment: live.update(table(plan, moment))
 
 
-def table(plan: Plan, moment: Moment) -> "Group":
+def table(plan: DemoPlan, moment: Moment) -> "Group":
     from rich.console import Group  # noqa: PLC0415 - an extra
     from rich.table import Table  # noqa: PLC0415 - an extra
     from rich.text import Text  # noqa: PLC0415 - an extra

@@ -16,7 +16,8 @@ from defl.clients.protocol import Roles, schema_of, starting_row
 from defl.committee import TAU_MIN, AggQuorum, Federation, Rules, Timing
 from defl.errors import PreconditionBroken, UserError
 from defl.ids import Digest
-from defl.node.config import (
+from defl.node.report.model_file import read_model, read_npz, write_model
+from defl.node.setup.config import (
     INITIAL_FILE,
     Agreement,
     federation_of,
@@ -25,10 +26,9 @@ from defl.node.config import (
     read_federation,
     write_federation,
 )
-from defl.node.first_weights import first_weights
-from defl.node.identity import Card
-from defl.node.model import read_model, read_npz, write_model
-from defl.node.needs import computable, coverage, needs_of, required
+from defl.node.setup.identity import Card
+from defl.node.setup.requirements import computable, coverage, needs_of, required
+from defl.node.work.first_weights import first_weights
 from defl.pool.weights import FP32, encode, manifest_of
 from defl.schema import MODEL_ROLES, Codec, Row, Schema, Weights
 

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import click
 
-from defl.node.check import all_hold
-from defl.node.config import CONFIG_FILE, KEY_FILE, NodeConfig, card_file, create_node, renew_card
-from defl.node.identity import make_card, make_identity, split_address
-from defl.node.preflight import preflight
+from defl.node.setup.check import all_hold
+from defl.node.setup.config import (
+    CONFIG_FILE,
+    KEY_FILE,
+    NodeConfig,
+    card_file,
+    create_node,
+    renew_card,
+)
+from defl.node.setup.identity import make_card, make_identity, split_address
+from defl.node.setup.preflight import preflight
 
 INIT_EXAMPLES = """
 Example:

@@ -7,15 +7,15 @@ from pathlib import Path
 import click
 
 from defl.cli.data import Bar, data_option
-from defl.datasets.catalogue import fetched
 from defl.errors import UserError
-from defl.experiments.paper.accuracy import AccuracyCell, prepare
-from defl.experiments.paper.costs import CostCell
-from defl.experiments.paper.page import PAGE_FILE, Asked, written_page
-from defl.experiments.paper.plots import require_matplotlib
-from defl.experiments.paper.report import ALL, PARTS, part_named
-from defl.experiments.paper.run import AnyCell, Progress, run_cells, seconds_taken
-from defl.experiments.paper.settings import REPEATS, Scale
+from defl.lab.datasets.catalogue import fetched
+from defl.lab.experiments.paper.accuracy import AccuracyCell, prepare
+from defl.lab.experiments.paper.costs import CostCell
+from defl.lab.experiments.paper.page import PAGE_FILE, ReportRequest, written_page
+from defl.lab.experiments.paper.plots import require_matplotlib
+from defl.lab.experiments.paper.report import ALL, PARTS, part_named
+from defl.lab.experiments.paper.run import AnyCell, PaperProgress, run_cells, seconds_taken
+from defl.lab.experiments.paper.settings import REPEATS, Scale
 
 TOLD_EVERY_S = 5.0
 
@@ -91,7 +91,7 @@ def paper(
     if what == ALL:
         page = report or folder / PAGE_FILE
         seconds = seconds_taken(folder)
-        written_page(parts, results, seconds, Asked(size, repeats), folder, page)
+        written_page(parts, results, seconds, ReportRequest(size, repeats), folder, page)
         shown = f"written: {page}"
     else:
         shown = (folder / f"{what}.md").read_text(encoding="utf-8")
@@ -118,7 +118,7 @@ class Teller:
     def __init__(self) -> None:
         self._last = -TOLD_EVERY_S
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: PaperProgress) -> None:
         over = progress.done == progress.total
         if progress.seconds - self._last < TOLD_EVERY_S and not over:
             return

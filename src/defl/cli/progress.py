@@ -6,7 +6,7 @@ from typing import Any
 ACCURACY = "accuracy"
 
 
-class Progress:
+class RunProgress:
     """Each line is told once: of a round when all nodes know of it, of a failure at once."""
 
     def __init__(self, rounds: int, tell: Callable[[str], None]) -> None:

@@ -11,14 +11,14 @@ import click
 
 from defl.aggregation.rules import DEFAULT, RULES
 from defl.cli import flower as flower_project
-from defl.cli.progress import Progress, in_one_line
+from defl.cli.progress import RunProgress, in_one_line
 from defl.committee import Timing
 from defl.errors import UserError
-from defl.node.asking import last_status
-from defl.node.config import WORK_TIME_MAX_S
-from defl.node.local import Local, founding_folder, make_local
-from defl.node.processes import Processes
-from defl.node.tracking import Track, how_to_install, installed
+from defl.node.report.status_client import last_status
+from defl.node.report.tracking import Track, how_to_install, installed
+from defl.node.setup.config import WORK_TIME_MAX_S
+from defl.node.setup.local import Local, founding_folder, make_local
+from defl.node.setup.processes import Processes
 
 EXAMPLES = """
 Examples:
@@ -193,7 +193,7 @@ def run(
 def _follow(processes: Processes, rounds: int, *, quiet: bool) -> list[str]:
     """Until every node has ended by itself, or too few can train for a round to close: then the
     names of those that cannot. Lines for what happens."""
-    progress = Progress(rounds, (lambda _: None) if quiet else click.echo)
+    progress = RunProgress(rounds, (lambda _: None) if quiet else click.echo)
     running = True
     while running:
         time.sleep(POLL_S)

@@ -11,11 +11,11 @@ import click
 
 from defl.cli.node import node
 from defl.errors import UserError
-from defl.node.asking import asked_status, last_status
-from defl.node.config import LogFormat, read_node
 from defl.node.node import PID_FILE, Node, open_node
-from defl.node.storage import lock_holder
-from defl.node.telemetry import Log
+from defl.node.report.status_client import asked_status, last_status
+from defl.node.report.telemetry import Log
+from defl.node.setup.config import LogFormat, read_node
+from defl.node.store.storage import lock_holder
 
 NAME_COLUMNS = 20
 INDENTED = "\n" + " " * (NAME_COLUMNS + 2)  # a traceback stays in its column

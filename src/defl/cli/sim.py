@@ -19,7 +19,7 @@ from defl.sim.conditions import (
     parse_partition,
     parse_rollback,
 )
-from defl.sim.run import Options, Report, simulate
+from defl.sim.run import Options, SimReport, simulate
 from defl.sim.soak import Soaked, scenario, soak
 from defl.sim.transcript import Transcript
 
@@ -196,7 +196,7 @@ def sim(
     sys.exit(0 if report.ok else 1)
 
 
-def _run(options: Options, transcript: str | None) -> Report:
+def _run(options: Options, transcript: str | None) -> SimReport:
     progress = _Progress()
     if transcript is None:
         return simulate(options, memory=memory_bytes, progress=progress.rounds)
@@ -228,7 +228,7 @@ class _Progress:
         self._show(f"{done} scenarios, {failed} failed ")
 
 
-def _text(report: Report) -> str:
+def _text(report: SimReport) -> str:
     options = report.options
     liars = ", ".join(f"{count} {kind}" for kind, count in options.byzantine) or "nobody lies"
     seconds = report.virtual_s / max(1, report.rounds_closed)

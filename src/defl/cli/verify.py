@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from defl.node.certificate import verify_files
-from defl.node.check import all_hold
-from defl.node.config import read_federation
+from defl.node.report.certificate import verify_files
+from defl.node.setup.check import all_hold
+from defl.node.setup.config import read_federation
 
 EXAMPLES = """
 Example:

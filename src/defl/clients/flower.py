@@ -20,8 +20,8 @@ from flwr.clientapp import ClientApp
 from defl.clients.flower_project import (
     PARTITION_KEY,
     PARTITIONS_KEY,
+    FlowerStart,
     Project,
-    Start,
     UserConfig,
     make_context,
     parsed_config,
@@ -108,7 +108,7 @@ class FlowerClient:
         return _content_of(reply, message_type)
 
     @cached_property
-    def _begin(self) -> tuple[Start, dict[str, Array]]:
+    def _begin(self) -> tuple[FlowerStart, dict[str, Array]]:
         folder = self._environment.get(DEFL_FLOWER_START)
         if folder:
             return read_start(Path(folder))

@@ -153,7 +153,7 @@ def make_context(project: Project, node_config: UserConfig, node_id: int) -> Con
 # --- How it starts -------------------------------------------------------------------------------
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class FlowerStart(Struct, frozen=True, kw_only=True):
     """The first message that the ServerApp sent for training, its arrays apart."""
 
     message_type: str
@@ -165,15 +165,15 @@ class Start(Struct, frozen=True, kw_only=True):
     flwr: str  # release
 
 
-def write_start(folder: Path, start: Start, arrays: list[Array]) -> None:
+def write_start(folder: Path, start: FlowerStart, arrays: list[Array]) -> None:
     """The arrays first: who finds the other file finds both."""
     np.savez(folder / ARRAYS_FILE, **{f"entry{i}": array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
     (folder / START_FILE).write_bytes(msgpack.encode(start))
 
 
-def read_start(folder: Path) -> tuple[Start, dict[str, Array]]:
+def read_start(folder: Path) -> tuple[FlowerStart, dict[str, Array]]:
     try:
-        start = msgpack.decode((folder / START_FILE).read_bytes(), type=Start)
+        start = msgpack.decode((folder / START_FILE).read_bytes(), type=FlowerStart)
         with np.load(folder / ARRAYS_FILE, allow_pickle=False) as saved:
             arrays = {name: saved[f"entry{i}"] for i, name in enumerate(start.names)}
     except (OSError, KeyError, ValueError, MsgspecError) as error:

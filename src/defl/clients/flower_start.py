@@ -33,8 +33,8 @@ from defl.clients.flower_project import (
     PARTITIONS_KEY,
     RUN_ID,
     SECURE_AGGREGATION_REFUSED,
+    FlowerStart,
     Project,
-    Start,
     make_context,
     parsed_config,
     read_project,
@@ -57,7 +57,7 @@ SECURE_AGGREGATION_KEY = "secaggplus_configs"
 PRIVATE_STRATEGIES = ("DifferentialPrivacy", "DPFedAvg")
 
 
-class Question(Struct, frozen=True):
+class StartQuestion(Struct, frozen=True):
     project: str
     folder: str  # where the answer is written
     nodes: int
@@ -67,12 +67,12 @@ class Question(Struct, frozen=True):
 
 def find_start(
     project: Path, folder: Path, *, nodes: int, run_config: str = "", node_config: str = ""
-) -> Start:
+) -> FlowerStart:
     """Ask in a process of its own; the answer is in the folder, for read_start."""
     read_project(project, run_config)  # a fault in the files is told at once
     folder.mkdir(parents=True, exist_ok=True)
     place = project.resolve()
-    question = Question(str(place), str(folder.resolve()), nodes, run_config, node_config)
+    question = StartQuestion(str(place), str(folder.resolve()), nodes, run_config, node_config)
     command = (sys.executable, "-P", "-m", "defl.clients.flower_start")
     with (folder / LOG_FILE).open("wb") as log:
         try:
@@ -119,7 +119,7 @@ class CapturingGrid(Grid):  # type: ignore[misc]  # flwr is not looked into
     ServerApps send from threads whose errors Flower collects, so an exception would not stop them.
     """
 
-    def __init__(self, project: Project, question: Question) -> None:
+    def __init__(self, project: Project, question: StartQuestion) -> None:
         self._project = project
         self._question = question
         self._asked_first: float | None = None
@@ -199,7 +199,7 @@ class CapturingGrid(Grid):  # type: ignore[misc]  # flwr is not looked into
 
 
 def write(
-    project: Project, question: Question, message_type: str, key: str, content: RecordDict
+    project: Project, question: StartQuestion, message_type: str, key: str, content: RecordDict
 ) -> None:
     record = content.array_records[key]
     named = [(name, array.numpy()) for name, array in record.items() if array.data]
@@ -216,7 +216,7 @@ def write(
             "none of its arrays holds floats; models that are no arrays of floats (trees, for "
             "example) cannot be aggregated by DeFL's rules",
         )
-    start = Start(
+    start = FlowerStart(
         message_type=message_type,
         arrays_key=key,
         configs={name: dict(config) for name, config in content.config_records.items()},
@@ -242,7 +242,7 @@ def strategies(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(kind.__name__ for kind in found))
 
 
-def first_client_reply(project: Project, question: Question, message: Message) -> Message:
+def first_client_reply(project: Project, question: StartQuestion, message: Message) -> Message:
     """By the client of the first partition, as Flower asks one client at random."""
     partition = {PARTITION_KEY: 0, PARTITIONS_KEY: question.nodes}
     config = {**partition, **parsed_config(question.node_config)}
@@ -281,7 +281,7 @@ def refuse(folder: Path, reason: str) -> Never:
 
 
 def _end(sentence: str) -> Never:
-    question = json.decode(sys.argv[1], type=Question)
+    question = json.decode(sys.argv[1], type=StartQuestion)
     (Path(question.folder) / REFUSAL_FILE).write_text(sentence, encoding="utf-8")
     sys.stdout.flush()
     os._exit(2)
@@ -305,7 +305,7 @@ def has_training(app: ClientApp) -> bool:
     return any(name.startswith("train.") for name in getattr(app, "_registered_funcs", {}))
 
 
-def _from_client(project: Project, question: Question) -> None:
+def _from_client(project: Project, question: StartQuestion) -> None:
     """There is no ServerApp: only a NumPyClient can be asked for weights."""
     if getattr(project.client_app(), "_call", None) is None:
         refuse(
@@ -322,7 +322,7 @@ def _from_client(project: Project, question: Question) -> None:
 
 
 def main() -> None:
-    question = json.decode(sys.argv[1], type=Question)
+    question = json.decode(sys.argv[1], type=StartQuestion)
     folder = Path(question.project)
     project = read_project(folder, question.run_config)
     doing = f"importing its ClientApp {project.client_ref!r} failed"

@@ -29,7 +29,7 @@ Metrics = Mapping[str, float]  # what a person wants to see: "loss", "accuracy",
 Roles = Mapping[str, Role | str]  # an entry's name -> what is done with it
 
 
-class TrainingClient(Protocol):
+class Client(Protocol):
     """One organisation's side of the learning: its data, its model, its way to train.
 
     Arrays that are handed in are copies and may be changed in place. The same names, shapes and
@@ -61,7 +61,7 @@ class HasRoles(Protocol):
 # --- The schema ------------------------------------------------------------------------------
 
 
-def roles_of(client: TrainingClient) -> Roles:
+def roles_of(client: Client) -> Roles:
     """The client's own words on its entries; none if it has no `roles`."""
     return client.roles() if isinstance(client, HasRoles) else {}
 
@@ -122,7 +122,7 @@ def _role_of(name: str, dtype: DType, wanted: Role | str | None) -> Role:
     return Role.LOCAL
 
 
-def initial_row(client: TrainingClient, schema: Schema) -> Row:
+def initial_row(client: Client, schema: Schema) -> Row:
     """The client's initial weights as the row that a federation starts from."""
     weights = client.initial_weights()
     _check_weights(weights, schema, "initial_weights")
@@ -145,7 +145,7 @@ def starting_row(weights: Weights, schema: Schema) -> Row:
 class Training:
     """Runs a client on agreed rows, and keeps its local entries between rounds."""
 
-    def __init__(self, client: TrainingClient, schema: Schema) -> None:
+    def __init__(self, client: Client, schema: Schema) -> None:
         self._client = client
         self._schema = schema
         first = client.initial_weights()

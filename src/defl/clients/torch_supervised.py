@@ -62,7 +62,7 @@ class Recipe:
         parameters = (parameter for parameter in model.parameters() if parameter.requires_grad)
         optimizer = self._optimizer(parameters)
         scaler = torch.amp.GradScaler(place.device.type, enabled=place.half is torch.float16)
-        tally = Tally(place.device)
+        tally = MetricTotals(place.device)
         for inputs, targets in self._batches(place):
             optimizer.zero_grad(set_to_none=True)
             with place.autocast():
@@ -75,7 +75,7 @@ class Recipe:
         return tally.metrics()
 
     def evaluate(self, model: nn.Module, place: Place) -> Metrics:
-        tally = Tally(place.device)
+        tally = MetricTotals(place.device)
         for batch in self._test:
             inputs, targets = place.put(_pair(batch))
             with place.autocast():
@@ -106,7 +106,7 @@ class Recipe:
             epoch += 1
 
 
-class Tally:
+class MetricTotals:
     """Mean loss and share of right classes, summed on the device so that no batch waits for it."""
 
     def __init__(self, device: torch.device) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import distributed as dist
 
 from defl.clients.arrays_file import read_arrays, write_arrays
-from defl.clients.protocol import TrainingClient, roles_of
+from defl.clients.protocol import Client, roles_of
 from defl.clients.torchrun import FOLDER_VARIABLE, GIVEN, MADE, SOCKET
 from defl.errors import UserError
 from defl.ids import Round
@@ -34,7 +34,7 @@ IDLE_TIME_MAX = timedelta(days=365)
 STOP, TRAIN, EVALUATE = range(3)
 
 
-def serve(make_client: Callable[[], TrainingClient], *, backend: str | None = None) -> None:
+def serve(make_client: Callable[[], Client], *, backend: str | None = None) -> None:
     """Join torchrun's group and train with it until the node ends.
 
     `make_client` is called in every process once the group is there, so it may ask
@@ -54,7 +54,7 @@ def serve(make_client: Callable[[], TrainingClient], *, backend: str | None = No
         dist.destroy_process_group()
 
 
-def _follow(client: TrainingClient, group: Any) -> None:
+def _follow(client: Client, group: Any) -> None:
     arrays = {name: np.array(array) for name, array in client.initial_weights().items()}
     while True:
         order = torch.zeros(2, dtype=torch.int64)
@@ -67,7 +67,7 @@ def _follow(client: TrainingClient, group: Any) -> None:
 
 
 def _do(
-    client: TrainingClient, kind: int, arrays: dict[str, Array], round_: Round
+    client: Client, kind: int, arrays: dict[str, Array], round_: Round
 ) -> tuple[dict[str, Array] | None, dict[str, float]]:
     """All processes do this together."""
     weights = {name: array.copy() for name, array in arrays.items()}
@@ -83,7 +83,7 @@ def _share(arrays: dict[str, Array], group: Any) -> None:
         dist.broadcast(torch.from_numpy(array), 0, group=group)
 
 
-def _lead(client: TrainingClient, group: Any) -> None:
+def _lead(client: Client, group: Any) -> None:
     if FOLDER_VARIABLE not in os.environ:
         raise UserError("rank 0 belongs on the node's machine: give --node-rank=0 there")
     folder = Path(os.environ[FOLDER_VARIABLE])
@@ -103,9 +103,7 @@ def _say_error(channel: socket.socket, _: object, error: BaseException | None, _
         _say(channel, {"error": "".join(traceback.format_exception(error))})
 
 
-def _answer(
-    client: TrainingClient, group: Any, folder: Path, request: dict[str, Any]
-) -> dict[str, Any]:
+def _answer(client: Client, group: Any, folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     if request["do"] == "initial":
         write_arrays(folder / MADE, client.initial_weights())
         return {"roles": dict(roles_of(client))}

@@ -7,7 +7,7 @@ from defl.output import Committed, Envelope, Notice, SafetyRecord
 
 
 @dataclass(slots=True)
-class Effects:
+class ConsensusEffects:
     record: SafetyRecord | None = None
     blocks: list[Block] = field(default_factory=list)  # durable together with the record
     snapshot: Snapshot | None = None

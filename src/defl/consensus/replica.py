@@ -13,7 +13,7 @@ from typing import Generic
 from defl.committee import Federation
 from defl.consensus.answers import Answers
 from defl.consensus.chain import Chain, Fork, genesis_of
-from defl.consensus.effects import Effects
+from defl.consensus.effects import ConsensusEffects
 from defl.consensus.history import Application, S
 from defl.consensus.leaders import leader_of
 from defl.consensus.mempool import Mempool
@@ -77,7 +77,7 @@ class Replica(Generic[S]):
         self._me = me
         self._leader = leader or partial(leader_of, federation.chain, self._committee.size)
         self._now = 0.0
-        self._effects = Effects()
+        self._effects = ConsensusEffects()
         self.muted = False  # signs nothing for now; an observer never does again
         self._mempool = Mempool()
         self._work: bool | None = None  # forgotten whenever the mempool or the state changes
@@ -158,13 +158,13 @@ class Replica(Generic[S]):
         """Did nothing follow from what was handled since the last `take`?"""
         return self._effects.none and not self._safety.changed
 
-    def take(self) -> Effects:
+    def take(self) -> ConsensusEffects:
         """All effects since the last call. A changed record comes with them, to go first."""
         effects = self._effects
         if self._safety.changed:
             effects.record = self._safety.record
             self._safety.changed = False
-        self._effects = Effects()
+        self._effects = ConsensusEffects()
         return effects
 
     def resume(self, now: float) -> None:

@@ -20,8 +20,16 @@ from typing import Any, TypeVar
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError, WorkerFailed
 from defl.ids import Digest, NodeId, Round
 from defl.messages import Gossip
-from defl.node.blobs import disk_faults, sync_folder
-from defl.node.config import (
+from defl.node.net.framing import Frame
+from defl.node.net.transport import Lane, Transport
+from defl.node.net.verifying import Verifying
+from defl.node.report.history import Reports, nowhere, told
+from defl.node.report.model_file import shared_row
+from defl.node.report.results import Results
+from defl.node.report.status import metrics_of, status_of
+from defl.node.report.telemetry import LineLimit, Log, Measures, Server, write_private
+from defl.node.report.tracking import start_tracking
+from defl.node.setup.config import (
     INITIAL_FILE,
     Agreement,
     NodeConfig,
@@ -30,21 +38,13 @@ from defl.node.config import (
     read_identity,
     read_node,
 )
-from defl.node.evaluation import Evaluations
-from defl.node.framing import Frame
-from defl.node.identity import Identity
-from defl.node.model import shared_row
-from defl.node.reports import Reports, nowhere, told
-from defl.node.results import Results
-from defl.node.serving import Serving
-from defl.node.storage import DATABASE, Storage
-from defl.node.telemetry import LineLimit, Log, Measures, Server, write_private
-from defl.node.tracking import start_tracking
-from defl.node.transport import Lane, Transport
-from defl.node.verifying import Verifying
-from defl.node.view import metrics_of, status_of
-from defl.node.worker import Limits, Worker, inputs_of
-from defl.node.writing import RETRY_S, Writing
+from defl.node.setup.identity import Identity
+from defl.node.store.blobs import disk_faults, sync_folder
+from defl.node.store.serving import Serving
+from defl.node.store.storage import DATABASE, Storage
+from defl.node.store.writing import RETRY_S, Writing
+from defl.node.work.evaluation import Evaluations
+from defl.node.work.worker import ChildLimits, Worker, inputs_of
 from defl.output import (
     Aggregate,
     Aggregated,
@@ -190,7 +190,7 @@ class Node:
             config.client,
             folder / config.state,
             federation,
-            Limits(client_s=config.work_time_max_s, evaluation_s=config.evaluation_time_max_s),
+            ChildLimits(client_s=config.work_time_max_s, evaluation_s=config.evaluation_time_max_s),
             project=folder / config.project,
         )
         self._tracking = start_tracking(

@@ -34,15 +34,15 @@ from defl.output import (
     StoreChunk,
     Validate,
 )
+from defl.pool.blob_index import BlobIndex, Label
 from defl.pool.certify import Certifier
-from defl.pool.shelf import Label, Shelf
 from defl.pool.transfer import Transfer
 from defl.pool.weights import FP32, check_manifest, chunk_size
 from defl.verify import IsProven
 
 
 @dataclass(slots=True)
-class Effects:
+class PoolEffects:
     acks: list[StoreAck] = field(default_factory=list)
     offer: Offer | None = None
     store: list[StoreChunk] = field(default_factory=list)
@@ -62,14 +62,14 @@ class Pool:
         self._repeat_s = federation.timing.view_base_s
         self._everybody = federation.committee.members
         self._certifier = Certifier(federation, me, signer, durable)
-        self._shelf = Shelf()
+        self._shelf = BlobIndex()
         self._transfer = Transfer(me)
         self._offers: dict[tuple[Round, NodeId], Offer] = {}  # the first one of each
         self._refused: set[tuple[Round, NodeId]] = set()  # whose bytes broke the rules
         self._validating: set[Digest] = set()
         self._repeat_at: float | None = None
         self._round = round_
-        self._effects = Effects()
+        self._effects = PoolEffects()
         self.muted = False  # an observer signs no acks and no offers
         for manifest, chunks in durable.held:
             self._shelf.restore(manifest, chunks)
@@ -118,9 +118,9 @@ class Pool:
     def acks_from(self, member: NodeId) -> tuple[StoreAck, ...]:
         return self._certifier.collected_from(member)
 
-    def take(self) -> Effects:
+    def take(self) -> PoolEffects:
         effects = self._effects
-        self._effects = Effects()
+        self._effects = PoolEffects()
         return effects
 
     def ask(self, now: float) -> None:

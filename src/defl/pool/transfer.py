@@ -21,13 +21,13 @@ MANIFEST = -1  # the place of the manifest among the pieces of a blob
 
 
 @dataclass(slots=True)
-class Asked:
+class ChunkRequestState:
     source: NodeId
     until: float
 
 
 @dataclass(slots=True)
-class Source:
+class ChunkSource:
     failures: int = 0
     ready_at: float = float("-inf")
 
@@ -44,8 +44,8 @@ class Source:
 class Fetch:
     missing: set[int]
     manifest: Manifest | None = None
-    sources: dict[NodeId, Source] = field(default_factory=dict)
-    asked: dict[int, Asked] = field(default_factory=dict)
+    sources: dict[NodeId, ChunkSource] = field(default_factory=dict)
+    asked: dict[int, ChunkRequestState] = field(default_factory=dict)
 
 
 class Transfer:
@@ -74,7 +74,7 @@ class Transfer:
             self._start_chunks(fetch, manifest, held)
         for source in sources:
             if source != self._me:
-                fetch.sources.setdefault(source, Source())
+                fetch.sources.setdefault(source, ChunkSource())
 
     def cancel(self, digest: Digest) -> None:
         self._fetches.pop(digest, None)
@@ -132,7 +132,7 @@ class Transfer:
                 source = _idle_source(fetch, now)
                 if source is None:
                     break
-                fetch.asked[index] = Asked(source, now + fetch.sources[source].wait_s)
+                fetch.asked[index] = ChunkRequestState(source, now + fetch.sources[source].wait_s)
                 questions.append((source, _question(digest, index)))
         return questions
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from defl.committee import Federation
 from defl.crypto import Scheme
 from defl.ids import Digest, NodeId, Round, View, digest_of
-from defl.ledger import State
+from defl.ledger import LedgerState
 from defl.messages import (
     QC,
     TC,
@@ -328,7 +328,7 @@ class Checker:
                 what = f"honest member {member} was left out of {fault} up to round {round_}"
                 self.violate(NOBODY_LEFT_BEHIND, what)
 
-    def _updates_of(self, state: State) -> None:
+    def _updates_of(self, state: LedgerState) -> None:
         for closed in state.closed:
             authors = [ref.author for ref in closed.updates]
             if len(set(authors)) != len(authors):
@@ -447,13 +447,13 @@ class Checker:
                     self.violate(TRANSACTIONS, f"{type(tx).__name__} of {tx.author} was lost")
 
     @staticmethod
-    def _recorded(state: State, tx: Transaction) -> bool:
+    def _recorded(state: LedgerState, tx: Transaction) -> bool:
         if isinstance(tx, Upd):
             return state.update_of(tx.author) is not None
         return tx.author in state.voters
 
     def _same_ledger(self, participants: list[Participant]) -> None:
-        by_height: dict[int, State] = {}
+        by_height: dict[int, LedgerState] = {}
         for participant in participants:
             height = participant.replica.head.height
             first = by_height.setdefault(height, participant.state)

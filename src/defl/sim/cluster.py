@@ -20,7 +20,7 @@ from defl.errors import PeerFault
 from defl.ids import NodeId, View
 from defl.ingress import Ingress
 from defl.messages import Chunk, Manifest, Message
-from defl.node.framing import HEADER_BYTES, Lane
+from defl.node.net.framing import HEADER_BYTES, Lane
 from defl.output import (
     Connected,
     Durable,
@@ -42,7 +42,7 @@ from defl.sim.checks import Checker
 from defl.sim.conditions import Conditions
 from defl.sim.disk import Disk
 from defl.sim.network import Network
-from defl.sim.processor import Processor, World
+from defl.sim.processor import Processor, ProcessorWorld
 from defl.sim.transcript import Transcript
 from defl.wire import encode
 
@@ -82,7 +82,7 @@ Wrap = Callable[[Participant, Signer, random.Random], Behaviour]
 
 
 @dataclass(slots=True)
-class Node:
+class SimNode:
     id: NodeId
     behaviour: Behaviour
     ingress: Ingress
@@ -159,12 +159,12 @@ class Cluster:
             return frozenset(members)
         return frozenset(self._rng.sample(members, self.federation.committee.faults))
 
-    def _new_node(self, member: NodeId, scheme: Scheme) -> Node:
+    def _new_node(self, member: NodeId, scheme: Scheme) -> SimNode:
         manifest, payload = self._initial
         disk = Disk(first_durable(self.federation, manifest))
         disk.store_blob(manifest, payload, self.federation.chunk_bytes)
         skew = self.conditions.clock_skew
-        node = Node(
+        node = SimNode(
             id=member,
             behaviour=self._behaviour(member, disk.recovered()),
             ingress=Ingress(self.federation, scheme),
@@ -175,12 +175,12 @@ class Cluster:
         self._boot(node)
         return node
 
-    def _boot(self, node: Node) -> None:
+    def _boot(self, node: SimNode) -> None:
         """A process begins with nothing on its way. Liars verify everything at no cost, so that
         they hear and repeat whatever there is."""
         budget = Budget(self.federation.committee) if node.honest else None
         cost_s = self.conditions.signature_s if node.honest else 0.0
-        world = World(
+        world = ProcessorWorld(
             clock=lambda: self.now,
             at=self._at,
             wanted=partial(self._wanted, node),
@@ -216,7 +216,7 @@ class Cluster:
     # --- Running ---------------------------------------------------------------------------
 
     @property
-    def honest(self) -> list[Node]:
+    def honest(self) -> list[SimNode]:
         return [node for node in self.nodes if node.honest]
 
     @property
@@ -277,14 +277,14 @@ class Cluster:
 
     # --- One node --------------------------------------------------------------------------
 
-    def _starter(self, node: Node, incarnation: int) -> Callable[[], None]:
+    def _starter(self, node: SimNode, incarnation: int) -> Callable[[], None]:
         def start() -> None:
             if node.incarnation == incarnation:
                 self.handle(node, Tick())
 
         return start
 
-    def handle(self, node: Node, event: Event) -> None:
+    def handle(self, node: SimNode, event: Event) -> None:
         if self.checker.rolled_back and isinstance(event, Received):
             self.checker.took_in(node.id, event.message)
         output = node.behaviour.handle(event, self.now * node.rate)
@@ -301,10 +301,10 @@ class Cluster:
         self._persist_and_store(node, output)
         self._leave(node, output, len(output.send))
 
-    def _strikes(self, node: Node, rate: float) -> bool:
+    def _strikes(self, node: SimNode, rate: float) -> bool:
         return rate > 0 and node.honest and not self.calm and self._rng.random() < rate
 
-    def _persist_and_store(self, node: Node, output: Output) -> None:
+    def _persist_and_store(self, node: SimNode, output: Output) -> None:
         if output.persist is not None:
             node.disk.apply(output.persist)
         for chunk in output.store:
@@ -312,7 +312,7 @@ class Cluster:
         if node.copies is not None and (output.persist is not None or output.store):
             node.copies.append(node.disk.copy())
 
-    def _leave(self, node: Node, output: Output, sends: int) -> None:
+    def _leave(self, node: SimNode, output: Output, sends: int) -> None:
         """What may follow once the persists and stores are done."""
         for item in output.send[:sends]:
             self._send(node, item)
@@ -334,7 +334,7 @@ class Cluster:
                 self._on_notice(node.id, notice)
         self._set_tick(node, output.wake_at)
 
-    def _set_tick(self, node: Node, wake_at: float | None) -> None:
+    def _set_tick(self, node: SimNode, wake_at: float | None) -> None:
         at = None if wake_at is None else max(self.now, wake_at / node.rate)
         if at == node.tick_at:
             return
@@ -350,7 +350,7 @@ class Cluster:
 
         self._at(at + 1e-6, tick)
 
-    def _start_work(self, node: Node, work: Work) -> None:
+    def _start_work(self, node: SimNode, work: Work) -> None:
         incarnation = node.incarnation
         takes = 0.0
         if not isinstance(work, Validate):
@@ -377,7 +377,7 @@ class Cluster:
 
     # --- The network -----------------------------------------------------------------------
 
-    def _send(self, node: Node, item: Envelope | ServeChunk) -> None:
+    def _send(self, node: SimNode, item: Envelope | ServeChunk) -> None:
         if isinstance(item, ServeChunk):
             data = node.disk.blobs[item.digest].chunks[item.index]
             message: Message = Chunk(item.digest, item.index, memoryview(data))
@@ -414,7 +414,7 @@ class Cluster:
             self._deliver_at(when, source, node, frame, heavy=heavy)
 
     def _deliver_at(
-        self, when: float, source: NodeId, node: Node, frame: bytes, *, heavy: bool
+        self, when: float, source: NodeId, node: SimNode, frame: bytes, *, heavy: bool
     ) -> None:
         incarnation = node.incarnation
 
@@ -425,15 +425,15 @@ class Cluster:
 
         self._at(when, deliver)
 
-    def receive(self, node: Node, source: NodeId, frame: bytes, *, heavy: bool = False) -> None:
+    def receive(self, node: SimNode, source: NodeId, frame: bytes, *, heavy: bool = False) -> None:
         """A frame reaches the node; handled at once if signatures cost nothing."""
         if node.processor is not None:
             node.processor.receive(source, frame, heavy=heavy)
 
-    def _wanted(self, node: Node, peer: NodeId, message: Message) -> Message | Question | None:
+    def _wanted(self, node: SimNode, peer: NodeId, message: Message) -> Message | Question | None:
         return node.behaviour.participant.wanted(peer, message) if node.honest else message
 
-    def _handle_received(self, node: Node, event: Event) -> None:
+    def _handle_received(self, node: SimNode, event: Event) -> None:
         if node.alive and not node.waiting:
             self.handle(node, event)
 
@@ -446,13 +446,13 @@ class Cluster:
                 if peer is not node:
                     self._connect(node, peer.id)
 
-    def _connect(self, node: Node, peer: NodeId) -> None:
+    def _connect(self, node: SimNode, peer: NodeId) -> None:
         if node.alive and not node.waiting:
             self.handle(node, Connected(peer))
 
     # --- Faults of one machine -------------------------------------------------------------
 
-    def _die_during(self, node: Node, output: Output) -> None:
+    def _die_during(self, node: SimNode, output: Output) -> None:
         """Stop at a random place of the order of duty."""
         place = self._rng.random()
         if place < 0.25:
@@ -494,7 +494,7 @@ class Cluster:
             downtime_s = self._rng.expovariate(1.0) * self.conditions.downtime_s
         self._at(self.now + downtime_s, lambda: self.restart(member))
 
-    def _roll_back(self, node: Node) -> None:
+    def _roll_back(self, node: SimNode) -> None:
         if node.copies is None:
             return
         self.crash(node.id, power=False)
@@ -529,7 +529,7 @@ class Cluster:
                 self._connect(peer, member)
                 self._connect(node, peer.id)
 
-    def _fill_disk(self, node: Node) -> None:
+    def _fill_disk(self, node: SimNode) -> None:
         if node.disk.full:
             return
         node.disk.full = True

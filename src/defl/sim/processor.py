@@ -35,14 +35,14 @@ Admission = Generator[Pause | Turn, None, Event | None]
 
 
 @dataclass(slots=True)
-class Link:
+class VirtualLink:
     peer: NodeId
     frames: deque[bytes] = field(default_factory=deque)
     admission: Admission | None = None  # of the frame that is on its way
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ProcessorWorld:
     """What a processor is given: the time, later, its node, and who counts faults."""
 
     clock: Callable[[], float]
@@ -56,15 +56,15 @@ class Processor:
     """Of one process: what waits here is lost when the process dies."""
 
     def __init__(
-        self, ingress: Ingress, budget: Budget | None, signature_s: float, world: World
+        self, ingress: Ingress, budget: Budget | None, signature_s: float, world: ProcessorWorld
     ) -> None:
         """Without a budget, as a liar has it, nobody waits."""
         self._ingress = ingress
         self.budget = budget
         self._signature_s = signature_s
         self._world = world
-        self._links: dict[tuple[NodeId, bool], Link] = {}
-        self._turns: deque[tuple[Link, Turn]] = deque()
+        self._links: dict[tuple[NodeId, bool], VirtualLink] = {}
+        self._turns: deque[tuple[VirtualLink, Turn]] = deque()
         self._working = False
         self._stopped = False
 
@@ -72,18 +72,18 @@ class Processor:
         self._stopped = True
 
     def receive(self, peer: NodeId, frame: bytes, *, heavy: bool) -> None:
-        link = self._links.setdefault((peer, heavy), Link(peer))
+        link = self._links.setdefault((peer, heavy), VirtualLink(peer))
         link.frames.append(frame)
         if link.admission is None:
             self._read_on(link)
 
-    def _read_on(self, link: Link) -> None:
+    def _read_on(self, link: VirtualLink) -> None:
         while link.frames and link.admission is None and not self._stopped:
             link.admission = self._admit(link.peer, link.frames.popleft())
             self._advance(link)
 
     def _admit(self, peer: NodeId, frame: bytes) -> Admission:
-        """The steps of node/verifying.py, with virtual time."""
+        """The steps of node/net/verifying.py, with virtual time."""
         message = self._ingress.read(peer, frame)
         wanted = self._world.wanted(peer, message)
         if wanted is None or isinstance(wanted, Question):
@@ -99,7 +99,7 @@ class Processor:
             self._ingress.check(claims)
         return self._ingress.accept(examined)
 
-    def _advance(self, link: Link) -> None:
+    def _advance(self, link: VirtualLink) -> None:
         """One step of the link's frame; if that was the last one, its event is handled."""
         if link.admission is None or self._stopped:
             return
@@ -118,7 +118,7 @@ class Processor:
         if event is not None:
             self._world.handle(event)
 
-    def _do(self, link: Link, step: Pause | Turn) -> None:
+    def _do(self, link: VirtualLink, step: Pause | Turn) -> None:
         if isinstance(step, Turn):
             self._turns.append((link, step))
             if not self._working:
@@ -139,7 +139,7 @@ class Processor:
 
         self._world.at(self._world.clock() + turn.seconds, done)
 
-    def _resume(self, link: Link) -> None:
+    def _resume(self, link: VirtualLink) -> None:
         self._advance(link)
         if link.admission is None:
             self._read_on(link)

@@ -70,7 +70,7 @@ class Stock:
 
 
 @dataclass(slots=True)
-class Report:
+class SimReport:
     options: Options
     rounds_closed: int
     views: int
@@ -131,7 +131,7 @@ def simulate(
     transcript: Transcript | None = None,
     memory: Callable[[], int | None] = lambda: None,
     progress: Callable[[int, int], None] = lambda _closed, _rounds: None,
-) -> Report:
+) -> SimReport:
     started = perf_counter()
     cluster = cluster_of(
         options.nodes,
@@ -178,13 +178,13 @@ def _disk_bytes(cluster: Cluster) -> int:
     return sum(node.disk.stored_bytes for node in cluster.honest)
 
 
-def _report(options: Options, cluster: Cluster, stock: list[Stock], wall_s: float) -> Report:
+def _report(options: Options, cluster: Cluster, stock: list[Stock], wall_s: float) -> SimReport:
     participants = [node.behaviour.participant for node in cluster.honest]
     evidence: Counter[str] = Counter()
     for participant in participants:
         for found in participant.evidence:
             evidence[f"member {found.first.author}: two {type(found.first).__name__}s"] += 1
-    return Report(
+    return SimReport(
         options=options,
         rounds_closed=cluster.rounds_closed,
         views=max(participant.replica.view for participant in participants),

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from defl.committee import Rules
-from defl.consensus.effects import Effects
+from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import Replica
 from defl.consensus.rules import RULES, commit_target
 from defl.errors import PeerFault, UserError
@@ -299,7 +299,7 @@ class Stage:
 
     # --- What the replica does, in words ---------------------------------------------------
 
-    def _told(self, effects: Effects) -> list[str]:
+    def _told(self, effects: ConsensusEffects) -> list[str]:
         if effects.record is not None:
             self._record = effects.record
         self._durable_blocks.update((block.id, block) for block in effects.blocks)

@@ -100,7 +100,7 @@ def fingerprint(value: object, now: float) -> Hashable:
     return tuple(item if type(item) in PLAIN else fingerprint(item, now) for item in items)
 
 
-class World(Protocol):
+class ExploredWorld(Protocol):
     """What a member knows of the model that it is part of."""
 
     rules: Rules
@@ -114,10 +114,10 @@ class World(Protocol):
 Make = Callable[..., Replica[bytes]]
 
 
-class Member:
+class ExploredMember:
     """All situations that one of the living was ever in, and what events made of them."""
 
-    def __init__(self, world: World, me: NodeId, make: Make) -> None:
+    def __init__(self, world: ExploredWorld, me: NodeId, make: Make) -> None:
         self._world = world
         self._me = me
         self._make = make

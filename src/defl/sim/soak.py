@@ -18,7 +18,7 @@ from defl.sim.conditions import (
     Partition,
     Rollback,
 )
-from defl.sim.run import Options, Report, placed, simulate
+from defl.sim.run import Options, SimReport, placed, simulate
 
 # The small ones are fast and find most; sizes that are not 3f + 1 have other quorums. The largest
 # takes some tens of seconds, so it comes rarely, with a round or two.
@@ -38,7 +38,7 @@ class Soaked:
     scenarios: int
     events: int
     by_kind: dict[str, int]  # how many scenarios of each size and rule set
-    failures: list[tuple[int, Report]]  # the seed that reproduces it
+    failures: list[tuple[int, SimReport]]  # the seed that reproduces it
 
 
 def scenario(seed: int) -> Options:
@@ -150,7 +150,7 @@ def _censor(rng: random.Random, nodes: int) -> Censor:
 
 def soak(seconds: float, seed: int, progress: Callable[[int, int], None]) -> Soaked:
     until = monotonic() + seconds
-    failures: list[tuple[int, Report]] = []
+    failures: list[tuple[int, SimReport]] = []
     by_kind: dict[str, int] = {}
     scenarios = events = 0
     while monotonic() < until:

@@ -18,7 +18,7 @@ from time import perf_counter
 
 from defl.committee import Federation, Rules, Timing
 from defl.consensus.chain import genesis_of
-from defl.consensus.effects import Effects
+from defl.consensus.effects import ConsensusEffects
 from defl.consensus.mempool import Mempool
 from defl.consensus.replica import Replica
 from defl.consensus.safety import first_record
@@ -122,7 +122,7 @@ class Twin(Replica[bytes]):
 # --- Cases ---------------------------------------------------------------------------------
 
 
-def durable_after(durable: Durable, effects: Effects) -> Durable:
+def durable_after(durable: Durable, effects: ConsensusEffects) -> Durable:
     """What a replica has on its disk once the effects of an event are written."""
     snapshot = effects.snapshot or durable.snapshot
     lowest = snapshot.block.height if snapshot is not None else -1
@@ -154,7 +154,7 @@ class Crash:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class TwinsCase:
     """Replicas 0 .. n-1 are the members; then comes one second copy for each of the twins."""
 
     members: int
@@ -198,7 +198,7 @@ def renamed(step: Step, names: tuple[int, ...]) -> Step:
     return Step(leader, tuple(part ^ parts[0] for part in parts))
 
 
-def exhaustive(views: int) -> Iterator[Case]:
+def exhaustive(views: int) -> Iterator[TwinsCase]:
     """All cases of four members with one twin pair, one of each class of symmetric ones.
 
     The three honest members are alike, and so are the two copies. Each view's choice is the
@@ -218,10 +218,10 @@ def exhaustive(views: int) -> Iterator[Case]:
                 yield from extend((*chosen, option), fixing)
 
     for chosen in extend((), tables):
-        yield Case(4, (TWIN,), tuple(options[i] for i in chosen))
+        yield TwinsCase(4, (TWIN,), tuple(options[i] for i in chosen))
 
 
-def crash_points(case: Case, rules: Rules) -> list[Crash]:
+def crash_points(case: TwinsCase, rules: Rules) -> list[Crash]:
     """Every moment at which one replica can die, up to the first view after the scripted ones.
 
     Of replicas that are alike in this case, the first one stands for the others.
@@ -236,14 +236,14 @@ def crash_points(case: Case, rules: Rules) -> list[Crash]:
     ]
 
 
-def with_one_crash(cases: Iterable[Case], rules: Rules) -> Iterator[Case]:
+def with_one_crash(cases: Iterable[TwinsCase], rules: Rules) -> Iterator[TwinsCase]:
     """Each case with each way to kill one replica."""
     for case in cases:
         for crash in crash_points(case, rules):
             yield replace(case, crashes=(crash,))
 
 
-def with_two_crashes(cases: Iterable[Case], rules: Rules, each: int) -> Iterator[Case]:
+def with_two_crashes(cases: Iterable[TwinsCase], rules: Rules, each: int) -> Iterator[TwinsCase]:
     """Each case with `each` pairs of crash points, drawn from all of them."""
     for number, case in enumerate(cases):
         rng = random.Random(f"defl/twins/crashes/{number}")
@@ -252,12 +252,12 @@ def with_two_crashes(cases: Iterable[Case], rules: Rules, each: int) -> Iterator
             yield replace(case, crashes=(rng.choice(points), rng.choice(points)))
 
 
-def spread(cases: Iterable[Case], every: int, first: int = 0) -> Iterator[Case]:
+def spread(cases: Iterable[TwinsCase], every: int, first: int = 0) -> Iterator[TwinsCase]:
     """A deterministic slice: one case in `every`."""
     return islice(cases, first, None, every)
 
 
-def random_case(seed: int, *, members: int = 7, pairs: int = 2, views: int = 6) -> Case:
+def random_case(seed: int, *, members: int = 7, pairs: int = 2, views: int = 6) -> TwinsCase:
     rng = random.Random(f"defl/twins/{seed}")
     twins = tuple(NodeId(i) for i in sorted(rng.sample(range(members), pairs)))
     steps = []
@@ -267,7 +267,7 @@ def random_case(seed: int, *, members: int = 7, pairs: int = 2, views: int = 6) 
         parts = rng.choice((1, 2, 2, 2, 3))
         cut = tuple(rng.randrange(parts) for _ in range(members + pairs))
         steps.append(Step(leader, cut))
-    return Case(members, twins, tuple(steps))
+    return TwinsCase(members, twins, tuple(steps))
 
 
 # --- Running one ---------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def facts(members: int, rules: Rules) -> tuple[Federation, tuple[Signer, ...], S
 class Run:
     """One case from start to healing. `violations` says in words what went wrong."""
 
-    def __init__(self, case: Case, rules: Rules) -> None:
+    def __init__(self, case: TwinsCase, rules: Rules) -> None:
         self.violations: list[str] = []
         self.evidence: set[tuple[NodeId, str]] = set()  # against whom, and of which kind
         self.case = case
@@ -397,7 +397,7 @@ class Run:
         replica.submit(LIVE, self.now)
         self._collect(place)
 
-    def _write(self, place: int, effects: Effects) -> None:
+    def _write(self, place: int, effects: ConsensusEffects) -> None:
         self._durable[place] = durable_after(self._durable[place], effects)
 
     def _collect(self, place: int) -> None:
@@ -462,10 +462,12 @@ class Run:
 BROKEN_MAX = 5
 
 
-def search(cases: Iterable[Case], rules: Rules) -> tuple[int, list[tuple[Case, list[str]]]]:
+def search(
+    cases: Iterable[TwinsCase], rules: Rules
+) -> tuple[int, list[tuple[TwinsCase, list[str]]]]:
     """How many cases were run, and those that broke something; it stops after a few of them."""
     count = 0
-    broken: list[tuple[Case, list[str]]] = []
+    broken: list[tuple[TwinsCase, list[str]]] = []
     for case in cases:
         if len(broken) == BROKEN_MAX:
             break

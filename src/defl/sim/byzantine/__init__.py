@@ -10,7 +10,7 @@ from defl.sim.byzantine.changing import Changing
 from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, HeightLiar, YesVoter
 from defl.sim.byzantine.costly import Exhauster
 from defl.sim.byzantine.past import Rewinder
-from defl.sim.byzantine.pool import Malformed, TwoFaced, Withholder
+from defl.sim.byzantine.pool import MalformedBlob, TwoFaced, Withholder
 from defl.sim.byzantine.promises import PROMISE_BREAKERS
 from defl.sim.byzantine.rounds import EarlyAgg, WrongRound
 from defl.sim.byzantine.traffic import Flooder, Replayer, Silent, Slow
@@ -25,7 +25,7 @@ _CONSTANT: dict[str, Wrap] = {
     "yes-voter": YesVoter,
     "withholder": Withholder,
     "two-faced": TwoFaced,
-    "malformed": Malformed,
+    "malformed": MalformedBlob,
     "wrong-round": WrongRound,
     "early-agg": EarlyAgg,
     "replayer": Replayer,

@@ -190,7 +190,7 @@ class TwoFaced(BlobLiar):
         return (Envelope(None, Gossip((upd,))),)
 
 
-class Malformed(BlobLiar):
+class MalformedBlob(BlobLiar):
     """Instead of its update something that no schema allows, another way in each round."""
 
     def instead(self, item: Item) -> Iterable[Item]:

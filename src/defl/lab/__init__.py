@@ -1,0 +1,4 @@
+"""The laboratory: attacks, data sets, models, baselines, experiments.
+
+The product never imports it.
+"""

@@ -1,0 +1,247 @@
+"""What the rivals have in common: a pure machine, its events and its output.
+
+Each baseline is a set of machines, one per *seat*: seats 0 .. n-1 are the nodes, seat n, where
+there is one, is the server (FL) or the ordering service (Swarm Learning). A machine has one entry,
+`handle(event, now) -> Output`; virtual.py drives it on a virtual clock and process.py as a real
+process over TLS, so what is simulated is what is measured. Facts (members, schema, rounds, codec,
+aggregation rule) are those of a DeFL federation.
+
+All of them leave out what DeFL has and the paper does not compare: a seat that was killed stays
+dead (nothing is recovered from disk), and sequence numbers, not acknowledgements, show a loss.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+from msgspec import Meta, Struct
+
+from defl.aggregation.fed_avg import fed_avg
+from defl.aggregation.model import aggregate_model
+from defl.committee import Federation
+from defl.errors import BadBlob
+from defl.ids import NodeId, Round, digest_of
+from defl.pool.weights import FP32, check_payload, decode, encode
+from defl.schema import Row
+
+# A client's claim about its data counts at most this: beyond any organisation's real number.
+SAMPLES_MAX = 2**32
+# The metric by which a client says how many samples it trained on; without it all count the same.
+SAMPLES_METRIC = "samples"
+
+ASamples = Annotated[int, Meta(ge=1, le=SAMPLES_MAX)]
+
+
+class Message(Struct, frozen=True, array_like=True):
+    """What one seat may say to another; every kind says how many bytes of weights it carries."""
+
+    @property
+    def weights_bytes(self) -> int:
+        return 0
+
+
+# --- Events --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SeatStart:
+    """Every seat that is alive is connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeatTick:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class SeatReceived:
+    peer: NodeId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SeatTrained:
+    round: Round  # the round that the update is for
+    row: Row
+    samples: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NotTrained:
+    """The client failed or diverged: this node has no update for the round."""
+
+    round: Round
+
+
+Event = SeatStart | SeatTick | SeatReceived | SeatTrained | NotTrained
+
+
+# --- Output --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Bytes under a name, in place before anything is sent; the same name again replaces them."""
+
+    name: str
+    data: bytes
+    weights_bytes: int = 0  # of these bytes; the rest is metadata
+
+
+@dataclass(frozen=True, slots=True)
+class SeatEnvelope:
+    to: tuple[NodeId, ...]
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SeatTrain:
+    round: Round
+    base: Row
+
+
+@dataclass(frozen=True, slots=True)
+class SeatModelReady:
+    """This seat takes these weights for the model of a round."""
+
+    round: Round
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class SeatOutput:
+    store: tuple[Store, ...] = ()
+    send: tuple[SeatEnvelope, ...] = ()
+    train: SeatTrain | None = None
+    models: tuple[SeatModelReady, ...] = ()
+    wake_at: float | None = None
+
+
+class Machine(Protocol):
+    @property
+    def finished(self) -> bool:
+        """It has all that it needs; it goes on serving the others until it is stopped."""
+        ...
+
+    def handle(self, event: Event, now: float) -> SeatOutput:
+        """A PeerFault means that the message is dropped and nothing has changed."""
+        ...
+
+
+@dataclass(slots=True)
+class Duties:
+    """What one event has led to so far."""
+
+    store: list[Store]
+    send: list[SeatEnvelope]
+    models: list[SeatModelReady]
+    train: SeatTrain | None = None
+
+    @classmethod
+    def none(cls) -> "Duties":
+        return cls([], [], [])
+
+    def output(self, wake_at: float | None = None) -> SeatOutput:
+        return SeatOutput(
+            tuple(self.store), tuple(self.send), self.train, tuple(self.models), wake_at
+        )
+
+
+# --- Learning ------------------------------------------------------------------------------
+
+
+class SeatLearner:
+    """The client's side, the same in every baseline: train from the newest model, once a round."""
+
+    def __init__(self, rounds: int, initial: Row) -> None:
+        self.round = Round(0)  # of the newest model
+        self.model = initial
+        self._rounds = rounds
+        self._training: Round | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.round >= self._rounds
+
+    def begin(self) -> SeatTrain | None:
+        """Training starts unless one is under way or the last round has its model."""
+        if self.done or self._training is not None:
+            return None
+        self._training = Round(self.round + 1)
+        return SeatTrain(self._training, self.model)
+
+    def learn(self, round_: Round, row: Row, duties: Duties) -> None:
+        self.round, self.model = round_, row
+        duties.models.append(SeatModelReady(round_, row))
+        duties.train = self.begin()
+
+    def trained(self, event: SeatTrained | NotTrained, duties: Duties) -> bool:
+        """Is this the update that the open round wants? If it is too late, training starts anew."""
+        self._training = None
+        if event.round != self.round + 1:
+            duties.train = self.begin()
+            return False
+        return isinstance(event, SeatTrained)
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    author: NodeId
+    row: Row
+    samples: int = 1
+
+
+# Updates of a round in member order, the model that they were trained from, the round: the new
+# model. A lying server or leader is an honest machine with another one of these.
+Merge = Callable[[Sequence[Contribution], Row, Round], Row]
+
+
+def merge_of(federation: Federation, *, by_samples: bool) -> Merge:
+    """The federation's aggregation rule; the mean may count each update by its samples."""
+
+    def merge(updates: Sequence[Contribution], base: Row, round_: Round) -> Row:
+        rows = [update.row for update in updates]
+        ties = ties_of(round_, [update.author for update in updates])
+        if federation.aggregation == "fed_avg":
+            counts = [update.samples for update in updates] if by_samples else None
+            return fed_avg(rows, base, 0, ties, counts=counts, count_max=SAMPLES_MAX).values
+        return aggregate_model(
+            federation.aggregation,
+            federation.schema,
+            rows,
+            base,
+            faults_max=federation.updates_faults_max,
+            ties=ties,
+        ).values
+
+    return merge
+
+
+def ties_of(round_: Round, authors: Sequence[NodeId]) -> list[bytes]:
+    return [digest_of(f"defl/lab/baselines/{round_}/{author}".encode()) for author in authors]
+
+
+# --- Weights -------------------------------------------------------------------------------
+
+
+def model_payload(federation: Federation, row: Row) -> bytes:
+    return bytes(encode(row, federation.schema, FP32))
+
+
+def checked_model(federation: Federation, payload: bytes) -> Row:
+    """A peer's model, or a BadBlob."""
+    check_payload(payload, federation.schema, FP32)
+    return decode(payload, federation.schema, FP32)
+
+
+def update_payload(federation: Federation, row: Row, base: Row) -> bytes:
+    return bytes(encode(row, federation.schema, federation.codec, base))
+
+
+def checked_update(federation: Federation, payload: bytes, base: Row) -> Row:
+    """A peer's update, or a BadBlob."""
+    check_payload(payload, federation.schema, federation.codec)
+    row = decode(payload, federation.schema, federation.codec, base)
+    if row.size != federation.schema.values:
+        raise BadBlob(f"{row.size} values, the schema has {federation.schema.values}")
+    return row

@@ -1,0 +1,88 @@
+"""The data sets by name: where each comes from, whether it is there, how it is fetched and read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from defl.errors import UserError
+from defl.lab.datasets import cifar10, mnist, sentiment140
+from defl.lab.datasets.digits import digits
+from defl.lab.datasets.download import DownloadSource, Progress, download, silent
+from defl.lab.datasets.folder import DataMissing
+from defl.lab.datasets.task import Images, Texts
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """A data set; one without sources comes with a package and needs no folder."""
+
+    what: str
+    classes: tuple[str, ...]
+    load: Callable[[Path], Images | Texts]
+    sources: tuple[DownloadSource, ...] = ()
+    files: Callable[[Path], list[Path]] = lambda _: []
+    check: Callable[[Path], None] = lambda _: None  # after a download without a checksum
+
+
+DIGITS = tuple("0123456789")
+DATASETS: dict[str, DataSet] = {
+    "cifar-10": DataSet(
+        "50,000 + 10,000 colour images of 32 x 32, ten classes (Krizhevsky 2009)",
+        cifar10.CLASSES,
+        cifar10.cifar10,
+        cifar10.SOURCES,
+        cifar10.files,
+    ),
+    "sentiment140": DataSet(
+        "1,600,000 tweets, negative or positive (Go, Bhayani, Huang 2009; academic use)",
+        ("negative", "positive"),
+        lambda folder: sentiment140.sentiment140(sentiment140.files(folder)[0]),
+        sentiment140.SOURCES,
+        sentiment140.files,
+        sentiment140.require_whole,
+    ),
+    "mnist": DataSet(
+        "60,000 + 10,000 handwritten digits of 28 x 28 (LeCun, Cortes, Burges)",
+        DIGITS,
+        mnist.mnist,
+        mnist.SOURCES,
+        mnist.files,
+    ),
+    "digits": DataSet(
+        "1,797 handwritten digits of 8 x 8, from scikit-learn (Alpaydin, Kaynak 1998)",
+        DIGITS,
+        lambda _: digits(np.random.default_rng(0)),
+    ),
+}
+
+
+def dataset_named(name: str) -> DataSet:
+    if name not in DATASETS:
+        raise UserError(f"no data set {name!r}; there are: {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
+def fetched(name: str, folder: Path, progress: Progress = silent) -> list[Path]:
+    """The files of a data set; what the folder lacks is downloaded."""
+    dataset = dataset_named(name)
+    try:
+        return dataset.files(folder)
+    except DataMissing:
+        for source in dataset.sources:
+            path = folder / source.subfolder / source.name
+            if not path.exists():
+                dataset.check(download(source, folder, progress))
+    return dataset.files(folder)
+
+
+def loaded(name: str, folder: Path | None, progress: Progress = silent) -> Images | Texts:
+    """A data set by name; fetched first if the folder lacks it."""
+    dataset = dataset_named(name)
+    if not dataset.sources:
+        return dataset.load(Path())
+    if folder is None:
+        raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
+    fetched(name, folder, progress)
+    return dataset.load(folder)

@@ -1,0 +1,229 @@
+"""How long a round takes outside training, and how long a commit takes, on real nodes.
+
+Both are told as ratios to something measured in the same run: the bare TLS exchange of the same
+bytes, and a round trip over loopback.
+"""
+
+import asyncio
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from defl.committee import Rules, Timing
+from defl.errors import UserError
+from defl.lab.experiments.exchange import measure
+from defl.lab.experiments.processes import Nodes
+
+LIMIT_S = 1200.0
+# Rounds that are left out: processes start, inner loops are compiled, and until retention drops the
+# first blobs every file is a new one.
+WARM_UP = 5
+EXCHANGES = 5  # before the nodes run, and as many after
+PINGS = 200
+GRACE_S = 30.0
+GST_LT_S = 60.0  # nobody sends an AGG: rounds close because everybody has updated
+# For commits beside blobs: each node trains so much longer than the one before that its blob
+# travels while the one before commits its UPD, and AGGs are sent in the midst of it.
+LATER_S = 1.0
+GST_LT_EARLY_S = 2.0
+IN_FLIGHT_ROUNDS = 6
+
+
+def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
+    values = int(megabytes * 1e6) // 4
+    size = 4 * values
+    with tempfile.TemporaryDirectory(prefix="defl-bench-") as made:
+        folder = Path(made)
+        bare = asyncio.run(measure(folder / "bare-before", count, size, EXCHANGES))
+        timing = Timing(gst_lt_min_s=GST_LT_S, grace_s=GRACE_S)
+        nodes = Nodes(folder / "nodes", count, rounds + WARM_UP, values=values, timing=timing)
+        try:
+            nodes.start()
+            nodes.finish(LIMIT_S)
+            wrong = nodes.judge()
+            timed = timed_rounds([nodes.log(member) for member in nodes.members])
+            states = [nodes.status(member) for member in nodes.members]
+        finally:
+            nodes.close()
+        bare += asyncio.run(measure(folder / "bare-after", count, size, EXCHANGES))
+    per_round = [round_.outside_s for round_ in timed]
+    expected = (count - 1) * size * (rounds + WARM_UP)
+    return {
+        "nodes": count,
+        "mb": size / 1e6,
+        "rounds": rounds,
+        "seconds_per_round": median(per_round),
+        "seconds_each": per_round,
+        "longest_training_seconds": median(round_.longest_training_s for round_ in timed),
+        "shortest_training_seconds": median(round_.shortest_training_s for round_ in timed),
+        "bare_tls_seconds": median(bare),
+        "ratio_to_bare_tls": median(per_round) / median(bare),
+        "sent_ratio": max(_bytes(state, "sent") for state in states) / expected,
+        "received_ratio": max(_bytes(state, "received") for state in states) / expected,
+        "memory_peak_bytes": max(state["memory_peak_bytes"] for state in states),
+        "memory_peak_ratio_to_tau_n_m": max(state["memory_peak_bytes"] for state in states)
+        / (2 * count * size),
+        "disk_bytes": max(state["disk_bytes"] for state in states),
+        "disk_ratio_to_tau_n_m": max(state["disk_bytes"] for state in states) / (2 * count * size),
+        "wrong": wrong,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRound:
+    whole_s: float  # from close to close, at the node that took longest
+    longest_training_s: float
+    shortest_training_s: float
+
+    @property
+    def outside_s(self) -> float:
+        """A round waits for all its trainings: as long as one goes on, there is training."""
+        return self.whole_s - self.longest_training_s
+
+
+def timed_rounds(logs: Sequence[Sequence[Mapping[str, Any]]]) -> list[TimedRound]:
+    """The rounds after the warm-up, from what every node logged."""
+    closed = [_by_round(log, "round closed", "time") for log in logs]
+    trained = [_by_round(log, "trained", "seconds") for log in logs]
+    return [
+        TimedRound(
+            max(times[number] - times[number - 1] for times in closed),
+            max(seconds.get(number, 0.0) for seconds in trained),
+            min(seconds.get(number, 0.0) for seconds in trained),
+        )
+        for number in sorted(closed[0])
+        if number > WARM_UP
+    ]
+
+
+def _by_round(log: Sequence[Mapping[str, Any]], event: str, field: str) -> dict[int, float]:
+    return {line["round"]: line[field] for line in log if line["event"] == event}
+
+
+def _bytes(state: dict[str, Any], way: str) -> int:
+    return sum(int(lane[way]) for lane in state["traffic"].values())
+
+
+def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> dict[str, Any]:
+    """Commit latency of a federation with next to no weights; beside it, if asked for, that of
+    transactions that are committed while a blob of `in_flight_mb` travels to all members."""
+    with tempfile.TemporaryDirectory(prefix="defl-bench-") as made:
+        started = time.monotonic()
+        timing = Timing(gst_lt_min_s=GST_LT_S, grace_s=GRACE_S)
+        logs, wrong = _run(Nodes(Path(made) / "idle", count, rounds, timing=timing, rules=rules))
+        took = time.monotonic() - started
+        idle = [commit.ms for commit in _commits(logs)]
+        result: dict[str, Any] = {
+            "nodes": count,
+            "rules": rules.value,
+            "rounds": rounds,
+            "commit_ms": _percentiles(idle),
+            "round_trip_ms": round_trip_s() * 1000,
+            "transactions_per_s": len(idle) / took,
+            "wrong": wrong,
+        }
+        result["ratio_to_round_trip"] = result["commit_ms"]["p50"] / result["round_trip_ms"]
+        if in_flight_mb > 0:
+            values = int(in_flight_mb * 1e6) // 4
+            logs, wrong = _run(
+                Nodes(
+                    Path(made) / "in-flight",
+                    count,
+                    IN_FLIGHT_ROUNDS,
+                    values=values,
+                    later_s=LATER_S,
+                    timing=Timing(gst_lt_min_s=GST_LT_EARLY_S, grace_s=GRACE_S),
+                    rules=rules,
+                )
+            )
+            busy = [commit.ms for commit in _commits(logs) if _beside_blobs(commit, logs)]
+            result["in_flight"] = {
+                "mb": 4 * values / 1e6,
+                "commits": len(busy),
+                "commit_ms": _percentiles(busy),
+                "ratio_to_idle": _percentiles(busy)["p50"] / result["commit_ms"]["p50"],
+            }
+            result["wrong"] = [*result["wrong"], *wrong]
+    return result
+
+
+def _run(nodes: Nodes) -> tuple[list[list[dict[str, Any]]], list[str]]:
+    """What each node logged, and what is wrong after the end."""
+    try:
+        nodes.start()
+        nodes.finish(LIMIT_S)
+        return [nodes.log(member) for member in nodes.members], nodes.judge()
+    finally:
+        nodes.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    kind: str
+    round: int
+    at: float
+    ms: float
+
+    @property
+    def submitted_at(self) -> float:
+        return self.at - self.ms / 1000
+
+
+def _commits(logs: Sequence[Sequence[Mapping[str, Any]]]) -> list[Commit]:
+    return [
+        Commit(line["kind"], line["round"], line["time"], line["ms"])
+        for log in logs
+        for line in log
+        if line["event"] == "committed"
+    ]
+
+
+def _beside_blobs(commit: Commit, logs: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
+    """Was a blob on its way during half of the commit's time or more? A blob is on its way from
+    its training until its author submits the UPD with its certificate."""
+    beside_s = 0.0
+    for log in logs:
+        trained = {line["round"]: line["time"] for line in log if line["event"] == "trained"}
+        for upd in _commits([log]):
+            if upd.kind == "UPD":
+                until = min(commit.at, upd.submitted_at)
+                beside_s += max(0.0, until - max(commit.submitted_at, trained[upd.round]))
+    return beside_s >= commit.ms / 1000 / 2
+
+
+def _percentiles(values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        raise UserError("no transaction was committed while blobs travelled: try a larger model")
+    ordered = sorted(values)
+    return {"p50": median(ordered), "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]}
+
+
+def round_trip_s() -> float:
+    """The median of a byte's way over loopback and back."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def echo() -> None:
+        connection, _ = server.accept()
+        with connection:
+            while data := connection.recv(1):
+                connection.sendall(data)
+
+    thread = threading.Thread(target=echo, daemon=True)
+    thread.start()
+    times = []
+    with socket.create_connection(server.getsockname()) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(PINGS):
+            started = time.perf_counter()
+            client.sendall(b"x")
+            client.recv(1)
+            times.append(time.perf_counter() - started)
+    thread.join()
+    server.close()
+    return median(times)

@@ -1,0 +1,132 @@
+"""One accuracy: a system, an attack, a division of the data; trained in the simulator and judged.
+
+A cell's settings are its name; its result follows from them and from the data alone.
+"""
+
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+from msgspec import Struct
+
+from defl.clients.protocol import Client, Metrics, Roles, roles_of
+from defl.errors import UserError
+from defl.ids import NodeId, Round
+from defl.lab.experiments.cells import Cell, Task, run_cell
+from defl.lab.experiments.paper.merges import Watched
+from defl.lab.experiments.threats import ClientFactory, attacked
+from defl.lab.models.learning import Learning
+from defl.lab.partition import divided
+from defl.schema import Array, Role, Row, Weights
+
+JUDGED = NodeId(0)  # never attacked
+
+
+class AccuracyResult(Struct, frozen=True, tag="accuracy"):
+    accuracy: float
+    rounds_closed: int
+    samples: tuple[int, ...]  # of each node
+    left_out: tuple[float, ...] = ()  # share of rounds, by node; of a watched merge only
+
+
+class AccuracyCell(Struct, frozen=True, tag="accuracy"):
+    system: str
+    nodes: int
+    byzantine: int
+    threat: str
+    alpha: float | None  # None: i.i.d.
+    learning: Learning
+    rounds: int
+    rounds_judged: int
+    seed: int
+    rule: str | None = None  # None: the system's own
+    merge: str | None = None  # FL's server merges so (merges.py) and is watched
+
+    @property
+    def effort(self) -> float:
+        """In proportion to the time that it takes."""
+        return float(self.nodes * self.rounds * self.learning.steps)
+
+    def run(self, folder: Path | None) -> AccuracyResult:
+        from defl.lab.models.learner import learner_of, reproducible  # noqa: PLC0415 - slow, extra
+
+        reproducible()
+        learner = learner_of(self.learning, folder)
+        rng = np.random.default_rng([self.seed, self.nodes])
+        parts = divided(learner.samples.train_labels, self.nodes, self.alpha, rng)
+        sizes = tuple(len(part) for part in parts)
+        return self.judged(
+            lambda node, flipped: learner.client(
+                parts[node], seed=self.seed, node=node, flipped=flipped
+            ),
+            sizes,
+        )
+
+    def judged(self, factory: ClientFactory, sizes: tuple[int, ...]) -> AccuracyResult:
+        witnesses: list[Witness] = []
+
+        def watched(node: NodeId, flipped: bool) -> Client:
+            client = factory(node, flipped)
+            if node != JUDGED:
+                return client
+            witnesses.append(Witness(client))
+            return witnesses[-1]
+
+        task = Task(watched)
+        cell = Cell(
+            self.system,
+            self.nodes,
+            self.rounds,
+            threats=attacked(self.nodes, self.threat, self.byzantine),
+            seed=self.seed,
+            aggregation=self.rule,
+        )
+        accuracies: list[float] = []
+
+        def on_model(round_: Round, row: Row) -> None:
+            if round_ > self.rounds - self.rounds_judged:
+                accuracies.append(witnesses[-1].accuracy(task.schema.unflatten(row)))
+
+        merge = self.merge and Watched(self.merge, task.schema, self.nodes, self.seed)
+        merges = {NodeId(self.nodes): merge} if merge else None
+        result = run_cell(cell, task, on_model, merges=merges)
+        if not accuracies:
+            raise UserError(f"only {result.rounds_closed} of {self.rounds} rounds closed: {cell}")
+        return AccuracyResult(
+            mean(accuracies), result.rounds_closed, sizes, merge.left_out if merge else ()
+        )
+
+
+def prepare(learning: Learning, folder: Path | None) -> None:
+    """Once before many processes need it: what is wrong is said, and the caches are filled."""
+    try:
+        from defl.lab.models.learner import learner_of  # noqa: PLC0415 - slow, extra
+    except ImportError as wrong:
+        raise UserError("models need torch: pip install 'defl[paper]'") from wrong
+    learner_of(learning, folder)
+
+
+class Witness:
+    """The judged node's client, which also judges models as that node would use them: with its own
+    statistics of batch norm, which stay local."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.initial_weights = client.initial_weights
+        self.evaluate = client.evaluate
+        self._local = self._local_of(client.initial_weights())
+
+    def roles(self) -> Roles:
+        return roles_of(self._client)
+
+    def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
+        trained, metrics = self._client.train(weights, round_)
+        self._local = self._local_of(trained)
+        return trained, metrics
+
+    def accuracy(self, shared: Weights) -> float:
+        return self._client.evaluate({**self._local, **shared})["accuracy"]
+
+    def _local_of(self, weights: Weights) -> dict[str, Array]:
+        roles = self.roles()
+        return {name: array for name, array in weights.items() if roles.get(name) == Role.LOCAL}

@@ -1,0 +1,75 @@
+"""A server's merges that are watched: which nodes' updates a model is made of, and which not.
+
+By an aggregation rule's name, or `random_K`: the mean of K updates that are drawn anew in each
+round, which separates how many updates are averaged from which ones.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from defl.aggregation.aggregate import AggregationResult, weighted_sum
+from defl.aggregation.model import aggregate_model
+from defl.aggregation.rules import check_name
+from defl.errors import UserError
+from defl.ids import Round
+from defl.lab.baselines.machine import Contribution, ties_of
+from defl.schema import Row, Schema
+
+RANDOM = "random_"
+
+
+class Watched:
+    """A merge (lab/baselines/machine.py) that counts how often each author was left out."""
+
+    def __init__(self, name: str, schema: Schema, nodes: int, seed: int) -> None:
+        self._kept_at_random = _kept_at_random(name, nodes)
+        if self._kept_at_random is None:
+            check_name(name)
+        self._name = name
+        self._schema = schema
+        self._faults_max = (nodes - 1) // 3
+        self._seed = seed
+        self._left_out = [0] * nodes
+        self._rounds = 0
+
+    def __call__(self, updates: Sequence[Contribution], base: Row, round_: Round) -> Row:
+        made = self._merged(updates, base, round_)
+        self._rounds += 1
+        for update, weight in zip(updates, made.weights, strict=True):
+            self._left_out[update.author] += weight == 0
+        return made.values
+
+    @property
+    def left_out(self) -> tuple[float, ...]:
+        """The share of rounds, by author."""
+        return tuple(count / max(1, self._rounds) for count in self._left_out)
+
+    def _merged(
+        self, updates: Sequence[Contribution], base: Row, round_: Round
+    ) -> AggregationResult:
+        rows = [update.row for update in updates]
+        if self._kept_at_random is not None:
+            rng = np.random.default_rng([self._seed, round_])
+            kept = rng.permutation(len(rows))[: self._kept_at_random]
+            weights = tuple(1 / len(kept) if i in kept else 0.0 for i in range(len(rows)))
+            return AggregationResult(
+                weighted_sum(rows, weights), weights, weights, "drawn at random"
+            )
+        return aggregate_model(
+            self._name,
+            self._schema,
+            rows,
+            base,
+            faults_max=self._faults_max,
+            ties=ties_of(round_, [update.author for update in updates]),
+        )
+
+
+def _kept_at_random(name: str, nodes: int) -> int | None:
+    if not name.startswith(RANDOM):
+        return None
+    number = name.removeprefix(RANDOM)
+    if not number.isdigit() or not 1 <= int(number) <= nodes:
+        raise UserError(f"{name!r}: random_1 to random_{nodes} can be had")
+    return int(number)

@@ -1,0 +1,184 @@
+"""What is run at each scale, and which rows and columns the paper's tables have.
+
+`paper` is the paper's own setting where it or its authors' code says it (rounds are not said: 200
+agree with its ratio of storage). `cpu` has the real data with small models; `quick` the same with
+few rounds. Numbers of steps are chosen by measured seconds a step, for two cores.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from defl.lab.experiments.threats import NONE, THREATS
+from defl.lab.models.learning import Learning
+from defl.lab.models.sentences import SentenceSettings
+from defl.lab.models.word2vec import Word2VecSettings
+
+DIRICHLET = 1.0  # the paper's alpha
+ROUNDS_PAPER = 200
+# In the order of the paper's columns, with its names.
+SYSTEM_WORDS = {"fl": "FL", "swarm": "SL", "biscotti": "Biscotti", "defl": "DeFL"}
+
+
+class Scale(StrEnum):
+    QUICK = "quick"
+    CPU = "cpu"
+    PAPER = "paper"
+
+
+class DataKind(StrEnum):
+    """Of data."""
+
+    IMAGES = "images"
+    TEXTS = "texts"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How one kind of data is learned at one scale."""
+
+    learning: Learning
+    rounds: int
+    rounds_judged: int  # an accuracy is the mean over the models of these last rounds
+    multi_krum: str  # the rule of Biscotti and DeFL
+    # Real processes for the figures: their bytes depend on model and rounds, not on steps.
+    costs_rounds: int
+    costs_steps: int
+
+    @property
+    def of_costs(self) -> Learning:
+        return replace(self.learning, steps=self.costs_steps)
+
+
+REPEATS = {Scale.QUICK: 1, Scale.CPU: 1, Scale.PAPER: 10}
+
+_QUICK_IMAGES = Learning("cifar-10", "mlp-32", "rmsprop", 1e-3, batch=32, steps=60)
+_CPU_IMAGES = Learning("cifar-10", "mlp-128", "rmsprop", 1e-3, batch=32, steps=100)
+_PAPER_IMAGES = Learning(
+    "cifar-10", "densenet-bc-100", "rmsprop", 1e-3, batch=32, steps=1000, augmented=True
+)
+_QUICK_TEXTS = Learning(
+    "sentiment140",
+    "text-64",
+    "adamw",
+    1e-3,
+    batch=128,
+    steps=25,
+    weight_decay=1e-3,
+    sentences=SentenceSettings(40_000, word2vec=Word2VecSettings(size=100, iterations=5)),
+)
+_CPU_TEXTS = replace(
+    _QUICK_TEXTS,
+    steps=100,
+    sentences=SentenceSettings(200_000, word2vec=Word2VecSettings(size=100, iterations=10)),
+)
+_PAPER_TEXTS = Learning(
+    "sentiment140",
+    "bilstm-128",
+    "adamw",
+    1e-3,
+    batch=1024,
+    steps=500,
+    weight_decay=1e-3,
+    sentences=SentenceSettings(),
+)
+SETTINGS: dict[tuple[Scale, DataKind], Setting] = {
+    (Scale.QUICK, DataKind.IMAGES): Setting(_QUICK_IMAGES, 8, 1, "multi_krum", 2, 1),
+    (Scale.QUICK, DataKind.TEXTS): Setting(_QUICK_TEXTS, 8, 1, "multi_krum", 2, 1),
+    (Scale.CPU, DataKind.IMAGES): Setting(_CPU_IMAGES, 20, 3, "multi_krum", 10, 2),
+    (Scale.CPU, DataKind.TEXTS): Setting(_CPU_TEXTS, 20, 3, "multi_krum", 10, 2),
+    (Scale.PAPER, DataKind.IMAGES): Setting(
+        _PAPER_IMAGES, ROUNDS_PAPER, 1, "multi_krum_two", ROUNDS_PAPER, 1000
+    ),
+    (Scale.PAPER, DataKind.TEXTS): Setting(
+        _PAPER_TEXTS, ROUNDS_PAPER, 1, "multi_krum_two", ROUNDS_PAPER, 500
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table: who attacks how."""
+
+    words: str
+    nodes: int
+    byzantine: int
+    threat: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    name: str
+    title: str
+    kind: DataKind
+    datasets: tuple[tuple[str, float | None], ...]  # the paper's name, and alpha
+    rows: tuple[Row, ...]
+
+    @property
+    def heading(self) -> str:
+        return f"Table {self.name.removeprefix('table')}. {self.title}"
+
+
+THREAT_ROWS = tuple(
+    Row(THREATS[name].words, 4, 0 if name == NONE.name else 1, name)
+    for name in (
+        "none",
+        "gaussian_0.03",
+        "gaussian_1",
+        "sign_flip_1",
+        "sign_flip_2",
+        "sign_flip_4",
+        "label_flip",
+    )
+)
+
+
+def rate_rows(threat: str) -> tuple[Row, ...]:
+    """4, 7 and 10 nodes with each number of Byzantine ones below a third."""
+    return tuple(
+        Row(
+            f"{nodes - bad}+{bad} (beta={bad / nodes:.2f})",
+            nodes,
+            bad,
+            threat if bad else NONE.name,
+        )
+        for nodes in (4, 7, 10)
+        for bad in range((nodes - 1) // 3 + 1)
+    )
+
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        Table(
+            "table1",
+            "Accuracy on CIFAR-10 and CIFAR-noniid under different threats, 1 of 4 nodes attacks",
+            DataKind.IMAGES,
+            (("CIFAR-10", None), ("CIFAR-noniid", DIRICHLET)),
+            THREAT_ROWS,
+        ),
+        Table(
+            "table2",
+            "Accuracy on CIFAR-noniid with sign-flipping (sigma = -2) by honest + Byzantine nodes",
+            DataKind.IMAGES,
+            (("CIFAR-noniid", DIRICHLET),),
+            rate_rows("sign_flip_2"),
+        ),
+        Table(
+            "table3",
+            "Accuracy on Sentiment140 and Sentiment-noniid under different threats, "
+            "1 of 4 nodes attacks",
+            DataKind.TEXTS,
+            (("Sentiment140", None), ("Sentiment-noniid", DIRICHLET)),
+            THREAT_ROWS,
+        ),
+        Table(
+            "table4",
+            "Accuracy on Sentiment-noniid with a Gaussian attack (sigma = 1) by honest + "
+            "Byzantine nodes",
+            DataKind.TEXTS,
+            (("Sentiment-noniid", DIRICHLET),),
+            rate_rows("gaussian_1"),
+        ),
+    )
+}
+FIGURES: dict[str, DataKind] = {"figure2": DataKind.IMAGES, "figure3": DataKind.TEXTS}

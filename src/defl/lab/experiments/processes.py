@@ -1,0 +1,130 @@
+"""Federations of real processes for trials and benchmarks: start, kill, restart, judge, measure."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from defl.committee import Rules, Timing
+from defl.crypto import Ed25519Signer
+from defl.ids import NodeId
+from defl.ledger import ClosedRound
+from defl.node.report.status_client import last_status
+from defl.node.setup.config import LogFormat, read_federation
+from defl.node.setup.local import CHUNK_BYTES, make_local
+from defl.node.setup.processes import Processes
+from defl.node.store.storage import Storage
+from defl.participant import Participant
+
+POLL_S = 0.1
+TIMING = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=30.0)
+# A client whose training takes about `seconds`, on each node `later_s` longer than on the one
+# before, and moves each node elsewhere.
+CLIENT = """
+import os, time
+import numpy as np
+
+class client:
+    def __init__(self):
+        self._rng = np.random.default_rng(int(os.environ.get("DEFL_NODE", "0")))
+
+    def initial_weights(self):
+        return {{"w": np.zeros({values}, dtype=np.float32)}}
+
+    def train(self, weights, round_):
+        started = time.perf_counter()
+        time.sleep({seconds} + {later_s} * int(os.environ.get("DEFL_NODE", "0")))
+        values = weights["w"]
+        values += self._rng.standard_normal(values.size, dtype=np.float32)
+        return {{"w": values}}, {{"seconds": time.perf_counter() - started}}
+
+    def evaluate(self, weights):
+        return {{"loss": 0.0}}
+"""
+
+
+class Nodes(Processes):
+    """Nodes whose client moves at random, and what is wrong with them after the end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        rounds: int,
+        *,
+        values: int = 1000,
+        train_s: float = 0.0,
+        later_s: float = 0.0,
+        timing: Timing = TIMING,
+        chunk_bytes: int = CHUNK_BYTES,
+        rules: Rules = Rules.HOTSTUFF,
+    ) -> None:
+        project = folder / "project"
+        project.mkdir(parents=True)
+        text = CLIENT.format(values=values, seconds=train_s, later_s=later_s)
+        (project / "client.py").write_text(text, encoding="utf-8")
+        self.rounds = rounds
+        super().__init__(
+            make_local(
+                folder,
+                project,
+                "client:client",
+                count,
+                rounds,
+                timing=timing,
+                aggregation="fed_avg",
+                rules=rules,
+                chunk_bytes=chunk_bytes,
+                log_format=LogFormat.JSON,
+            )
+        )
+
+    def wait(self, what: Callable[[], bool], limit_s: float) -> None:
+        until = time.monotonic() + limit_s
+        while not what():
+            if time.monotonic() > until:
+                rounds = [self.round(member) for member in self.members]
+                raise AssertionError(f"nothing came of it in {limit_s} s; rounds: {rounds}")
+            time.sleep(POLL_S)
+
+    def finish(self, limit_s: float) -> None:
+        """Until every node has ended by itself; one that failed is told at once."""
+
+        def all_ended() -> bool:
+            self.require_no_failure()
+            return not self.any_running
+
+        self.wait(all_ended, limit_s)
+
+    def judge(self) -> list[str]:
+        """What is wrong after the end; nothing, if all is well."""
+        wrong = []
+        states = [last_status(node) or {} for node in self.local.nodes]
+        if [state.get("round") for state in states] != [self.rounds] * len(states):
+            wrong.append(f"rounds closed: {[state.get('round') for state in states]}")
+        if len({state.get("model") for state in states}) != 1:
+            wrong.append(f"models differ: {[state.get('model') for state in states]}")
+        for member, state in enumerate(states):
+            if state.get("evidence"):
+                wrong.append(f"node {member} saw somebody sign twice: {state['evidence']}")
+            if state.get("observing"):
+                wrong.append(f"node {member} is an observer: {state['observing']}")
+        return wrong + self._lost_blobs()
+
+    def _lost_blobs(self) -> list[str]:
+        """Every committed update of the last tau rounds is whole at some node."""
+        federation = read_federation(self.local.folder / "federation.toml").federation
+        held = set()
+        closed: tuple[ClosedRound, ...] = ()
+        for member, node in enumerate(self.local.nodes):
+            with Storage.open(node / "state") as storage:
+                durable = storage.recovered()
+            held |= {m.digest for m, chunks in durable.held if len(chunks) == len(m.chunks)}
+            stranger = Ed25519Signer(bytes(32))
+            reader = Participant(federation, NodeId(member), stranger, durable)
+            closed = max(closed, reader.state.closed, key=len)
+        return [
+            f"round {past.round}: the update of {ref.author} is lost"
+            for past in closed
+            for ref in past.updates
+            if ref.digest not in held
+        ]

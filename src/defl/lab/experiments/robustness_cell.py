@@ -1,0 +1,236 @@
+"""One cell of the robustness table: a small federation trained under one rule and one attack.
+
+A cell is a pure function of its settings and the data; nothing is written here.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from defl.aggregation.aggregate import AggregationResult, Row
+from defl.aggregation.memory import with_memory
+from defl.aggregation.model import aggregate_model
+from defl.aggregation.rules import REMEMBERING
+from defl.errors import PreconditionBroken
+from defl.lab.attacks.attack import Attack
+from defl.lab.attacks.attacks import attack_named
+from defl.lab.attacks.crafted import against_rule, alie, alie_deviation
+from defl.lab.attacks.data import flipped_labels, stamped
+from defl.lab.attacks.simple import replay, scaled
+from defl.lab.datasets.task import Images
+from defl.lab.experiments.small_model import Shape, initial, predicted, train
+from defl.lab.partition import cut
+from defl.schema import Entry, Schema
+
+HIDDEN = 32
+ROUNDS = 40
+STEPS = 10
+BATCH = 32
+RATE = 0.1
+ROUNDS_JUDGED = 5  # accuracy is the mean over this many last rounds
+BACKDOOR_CLASS = 0
+
+Judged = Callable[[Sequence[Row]], AggregationResult]  # what the rule would make of these rows
+
+NO_ATTACK = "none"
+SENT_BY_ALL = ("alie", "inner_product", "min_max", "min_sum", "mimic", "against_rule")
+OWN_ONLY = "_blind"  # an attack's name with this ending: the attacker sees only its own update
+
+
+@dataclass(frozen=True, slots=True)
+class RobustnessCell:
+    """What is run. `attackers` is 0 without attack; the rule is told faults_max either way."""
+
+    rule: str
+    attack: str
+    alpha: float | None  # None: i.i.d.
+    members: int
+    seed: int
+    rounds: int = ROUNDS
+    dataset: str = "mnist"
+
+    @property
+    def faults_max(self) -> int:
+        return (self.members - 1) // 3
+
+    @property
+    def attackers(self) -> int:
+        return 0 if self.attack == NO_ATTACK else self.faults_max
+
+
+@dataclass(frozen=True, slots=True)
+class RobustnessResult:
+    """What came out: shares of the test images, and how many honest rows were left out."""
+
+    accuracy: float
+    backdoor: float  # share of stamped images that are taken for the backdoor's class
+    honest_left_out: float  # mean share of honest rows with weight 0
+    attackers_kept: float  # mean share of attackers' rows with weight above 0
+    reason: str  # the last round's, or why the rule refused
+
+
+def run_cell(cell: RobustnessCell, data: Images) -> RobustnessResult:
+    """Train the federation of one cell. Seeds depend on the seed alone, so that all rules and
+    attacks of one seed see the same data, the same batches and the same initial weights."""
+    rng = np.random.default_rng([cell.seed, cell.members])
+    shape = Shape(int(np.prod(data.train_images.shape[1:])), HIDDEN, data.classes)
+    parts = cut(data.train_labels, cell.members, cell.alpha, rng)
+    federation = RobustnessFederation(cell, data, shape, parts)
+    weights = initial(shape, rng)
+    rounds = Rounds(cell, weights)
+    accuracies: list[float] = []
+    left_out: list[float] = []
+    kept: list[float] = []
+    reason = ""
+    for round_ in range(cell.rounds):
+        rows = federation.rows(round_, weights, rounds.judged)
+        try:
+            made = rounds.closed(rows)
+        except PreconditionBroken as refused:
+            return RobustnessResult(
+                float("nan"), float("nan"), float("nan"), float("nan"), str(refused)
+            )
+        weights = rounds.weights
+        gone = [weight == 0 for weight in made.weights]
+        left_out.append(float(np.mean(gone[cell.attackers :])))
+        if cell.attackers:
+            kept.append(1 - float(np.mean(gone[: cell.attackers])))
+        reason = made.reason
+        if round_ >= cell.rounds - ROUNDS_JUDGED:
+            accuracies.append(federation.accuracy(weights))
+    return RobustnessResult(
+        accuracy=float(np.mean(accuracies)),
+        backdoor=federation.backdoor(weights),
+        honest_left_out=float(np.mean(left_out)),
+        attackers_kept=float(np.mean(kept)) if kept else 0.0,
+        reason=reason,
+    )
+
+
+def tie_breakers(round_: int, members: int) -> list[bytes]:
+    return [sha256(f"{round_}/{i}".encode()).digest() for i in range(members)]
+
+
+class Rounds:
+    """The aggregation of one cell, round by round, on models as they travel: with the memory of a
+    rule that remembers."""
+
+    def __init__(self, cell: RobustnessCell, weights: Row) -> None:
+        schema = Schema((Entry("weights", weights.shape),))
+        self._cell = cell
+        self._size = weights.size
+        self._schema = with_memory(schema, cell.members) if cell.rule in REMEMBERING else schema
+        self._model = np.zeros(self._schema.values, dtype=np.float32)
+        self._model[: self._size] = weights
+        self._round = 0
+
+    @property
+    def weights(self) -> Row:
+        return self._model[: self._size]
+
+    def judged(self, rows: Sequence[Row]) -> AggregationResult:
+        """What the rule would make of these rows; `values` are the weights alone."""
+        made = self._aggregated(rows)
+        return replace(made, values=made.values[: self._size])
+
+    def closed(self, rows: Sequence[Row]) -> AggregationResult:
+        made = self._aggregated(rows)
+        self._model = made.values
+        self._round += 1
+        return made
+
+    def _aggregated(self, rows: Sequence[Row]) -> AggregationResult:
+        memory = self._model[self._size :]
+        return aggregate_model(
+            self._cell.rule,
+            self._schema,
+            [np.concatenate([row, memory]) for row in rows],
+            self._model,
+            faults_max=self._cell.faults_max,
+            ties=tie_breakers(self._round, self._cell.members),
+        )
+
+
+class RobustnessFederation:
+    """The members of one cell: attackers first, who may train on poisoned data and send anything.
+
+    Everybody's honest batches of a round depend on seed and round alone.
+    """
+
+    def __init__(
+        self, cell: RobustnessCell, data: Images, shape: Shape, parts: Sequence[NDArray[np.int64]]
+    ) -> None:
+        self.cell = cell
+        self.shape = shape
+        self.parts = parts
+        self.data = data
+        self.images = data.train_images
+        self.labels = data.train_labels
+        self.classes = data.classes
+        test = data.scaled(data.test_images)
+        self.test = test.reshape(len(test), -1)
+        self.test_labels = data.test_labels
+        others = data.test_labels != BACKDOOR_CLASS
+        self.test_stamped = stamped(test[others][:1000]).reshape(-1, shape.inputs)
+        self.earlier: Row | None = None
+
+    def rows(self, round_: int, weights: Row, judged: Judged) -> list[Row]:
+        """The updates of one round, in member order."""
+        cell = self.cell
+        rng = np.random.default_rng([cell.seed, cell.members, round_])
+        chosen = np.stack([rng.choice(part, (STEPS, BATCH)) for part in self.parts])
+        images, labels = self.data.scaled(self.images[chosen]), self.labels[chosen]
+        bad = cell.attackers
+        if cell.attack == "label_flip":
+            labels[:bad] = flipped_labels(labels[:bad], self.classes)
+        if cell.attack == "backdoor":  # half of each batch is stamped
+            half = BATCH // 2
+            flat = images[:bad, :, :half].reshape(-1, *self.images.shape[1:])
+            images[:bad, :, :half] = stamped(flat).reshape(images[:bad, :, :half].shape)
+            labels[:bad, :, :half] = BACKDOOR_CLASS
+        flat_images = images.reshape(*chosen.shape, self.shape.inputs)
+        start = np.repeat(weights[None], cell.members, axis=0)
+        changes = train(self.shape, start, flat_images, labels, RATE) - weights
+        if bad and cell.attack != "label_flip":
+            honest = list(changes[bad:])
+            poisoned = self.attack(weights, judged)
+            seen = None if cell.attack.endswith(OWN_ONLY) else honest
+            own = changes[:bad].copy()
+            together = cell.attack in SENT_BY_ALL  # depends on what all see: made once
+            for i in range(bad):
+                repeat = together and i > 0
+                changes[i] = changes[0] if repeat else poisoned(own[i], seen, rng)
+            self.earlier = own[0] if self.earlier is None else self.earlier
+        with np.errstate(over="ignore", invalid="ignore"):  # an attacker's row may be anything
+            return list(weights + changes)
+
+    def attack(self, weights: Row, judged: Judged) -> Attack:
+        cell = self.cell
+        name = cell.attack.removesuffix(OWN_ONLY)
+        if name == "backdoor":
+            return partial(scaled, factor=cell.members / cell.attackers)
+        if name == "replay":
+            return partial(replay, earlier=self.earlier)
+        if name == "alie":
+            deviations = max(0.3, alie_deviation(cell.members, cell.attackers))
+            return partial(alie, deviations=deviations)
+        if name == "against_rule":
+
+            def change_by_rule(changes: Sequence[Row]) -> Row:
+                # The attack lists the honest first; members have the attackers first.
+                bad = cell.attackers
+                ordered = [*changes[len(changes) - bad :], *changes[: len(changes) - bad]]
+                return judged([weights + change for change in ordered]).values - weights
+
+            return partial(against_rule, aggregate=change_by_rule, attackers=cell.attackers)
+        return attack_named(name)
+
+    def accuracy(self, weights: Row) -> float:
+        return float((predicted(self.shape, weights, self.test) == self.test_labels).mean())
+
+    def backdoor(self, weights: Row) -> float:
+        return float((predicted(self.shape, weights, self.test_stamped) == BACKDOOR_CLASS).mean())

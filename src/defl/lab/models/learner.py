@@ -1,0 +1,212 @@
+"""Clients that carry out a `Learning`: batches, model, loss and optimiser, in PyTorch.
+
+Everything follows from the seed: a node's batches from seed, node and round, the first weights
+from the seed alone. With `reproducible` called before, the same seed gives the same bits.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from defl.clients.protocol import Metrics
+from defl.clients.seeds import seed_of
+from defl.clients.torch import Place, Settings, TorchClient
+from defl.errors import UserError
+from defl.ids import NodeId, Round
+from defl.lab.datasets.augment import flipped_and_shifted
+from defl.lab.datasets.catalogue import loaded
+from defl.lab.datasets.task import Images, Labels, Sentences
+from defl.lab.models.bilstm import AttentionBiLSTM
+from defl.lab.models.densenet import DenseNetBC
+from defl.lab.models.learning import Learning
+from defl.lab.models.seeded import seeded
+from defl.lab.models.sentences import sentences
+from defl.lab.models.small import MLP, SmallCNN, SmallText
+from defl.lab.partition import Places
+
+EVALUATION_BATCH = 500
+# Pixels from 0 to 1 as the models get them: a fixed shift and scale, nobody's statistics.
+CENTRE, SPREAD = 0.5, 0.25
+
+Inputs = NDArray[np.uint8] | NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What a model is built for and trained on: images or numbered texts, and how they are fed."""
+
+    train: Inputs
+    train_labels: Labels
+    test: Inputs
+    test_labels: Labels
+    classes: int
+    white: int | None  # of images; None: texts
+    vectors: NDArray[np.float32] | None = None  # of texts' words
+
+
+MODELS: dict[str, Callable[[Samples], nn.Module]] = {
+    "mlp-32": lambda data: MLP(shape=data.train.shape[1:], hidden=(32,), classes=data.classes),
+    "mlp-128": lambda data: MLP(shape=data.train.shape[1:], hidden=(128,), classes=data.classes),
+    "cnn-16": lambda data: SmallCNN(width=16, classes=data.classes),
+    "densenet-bc-10": lambda data: DenseNetBC(depth=10, classes=data.classes),
+    "densenet-bc-100": lambda data: DenseNetBC(depth=100, classes=data.classes),
+    "text-64": lambda data: SmallText(torch.from_numpy(data.vectors)),
+    "bilstm-128": lambda data: AttentionBiLSTM(torch.from_numpy(data.vectors)),
+}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def reproducible() -> None:
+    """One thread and deterministic algorithms, for this whole process."""
+    torch.set_num_threads(1)
+    # Some operations on GPUs have no deterministic form; there it is said and gone on.
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+
+
+@lru_cache(maxsize=2)
+def learner_of(learning: Learning, folder: Path | None) -> "TaskLearner":
+    """Its data are read once a process."""
+    return TaskLearner(learning, _samples(learning, folder))
+
+
+class TaskLearner:
+    def __init__(self, learning: Learning, samples: Samples) -> None:
+        for name, known in ((learning.model, MODELS), (learning.optimizer, OPTIMIZERS)):
+            if name not in known:
+                raise UserError(f"{name!r} is unknown; there are: {', '.join(known)}")
+        self.learning = learning
+        self.samples = _fewer(samples, learning)
+
+    def client(self, part: Places, *, seed: int, node: NodeId, flipped: bool) -> TorchClient:
+        """Of the node that has these samples; `flipped` labels are counted from the other end."""
+        samples, learning = self.samples, self.learning
+        labels = samples.train_labels
+        if flipped:
+            labels = samples.classes - 1 - labels
+
+        def train(model: nn.Module, place: Place) -> Metrics:
+            rng = np.random.default_rng([seed, node, place.round])
+            parameters = [p for p in model.parameters() if p.requires_grad]
+            optimizer = OPTIMIZERS[learning.optimizer](
+                parameters, lr=learning.rate, weight_decay=learning.weight_decay
+            )
+            total = torch.zeros((), device=place.device)
+            for chosen in self._batches(part, rng):
+                inputs = self._inputs(samples.train[chosen], rng if learning.augmented else None)
+                targets = torch.from_numpy(labels[chosen]).to(place.device)
+                optimizer.zero_grad(set_to_none=True)
+                loss = _loss(model(inputs.to(place.device)), targets)
+                loss.backward()
+                optimizer.step()
+                total += loss.detach()
+            return {"loss": float(total) / learning.steps, "samples": float(len(part))}
+
+        return TorchClient(
+            lambda: seeded(seed, lambda: MODELS[learning.model](samples)),
+            train,
+            self._evaluate,
+            settings=Settings(seed=seed_of(seed, Round(node))),
+        )
+
+    def _batches(self, part: Places, rng: np.random.Generator) -> Iterator[Places]:
+        """As many as a round has steps, pass after pass over the part in a new order."""
+        wanted = self.learning.steps * self.learning.batch
+        passes = -(-wanted // len(part))
+        order = np.concatenate([rng.permutation(part) for _ in range(passes)])[:wanted]
+        yield from order.reshape(self.learning.steps, self.learning.batch)
+
+    def _inputs(self, batch: Inputs, rng: np.random.Generator | None) -> Tensor:
+        if self.samples.white is None:
+            return torch.from_numpy(batch.astype(np.int64))
+        images = batch.view(np.uint8)
+        if rng is not None:
+            images = flipped_and_shifted(images, rng)
+        scaled = np.divide(images, self.samples.white, dtype=np.float32)
+        return torch.from_numpy((scaled - np.float32(CENTRE)) / np.float32(SPREAD))
+
+    def _evaluate(self, model: nn.Module, place: Place) -> Metrics:
+        """On all test samples, which are the same for every node."""
+        data = self.samples
+        right, loss = 0, 0.0
+        for start in range(0, len(data.test), EVALUATION_BATCH):
+            part = slice(start, start + EVALUATION_BATCH)
+            output = model(self._inputs(data.test[part], None).to(place.device))
+            targets = torch.from_numpy(data.test_labels[part]).to(place.device)
+            right += int((_classes(output) == targets).sum())
+            loss += float(_loss(output, targets)) * len(targets)
+        return {"accuracy": right / len(data.test), "loss": loss / len(data.test)}
+
+
+def _loss(output: Tensor, targets: Tensor) -> Any:
+    """One score for each class, or one logit of the second of two classes."""
+    if output.ndim == 2:
+        return functional.cross_entropy(output, targets)
+    return functional.binary_cross_entropy_with_logits(output, targets.to(output.dtype))
+
+
+def _classes(output: Tensor) -> Tensor:
+    return output.argmax(dim=1) if output.ndim == 2 else (output > 0).long()
+
+
+def _samples(learning: Learning, folder: Path | None) -> Samples:
+    if learning.sentences is not None:
+        if folder is None:
+            raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
+        texts, known = sentences(folder, learning.sentences)
+        return _of_sentences(texts, known.vectors)
+    images = loaded(learning.data, folder)
+    if not isinstance(images, Images):
+        raise UserError(f"{learning.data} has texts: say how they become numbers")
+    return Samples(
+        images.train_images,
+        images.train_labels,
+        images.test_images,
+        images.test_labels,
+        images.classes,
+        images.white,
+    )
+
+
+def _of_sentences(texts: Sentences, vectors: NDArray[np.float32]) -> Samples:
+    return Samples(
+        texts.train_words,
+        texts.train_labels,
+        texts.test_words,
+        texts.test_labels,
+        texts.classes,
+        None,
+        vectors,
+    )
+
+
+def _fewer(data: Samples, learning: Learning) -> Samples:
+    """A draw without a seed of its own: the same samples for every repeat."""
+    train = _drawn(len(data.train_labels), learning.train_samples)
+    test = _drawn(len(data.test_labels), learning.test_samples)
+    return Samples(
+        data.train if train is None else data.train[train],
+        data.train_labels if train is None else data.train_labels[train],
+        data.test if test is None else data.test[test],
+        data.test_labels if test is None else data.test_labels[test],
+        data.classes,
+        data.white,
+        data.vectors,
+    )
+
+
+def _drawn(count: int, wanted: int | None) -> Places | None:
+    if wanted is None or wanted >= count:
+        return None
+    return np.sort(np.random.default_rng(0).permutation(count)[:wanted])

@@ -1,0 +1,57 @@
+"""Sentiment140 ready for a model: word vectors and numbered texts, made once, then mapped.
+
+Making them from all rows with the paper's settings takes many minutes; the cache is
+named by the bytes of the source and by every setting.
+"""
+
+from dataclasses import astuple, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from defl.lab.datasets.folder import Arrays, cached
+from defl.lab.datasets.sentiment140 import LABELS, file_digest, files, sentiment140
+from defl.lab.datasets.task import Sentences
+from defl.lab.datasets.words import Vocabulary
+from defl.lab.models.word2vec import Word2VecSettings, WordVectors, trained
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceSettings:
+    """Which texts, how long, and how their words become vectors; the defaults are the paper's."""
+
+    rows: int | None = None  # None: all of them
+    length: int = 60
+    word2vec: Word2VecSettings = field(default_factory=Word2VecSettings)
+
+
+def sentences(folder: Path, settings: SentenceSettings) -> tuple[Sentences, WordVectors]:
+    """Numbered texts and the vectors of their words, which the texts for training alone gave."""
+    [path] = files(folder)
+
+    def made() -> Arrays:
+        texts = sentiment140(path, settings.rows)
+        known = trained(texts.train_texts, settings.word2vec)
+        encoded = known.vocabulary.encoded
+        return {
+            "train_words": encoded(texts.train_texts, settings.length),
+            "train_labels": texts.train_labels,
+            "test_words": encoded(texts.test_texts, settings.length),
+            "test_labels": texts.test_labels,
+            "vectors": known.vectors,
+            "vocabulary": np.frombuffer("\n".join(known.vocabulary.words).encode(), np.uint8),
+        }
+
+    parts = (file_digest(path), settings.rows, settings.length, *astuple(settings.word2vec))
+    digest = sha256("/".join(map(str, parts)).encode()).hexdigest()
+    arrays = cached(f"sentiment140-{digest[:32]}", made)
+    words = bytes(arrays["vocabulary"].view(np.uint8)).decode().split("\n")
+    vectors = WordVectors(Vocabulary(tuple(words)), arrays["vectors"].view(np.float32))
+    return Sentences(
+        train_words=arrays["train_words"].view(np.int32),
+        train_labels=arrays["train_labels"].view(np.int64),
+        test_words=arrays["test_words"].view(np.int32),
+        test_labels=arrays["test_labels"].view(np.int64),
+        classes=len(LABELS),
+    ), vectors

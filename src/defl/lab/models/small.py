@@ -1,0 +1,77 @@
+"""Models that a CPU trains in seconds, for the same inputs and outputs as the paper's."""
+
+import itertools
+import math
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from defl.lab.models.frozen import FrozenEmbedding
+
+
+class SmallCNN(nn.Module):
+    """Three 3x3 convolutions with group norm, each followed by pooling, and one linear layer.
+
+    Group norm (Wu, He, 2018) keeps no running statistics, so that nothing stays local.
+    """
+
+    GROUPS = 4
+
+    def __init__(self, *, channels: int = 3, width: int = 32, classes: int = 10) -> None:
+        super().__init__()
+        widths = (channels, width, 2 * width, 2 * width)
+        self.convs = nn.ModuleList(
+            nn.Conv2d(before, after, 3, padding=1, bias=False)
+            for before, after in itertools.pairwise(widths)
+        )
+        self.norms = nn.ModuleList(nn.GroupNorm(self.GROUPS, after) for after in widths[1:])
+        self.head = nn.Linear(widths[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = functional.max_pool2d(functional.relu(norm(conv(x))), 2)
+        return self.head(x.mean(dim=(2, 3)))
+
+
+class MLP(nn.Module):
+    """Flattened images through hidden layers of rectified units."""
+
+    def __init__(
+        self,
+        *,
+        shape: tuple[int, ...] = (3, 32, 32),
+        hidden: tuple[int, ...] = (128,),
+        classes: int = 10,
+    ) -> None:
+        super().__init__()
+        sizes = (math.prod(shape), *hidden, classes)
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in itertools.pairwise(sizes):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        self.layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class SmallText(nn.Module):
+    """The mean of a text's frozen word vectors through one hidden layer; one logit.
+
+    A deep averaging network (Iyyer, Manjunatha, Boyd-Graber, Daumé, ACL 2015).
+    """
+
+    def __init__(self, vectors: Tensor, *, hidden: int = 64, dropout: float = 0.15) -> None:
+        super().__init__()
+        self.embedding = FrozenEmbedding(vectors)
+        self.layers = nn.Sequential(
+            nn.Linear(vectors.shape[1], hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, 1),
+        )
+
+    def forward(self, words: Tensor) -> Tensor:
+        embedded, real = self.embedding(words)
+        weights = real.unsqueeze(2).to(embedded.dtype)
+        mean = (embedded * weights).sum(dim=1) / weights.sum(dim=1)
+        return self.layers(mean).squeeze(1)

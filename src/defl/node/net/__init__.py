@@ -1,0 +1,1 @@
+"""A peer's bytes: connections, TLS, framing, admission, verification."""

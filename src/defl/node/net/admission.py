@@ -1,0 +1,112 @@
+"""Who is turned away, and why, in words that tell its owner or ours what to do.
+
+Nothing here waits or counts; the transport asks, closes the connection and keeps the count.
+"""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from defl.ids import Digest, NodeId
+from defl.node.net.framing import PROTOCOL_VERSION, Hello, Lane, Link
+from defl.node.setup.identity import Card
+
+
+class Refusal(StrEnum):
+    """Why a connection or a frame was turned away."""
+
+    CROWDED = "crowded"  # too many that had not said hello
+    SLOW = "slow"  # no hello within the time
+    GONE = "gone"  # hung up before its hello
+    NOT_TLS = "not_tls"
+    CERTIFICATE = "certificate"  # not a member's, or expired
+    HELLO = "hello"  # not a hello
+    VERSION = "version"
+    FEDERATION = "federation"
+    IDENTITY = "identity"  # somebody speaks for another
+    DIRECTION = "direction"  # the higher id dialled
+    FRAME = "frame"  # its length is out of bounds
+    FAULT = "fault"  # the handler found a PeerFault in a frame
+    UNREACHABLE = "unreachable"  # nobody answers at the card's address
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    kind: Refusal
+    text: str
+    member: NodeId | None = None  # whose certificate was shown, if it is one we know
+
+
+def judge(
+    hello: Hello | None,
+    *,
+    certificate: bytes | None,
+    dialled: tuple[NodeId, Lane] | None,
+    me: NodeId,
+    chain: Digest,
+    cards: Mapping[NodeId, Card],
+) -> Refused | None:
+    """Is this the member, the federation, the lane that it should be?"""
+    if hello is None:
+        return Refused(Refusal.HELLO, "the first frame was no hello: another program?")
+    member = next((id_ for id_, card in cards.items() if card.certificate == certificate), None)
+    if member is None or member == me:
+        return Refused(Refusal.IDENTITY, "shows a certificate that is no other member's any more")
+    name = cards[member].name
+    if hello.version != PROTOCOL_VERSION:
+        return Refused(
+            Refusal.VERSION,
+            f"{name} speaks version {hello.version} of the protocol, we speak {PROTOCOL_VERSION}: "
+            "install the same release",
+            member,
+        )
+    if hello.chain != chain:
+        theirs, ours = hello.chain.hex()[:16], chain.hex()[:16]
+        return Refused(
+            Refusal.FEDERATION,
+            f"{name}: their federation is {theirs}, ours is {ours}: compare federation.toml",
+            member,
+        )
+    if hello.node != member:
+        text = f"{name} is member {member} and claims to be member {hello.node}"
+        return Refused(Refusal.IDENTITY, text, member)
+    if dialled is None and member > me:
+        return Refused(Refusal.DIRECTION, f"{name} dialled us, but has the higher id", member)
+    if dialled is not None and dialled != (member, hello.lane):
+        text = f"{name} answered on lane {hello.lane} where another was called"
+        return Refused(Refusal.IDENTITY, text, member)
+    return None
+
+
+def refused_by(error: OSError | TimeoutError, link: Link | None) -> Refused:
+    """Without a link: it did not get as far as that."""
+    match error:
+        case _ if link is not None and link.broken is not None:
+            return Refused(Refusal.HELLO, link.broken)
+        case ssl.SSLCertVerificationError():
+            return Refused(Refusal.CERTIFICATE, error.verify_message)
+        case ssl.SSLError(reason="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
+            return Refused(Refusal.CERTIFICATE, "no certificate")
+        case ssl.SSLError():
+            return Refused(Refusal.NOT_TLS, str(error))
+        case TimeoutError():
+            return Refused(Refusal.SLOW, "no hello within the time")
+        case _:
+            # asyncio ends a handshake that takes too long with a reset of its own.
+            slow = "is taking longer than" in str(error)
+            return Refused(Refusal.SLOW if slow else Refusal.GONE, str(error))
+
+
+def dial_refused_by(error: OSError | TimeoutError, link: Link, card: Card) -> Refused:
+    refused = refused_by(error, link)
+    who = f"{card.name} at {card.address}"
+    if refused.kind is Refusal.CERTIFICATE:
+        text = f"{who} shows another certificate than its card's, or an expired one: {refused.text}"
+        return Refused(refused.kind, text)
+    if link.certificate is not None:
+        text = f"{who} turned us away after the handshake: has it our card and federation.toml?"
+        return Refused(refused.kind, f"{text} ({error})" if str(error) else text)
+    if isinstance(error, ssl.SSLError):
+        return Refused(refused.kind, f"{who} does not speak TLS 1.3 as a node does: {error}")
+    return Refused(Refusal.UNREACHABLE, f"{who} cannot be reached: {error or 'no answer in time'}")

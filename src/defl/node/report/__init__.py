@@ -1,0 +1,1 @@
+"""What a node reports: status, metrics, history, models, certificates."""

@@ -1,0 +1,215 @@
+"""Round certificates: a file that proves a round's model to anybody, offline.
+
+The proof is q members' signatures. Those who trained for round r + 1 signed what they trained
+from: the model of round r. The last round's model is attested instead. Either is checked here from
+the federation's file, the certificate and the model alone.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from defl.committee import Federation
+from defl.crypto import Ed25519Scheme, Scheme
+from defl.errors import UserError, WeightsError
+from defl.ids import Digest, NodeId, Round
+from defl.messages import MEMBERS_MAX, NUMBER_MAX, Upd, attestation_statement
+from defl.node.report.model_file import model_digest, read_model, row_of
+from defl.node.setup.check import Check
+from defl.output import Attested, RoundProven
+from defl.schema import Array
+
+FORMAT: Literal["defl-round-certificate-1"] = "defl-round-certificate-1"
+# A hundred members' signatures take about 40 KB.
+CERTIFICATE_BYTES_MAX = 2**20
+
+HexDigest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+HexSignature = Annotated[str, Meta(pattern="^[0-9a-f]{128}$")]
+Author = Annotated[int, Meta(ge=0, lt=MEMBERS_MAX)]
+Number = Annotated[int, Meta(ge=0, lt=NUMBER_MAX)]  # one below, so that round + 1 is a number too
+
+
+class SignedUpdate(Struct, frozen=True, forbid_unknown_fields=True):
+    """An UPD of the next round whose base is the model; the base is not repeated."""
+
+    author: Author
+    digest: HexDigest
+    size: Number
+    signature: HexSignature
+
+
+class SignedAttestation(Struct, frozen=True, forbid_unknown_fields=True):
+    author: Author
+    signature: HexSignature
+
+
+class RoundCertificate(Struct, frozen=True, forbid_unknown_fields=True):
+    format: Literal["defl-round-certificate-1"]
+    chain: HexDigest  # the federation's id
+    epoch: Number
+    round: Number
+    digest: HexDigest  # of the round's model
+    updates: Annotated[tuple[SignedUpdate, ...], Meta(max_length=MEMBERS_MAX)] = ()
+    attestations: Annotated[tuple[SignedAttestation, ...], Meta(max_length=MEMBERS_MAX)] = ()
+
+
+def certificate_of(federation: Federation, notice: RoundProven | Attested) -> RoundCertificate:
+    updates: tuple[SignedUpdate, ...] = ()
+    attestations: tuple[SignedAttestation, ...] = ()
+    if isinstance(notice, RoundProven):
+        updates = tuple(
+            SignedUpdate(ref.author, ref.digest.hex(), ref.size, ref.signature.hex())
+            for ref in notice.updates
+        )
+    else:
+        attestations = tuple(
+            SignedAttestation(said.author, said.signature.hex()) for said in notice.attestations
+        )
+    return RoundCertificate(
+        format=FORMAT,
+        chain=federation.chain.hex(),
+        epoch=federation.epoch,
+        round=notice.round,
+        digest=notice.digest.hex(),
+        updates=updates,
+        attestations=attestations,
+    )
+
+
+def certificate_text(certificate: RoundCertificate) -> str:
+    return msgspec.json.format(msgspec.json.encode(certificate), indent=1).decode() + "\n"
+
+
+def read_certificate(path: Path) -> RoundCertificate:
+    try:
+        if path.stat().st_size > CERTIFICATE_BYTES_MAX:
+            raise UserError(f"{path}: longer than any round certificate; is it the right file?")
+        return msgspec.json.decode(path.read_bytes(), type=RoundCertificate)
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such file; a node writes its round certificates beside its models"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a round certificate: {error}; get the file again") from error
+
+
+def verify_files(federation: Federation, model: Path, certificate: Path) -> list[Check]:
+    return verify_model(federation, *read_model(model), read_certificate(certificate))
+
+
+def verify_model(
+    federation: Federation,
+    arrays: Mapping[str, Array],
+    metadata: Mapping[str, str],
+    proof: RoundCertificate,
+) -> list[Check]:
+    """Do q members vouch for exactly this model? Every reason against it is named."""
+    return [
+        _same_federation(federation, proof),
+        _same_model(federation, proof, arrays, metadata),
+        vouched(federation, proof, Ed25519Scheme()),
+    ]
+
+
+def _same_federation(federation: Federation, proof: RoundCertificate) -> Check:
+    if (proof.chain, proof.epoch) == (federation.chain.hex(), federation.epoch):
+        return Check("federation", True, f"the certificate is of federation {proof.chain[:16]}")
+    return Check(
+        "federation",
+        False,
+        f"the certificate is of federation {proof.chain[:16]}, epoch {proof.epoch}; the given file "
+        f"is of {federation.chain.hex()[:16]}, epoch {federation.epoch}: use the federation.toml "
+        "that the certificate belongs to",
+    )
+
+
+def _same_model(
+    federation: Federation,
+    proof: RoundCertificate,
+    arrays: Mapping[str, Array],
+    metadata: Mapping[str, str],
+) -> Check:
+    try:
+        row = row_of(arrays, federation.schema)
+    except WeightsError as error:
+        return Check("model", False, f"not a model of this federation: {error}")
+    claimed = metadata.get("round", str(proof.round))
+    if claimed != str(proof.round):
+        return Check(
+            "model",
+            False,
+            f"the file calls itself round {claimed[:20]}, the certificate is round "
+            f"{proof.round}'s: take the two that belong together (a round is proven only when the "
+            "next one closes)",
+        )
+    digest = model_digest(federation, row).hex()
+    if digest != proof.digest:
+        return Check(
+            "model",
+            False,
+            f"its digest is {digest}, the certificate is for {proof.digest}: the file was changed",
+        )
+    return Check("model", True, f"digest {digest}")
+
+
+def vouched(federation: Federation, proof: RoundCertificate, scheme: Scheme) -> Check:
+    """At least q distinct members signed; a wrong signature spoils the whole certificate."""
+    signed = _statements(federation, proof)
+    committee = federation.committee
+    name = "signatures"
+    if proof.updates and proof.attestations:
+        return Check(name, False, "updates and attestations in one certificate; one kind is proof")
+    seen: set[NodeId] = set()
+    for author, message, signature in signed:
+        if author >= committee.size:
+            return Check(name, False, f"member {author} does not exist")
+        who = f"member {author} ({federation.members[author].name})"
+        if author in seen:
+            return Check(name, False, f"{who} is counted twice")
+        if not scheme.verify(committee.keys[author], message, signature):
+            return Check(name, False, f"{who} did not sign this")
+        seen.add(author)
+    if len(seen) < committee.quorum:
+        return Check(
+            name,
+            False,
+            f"{len(seen)} members vouch, {committee.quorum} of {committee.size} are needed",
+        )
+    names = ", ".join(federation.members[author].name for author in sorted(seen))
+    return Check(
+        name,
+        True,
+        f"{len(seen)} of {committee.size} members vouch for the model of round {proof.round} "
+        f"({committee.quorum} are needed): {names}",
+    )
+
+
+def _statements(
+    federation: Federation, proof: RoundCertificate
+) -> list[tuple[NodeId, Digest, bytes]]:
+    chain, epoch = federation.chain, federation.epoch
+    model = Digest(bytes.fromhex(proof.digest))
+    signed = []
+    for update in proof.updates:
+        upd = Upd(
+            round=Round(proof.round + 1),
+            author=NodeId(update.author),
+            digest=Digest(bytes.fromhex(update.digest)),
+            size=update.size,
+            base=model,
+            ackers=b"",
+            acks=(),
+            signature=bytes.fromhex(update.signature),
+        )
+        signed.append((upd.author, upd.statement(chain, epoch), upd.signature))
+    attested = attestation_statement(chain, epoch, Round(proof.round), model)
+    signed += [
+        (NodeId(said.author), attested, bytes.fromhex(said.signature))
+        for said in proof.attestations
+    ]
+    return signed

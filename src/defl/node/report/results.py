@@ -1,0 +1,164 @@
+"""What a node leaves behind for people: its models, round certificates, and a line for each event.
+
+Everything here follows from the participant's notices and nothing depends on it.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+
+from defl.ids import Digest, NodeId
+from defl.messages import Agg, Upd
+from defl.node.report.certificate import certificate_of, certificate_text
+from defl.node.report.history import Reports, prefixed, told
+from defl.node.report.model_file import write_model
+from defl.node.report.telemetry import Log, Measures
+from defl.node.setup.config import Agreement
+from defl.node.store.storage import Storage
+from defl.node.work.worker_process import WorkReport
+from defl.output import (
+    Aggregate,
+    Attested,
+    Committed,
+    EvidenceFound,
+    Finished,
+    MemberLate,
+    ModelReady,
+    Notice,
+    Observing,
+    OwnUpdateLate,
+    PeerMisbehaved,
+    RoundClosed,
+    RoundProven,
+    SafetyBroken,
+    WaitsFor,
+    WorkFailing,
+)
+from defl.work import model_row
+
+# A flood of faults must not become a flood of log lines.
+FAULTS_LOGGED_MAX = 10
+
+MODEL = "model.safetensors"
+# The newest model that q members vouch for, and the certificate that says so.
+PROVEN = "proven.safetensors"
+CERTIFICATE = "round-certificate.json"
+
+
+class Results:
+    def __init__(
+        self,
+        folder: Path,
+        agreement: Agreement,
+        me: NodeId,
+        storage: Storage,
+        log: Log,
+        measures: Measures,
+        reports: Reports,
+    ) -> None:
+        self._folder = folder
+        self._federation = agreement.federation
+        self._names = [card.name for card in agreement.cards]
+        self._me = me
+        self._storage = storage
+        self._log = log
+        self._measures = measures
+        self._reports = reports
+        self._written: Digest | None = None  # which model the file holds
+
+    def committed(self, committed: Committed) -> None:
+        """How long this node's own transactions took from submission to commit."""
+        now = time.monotonic()
+        for transaction in committed.block.transactions:
+            if transaction.author == self._me:
+                submitted = self._measures.submitted_at.pop(_key(transaction), None)
+                if submitted is not None:
+                    took_s = now - submitted
+                    self._measures.commit_s.append(took_s)
+                    kind = type(transaction).__name__.upper()
+                    self._log.info(
+                        "committed", kind=kind, round=transaction.round, ms=round(took_s * 1000, 1)
+                    )
+
+    def submitted(self, transaction: Upd | Agg) -> None:
+        self._measures.submitted_at.setdefault(_key(transaction), time.monotonic())
+
+    def misbehaved(self, notice: PeerMisbehaved) -> None:
+        """Counted always, logged the first few times."""
+        self._measures.peer_faults[notice.peer] += 1
+        if self._measures.peer_faults[notice.peer] <= FAULTS_LOGGED_MAX:
+            self._log.warning("refused", peer=self._names[notice.peer], why=notice.reason)
+
+    def aggregated(self, work: Aggregate, report: WorkReport) -> None:
+        """Who counted how much, and why."""
+        done = self._reports.aggregated(work, report)
+        judged = {n: share for n, share in done.members.items() if share.score is not None}
+        self._log.info(
+            "aggregated",
+            round=done.round,
+            left_out=",".join(done.left_out) or "nobody",
+            weights=told({name: share.weight for name, share in judged.items()}),
+            scores=told({name: share.score or 0.0 for name, share in judged.items()}),
+            why=done.reason,
+        )
+
+    async def notice(self, notice: Notice) -> None:
+        match notice:
+            case ModelReady(round=round_, digest=digest):
+                await asyncio.to_thread(self._write_model, round_, digest)
+                self._log.info("model ready", round=round_, digest=digest.hex()[:16])
+            case RoundProven() | Attested():
+                text = certificate_text(certificate_of(self._federation, notice))
+                await asyncio.to_thread(self._write_certificate, text, notice.digest)
+                self._log.info("round proven", round=notice.round, digest=notice.digest.hex()[:16])
+            case RoundClosed(round=round_, missing=missing):
+                names = self._reports.closed(round_, missing)
+                latency = self._measures.commit_percentiles()
+                self._reports.record(round_, prefixed("commit_ms", latency))
+                self._log.info("round closed", round=round_, without=",".join(names) or "nobody")
+            case WaitsFor(round=round_, members=members):
+                longest = ", ".join(f"{self._names[m]} up to {left:.1f} s" for m, left in members)
+                self._log.info("waiting for members", round=round_, members=longest)
+            case MemberLate(member=member):
+                lateness = self._reports.member_late(notice)
+                self._log.info("member is late", member=self._names[member], how=lateness.sentence)
+            case OwnUpdateLate(round=round_, late_s=late_s):
+                self._reports.own_update_late = notice
+                self._log.warning(
+                    "this node's update was late", round=round_, seconds=round(late_s, 3)
+                )
+            case EvidenceFound(evidence=evidence):
+                kind = type(evidence.first).__name__
+                who = self._names[evidence.first.author]
+                self._log.warning("a member contradicts itself", member=who, kind=kind)
+            case PeerMisbehaved():
+                self.misbehaved(notice)
+            case Observing(reason=reason):
+                self._log.warning("observing: this node signs nothing any more", why=reason)
+            case SafetyBroken(reason=reason):
+                self._log.warning("safety is broken: more than f members lie", why=reason)
+            case WorkFailing(reason=reason):
+                self._log.warning("work is tried again", why=reason.strip().rpartition("\n")[2])
+            case Finished(round=round_):
+                self._log.info("finished", rounds=round_)
+
+    def _write_model(self, round_: int, digest: Digest) -> None:
+        metadata = {"round": str(round_), "digest": digest.hex()}
+        with self._storage.reading((digest,)):
+            row = model_row(self._federation, self._storage.read(digest))
+            write_model(self._folder / MODEL, self._federation.schema, row, metadata)
+        self._written = digest
+
+    def _write_certificate(self, text: str, digest: Digest) -> None:
+        if self._written != digest:
+            return  # this node was away and never had that model
+        beside = self._folder / ".proven.writing"
+        beside.unlink(missing_ok=True)
+        beside.hardlink_to(self._folder / MODEL)
+        beside.replace(self._folder / PROVEN)
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(self._folder / CERTIFICATE)
+
+
+def _key(transaction: Upd | Agg) -> tuple[str, int]:
+    return type(transaction).__name__, transaction.round

@@ -1,0 +1,386 @@
+"""The files that people agree on and edit: node.toml, federation.toml, and a node's identity.
+
+Typed, complete, refusing strangers. The federation's id covers every byte of its file, so two
+files that differ in a comment make two federations.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from msgspec import Meta, Struct
+
+from defl.aggregation.memory import check_memory
+from defl.aggregation.rules import REMEMBERING, rule_named
+from defl.committee import AggQuorum, Federation, Member, Rules, Timing
+from defl.errors import UserError
+from defl.ids import Digest, NodeId, digest_of
+from defl.messages import MEMBERS_MAX
+from defl.node.report.tracking import Track
+from defl.node.setup.identity import (
+    Card,
+    Identity,
+    card_of,
+    card_text,
+    certificate_pem,
+    key_pem,
+    make_card,
+    read_card,
+    split_address,
+)
+from defl.node.setup.typed_toml import parse, quoted, read_bytes
+from defl.schema import Codec, Entry, Schema
+
+CONFIG_FILE = "node.toml"
+KEY_FILE = "node.key"
+CERTIFICATE_FILE = "node.crt"
+INITIAL_FILE = "initial.safetensors"  # the initial weights, beside federation.toml
+
+# One training; what takes longer is taken to hang.
+WORK_TIME_MAX_S = 3600.0
+
+# 128 bits: whoever hands out two files of one fingerprint needs 2^64 tries, and the nodes would
+# still refuse each other by the whole id.
+FINGERPRINT_BYTES = 16
+
+
+def fingerprint(chain: Digest) -> str:
+    """What people read to each other on the phone: eight groups of four."""
+    digits = chain[:FINGERPRINT_BYTES].hex()
+    return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
+
+
+# --- node.toml -----------------------------------------------------------------------------------
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one organisation decides alone. Paths are seen from the node's folder."""
+
+    name: str
+    address: str
+    listen: str
+    federation: str = "federation.toml"
+    client: str = ""  # "module:attribute"; empty until the organisation has one
+    project: str = "."
+    state: str = "state"
+    telemetry_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    log_format: LogFormat = LogFormat.TEXT
+    log_level: LogLevel = LogLevel.INFO
+    track: Track = Track.NONE
+    work_time_max_s: Annotated[float, Meta(gt=0)] = WORK_TIME_MAX_S
+    evaluation_time_max_s: Annotated[float, Meta(gt=0)] = 60.0
+
+    def __post_init__(self) -> None:
+        for field in ("address", "listen"):
+            try:
+                split_address(getattr(self, field))
+            except UserError as error:
+                raise UserError(f"{field}: {error}") from error
+        if self.client and not re.fullmatch(r"[\w.]+:[\w.]+", self.client):
+            raise UserError(
+                f"client: {self.client!r} is no client: write module:attribute, "
+                "for example my_project:client"
+            )
+        for field in ("work_time_max_s", "evaluation_time_max_s"):
+            if not isfinite(getattr(self, field)):
+                raise UserError(f"{field}: must be a number of seconds")
+
+    @property
+    def listen_at(self) -> tuple[str, int]:
+        return split_address(self.listen)
+
+
+def node_text(config: NodeConfig) -> str:
+    return f"""\
+# This node's own settings. What all members agree on is in federation.toml.
+# Paths are seen from this folder.
+
+name = {quoted(config.name)}
+# Where the other members reach this node; it is on the card: after a change, defl node card.
+address = {quoted(config.address)}
+# Where this node listens. 0.0.0.0 is every IPv4 interface, [::] every one.
+listen = {quoted(config.listen)}
+
+# The agreed file; its fingerprint (defl federation show) must be the same at every member.
+federation = {quoted(config.federation)}
+
+# Your training code: "module:attribute" of a client as in defl/clients/protocol.py, found in the
+# project folder.
+client = {quoted(config.client)}
+project = {quoted(config.project)}
+
+# Where the log, the safety record and the weights are kept. Never copy it to a second machine, and
+# never put an old copy back: a node that forgets what it signed could contradict itself.
+state = {quoted(config.state)}
+
+# /metrics and /healthz on 127.0.0.1; 0 lets the system choose a free port.
+telemetry_port = {config.telemetry_port}
+# "text" for people, "json" for machines.
+log_format = {quoted(config.log_format)}
+# One of: {", ".join(LogLevel)}.
+log_level = {quoted(config.log_level)}
+# Figures of each round for an experiment tracker. One of: {", ".join(Track)}.
+track = {quoted(config.track)}
+
+# Training or aggregation that takes longer than this is stopped and tried again.
+work_time_max_s = {config.work_time_max_s}
+# Each round's model is evaluated by your code between two trainings. An evaluation that takes
+# longer than this is stopped, and there is none any more until the node starts again.
+evaluation_time_max_s = {config.evaluation_time_max_s}
+"""
+
+
+def read_node(folder: Path) -> NodeConfig:
+    path = folder / CONFIG_FILE
+    hint = f"make a node with: defl node init {folder} --name NAME --address HOST:PORT"
+    return parse(read_bytes(path, hint), NodeConfig, path)
+
+
+# --- The identity's files ------------------------------------------------------------------------
+
+
+def card_file(folder: Path, name: str) -> Path:
+    """Named for its owner: the cards of all members come together in one folder."""
+    return folder / (re.sub(r"[^\w.-]+", "-", name) + ".card.toml")
+
+
+def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card) -> None:
+    """Write a new node's files; nothing that exists is overwritten, the key least of all."""
+    there = [
+        path
+        for path in (folder / KEY_FILE, folder / CERTIFICATE_FILE, folder / CONFIG_FILE)
+        if path.exists()
+    ]
+    if there:
+        raise UserError(
+            f"{there[0]} exists and is not overwritten: a member that loses its key is lost to "
+            "its federation; choose another folder, or move this one away yourself"
+        )
+    if folder.exists() and (mode := open_to_others(folder)):
+        raise UserError(
+            f"{folder} exists, and others may enter it (mode {mode:04o}): a key and everybody's "
+            f"weights will lie in it; do: chmod 700 {folder}, or name a new folder"
+        )
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write_new(folder / KEY_FILE, key_pem(identity), mode=0o600)
+        _write_new(folder / CERTIFICATE_FILE, certificate_pem(identity.certificate))
+        _write_new(folder / CONFIG_FILE, node_text(config).encode())
+        _write_new(card_file(folder, config.name), card_text(card).encode())
+    except OSError as error:
+        raise UserError(f"{error.filename or folder}: cannot be written: {error.strerror}") from (
+            error
+        )
+
+
+def open_to_others(path: Path) -> int:
+    """The mode of a file or folder that is not its owner's alone; else 0."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    return mode if mode & 0o077 else 0
+
+
+def _write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
+    # Born with its mode: there is no moment in which others could read a key.
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_identity(folder: Path, name: str) -> Identity:
+    hint = "this folder has lost its identity; put the file back from your own safe copy"
+    key_path, certificate_path = folder / KEY_FILE, folder / CERTIFICATE_FILE
+    try:
+        key = load_pem_private_key(read_bytes(key_path, hint), password=None)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{key_path}: not a private key in PEM form; {hint}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UserError(f"{key_path}: not an Ed25519 key; {hint}")
+    try:
+        certificate = x509.load_pem_x509_certificate(read_bytes(certificate_path, hint))
+    except ValueError as error:
+        raise UserError(f"{certificate_path}: not a certificate in PEM form; {hint}") from error
+    return Identity(name, key.private_bytes_raw(), certificate.public_bytes(Encoding.DER))
+
+
+def read_card_file(path: Path) -> Card:
+    data = read_bytes(path, "a card is made by defl node init; ask its owner for it")
+    try:
+        return read_card(data.decode(), str(path))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a card: {error}; ask its owner to send it again") from error
+
+
+def renew_card(folder: Path) -> Card:
+    """A card of the settings as they are now, above the former one; the same one if nothing moved.
+
+    Its serial decides between the two, so the former card must be there to count from.
+    """
+    config = read_node(folder)
+    identity = read_identity(folder, config.name)
+    path = card_file(folder, config.name)
+    former = read_card_file(path)
+    if former.key != identity.public_key:
+        raise UserError(f"{path}: the card of another key; put this node's own card back")
+    if (former.address, former.certificate) == (config.address, identity.certificate):
+        return former
+    card = make_card(identity, config.address, former.serial + 1)
+    beside = path.with_name(f".{path.name}.writing")
+    beside.write_text(card_text(card), encoding="utf-8")
+    beside.replace(path)
+    return card
+
+
+# --- federation.toml -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    federation: Federation
+    cards: tuple[Card, ...]  # one for each member, in the members' order
+    text: bytes  # the file, byte for byte
+
+    def member(self, key: bytes) -> NodeId | None:
+        keys = self.federation.committee.keys
+        return NodeId(keys.index(key)) if key in keys else None
+
+
+class _Model(Struct, frozen=True, forbid_unknown_fields=True):
+    initial: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    entries: tuple[Entry, ...]
+
+
+class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything is written out: an agreed file has no defaults that a version could change."""
+
+    rounds: int
+    epoch: Annotated[int, Meta(ge=0)]
+    tau: int
+    rules: Rules
+    agg_quorum: AggQuorum
+    aggregation: str
+    faults_max: int
+    codec: Codec
+    chunk_bytes: Annotated[int, Meta(ge=256, le=2**26)]
+    timing: Timing
+    model: _Model
+    # Bounded here, before the signature of each card is verified.
+    members: Annotated[tuple[dict[str, Any], ...], Meta(max_length=MEMBERS_MAX)]
+
+
+def federation_of(
+    cards: Sequence[Card], schema: Schema, initial: Digest, *, timing: Timing, **facts: Any
+) -> Federation:
+    """The facts as Federation sees them, with or without a file."""
+    rule_named(facts["aggregation"])
+    members = tuple(Member(card.name, card.key) for card in cards)
+    made = Federation(members=members, schema=schema, initial=initial, timing=timing, **facts)
+    if made.aggregation in REMEMBERING:
+        check_memory(schema, len(cards))
+    return made
+
+
+def read_federation(path: Path) -> Agreement:
+    hint = "it is made by defl federation create; ask another member for it"
+    text = read_bytes(path, hint)
+    file = parse(text, _FederationFile, path)
+    cards = tuple(
+        card_of(fields, f"{path}, member {index + 1}") for index, fields in enumerate(file.members)
+    )
+    try:
+        federation = federation_of(
+            cards,
+            Schema(file.model.entries),
+            Digest(bytes.fromhex(file.model.initial)),
+            rounds=file.rounds,
+            epoch=file.epoch,
+            tau=file.tau,
+            rules=file.rules,
+            agg_quorum=file.agg_quorum,
+            aggregation=file.aggregation,
+            faults_max=file.faults_max,
+            codec=file.codec,
+            chunk_bytes=file.chunk_bytes,
+            timing=file.timing,
+            document=digest_of(text),
+        )
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return Agreement(federation, cards, text)
+
+
+def federation_text(federation: Federation, cards: Sequence[Card]) -> str:
+    """The same facts always make the same bytes."""
+    timing = federation.timing
+    size, faults = federation.committee.size, federation.committee.faults
+    entries = "".join(
+        f"  {{ name = {quoted(entry.name)}, shape = {list(entry.shape)}, "
+        f"dtype = {quoted(entry.dtype)}, role = {quoted(entry.role)} }},\n"
+        for entry in federation.schema.entries
+    )
+    members = "".join(
+        "\n[[members]]\n"
+        + "".join(f"{line}\n" for line in card_text(card).splitlines() if line[:1] != "#")
+        for card in cards
+    )
+    return f"""\
+# What the members of this federation agree on. Every byte counts, comments too: the hash of this
+# file is part of the federation's id, and nodes with different files refuse each other.
+# Compare the fingerprint on the phone: defl federation show federation.toml
+
+rounds = {federation.rounds}          # rounds of learning
+epoch = {federation.epoch}           # counts changes of the set of members
+tau = {federation.tau}             # rounds whose weights every member keeps
+rules = {quoted(federation.rules)}   # consensus: "hotstuff" (three-chain) or "jolteon" (two-chain)
+agg_quorum = {quoted(federation.agg_quorum)}  # who closes a round: "quorum" (n - f) or "paper" (f + 1)
+aggregation = {quoted(federation.aggregation)}
+faults_max = {federation.updates_faults_max}      # Byzantine updates that the aggregation rule is told to tolerate,
+                    # at most f = {faults} of n = {size}
+codec = {quoted(federation.codec)}      # how updates travel: "fp32", "bf16" or "int8"
+chunk_bytes = {federation.chunk_bytes}
+
+[timing]            # how fast things go, never what is agreed
+view_base_s = {timing.view_base_s}   # a view of consensus is given up after this ...
+view_cap_s = {timing.view_cap_s}   # ... each time a little later, up to this
+gst_lt_min_s = {timing.gst_lt_min_s}  # GST_LT: how long a round is kept open for members, at least ...
+gst_lt_max_s = {timing.gst_lt_max_s}  # ... and at most; in between, twice what a member usually needs
+grace_s = {timing.grace_s}      # how long a finished node goes on serving the others
+
+[model]
+# The digest of the initial weights, which lie beside this file as {INITIAL_FILE}.
+initial = "{federation.initial.hex()}"
+# Roles: trainable (judged and averaged), statistic and variance (averaged alike, not judged),
+# local (never leaves its node), memory (what the aggregation rule remembers; no client sees it).
+entries = [
+{entries}]
+
+# The members' cards, signed by their keys.
+{members}"""  # noqa: E501 - a comment belongs on the line of its key
+
+
+def write_federation(path: Path, federation: Federation, cards: Sequence[Card]) -> Agreement:
+    """Write the file and read it back, so that what was meant is what the file says."""
+    path.write_bytes(federation_text(federation, cards).encode())
+    return read_federation(path)

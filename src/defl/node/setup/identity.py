@@ -1,0 +1,316 @@
+"""Who a node is: its private identity, and the signed card that it hands to the others.
+
+The key signs consensus statements, the card, and the certificate that TLS shows; so whoever
+holds a card knows the member's key, and needs nobody else to vouch for it. Which file an
+identity lies in is config.py's matter.
+"""
+
+import base64
+import binascii
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from defl.crypto import KEY_BYTES, SIGNATURE_BYTES, Ed25519Scheme, Ed25519Signer, Tag, statement
+from defl.errors import UserError
+from defl.ids import NO_DIGEST, Digest
+from defl.node.setup.typed_toml import toml_table
+
+NAME_CHARACTERS_MAX = 64  # as in the federation's list of members
+ADDRESS_CHARACTERS_MAX = 300  # a host name has at most 253
+CERTIFICATE_BYTES_MAX = 4096  # ours have about 400; a card must not carry anything else
+SERIAL_MAX = 2**63 - 1  # the statement's integers have 8 bytes, the file's numbers a sign
+CARD_CHARACTERS_MAX = 4 * CERTIFICATE_BYTES_MAX
+
+# A member whose clock is a little behind must still accept a certificate made just now.
+CLOCK_SKEW = timedelta(days=1)
+# RFC 5280, 4.1.2.5: a certificate without a planned end. Members leave by an epoch, not by a date.
+NO_END = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A member's secret: never leaves its machine."""
+
+    name: str
+    key: bytes  # the raw private key
+    certificate: bytes  # DER
+
+    def __repr__(self) -> str:
+        return f"Identity(name={self.name!r}, public_key={self.public_key.hex()})"
+
+    @property
+    def public_key(self) -> bytes:
+        return self.signer.public_key
+
+    @property
+    def signer(self) -> Ed25519Signer:
+        return Ed25519Signer(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a member tells the others about itself; the higher serial of two is the valid one."""
+
+    name: str
+    key: bytes  # the public key
+    certificate: bytes  # DER
+    address: str  # "host:port"
+    serial: int
+    signature: bytes
+
+    @property
+    def statement(self) -> Digest:
+        # No chain id: cards come before the federation that they are assembled into.
+        return statement(
+            Tag.CARD,
+            NO_DIGEST,
+            0,
+            self.name.encode(),
+            self.key,
+            self.certificate,
+            self.address.encode(),
+            self.serial,
+        )
+
+
+def make_identity(
+    name: str,
+    *,
+    key: bytes | None = None,
+    valid_from: datetime | None = None,
+    valid_until: datetime = NO_END,
+) -> Identity:
+    """A new key (or the given one) with a certificate that it signs itself."""
+    if defect := _name_defect(name):
+        raise UserError(defect)
+    private = Ed25519PrivateKey.generate() if key is None else _private_key(key)
+    certificate = _certificate(
+        private, valid_from or datetime.now(UTC) - CLOCK_SKEW, valid_until
+    ).public_bytes(Encoding.DER)
+    return Identity(name, private.private_bytes_raw(), certificate)
+
+
+def _private_key(key: bytes) -> Ed25519PrivateKey:
+    if len(key) != KEY_BYTES:
+        raise UserError(f"a private key has {KEY_BYTES} bytes, not {len(key)}")
+    return Ed25519PrivateKey.from_private_bytes(key)
+
+
+def _certificate(
+    private: Ed25519PrivateKey, valid_from: datetime, valid_until: datetime
+) -> x509.Certificate:
+    public = private.public_key()
+    number = x509.random_serial_number()
+    # The subject is unique to the certificate, so that one never hides another in a trust store.
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.COMMON_NAME, public.public_bytes_raw().hex()),
+            x509.NameAttribute(NameOID.SERIAL_NUMBER, f"{number:x}"),
+        ]
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(public)
+        .serial_number(number)
+        .not_valid_before(valid_from)
+        .not_valid_after(valid_until)
+        # Trusted for itself alone: a member can vouch for no other certificate.
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage(
+                [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+            ),
+            critical=False,
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .sign(private, algorithm=None)
+    )
+
+
+def key_pem(identity: Identity) -> bytes:
+    """The private key in the form that TLS libraries read (PKCS 8)."""
+    return Ed25519PrivateKey.from_private_bytes(identity.key).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )
+
+
+def certificate_pem(certificate: bytes) -> bytes:
+    return x509.load_der_x509_certificate(certificate).public_bytes(Encoding.PEM)
+
+
+def certificate_key(certificate: bytes) -> bytes:
+    """The public key that a certificate is about; a UserError where it is none of ours."""
+    try:
+        key = _loaded(certificate).public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise UserError(f"the certificate's key cannot be read: {error}") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise UserError("the certificate's key is not an Ed25519 key")
+    return key.public_bytes_raw()
+
+
+def certificate_validity(certificate: bytes) -> tuple[datetime, datetime]:
+    """From when until when the certificate holds."""
+    loaded = _loaded(certificate)
+    return loaded.not_valid_before_utc, loaded.not_valid_after_utc
+
+
+def _loaded(certificate: bytes) -> x509.Certificate:
+    try:
+        return x509.load_der_x509_certificate(certificate)
+    except ValueError as error:
+        raise UserError(f"not an X.509 certificate: {error}") from error
+
+
+def make_card(identity: Identity, address: str, serial: int = 0) -> Card:
+    """A signed card; whoever moves signs another with a higher serial."""
+    unsigned = Card(identity.name, identity.public_key, identity.certificate, address, serial, b"")
+    if defect := _field_defect(unsigned):
+        raise UserError(defect)
+    return Card(
+        unsigned.name,
+        unsigned.key,
+        unsigned.certificate,
+        unsigned.address,
+        unsigned.serial,
+        identity.signer.sign(unsigned.statement),
+    )
+
+
+def card_defect(card: Card) -> str | None:
+    """Why this card must not be believed, or None."""
+    if defect := _field_defect(card):
+        return defect
+    if len(card.signature) != SIGNATURE_BYTES:
+        return f"the card's signature has {len(card.signature)} bytes, not {SIGNATURE_BYTES}"
+    if not Ed25519Scheme().verify(card.key, card.statement, card.signature):
+        return "the card's signature is not its key's over these very fields: it was altered"
+    return None
+
+
+def _field_defect(card: Card) -> str | None:
+    if defect := _name_defect(card.name):
+        return defect
+    if len(card.key) != KEY_BYTES:
+        return f"the card's key has {len(card.key)} bytes, not {KEY_BYTES}"
+    if not 0 <= card.serial <= SERIAL_MAX:
+        return f"the card's serial is {card.serial}, but 0 to {SERIAL_MAX} are allowed"
+    try:
+        split_address(card.address)
+        return _certificate_defect(card.certificate, card.key)
+    except UserError as error:
+        return str(error)
+
+
+def _name_defect(name: str) -> str | None:
+    if not 1 <= len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
+        return f"a name has 1 to {NAME_CHARACTERS_MAX} printable characters, not {name[:80]!r}"
+    return None
+
+
+def _certificate_defect(certificate: bytes, key: bytes) -> str | None:
+    if len(certificate) > CERTIFICATE_BYTES_MAX:
+        return f"the certificate has {len(certificate)} bytes, at most {CERTIFICATE_BYTES_MAX}"
+    if certificate_key(certificate) != key:
+        return "the certificate is about another key than the card's"
+    loaded = _loaded(certificate)
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(
+            loaded.signature, loaded.tbs_certificate_bytes
+        )
+    except InvalidSignature:
+        return "the certificate is not signed by the key that it is about"
+    return None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of "host:port" or "[IPv6]:port"."""
+    wrong = UserError(
+        f"{address[:80]!r} is no address: write host:port, for example node.example.org:7400 "
+        "or [2001:db8::1]:7400"
+    )
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise wrong
+    if not (colon and host and len(address) <= ADDRESS_CHARACTERS_MAX and address.isascii()):
+        raise wrong
+    if not host.isprintable() or set(host) & set(" /@\"'[]"):
+        raise wrong
+    if not (port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+        raise wrong
+    return host, int(port)
+
+
+def card_text(card: Card) -> str:
+    """The card as a small TOML file."""
+    certificate = base64.b64encode(card.certificate).decode()
+    return (
+        "# The public card of a DeFL member: give it to the other organisations. Nothing here is\n"
+        "# secret, and nothing can be changed: the member's key signs every line.\n"
+        f"name = {_quoted(card.name)}\n"
+        f"address = {_quoted(card.address)}\n"
+        f"serial = {card.serial}\n"
+        f'key = "{card.key.hex()}"\n'
+        f'certificate = "{certificate}"\n'
+        f'signature = "{card.signature.hex()}"\n'
+    )
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def read_card(text: str, source: str = "card") -> Card:
+    """A card whose signature holds; a UserError names the source and the key to mend."""
+    if len(text) > CARD_CHARACTERS_MAX:
+        raise UserError(f"{source}: too long for a card ({len(text)} characters)")
+    try:
+        fields = toml_table(text)
+    except ValueError as error:  # tomllib's are ValueErrors too
+        raise UserError(f"{source}: not a card: {error}; ask its owner to send it again") from error
+    return card_of(fields, source)
+
+
+def card_of(fields: dict[str, Any], source: str) -> Card:
+    """A card from the table that a TOML file holds, checked like `read_card`."""
+    known = ("name", "address", "serial", "key", "certificate", "signature")
+    for field in fields:
+        if field not in known:
+            raise UserError(f"{source}: a card has no {field!r}; it has {', '.join(known)}")
+    for field in known:
+        kind = int if field == "serial" else str
+        if type(fields.get(field)) is not kind:
+            raise UserError(f"{source}: {field!r} must be a {kind.__name__}")
+    card = Card(
+        name=fields["name"],
+        key=_bytes(fields["key"], "key", source),
+        certificate=_bytes(fields["certificate"], "certificate", source),
+        address=fields["address"],
+        serial=fields["serial"],
+        signature=_bytes(fields["signature"], "signature", source),
+    )
+    if defect := card_defect(card):
+        raise UserError(f"{source}: {defect}; ask its owner to send it again")
+    return card
+
+
+def _bytes(text: str, field: str, source: str) -> bytes:
+    try:
+        if field == "certificate":
+            return base64.b64decode(text, validate=True)
+        return bytes.fromhex(text)
+    except (binascii.Error, ValueError) as error:
+        form = "base64" if field == "certificate" else "hexadecimal"
+        raise UserError(f"{source}: {field!r} is not {form}: {error}") from error

@@ -1,0 +1,110 @@
+"""What a federation asks of each node, and which proofs cover it: consequences of the facts.
+
+Figures are for planning: bytes of weights exactly, the rest by stated allowances.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from defl.aggregation.rules import outside_proof, rule_named
+from defl.committee import Federation
+from defl.errors import PreconditionBroken
+from defl.node.setup.check import Check
+from defl.pool.weights import FP32, payload_bytes
+
+# Interpreter, libraries and buffers of a node and its worker, before any weights.
+PROCESS_BYTES = 200 * 2**20
+# The log since the newest snapshot, the safety record and evidence.
+LOG_BYTES = 64 * 2**20
+# Rounds held beyond tau: one of grace, the open one, and the next for a receiver that lags.
+ROUNDS_BEYOND_TAU = 3
+# A block's header with its QC and the votes for it, for each member of a view.
+CONTROL_BYTES_PER_MEMBER = 400
+# Views that a round takes when all is well: updates, AGGs, and the chain that commits them.
+VIEWS_PER_ROUND = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    update_bytes: int  # one update as it travels
+    model_bytes: int  # one aggregate
+    disk_bytes: int  # at most, per node
+    memory_bytes: int  # about, per node with its worker, while aggregating
+    sent_bytes_per_round: int  # per node, if nothing is lost
+    received_bytes_per_round: int
+
+
+def needs_of(federation: Federation) -> Needs:
+    members = federation.committee.size
+    update = payload_bytes(federation.schema, federation.codec)
+    model = payload_bytes(federation.schema, FP32)
+    rounds = federation.tau + ROUNDS_BEYOND_TAU
+    control = VIEWS_PER_ROUND * members * CONTROL_BYTES_PER_MEMBER
+    traffic = (members - 1) * (update + control)
+    return Needs(
+        update_bytes=update,
+        model_bytes=model,
+        # Models: tau + 1 rounds', the initial one, and the file that is written for people.
+        disk_bytes=rounds * members * update + (federation.tau + 3) * model + LOG_BYTES,
+        # All rows of a round, the base, the result, and a working copy.
+        memory_bytes=(members + 3) * model
+        + 2 * (members - 1) * federation.chunk_bytes
+        + PROCESS_BYTES,
+        sent_bytes_per_round=traffic,
+        received_bytes_per_round=traffic,
+    )
+
+
+def coverage(federation: Federation) -> list[Check]:
+    """What holds whatever the Byzantine members do, and what nobody has proved."""
+    return [*required(federation), *_krum_proofs(federation)]
+
+
+def required(federation: Federation) -> list[Check]:
+    """What a federation must have to be proven as a whole; `strict` asks for all of it."""
+    n, f = federation.committee.size, federation.committee.faults
+    rows, b = federation.committee.quorum, federation.updates_faults_max
+    rule = federation.aggregation
+    outside = outside_proof(rule, rows, b)
+    return [
+        Check(
+            "consensus, n >= 3f + 1",
+            n >= 3 * f + 1,
+            f"{n} >= {3 * f + 1}: agreement holds with up to {f} Byzantine members of {n}",
+        ),
+        computable(federation),
+        Check(
+            f"{rule}'s theorem at m = n - f = {rows}",
+            outside is None,
+            outside or f"covered: {rows} updates, of which up to {b} may be Byzantine",
+        ),
+    ]
+
+
+def computable(federation: Federation) -> Check:
+    """Asked of the rule itself, on the fewest rows that a round can close with."""
+    rows, b = federation.committee.quorum, federation.updates_faults_max
+    name = f"{federation.aggregation} can be computed at m = n - f = {rows}"
+    samples = [np.array([float(i)], dtype=np.float32) for i in range(rows)]
+    ties = [bytes([i]) * 32 for i in range(rows)]
+    try:
+        rule_named(federation.aggregation)(samples, np.zeros(1, dtype=np.float32), b, ties)
+    except PreconditionBroken as error:
+        return Check(name, False, f"{error}; add members or lower faults_max")
+    return Check(name, True, f"it works on {rows} updates with faults_max = {b}")
+
+
+def _krum_proofs(federation: Federation) -> list[Check]:
+    """The two proofs as their papers count: members, not the updates of one round."""
+    if "krum" not in federation.aggregation:
+        return []
+    n, b = federation.committee.size, federation.updates_faults_max
+    return [
+        Check(
+            f"{whose} proof as its paper counts, n >= {factor} faults_max + 3",
+            n >= factor * b + 3,
+            f"{n} members, {factor * b + 3} are needed for {b} Byzantine updates",
+        )
+        for whose, factor in (("Krum's", 2), ("DeFL's", 3))
+    ]

@@ -1,0 +1,1 @@
+"""What is written to disk: the database, blobs, and the order of their writes."""

@@ -1,0 +1,118 @@
+"""SQLite as the storage wants it: synced, whole transactions or none, damage that is noticed."""
+
+import contextlib
+import os
+import sqlite3
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from defl.errors import DiskFull, LocalFault, NoDescriptors
+from defl.node.store.blobs import NO_DESCRIPTORS
+
+# SQLite gives this much of its log back after a checkpoint, so that the disk stays flat.
+LOG_BYTES_MAX = 16 * 2**20
+# A reader of the same file, such as a backup, may hold it this long before that is a fault.
+BUSY_S = 10.0
+
+# What to do about a record that is lost or damaged: a backup is the one thing that does harm.
+NO_OLD_COPY = (
+    "never put an older copy back, the node would sign again what it has forgotten; move the state "
+    "folder away and follow without signing: defl node start --observer"
+)
+
+# The fields that matter here of SQLite's documented write-ahead log format.
+_LOG_HEADER = struct.Struct(">8xI4x8s8x")  # page size, salt
+_FRAME_HEADER = struct.Struct(">4xI8s8x")  # pages after a commit or 0, salt
+
+
+@contextlib.contextmanager
+def database_faults(what: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise DiskFull(f"no room on the disk to {what}: {error}") from error
+        if _cannot_open(error) and _no_descriptors_left():
+            raise NoDescriptors(f"too many files are open to {what}: {error}") from error
+        advice = f"; {NO_OLD_COPY}" if _is_damage(error) else ""
+        raise LocalFault(f"the node's database failed to {what}: {error}{advice}") from error
+
+
+def _kind(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; the higher bits say where the error was noticed."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    return _kind(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _cannot_open(error: sqlite3.Error) -> bool:
+    """A large transaction may need a temporary file."""
+    return _kind(error) == sqlite3.SQLITE_CANTOPEN
+
+
+def _no_descriptors_left() -> bool:
+    """SQLite does not say why it could not open a file, so this tries it."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in NO_DESCRIPTORS
+    return False
+
+
+@contextlib.contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except sqlite3.Error:
+        if database.in_transaction:  # some errors have already rolled it back
+            database.execute("ROLLBACK")
+        raise
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    with database_faults(f"open {path}"):
+        database = sqlite3.connect(
+            path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")
+            verdict = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+            frames = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+            database.text_factory = bytes  # no record is text; one that claims to be is corrupt
+        except sqlite3.Error:
+            database.close()
+            raise
+    lost = _commits_after(path.with_name(f"{path.name}-wal"), frames)
+    # A power cut may tear the last transaction, of which nobody was told; the others were synced.
+    if verdict == "ok" and lost > 1:
+        verdict = f"its log breaks off {lost} transactions before its end"
+    if verdict != "ok":
+        database.close()
+        raise LocalFault(f"{path} is corrupt ({verdict}); {NO_OLD_COPY}")
+    return database
+
+
+def _commits_after(log: Path, frames: int) -> int:
+    """How many commits of the log's newest generation stand behind the frames that SQLite took.
+
+    SQLite stops at the first frame whose checksum is wrong and takes that for the end, so that a
+    rotten byte would silently bring back an older safety record.
+    """
+    if not log.exists() or log.stat().st_size < _LOG_HEADER.size:
+        return 0
+    with log.open("rb") as file:
+        page_bytes, salt = _LOG_HEADER.unpack(file.read(_LOG_HEADER.size))
+        commits = 0
+        file.seek(frames * (_FRAME_HEADER.size + page_bytes), os.SEEK_CUR)
+        while len(header := file.read(_FRAME_HEADER.size)) == _FRAME_HEADER.size:
+            pages_after_commit, frame_salt = _FRAME_HEADER.unpack(header)
+            commits += frame_salt == salt and pages_after_commit > 0
+            file.seek(page_bytes, os.SEEK_CUR)
+        return commits

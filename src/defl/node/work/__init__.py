@@ -1,0 +1,1 @@
+"""User code and arithmetic, in child processes."""

@@ -1,0 +1,72 @@
+"""A client's first weights, asked from it in a process of its own.
+
+Whoever founds a federation needs them once. The user's code may import a learning framework, print
+or crash; none of that belongs into the process that asks.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from defl.clients.arrays_file import read_arrays, write_arrays
+from defl.clients.protocol import Roles, checked_arrays, roles_of
+from defl.errors import UserError
+from defl.node.work.child import ChildLimits
+from defl.node.work.user_code import load_client
+from defl.node.work.worker_process import reason_of
+from defl.schema import Array
+
+ROLES = "roles.json"
+ARRAYS = "weights.npz"
+
+
+def first_weights(
+    client: str, project: Path, environment: Mapping[str, str]
+) -> tuple[dict[str, Array], Roles]:
+    """What `initial_weights` and `roles` of the client say; a UserError has its traceback."""
+    if not project.is_dir():
+        raise UserError(f"{project}: no such folder; name the one that holds your training code")
+    with tempfile.TemporaryDirectory(prefix="defl-first-") as folder:
+        limit_s = ChildLimits().start_s
+        try:
+            done = subprocess.run(  # noqa: S603 - our own module
+                [sys.executable, "-P", "-m", "defl.node.work.first_weights", client, ".", folder],
+                cwd=project,
+                env=dict(environment),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"{client}: its initial weights were not there after {limit_s:g} s"
+            ) from None
+        if done.returncode != 0:
+            why = done.stderr.strip() or f"its process ended with status {done.returncode}"
+            raise UserError(f"{client} gives no initial weights: {why}")
+        roles: Roles = json.loads((Path(folder) / ROLES).read_text(encoding="utf-8"))
+        return read_arrays(Path(folder) / ARRAYS), roles
+
+
+def _report(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
+    sys.stderr.write(reason_of(error))
+
+
+def main() -> None:
+    """The child's side."""
+    sys.excepthook = _report
+    spec, project, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    client = load_client(spec, project)
+    weights = checked_arrays(client.initial_weights(), "initial_weights")
+    (folder / ROLES).write_text(json.dumps(dict(roles_of(client))), encoding="utf-8")
+    write_arrays(folder / ARRAYS, weights)
+
+
+if __name__ == "__main__":
+    main()

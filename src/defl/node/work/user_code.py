@@ -1,0 +1,51 @@
+"""Finds an organisation's training client: "module:attribute" in its project folder."""
+
+import importlib
+import sys
+from functools import reduce
+from pathlib import Path
+from typing import cast
+
+from defl.clients.protocol import Client
+from defl.errors import UserError
+
+METHODS = ("initial_weights", "train", "evaluate")
+# Modules that DeFL has ready-made clients for, and the extra that installs each.
+EXTRAS = {"torch": "torch", "sklearn": "sklearn", "flwr": "flower"}
+
+
+def load_client(spec: str, project: Path) -> Client:
+    """The client itself, or what a class or function of that name returns when called."""
+    module_name, colon, attribute = spec.partition(":")
+    if not (module_name and colon and attribute):
+        raise UserError(f"{spec!r} is no client: write module:attribute, for example task:client")
+    if not project.is_dir():
+        raise UserError(f"{project}: no such folder; name the one that holds {module_name}.py")
+    folder = str(project.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{spec!r}: no module named {error.name!r} in {folder} or among the installed packages"
+            f"{_how_to_install(error.name)}"
+        ) from error
+    try:
+        found: object = reduce(getattr, attribute.split("."), cast("object", module))
+    except AttributeError:
+        raise UserError(f"{spec!r}: {module_name} has no {attribute!r}") from None
+    if isinstance(found, type) or (callable(found) and not hasattr(found, "train")):
+        found = found()
+    missing = [method for method in METHODS if not callable(getattr(found, method, None))]
+    if missing:
+        raise UserError(
+            f"{spec!r} has no {', '.join(missing)}; a client has {', '.join(METHODS)} "
+            "(defl/clients/protocol.py)"
+        )
+    return cast("Client", found)
+
+
+def _how_to_install(module: str | None) -> str:
+    extra = EXTRAS.get((module or "").partition(".")[0])
+    return f"; install it with: pip install 'defl[{extra}]'" if extra else ""

@@ -1,0 +1,311 @@
+"""User code and heavy arithmetic in child processes, so that the replica goes on whatever they do.
+
+Two children: one runs the user's client, the other checks and aggregates, so that a peer's update
+is acknowledged while this node trains for an hour. A child that crashes, hangs or answers rubbish
+is ended (child.py), its reason is kept in `last_error`, and the next work starts another one.
+Weights pass as open files that the child maps; nothing is ever pickled.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from defl.committee import Federation
+from defl.errors import BadBlob, LocalFault, WorkerFailed
+from defl.ids import NO_DIGEST, Digest
+from defl.messages import Manifest
+from defl.node.store.storage import WORK
+from defl.node.work.child import Child, ChildLimits
+from defl.node.work.compiled_code import cache_settings
+from defl.node.work.worker_process import (
+    POSTPONE,
+    AggregateTask,
+    Checked,
+    Evaluated,
+    EvaluateTask,
+    Made,
+    Request,
+    SetUp,
+    TrainTask,
+    ValidateTask,
+    WorkReport,
+)
+from defl.output import Aggregate, Aggregated, Train, Trained, Validate, Validated, Work
+from defl.pool.weights import FP32, check_manifest, payload_bytes
+
+__all__ = ["ChildLimits", "Worker", "WorkerFailed"]
+
+Inputs = Mapping[Digest, Path] | Callable[[Digest], Path]
+Result = Trained | Aggregated | Validated
+TakeSpare = Callable[[int, Path], bool]  # a file of this size, moved to this place
+
+
+def no_spare(_size: int, _to: Path) -> bool:
+    return False
+
+
+THREAD_SETTINGS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+# What a child frees after a round it needs again in the next: the allocator of the C library keeps
+# arrays of up to 32 MiB (it takes no larger number) and half a GiB in all, rather than have the
+# system clear the same memory again and again.
+KEPT_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20),
+}
+
+
+# A signal may reach a child that has not begun the evaluation yet: it is sent again until it helps.
+POSTPONE_EVERY_S = 0.05
+
+
+class Worker:
+    def __init__(
+        self,
+        client: str | None,
+        folder: Path,
+        federation: Federation,
+        limits: ChildLimits = ChildLimits(),  # noqa: B008 - frozen
+        *,
+        project: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._federation = federation
+        self._limits = limits
+        self._work = folder / WORK
+        self._work.mkdir(parents=True, exist_ok=True)
+        self._serial = itertools.count()
+        self._made: dict[Digest, Path] = {}
+        self._trainings = 0  # asked for and not done
+        self._no_training = asyncio.Event()
+        self._no_training.set()
+        self._evaluating = False
+        self.last_error: str | None = None
+        self.training_failures = 0  # in a row; a training that is done begins anew
+        self.training: WorkReport | None = None  # the newest of each, for people
+        self.aggregation: WorkReport | None = None
+        log, state = folder / "worker.log", folder / "client-local.npz"
+        variables = {**KEPT_MEMORY, **os.environ, **(environment or {})}
+        threads = dict.fromkeys(THREAD_SETTINGS, str(limits.threads))
+        place = str(project.resolve()) if project is not None else None
+        self._client = Child(
+            SetUp(federation, client or None, place, str(state.resolve())),
+            log,
+            {**threads, **variables},
+            limits,
+            limits.niceness,
+        )
+        self._own = Child(
+            SetUp(federation, None, None, str(state.resolve())),
+            folder / "arithmetic.log",
+            {
+                **variables,
+                **dict.fromkeys(THREAD_SETTINGS, "1"),
+                **cache_settings(variables, folder),
+            },
+            limits,
+            0,
+        )
+
+    @property
+    def starts(self) -> int:
+        """How often the client's process was started; more than once means that it failed."""
+        return self._client.starts
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(c.pid for c in (self._client, self._own) if c.pid is not None)
+
+    async def start(self) -> None:
+        """Start both now. WorkerFailed says what is wrong with the client; work may still be
+        asked for, and tries again."""
+        outcomes = await asyncio.gather(
+            self._client.start(), self._own.start(), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                self._note(outcome)
+                raise outcome
+
+    async def close(self) -> None:
+        await asyncio.gather(self._client.close(), self._own.close())
+
+    async def run(self, work: Work, inputs: Inputs, take_spare: TakeSpare = no_spare) -> Result:
+        """Do it. What was made is at `made(result)`, checked against its manifest, not synced.
+
+        What is made is written over a spare file, where there is one.
+        """
+        try:
+            # Open now: retention may drop the names while the work waits for its turn.
+            with _opened(inputs, inputs_of(work)) as files:
+                match work:
+                    case Validate(manifest=manifest):
+                        return Validated(manifest.digest, await self._validate(files))
+                    case Aggregate():
+                        manifest = await self._aggregate(work, files, take_spare)
+                        return Aggregated(work.round, manifest)
+                    case Train():
+                        return Trained(work.round, await self._train(work, files, take_spare))
+        except WorkerFailed as failed:
+            self._note(failed)
+            self.training_failures += isinstance(work, Train)
+            raise
+
+    async def evaluate(self, model: Path) -> Evaluated:
+        """What the client says of a model, in a gap between trainings. A training that is due
+        interrupts it, and it begins anew in the next gap."""
+        try:
+            with _opened({NO_DIGEST: model}, (NO_DIGEST,)) as files:
+                answer = Evaluated({}, postponed=True)
+                while answer.postponed:
+                    await self._no_training.wait()
+                    answer = await self._evaluate_once(files)
+                if answer.fault is not None:
+                    self.last_error = f"evaluating failed:\n{answer.fault}"
+                return answer
+        except WorkerFailed as failed:
+            self._note(failed)
+            raise
+
+    async def _evaluate_once(self, files: Sequence[int]) -> Evaluated:
+        limit_s = self._limits.evaluation_s
+        self._evaluating = True
+        try:
+            answer = await self._client.ask(
+                EvaluateTask(), files, doing="evaluating", limit_s=limit_s
+            )
+        finally:
+            self._evaluating = False
+        if not isinstance(answer, Evaluated):
+            raise await self._client.reject("evaluating was answered with rubbish")
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def _before_evaluations(self) -> AsyncIterator[None]:
+        """While this is entered no evaluation begins, and one that runs is interrupted."""
+        self._trainings += 1
+        self._no_training.clear()
+        interrupting = asyncio.create_task(self._postpone_evaluation())
+        try:
+            yield
+        finally:
+            interrupting.cancel()
+            self._trainings -= 1
+            if not self._trainings:
+                self._no_training.set()
+
+    async def _postpone_evaluation(self) -> None:
+        while self._evaluating:
+            self._client.send_signal(POSTPONE)
+            await asyncio.sleep(POSTPONE_EVERY_S)
+
+    def made(self, result: Trained | Aggregated) -> Path:
+        """The file of what was made; asking for it hands it over."""
+        return self._made.pop(result.manifest.digest)
+
+    def _note(self, error: BaseException) -> None:
+        self.last_error = str(error)
+
+    async def _validate(self, files: Sequence[int]) -> str | None:
+        limit_s = self._limits.own_s
+        answer = await self._own.ask(
+            ValidateTask(), files, doing="checking an update", limit_s=limit_s
+        )
+        if not isinstance(answer, Checked):
+            raise await self._own.reject("the check of an update was answered with rubbish")
+        return answer.fault
+
+    async def _aggregate(
+        self, work: Aggregate, files: Sequence[int], take_spare: TakeSpare
+    ) -> Manifest:
+        made = self._new_file()
+        take_spare(payload_bytes(self._federation.schema, FP32), made)
+        task = AggregateTask(work, inputs_of(work), str(made))
+        doing = f"aggregating round {work.round}"
+        made_by = await self._make(
+            self._own, task, files, made, doing, self._limits.own_s, NO_DIGEST
+        )
+        self.aggregation = made_by.report
+        return made_by.manifest
+
+    async def _train(self, work: Train, files: Sequence[int], take_spare: TakeSpare) -> Manifest:
+        made = self._new_file()
+        take_spare(payload_bytes(self._federation.schema, self._federation.codec), made)
+        task = TrainTask(work.round, work.base, str(made))
+        doing = f"training for round {work.round}"
+        async with self._before_evaluations():
+            made_by = await self._make(
+                self._client, task, files, made, doing, self._limits.client_s, work.base
+            )
+        self.training = made_by.report
+        self.training_failures = 0
+        return made_by.manifest
+
+    async def _make(
+        self,
+        child: Child,
+        task: Request,
+        files: Sequence[int],
+        path: Path,
+        doing: str,
+        limit_s: float,
+        base: Digest,
+    ) -> Made:
+        kept = False
+        try:
+            answer = await child.ask(task, files, doing=doing, limit_s=limit_s)
+            codec = FP32 if base == NO_DIGEST else self._federation.codec
+            if not isinstance(answer, Made) or not self._fits(answer.manifest, path, codec, base):
+                raise await child.reject(f"{doing}: what was made is not what the worker says")
+            kept = True
+        finally:
+            if not kept:
+                path.unlink(missing_ok=True)
+        self._made[answer.manifest.digest] = path
+        return answer
+
+    def _fits(self, manifest: Manifest, path: Path, codec: str, base: Digest) -> bool:
+        """Is it what was asked for? The child hashed the bytes that it wrote; hashing them again
+        here would tell only whether the disk has changed them since."""
+        try:
+            check_manifest(manifest, self._federation.schema, codec, self._federation.chunk_bytes)
+        except BadBlob:
+            return False
+        return manifest.base == base and path.exists() and path.stat().st_size == manifest.size
+
+    def _new_file(self) -> Path:
+        return self._work.resolve() / f"made-{next(self._serial)}"
+
+
+def inputs_of(work: Work) -> tuple[Digest, ...]:
+    match work:
+        case Validate(manifest=manifest):
+            return (manifest.digest,)
+        case Aggregate(base=base, updates=updates):
+            return (base, *(reference.digest for reference in updates))
+        case Train(base=base):
+            return (base,)
+
+
+@contextlib.contextmanager
+def _opened(inputs: Inputs, digests: Sequence[Digest]) -> Iterator[list[int]]:
+    path_of = inputs if callable(inputs) else inputs.__getitem__
+    with contextlib.ExitStack() as stack:
+        files = []
+        for digest in digests:
+            try:
+                file = stack.enter_context(path_of(digest).open("rb"))
+            except (KeyError, OSError, LocalFault) as error:
+                raise WorkerFailed(f"blob {digest.hex()} cannot be opened: {error}") from error
+            files.append(file.fileno())
+        yield files

@@ -1,0 +1,98 @@
+"""Which blobs are here, what they are kept for, and when they go.
+
+A blob is kept while a label names it: an author's update for a round, or a round's model. Labels
+expire with the committed round, so storage is M * tau * n however long the federation runs.
+"""
+
+from dataclasses import dataclass
+
+from defl.ids import Digest, NodeId, Round
+from defl.messages import Manifest
+
+Label = tuple[Round, NodeId | None]  # None: the model of that round
+
+
+@dataclass(slots=True)
+class Holding:
+    manifest: Manifest
+    chunks: set[int]
+
+    @property
+    def complete(self) -> bool:
+        return len(self.chunks) == len(self.manifest.chunks)
+
+
+class BlobIndex:
+    def __init__(self) -> None:
+        self._holdings: dict[Digest, Holding] = {}
+        self._labels: dict[Label, Digest] = {}
+
+    def __len__(self) -> int:
+        return len(self._holdings)
+
+    @property
+    def labels(self) -> dict[Label, Digest]:
+        return dict(self._labels)
+
+    def restore(self, manifest: Manifest, chunks: frozenset[int]) -> None:
+        self._holdings[manifest.digest] = Holding(manifest, set(chunks))
+
+    def label(self, label: Label, digest: Digest) -> list[Digest]:
+        """Name a blob; returns what no label names any more."""
+        earlier = self._labels.get(label)
+        self._labels[label] = digest
+        return self._unnamed({earlier}) if earlier not in (None, digest) else []
+
+    def labelled(self, label: Label) -> Digest | None:
+        return self._labels.get(label)
+
+    def manifest(self, digest: Digest) -> Manifest | None:
+        holding = self._holdings.get(digest)
+        return holding.manifest if holding is not None else None
+
+    def has(self, digest: Digest) -> bool:
+        holding = self._holdings.get(digest)
+        return holding is not None and holding.complete
+
+    def has_chunk(self, digest: Digest, index: int) -> bool:
+        holding = self._holdings.get(digest)
+        return holding is not None and index in holding.chunks
+
+    def chunks(self, digest: Digest) -> frozenset[int]:
+        holding = self._holdings.get(digest)
+        return frozenset(holding.chunks) if holding is not None else frozenset()
+
+    def add_chunk(self, manifest: Manifest, index: int) -> bool:
+        """True when the blob became complete."""
+        holding = self._holdings.setdefault(manifest.digest, Holding(manifest, set()))
+        holding.chunks.add(index)
+        return holding.complete
+
+    def lose_chunk(self, digest: Digest, index: int) -> None:
+        self._holdings[digest].chunks.discard(index)
+
+    def add_whole(self, manifest: Manifest) -> None:
+        self._holdings[manifest.digest] = Holding(manifest, set(range(len(manifest.chunks))))
+
+    def remove(self, digest: Digest) -> None:
+        self._holdings.pop(digest, None)
+        self._labels = {label: named for label, named in self._labels.items() if named != digest}
+
+    def expire(self, updates: Round, models: Round) -> list[Digest]:
+        """Drop updates of rounds at or below `updates`, and models likewise."""
+        old = [
+            label for label in self._labels if label[0] <= (models if label[1] is None else updates)
+        ]
+        digests: set[Digest | None] = {self._labels.pop(label) for label in old}
+        return self._unnamed(digests)
+
+    def unlabelled(self) -> list[Digest]:
+        """Drop everything that no label names: leftovers of an interrupted run."""
+        return self._unnamed(set(self._holdings))
+
+    def _unnamed(self, digests: set[Digest | None] | set[Digest]) -> list[Digest]:
+        named = set(self._labels.values())
+        gone = [digest for digest in digests if digest is not None and digest not in named]
+        for digest in gone:
+            self._holdings.pop(digest, None)
+        return sorted(gone)

@@ -1,0 +1,131 @@
+"""Swarm Learning's rules: what the log admits, whom the log designates, what a leader takes."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from points import World, distance, points
+
+from defl.errors import BadBlob, BadSignature, WrongAuthor
+from defl.ids import NO_DIGEST, NodeId, Round, digest_of
+from defl.lab.baselines import swarm
+from defl.lab.baselines.machine import SeatEnvelope, SeatReceived, SeatTrained
+from defl.lab.baselines.ordering import LogBlock, OrderingKind, Record
+from defl.lab.baselines.swarm import Ask, Weights, leader_of
+from defl.lab.experiments.cells import Cell, run_cell
+from defl.lab.experiments.threats import attacked
+
+ORDERER = 4
+
+
+def record(
+    world: World, author: int, kind: OrderingKind, round_: int = 1, digest=NO_DIGEST
+) -> Record:
+    return world.machines[author]._replica.record(kind, Round(round_), digest, 0)
+
+
+def ordered(world: World, said: Record) -> LogBlock | None:
+    """The block that the ordering service makes of a record, if it makes one."""
+    output = world.machines[ORDERER].handle(SeatReceived(said.author, said), 0.0)
+    return output.send[0].message if output.send else None
+
+
+def ready(world: World) -> tuple[NodeId, list[SeatEnvelope]]:
+    """All nodes are READY for round 1 with a model of their number: the leader and its output."""
+    size = world.initial.size
+    asked: dict[int, list[SeatEnvelope]] = {}
+    for node in range(4):
+        machine = world.machines[node]
+        machine._learner.begin()
+        row = np.full(size, node, dtype=np.float32)
+        said = machine.handle(SeatTrained(Round(1), row), 0.0).send[0].message
+        block = ordered(world, said)
+        for peer in range(4):
+            heard = world.machines[peer].handle(SeatReceived(NodeId(ORDERER), block), 0.0)
+            asked[peer] = list(heard.send)
+    leader = world.machines[0].leader
+    assert leader is not None
+    return leader, asked[leader]
+
+
+def test_each_record_is_ordered_once_and_only_from_its_author() -> None:
+    world = World(swarm.SwarmProfile(), real_signatures=True)
+    said = record(world, 1, OrderingKind.ENROLL)
+
+    assert ordered(world, said) is not None
+    assert ordered(world, said) is None
+    assert ordered(world, record(world, 1, OrderingKind.READY, round_=99)) is None
+    with pytest.raises(WrongAuthor):
+        world.machines[ORDERER].handle(SeatReceived(NodeId(2), said), 0.0)
+    with pytest.raises(BadSignature):
+        ordered(world, replace(said, round=Round(2)))
+
+
+def test_blocks_are_executed_in_order_and_forged_ones_refused() -> None:
+    world = World(swarm.SwarmProfile(), real_signatures=True)
+    blocks = [ordered(world, record(world, node, OrderingKind.ENROLL)) for node in range(3)]
+    peer = world.machines[0]
+
+    late = peer.handle(SeatReceived(NodeId(ORDERER), blocks[1]), 0.0)
+    both = peer.handle(SeatReceived(NodeId(ORDERER), blocks[0]), 0.0)
+
+    assert late.store == ()
+    assert [store.name for store in both.store] == ["log/00000000", "log/00000001"]
+    with pytest.raises(WrongAuthor):
+        peer.handle(SeatReceived(NodeId(1), blocks[2]), 0.0)
+    with pytest.raises(BadSignature):
+        peer.handle(SeatReceived(NodeId(ORDERER), replace(blocks[2], height=7)), 0.0)
+
+
+def test_the_leader_asks_all_others_for_exactly_what_they_announced() -> None:
+    leader, said = ready(World(swarm.SwarmProfile()))
+
+    asks = {envelope.to[0] for envelope in said if isinstance(envelope.message, Ask)}
+    assert asks == {0, 1, 2, 3} - {leader}
+
+
+def test_a_model_other_than_the_announced_one_is_not_merged() -> None:
+    world = World(swarm.SwarmProfile())
+    leader, _ = ready(world)
+    liar = next(NodeId(node) for node in range(4) if node != leader)
+    payload = np.full(world.initial.size, 9, dtype="<f4").tobytes()
+
+    with pytest.raises(BadBlob, match="another model"):
+        world.machines[leader].handle(SeatReceived(liar, Weights(payload)), 0.0)
+
+
+def test_a_merge_counts_only_from_the_designated_leader() -> None:
+    world = World(swarm.SwarmProfile())
+    leader, _ = ready(world)
+    other = next(node for node in range(4) if node != leader)
+    bystander = next(node for node in range(4) if node not in (leader, other))
+
+    def heard(author: int) -> list[object]:
+        block = ordered(
+            world, record(world, author, OrderingKind.MERGED, digest=digest_of(b"model"))
+        )
+        output = world.machines[bystander].handle(SeatReceived(NodeId(ORDERER), block), 0.0)
+        return [envelope.message for envelope in output.send]
+
+    assert heard(other) == []
+    assert heard(leader) == [Ask(digest_of(b"model"))]
+
+
+def test_leadership_falls_to_everybody_in_turn_of_the_hash() -> None:
+    members = tuple(map(NodeId, range(4)))
+    chosen = [leader_of(digest_of(b"%d" % i), Round(1), members) for i in range(2000)]
+
+    shares = [chosen.count(member) / 2000 for member in members]
+    assert shares == pytest.approx([0.25] * 4, abs=0.05)
+
+
+@pytest.mark.parametrize("rule", ["coordinate_median", "geometric_median"])
+def test_medians_of_later_versions_withstand_what_the_mean_does_not(rule: str) -> None:
+    threats = attacked(4, "sign_flip_4", 1)
+    profile = swarm.SwarmProfile(fail_over=True)
+    task = points(500)
+
+    robust = run_cell(Cell("swarm", 4, 4, threats=threats, aggregation=rule, profile=profile), task)
+    mean = run_cell(Cell("swarm", 4, 4, threats=threats), task)
+
+    assert distance(robust.model, 4) < 0.1
+    assert distance(mean.model, 4) > 1.0

@@ -1,0 +1,134 @@
+"""Whom each system must trust: its server, its leader, its chain; and who stops it by dying."""
+
+import numpy as np
+import pytest
+from points import World, distance, points
+
+from defl.ids import NodeId, Round
+from defl.lab.baselines import blockchain, fl, swarm
+from defl.lab.baselines.swarm import Peer
+from defl.lab.experiments.cells import Cell, run_cell
+from defl.lab.experiments.threats import attacked
+
+FALSE_MODEL = np.float32(-7.0)
+
+
+def replace_model(updates, base, round_):
+    """What a Byzantine server or leader publishes, whatever it was sent."""
+    return np.full_like(base, FALSE_MODEL)
+
+
+def test_a_byzantine_server_replaces_the_model_and_nobody_notices() -> None:
+    world = World(fl.FlProfile(), rounds=3, merges={4: replace_model}).run()
+
+    assert all(machine.finished for machine in world.machines)
+    assert all((world.models[node, 3] == FALSE_MODEL).all() for node in range(4))
+    assert world.virtual.refused == 0
+
+
+def test_multi_krum_at_a_byzantine_server_helps_nobody() -> None:
+    world = World(
+        fl.FlProfile(), rounds=3, aggregation="multi_krum", merges={4: replace_model}
+    ).run()
+
+    assert all((world.models[node, 3] == FALSE_MODEL).all() for node in range(4))
+
+
+def test_a_byzantine_leader_replaces_the_model_in_swarm_learning_and_nobody_notices() -> None:
+    liar = 2
+    world = World(swarm.SwarmProfile(), rounds=12, merges={liar: replace_model}).run()
+
+    replaced = [r for r in range(1, 13) if (world.models[0, r] == FALSE_MODEL).all()]
+    assert replaced, "the liar was never leader: choose another seed"
+    assert len(replaced) < 12
+    for round_ in replaced:
+        assert all((world.models[node, round_] == FALSE_MODEL).all() for node in range(4))
+    assert world.virtual.refused == 0
+
+
+def test_a_byzantine_leader_in_biscotti_is_refused_and_costs_a_round() -> None:
+    liar = 2
+    world = World(
+        blockchain.PAPER, rounds=12, aggregation="multi_krum", merges={liar: replace_model}
+    ).run()
+
+    assert world.virtual.refused > 0
+    assert world.rounds_of(0) == 12
+    assert not any((world.models[0, r] == FALSE_MODEL).any() for r in range(1, 13))
+    empty = [r for r in range(2, 13) if (world.models[0, r] == world.models[0, r - 1]).all()]
+    assert empty, "the liar led no round: choose another seed"
+
+
+@pytest.mark.parametrize("threat", ["equivocating_leader", "forging_leader"])
+def test_defl_with_a_byzantine_leader_is_unharmed(threat: str) -> None:
+    rounds = 5
+    result = run_cell(
+        Cell("defl", 4, rounds, threats=attacked(4, threat, 1), chunk_bytes=4096), points(500)
+    )
+
+    assert result.rounds_closed == rounds
+    assert distance(result.model, rounds) < 0.05
+
+
+def test_a_dead_server_stops_fl() -> None:
+    world = World(fl.FlProfile(), rounds=5)
+    world.run_until_round(2)
+    world.virtual.kill(NodeId(4))
+    world.run()
+
+    assert max(world.rounds_of(node) for node in range(4)) == 2
+
+
+def leader_of(world: World) -> NodeId | None:
+    peers = [machine for machine in world.machines if isinstance(machine, Peer)]
+    return next((peer.leader for peer in peers if peer.leader is not None), None)
+
+
+def killed_leader(profile: swarm.SwarmProfile) -> tuple[World, int]:
+    world = World(profile, rounds=5)
+    world.run_until_round(2)
+    world.virtual.run(until=lambda: leader_of(world) is not None)
+    dead = leader_of(world)
+    assert dead is not None
+    world.virtual.kill(dead)
+    return world.run(), dead
+
+
+def test_a_dead_leader_stops_swarm_learning_without_fail_over() -> None:
+    world, _ = killed_leader(swarm.SwarmProfile())
+
+    assert max(world.rounds_of(node) for node in range(4)) < 5
+
+
+def test_with_fail_over_swarm_learning_goes_on_without_its_leader() -> None:
+    world, dead = killed_leader(swarm.SwarmProfile(peers_min=3, fail_over=True))
+
+    living = [node for node in range(4) if node != dead]
+    assert [world.rounds_of(node) for node in living] == [5, 5, 5]
+    assert all((world.models[node, 5] == world.models[living[0], 5]).all() for node in living)
+
+
+def test_below_the_fewest_peers_swarm_learning_blocks_even_with_fail_over() -> None:
+    world = World(swarm.SwarmProfile(peers_min=4, fail_over=True), rounds=3)
+    world.virtual.kill(NodeId(1))
+    world.run()
+
+    assert world.models == {}
+
+
+@pytest.mark.parametrize("dead", [1, 2, 3])
+def test_defl_goes_on_whoever_dies(dead: int) -> None:
+    rounds = 5
+    result = run_cell(
+        Cell("defl", 4, rounds, dead={NodeId(dead): Round(2)}, chunk_bytes=4096), points(500)
+    )
+
+    assert result.rounds_closed == rounds
+    assert distance(result.model, rounds) < 0.05
+
+
+def test_a_silent_client_costs_the_server_a_time_out_and_no_more() -> None:
+    result = run_cell(Cell("fl", 4, 3, threats=attacked(4, "silent", 1)), points(500))
+
+    assert result.rounds_closed == 3
+    assert result.virtual_s > 3 * fl.FlProfile().round_timeout_s * 0.99

@@ -1,0 +1,229 @@
+"""Downloads from a server of our own that cuts, lies and resumes as a test tells it."""
+
+import threading
+from collections.abc import Iterator
+from hashlib import md5
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from defl.errors import UserError
+from defl.lab.datasets.catalogue import DATASETS, DataSet, fetched, loaded
+from defl.lab.datasets.download import CUTS_MAX, DownloadSource, download
+
+CONTENT = np.random.default_rng(1).bytes(300_000)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves CONTENT; each number in `cuts` ends one answer after so many bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.cuts: list[int] = []
+        self.ranges = True
+        self.claims_ranges = False  # tells of a range and sends all
+        self.lengths = True
+        self.status: int | None = None
+        self.content = CONTENT
+        self.asked: list[str | None] = []
+
+    def source(self, checksum: str | None = None, bytes_max: int = 10**6) -> DownloadSource:
+        return DownloadSource(
+            f"http://127.0.0.1:{self.server_port}/tiny.bin", "tiny", bytes_max, checksum
+        )
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        server = self.server
+        asked = self.headers["Range"]
+        server.asked.append(asked)
+        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+        size = len(server.content)
+        if server.status:
+            self.send_error(server.status)
+            return
+        if asked and server.ranges and start >= size:
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{size}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        body = server.content[start:] if server.ranges else server.content
+        self.send_response(206 if asked and server.ranges else 200)
+        if asked and (server.ranges or server.claims_ranges):
+            self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
+        if server.lengths:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: server.cuts.pop(0)] if server.cuts else body)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def checksum(data: bytes) -> str:
+    return md5(data, usedforsecurity=False).hexdigest()
+
+
+def test_a_file_comes_whole_and_its_progress_is_told(server: Server, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    path = download(server.source(checksum(CONTENT)), tmp_path, lambda *step: told.append(step))
+
+    assert path == tmp_path / "tiny" / "tiny.bin"
+    assert path.read_bytes() == CONTENT
+    assert told[-1] == ("tiny.bin", len(CONTENT), len(CONTENT))
+    assert [there for _, there, _ in told] == sorted(there for _, there, _ in told)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_connection_that_breaks_is_taken_up_where_it_broke(
+    server: Server, tmp_path: Path
+) -> None:
+    server.cuts = [100_000, 50_000]
+
+    path = download(server.source(checksum(CONTENT)), tmp_path)
+
+    assert path.read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=100000-", "bytes=150000-"]
+
+
+def test_what_an_earlier_call_left_is_gone_on_with(server: Server, tmp_path: Path) -> None:
+    server.cuts = [100_000] + [0] * CUTS_MAX
+    with pytest.raises(UserError, match=r"100000 bytes are kept"):
+        download(server.source(checksum(CONTENT)), tmp_path)
+    assert not (tmp_path / "tiny" / "tiny.bin").exists()
+
+    path = download(server.source(checksum(CONTENT)), tmp_path)
+
+    assert path.read_bytes() == CONTENT
+    assert server.asked[-1] == "bytes=100000-"
+
+
+def test_a_server_that_knows_no_ranges_sends_all_again(server: Server, tmp_path: Path) -> None:
+    server.ranges = False
+    server.cuts = [100_000]
+
+    assert download(server.source(checksum(CONTENT)), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_whole_file_is_not_appended_to_its_part_whatever_range_its_head_tells(
+    server: Server, tmp_path: Path
+) -> None:
+    server.ranges, server.claims_ranges = False, True
+    server.cuts = [100_000]
+
+    assert download(server.source(), tmp_path).read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=100000-"]
+
+
+def test_a_server_that_never_comes_further_is_given_up(server: Server, tmp_path: Path) -> None:
+    server.ranges = False
+    server.cuts = [100_000, 50_000] * CUTS_MAX
+
+    with pytest.raises(UserError, match="broke off"):
+        download(server.source(), tmp_path)
+
+    assert len(server.asked) == 1 + CUTS_MAX
+
+
+def test_a_part_that_is_already_whole_is_not_sent_again(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "tiny.bin.part").write_bytes(CONTENT)
+
+    assert download(server.source(checksum(CONTENT)), tmp_path).read_bytes() == CONTENT
+    assert server.asked == [f"bytes={len(CONTENT)}-"]
+
+
+def test_a_part_longer_than_the_file_is_begun_afresh(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "tiny.bin.part").write_bytes(CONTENT + b"more")
+
+    assert download(server.source(checksum(CONTENT)), tmp_path).read_bytes() == CONTENT
+
+
+def test_a_wrong_checksum_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"md5 .* instead of"):
+        download(server.source(checksum(b"other")), tmp_path)
+
+    assert list((tmp_path / "tiny").iterdir()) == []
+
+
+@pytest.mark.parametrize("lengths", [True, False], ids=["told", "not told"])
+def test_a_server_that_sends_too_much_does_not_fill_the_disk(
+    server: Server, tmp_path: Path, lengths: bool
+) -> None:
+    server.lengths = lengths
+
+    with pytest.raises(UserError, match="200000"):
+        download(server.source(bytes_max=200_000), tmp_path)
+
+    assert sum(path.stat().st_size for path in (tmp_path / "tiny").iterdir()) <= 200_000
+
+
+def test_a_file_that_is_said_to_be_too_large_is_not_even_begun(
+    server: Server, tmp_path: Path
+) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    with pytest.raises(UserError, match="has 300000 bytes, more than 200000"):
+        download(server.source(bytes_max=200_000), tmp_path, lambda *step: told.append(step))
+
+    assert told == []
+    assert list((tmp_path / "tiny").iterdir()) == []
+
+
+def test_a_refusal_says_the_servers_answer(server: Server, tmp_path: Path) -> None:
+    server.status = 404
+    with pytest.raises(UserError, match="404"):
+        download(server.source(), tmp_path)
+
+
+def test_without_a_network_the_sentence_says_what_to_do(server: Server, tmp_path: Path) -> None:
+    source = server.source()
+    server.shutdown()
+    server.server_close()  # nobody listens there any more
+
+    with pytest.raises(UserError, match=r"no network.*tiny\.bin.*tiny/ by hand.*DEFL_DATA"):
+        download(source, tmp_path)
+
+    assert list((tmp_path / "tiny").iterdir()) == []
+
+
+def test_a_data_set_that_is_missing_is_fetched_and_one_that_is_there_is_not(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[Path] = []
+    sources = (server.source(checksum(CONTENT)),)
+    mnist = DATASETS["mnist"]
+    tiny = DataSet(mnist.what, mnist.classes, mnist.load, sources, mnist.files, checked.append)
+    monkeypatch.setitem(DATASETS, "mnist", tiny)
+
+    with pytest.raises(UserError, match="no train-images"):
+        fetched("mnist", tmp_path)  # what came is not MNIST
+    assert checked == [tmp_path / "tiny" / "tiny.bin"]
+    with pytest.raises(UserError, match="no train-images"):
+        fetched("mnist", tmp_path)
+    assert len(server.asked) == 1
+
+
+def test_a_data_set_without_a_folder_or_of_no_known_name_is_a_clear_error() -> None:
+    with pytest.raises(UserError, match="DEFL_DATA"):
+        loaded("mnist", None)
+    with pytest.raises(UserError, match="there are: cifar-10"):
+        loaded("imagenet", None)

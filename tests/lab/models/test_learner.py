@@ -1,0 +1,132 @@
+"""Clients of the experiments: what they train on, that they learn, and chance by the seed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from defl.clients.protocol import roles_of
+from defl.ids import NodeId, Round
+from defl.lab.models.learner import MODELS, Samples, TaskLearner
+from defl.lab.models.learning import Learning
+from defl.schema import Role
+
+IMAGES = Learning("made here", "mlp-32", "rmsprop", 1e-2, batch=8, steps=20)
+TEXTS = Learning("made here", "text-64", "adamw", 1e-2, batch=8, steps=40)
+HALF = np.arange(100)
+
+
+def images(count: int = 200) -> Samples:
+    """Three classes; an image of class k is bright in its k-th channel."""
+    rng = np.random.default_rng(1)
+    labels = np.arange(count) % 3
+    pixels = rng.integers(0, 60, (count, 3, 8, 8)).astype(np.uint8)
+    pixels[np.arange(count), labels] += 150
+    return Samples(pixels, labels, pixels[:60], labels[:60], 3, 255)
+
+
+def texts(count: int = 200) -> Samples:
+    """Two classes; word 2 is bad, word 3 is good, 0 is padding."""
+    rng = np.random.default_rng(2)
+    labels = np.arange(count) % 2
+    words = np.where(rng.random((count, 6)) < 0.5, labels[:, None] + 2, 0).astype(np.int32)
+    words[:, 0] = labels + 2
+    vectors = rng.standard_normal((4, 16)).astype(np.float32)
+    return Samples(words, labels, words[:60], labels[:60], 2, None, vectors)
+
+
+def client(learner: TaskLearner, *, seed: int = 1, node: int = 0, flipped: bool = False, part=HALF):
+    return learner.client(part, seed=seed, node=NodeId(node), flipped=flipped)
+
+
+def trained(learner: TaskLearner, **more):
+    made = client(learner, **more)
+    weights, metrics = made.train(made.initial_weights(), Round(1))
+    return made, weights, metrics
+
+
+def same(a, b) -> bool:
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [TaskLearner(IMAGES, images()), TaskLearner(TEXTS, texts())],
+    ids=["images", "texts"],
+)
+def test_a_round_of_training_learns_and_flipped_labels_unlearn(learner: TaskLearner) -> None:
+    made, weights, metrics = trained(learner)
+    assert made.evaluate(weights)["accuracy"] > 0.9
+    assert metrics["samples"] == 100
+
+    liar, weights, _ = trained(learner, flipped=True)
+    # Of three classes the middle one stays itself: 2 - 1 = 1.
+    assert liar.evaluate(weights)["accuracy"] < 0.5
+
+
+def test_all_nodes_start_from_the_same_weights_and_other_seeds_from_others() -> None:
+    learner = TaskLearner(IMAGES, images())
+    first = client(learner).initial_weights()
+
+    assert same(first, client(learner, node=3).initial_weights())
+    assert not same(first, client(learner, seed=2).initial_weights())
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+def test_training_follows_from_seed_node_and_round_alone(augmented: bool) -> None:
+    learner = TaskLearner(replace(IMAGES, augmented=augmented, steps=3), images())
+    _, once, _ = trained(learner)
+    made = client(learner)
+    made.train(made.initial_weights(), Round(7))  # whatever was trained before
+    again, _ = made.train(made.initial_weights(), Round(1))
+    other_round, _ = made.train(made.initial_weights(), Round(2))
+
+    assert same(once, again)
+    assert not same(once, other_round)
+    assert not same(once, trained(learner, node=1)[1])
+
+
+def test_a_node_sees_its_own_part_alone() -> None:
+    data = images()
+    hidden = data.train.copy()
+    hidden[100:] = 0
+
+    _, all_there, _ = trained(TaskLearner(IMAGES, data))
+    _, others_hidden, _ = trained(TaskLearner(IMAGES, replace(data, train=hidden)))
+
+    assert same(all_there, others_hidden)
+
+
+def test_a_part_smaller_than_a_round_is_gone_through_again() -> None:
+    _, _, metrics = trained(TaskLearner(IMAGES, images()), part=np.array([4]))
+
+    assert metrics["samples"] == 1
+
+
+def test_fewer_samples_are_drawn_the_same_each_time() -> None:
+    few = replace(IMAGES, train_samples=50, test_samples=20)
+    first, again = TaskLearner(few, images()).samples, TaskLearner(few, images()).samples
+
+    assert (len(first.train), len(first.test)) == (50, 20)
+    assert np.array_equal(first.train, again.train)
+    assert np.array_equal(first.test_labels, again.test_labels)
+
+
+def test_statistics_of_batch_norm_stay_local() -> None:
+    data = images(20)
+    learner = TaskLearner(replace(IMAGES, model="densenet-bc-10", steps=1, batch=4), data)
+    roles = roles_of(client(learner))
+
+    assert roles["norm.running_mean"] == Role.LOCAL
+    assert roles["norm.weight"] == Role.TRAINABLE
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "densenet-bc-100"])
+def test_every_model_takes_a_step(name: str) -> None:
+    of_texts = name in ("text-64", "bilstm-128")
+    learning = replace(TEXTS if of_texts else IMAGES, model=name, steps=1, batch=4)
+    learner = TaskLearner(learning, texts() if of_texts else images())
+    _, weights, metrics = trained(learner)
+
+    assert np.isfinite(metrics["loss"])
+    assert all(np.isfinite(array).all() for array in weights.values())

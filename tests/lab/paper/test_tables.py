@@ -1,0 +1,127 @@
+"""What the tables are made of, and the paper's statements held against numbers."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from tiny import SETTING
+
+from defl.aggregation.rules import RULES
+from defl.lab.experiments.cells import SYSTEMS
+from defl.lab.experiments.paper import study
+from defl.lab.experiments.paper.findings import findings
+from defl.lab.experiments.paper.report import PARTS, part_named
+from defl.lab.experiments.paper.settings import SETTINGS, SYSTEM_WORDS, TABLES, DataKind, Scale
+from defl.lab.experiments.paper.tables import TableEntry, paper_accuracies, planned
+from defl.lab.experiments.threats import THREATS
+
+
+def papers_own(name: str) -> list[TableEntry]:
+    """As if we had measured exactly what the paper has."""
+    return [
+        TableEntry(dataset, setting, system, accuracy, None, accuracy, 1)
+        for (table, dataset, setting, system), accuracy in paper_accuracies().items()
+        if table == name
+    ]
+
+
+def test_every_number_of_the_papers_tables_has_its_cells_and_no_cell_is_without_one() -> None:
+    needed = {
+        (name, *place)
+        for name, table in TABLES.items()
+        for place in planned(table, SETTING, repeats=1)
+    }
+
+    assert needed == set(paper_accuracies())
+    assert len(needed) == 184
+
+
+def test_tables_share_the_cells_that_are_the_same() -> None:
+    first, second = (set(part_named(f"table{i}", Scale.CPU, 1).cells()) for i in (1, 2))
+
+    assert len(first) == 56
+    assert len(second) == 36
+    assert len(first & second) == 8  # no attack and sign-flipping -2, of 4 nodes, non-i.i.d.
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("scale", Scale)
+def test_every_part_is_planned_at_every_scale_with_known_names(scale: Scale, name: str) -> None:
+    cells = part_named(name, scale, 2).cells()
+
+    assert cells
+    assert len(set(cells)) == len(cells)
+    for cell in cells:
+        assert cell.effort > 0
+        if cell.__struct_config__.tag == "accuracy":
+            assert cell.system in SYSTEMS
+            assert cell.threat in THREATS
+            assert cell.rule is None or cell.rule in RULES
+            assert cell.rounds_judged <= cell.rounds
+
+
+def test_at_the_papers_scale_settings_are_the_papers() -> None:
+    images = SETTINGS[Scale.PAPER, DataKind.IMAGES].learning
+    texts = SETTINGS[Scale.PAPER, DataKind.TEXTS].learning
+
+    assert (images.model, images.batch, images.steps) == ("densenet-bc-100", 32, 1000)
+    assert images.augmented
+    assert (texts.model, texts.batch, texts.steps) == ("bilstm-128", 1024, 500)
+    assert texts.sentences is not None
+    word2vec = texts.sentences.word2vec
+    assert (word2vec.size, word2vec.window, word2vec.iterations) == (300, 7, 32)
+    assert SETTINGS[Scale.PAPER, DataKind.IMAGES].multi_krum == "multi_krum_two"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_papers_own_numbers_confirm_what_the_paper_says(name: str) -> None:
+    found = findings(TABLES[name], papers_own(name))
+
+    assert [finding.statement for finding in found if not finding.confirmed] == []
+    assert len(found) >= 6
+
+
+def test_numbers_that_say_otherwise_contradict() -> None:
+    """Systems that nobody can harm, and robust ones that collapse."""
+    means = [
+        replace(e, accuracy=0.9) if e.system in ("fl", "swarm") else replace(e, accuracy=0.2)
+        for e in papers_own("table1")
+    ]
+    calm = [replace(e, accuracy=0.9) if e.setting == "No" else e for e in means]
+    wrong = {f.statement for f in findings(TABLES["table1"], calm) if not f.confirmed}
+
+    assert "CIFAR-10: FedAvg-based systems collapse under Gaussian (sigma=1.00)" in wrong
+    assert "CIFAR-10: Multi-Krum-based systems hold under Sign-flipping (sigma=-4.0)" in wrong
+    assert len(wrong) == 12 + 1  # and the order of i.i.d. and non-i.i.d. data
+    assert "CIFAR-10: FedAvg-based systems are at least as good without attack" not in wrong
+
+    one_of_two = [replace(e, accuracy=0.9) if e.system == "fl" else e for e in papers_own("table1")]
+    wrong = {f.statement for f in findings(TABLES["table1"], one_of_two) if not f.confirmed}
+    assert "CIFAR-noniid: FedAvg-based systems collapse under Gaussian (sigma=1.00)" in wrong
+    assert "CIFAR-noniid: FL and SL have similar accuracy" in wrong
+
+    flat = [replace(e, accuracy=0.8) for e in papers_own("table2")]
+    wrong = {f.statement for f in findings(TABLES["table2"], flat) if not f.confirmed}
+    assert wrong == {
+        f"{n} nodes: FedAvg-based systems fall as the Byzantine rate rises" for n in (4, 7, 10)
+    }
+
+
+def test_columns_are_in_the_papers_order() -> None:
+    assert list(SYSTEM_WORDS.values()) == ["FL", "SL", "Biscotti", "DeFL"]
+    assert set(SYSTEM_WORDS) < set(SYSTEMS)
+    assert set(study.MERGES) >= {None, "fed_avg", "multi_krum", "multi_krum_two"}
+
+
+def test_where_nothing_was_learned_no_statement_about_losses_is_confirmed() -> None:
+    for name in ("table1", "table2"):
+        chance = [replace(entry, accuracy=0.1) for entry in papers_own(name)]
+        about_losses = [
+            finding
+            for finding in findings(TABLES[name], chance)
+            if re.search("collapse|hold|stable", finding.statement)
+        ]
+
+        assert about_losses
+        assert not any(finding.confirmed for finding in about_losses)
+        assert all("nan %" in finding.numbers for finding in about_losses)

@@ -1,0 +1,189 @@
+"""One node's pool, or its client, on a bench: with a disk or a ledger, without a network."""
+
+from defl.client import ClientEffects, RoundClient
+from defl.finish import Finish
+from defl.ids import Digest, NodeId, Round, digest_of
+from defl.messages import (
+    Agg,
+    Attestation,
+    ChunkRequest,
+    Manifest,
+    ManifestAnswer,
+    Message,
+    StoreAck,
+    Transaction,
+)
+from defl.output import (
+    Aggregated,
+    Envelope,
+    Persist,
+    ReceivedChunk,
+)
+from defl.pool.pool import Pool, PoolEffects
+from defl.sim.disk import Disk
+from defl.work import model_blob, model_row, validate
+from support.builders import Small
+
+ME = NodeId(0)
+
+
+class Host:
+    """One node's pool with its disk; effects are done in the order of duty."""
+
+    def __init__(self, small: Small, round_: int = 0) -> None:
+        self.small = small
+        self.round = Round(round_)
+        self.disk = Disk(small.durable())
+        self.disk.store_blob(small.initial, small.initial_payload, 256)
+        self.pool = self._pool()
+
+    def _pool(self) -> Pool:
+        signer = self.small.signers[ME]
+        return Pool(self.small.federation, ME, signer, self.disk.recovered(), self.round)
+
+    def restart(self, *, power_lost: bool = False) -> PoolEffects:
+        if power_lost:
+            self.disk.lose_power()
+        self.pool = self._pool()
+        self.pool.resume()
+        return self.settle(100.0)
+
+    def settle(self, now: float = 0.0) -> PoolEffects:
+        self.pool.ask(now)
+        done = self.pool.take()
+        self.disk.apply(Persist(acks=tuple(done.acks), offer=done.offer))
+        for chunk in done.store:
+            self.disk.store_chunk(chunk)
+        for digest in done.drop:
+            self.disk.drop(digest)
+        return done
+
+    def receive(self, peer: int, message: Message, now: float = 0.0) -> PoolEffects:
+        self.pool.receive(NodeId(peer), message, now)
+        return self.settle(now)
+
+    def chunk(
+        self, peer: int, digest: Digest, index: int, data: bytes, now: float = 0.0
+    ) -> PoolEffects:
+        event = ReceivedChunk(NodeId(peer), digest, index, data, digest_of(data))
+        self.pool.receive_chunk(event, now)
+        return self.settle(now)
+
+    def deliver(self, peer: int, manifest: Manifest, payload: bytes) -> PoolEffects:
+        """All chunks; what the last one led to."""
+        self.chunk(peer, manifest.digest, 0, payload[:256])
+        return self.chunk(peer, manifest.digest, 1, payload[256:])
+
+    def checked(self, digest: Digest) -> PoolEffects:
+        self.pool.validated(digest, validate(self.small.federation, self.disk.read(digest)))
+        return self.settle()
+
+    def take_in(self, author: int, round_: int, manifest: Manifest, payload: bytes) -> PoolEffects:
+        """The whole way from an offer to the ack."""
+        self.receive(author, self.small.offer(author, round_, manifest))
+        self.deliver(author, manifest, payload)
+        return self.checked(manifest.digest)
+
+    def publish(self, round_: int, manifest: Manifest, payload: bytes) -> PoolEffects:
+        self.disk.store_blob(manifest, payload, 256)
+        self.pool.publish(Round(round_), manifest)
+        return self.settle()
+
+
+def sent(
+    effects: PoolEffects, kind: type[Message]
+) -> list[tuple[tuple[NodeId, ...] | None, Message]]:
+    return [
+        (item.to, item.message)
+        for item in effects.send
+        if isinstance(item, Envelope) and isinstance(item.message, kind)
+    ]
+
+
+def acks_sent(effects: PoolEffects) -> list[Message]:
+    return [message for _, message in sent(effects, StoreAck)]
+
+
+def asked(effects: PoolEffects) -> list[tuple[int, int]]:
+    """(whom, which chunk)"""
+    return [
+        (item.to[0], item.message.index)
+        for item in effects.send
+        if isinstance(item, Envelope) and item.to and isinstance(item.message, ChunkRequest)
+    ]
+
+
+class Desk:
+    """One node's client with its pool, and a ledger that is told what was committed."""
+
+    def __init__(self, rounds: int = 5, *, muted: bool = False) -> None:
+        self.small = Small(real=False, rounds=rounds)
+        federation, signer = self.small.federation, self.small.signers[ME]
+        durable = self.small.durable()
+        self.pool = Pool(federation, ME, signer, durable, Round(0))
+        self.finish = Finish(federation, ME, signer)
+        self.client = RoundClient(federation, ME, signer, self.pool, durable.models, self.finish)
+        self.pool.muted = self.client.muted = self.finish.muted = muted
+        self.client.observing = muted
+        self.state = self.small.ledger.genesis()
+        self.model = self.small.initial
+        self.blobs: dict[Digest, tuple[Manifest, bytes]] = {}
+        self.client.state_is(self.state, 0.0)
+
+    def restart(self, now: float) -> None:
+        """The client forgets what is only in memory."""
+        federation, signer = self.small.federation, self.small.signers[ME]
+        self.client = RoundClient(federation, ME, signer, self.pool, (), self.finish)
+        self.client.state_is(self.state, now)
+
+    def at(self, now: float) -> ClientEffects:
+        self.client.advance(now)
+        return self.client.take()
+
+    def aggs_at(self, now: float) -> list[int]:
+        return [tx.round for tx in self.at(now).submit if isinstance(tx, Agg)]
+
+    def commit(self, *transactions: Transaction, now: float) -> None:
+        block = self.small.block(tuple(transactions), view=self.state.round + 1)
+        self.state, _ = self.small.ledger.execute(self.state, block)
+        self.client.state_is(self.state, now)
+
+    def close_round(self, *authors: int, now: float) -> None:
+        """With these members' updates alone; the last AGG closes it."""
+        round_ = self.state.round + 1
+        updates = []
+        for author in authors:
+            manifest, payload = self.small.blob(10 * round_ + author, self.model.digest)
+            self.blobs[manifest.digest] = manifest, payload
+            digest, base = manifest.digest, manifest.base
+            updates.append(self.small.upd(author, round_, digest=digest, base=base))
+        self.commit(*updates, *(self.small.agg(member, round_) for member in range(3)), now=now)
+        assert self.state.round == round_
+
+    def fetch(self) -> None:
+        """The peers answer everything that was asked for."""
+        for manifest, payload in self.blobs.values():
+            self.pool.receive(NodeId(1), ManifestAnswer(manifest), 0.0)
+            for index in range(len(manifest.chunks)):
+                data = payload[index * 256 : (index + 1) * 256]
+                event = ReceivedChunk(NodeId(1), manifest.digest, index, data, digest_of(data))
+                self.pool.receive_chunk(event, 0.0)
+
+    def aggregated(self, round_: int) -> ClientEffects:
+        row = model_row(self.small.federation, self.small.initial_payload) + round_
+        self.model, _ = model_blob(self.small.federation, row)
+        self.client.aggregated(Aggregated(Round(round_), self.model))
+        return self.client.take()
+
+    def to_round(self, round_: int, now: float) -> None:
+        """Closed, fetched and aggregated up to here."""
+        while self.state.round < round_:
+            self.close_round(0, 1, 2, 3, now=now)
+            self.at(now)
+            self.fetch()
+            self.at(now)
+            self.aggregated(self.state.round)
+
+    def attestations(self, now: float) -> list[Envelope]:
+        self.at(now)
+        return [item for item in self.finish.take().send if isinstance(item.message, Attestation)]

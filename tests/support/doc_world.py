@@ -1,0 +1,147 @@
+"""The place in which the documents' command lines are run: everything that they name is there.
+
+The tutorial makes most of it. Whatever else a document takes for granted (a data folder, which some
+call FOLDER, the members' cards, a client in task.py) is put beside it here.
+"""
+
+import gzip
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from defl.lab.datasets.cifar10 import BATCHES, OFFICIAL_MD5
+from support.layouts import cifar_batch
+
+ROOT = Path(__file__).parent.parent.parent
+BASH = shutil.which("bash") or "bash"
+LIMIT_S = 180.0
+SAMPLES = 40
+DEFL = ("-m", "defl.cli.main")
+SMALL_DEFL = (str(Path(__file__).with_name("small_defl.py")),)
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs lines as a reader would type them, with a `defl` in the path that is this one."""
+
+    home: Path
+
+    def environment(self, *, small: bool = False) -> dict[str, str]:
+        place = self.home / ("bin-small" if small else "bin")
+        return {
+            **os.environ,
+            "PATH": f"{place}:{os.environ['PATH']}",
+            "HOME": str(self.home),
+            "DEFL_DATA": str(self.home / "data"),
+            "DEFL_CACHE": str(self.home / "cache"),
+            "OMP_NUM_THREADS": "1",  # several processes already share the cores
+        }
+
+    def run(
+        self, line: str, folder: Path, *, small: bool = False
+    ) -> "subprocess.CompletedProcess[str]":
+        """One that takes too long is interrupted, so that it ends the nodes that it started."""
+        process = subprocess.Popen(
+            [BASH, "-c", line],
+            cwd=folder,
+            env=self.environment(small=small),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            said, complained = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+            raise
+        return subprocess.CompletedProcess(line, process.returncode, said, complained)
+
+    def start(
+        self, line: str, folder: Path, log: int = subprocess.DEVNULL
+    ) -> "subprocess.Popen[str]":
+        """A line that runs on, in another terminal."""
+        return subprocess.Popen(
+            [BASH, "-c", f"exec env {line}"],
+            cwd=folder,
+            env=self.environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            text=True,
+        )
+
+    @contextmanager
+    def running(self, line: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+        """A node that has said that it started; within the block it is to be asked to end."""
+        process = self.start(line, folder, subprocess.PIPE)
+        assert process.stderr is not None
+        try:
+            said = []
+            for told in process.stderr:
+                said.append(told)
+                if " started " in told:
+                    break
+            else:
+                raise AssertionError(f"{line}\n{''.join(said)}")
+            yield process
+            _, rest = process.communicate(timeout=LIMIT_S)
+            assert process.returncode == 0, f"{line}\n{''.join(said)}{rest}"
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+def shell_at(home: Path) -> Shell:
+    for name, program in (("bin", DEFL), ("bin-small", SMALL_DEFL)):
+        script = home / name / "defl"
+        script.parent.mkdir(parents=True)
+        command = " ".join(f'"{word}"' for word in (sys.executable, *program))
+        script.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    _make_data(home / "data")
+    return Shell(home)
+
+
+def _make_data(folder: Path) -> None:
+    """Small files in the official layouts: CIFAR-10's batches, and MNIST."""
+    batches = folder / BATCHES
+    batches.mkdir(parents=True)
+    for seed, name in enumerate(OFFICIAL_MD5):
+        labels = [(seed + i) % 10 for i in range(SAMPLES)]
+        (batches / name).write_bytes(cifar_batch(labels, seed))
+    rng = np.random.default_rng(1)
+    for kind, count in (("train", 5 * SAMPLES), ("t10k", SAMPLES)):
+        for what, shape in (("images-idx3", (count, 12, 12)), ("labels-idx1", (count,))):
+            values = rng.integers(0, 10, shape).astype(np.uint8)
+            head = bytes([0, 0, 8, values.ndim]) + np.array(shape, dtype=">u4").tobytes()
+            path = folder / f"{kind}-{what}-ubyte.gz"
+            path.write_bytes(gzip.compress(head + values.tobytes()))
+
+
+def furnish(folder: Path, shell: Shell) -> None:
+    """What the documents name beside what the tutorial has made in the folder."""
+    for card in folder.glob("*/*.card.toml"):
+        shutil.copy(card, folder)
+    for file in (folder / "irises").iterdir():
+        if file.is_file():
+            shutil.copy(file, folder)  # a project in the folder itself, whose client is
+    (folder / "client.py").rename(folder / "task.py")  # in task.py
+    (folder / "docs").mkdir()
+    (folder / "tests").symlink_to(ROOT / "tests")
+    (folder / "FOLDER").symlink_to(shell.home / "data")
+    made = shell.run("defl new digits --template torch", folder)
+    assert made.returncode == 0, made.stderr
+    for name in ("proven.safetensors", "round-certificate.json"):
+        found = folder / "alice" / name
+        if found.exists():
+            shutil.copy(found, folder)

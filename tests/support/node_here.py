@@ -1,0 +1,102 @@
+"""A real node inside the test's own process, and a member that says what the test says."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from defl.ids import NodeId
+from defl.messages import Message
+from defl.node.net.framing import Frame, Lane
+from defl.node.net.transport import Transport
+from defl.node.node import Node, open_node
+from defl.node.report.telemetry import Log
+from defl.node.setup.config import read_federation, read_identity, read_node
+from defl.wire import chunk_frame_bytes_max, control_frame_bytes_max, decode, encode
+
+LIMIT_S = 60.0
+POLL_S = 0.01
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(POLL_S)
+
+
+class NodeHere:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lines = io.StringIO()
+        self.node: Node = open_node(folder, Log(folder.name, as_json=True, stream=self._lines))
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._lines.getvalue().splitlines()]
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.log if line["event"] == event]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Until the block ends; what ended the node with an error fails the test."""
+        running = asyncio.create_task(self.node.run())
+        try:
+            await until(lambda: self.logged("started") or running.done())
+            yield
+        finally:
+            self.node.stop()
+            await running
+
+
+class Member:
+    """The transport of a member, without a participant behind it."""
+
+    def __init__(self, folder: Path) -> None:
+        config = read_node(folder)
+        agreement = read_federation(folder / config.federation)
+        identity = read_identity(folder, config.name)
+        me = agreement.member(identity.public_key)
+        assert me is not None
+        self.me = me
+        self.federation = agreement.federation
+        self.bytes_max = {
+            Lane.CONTROL: control_frame_bytes_max(len(agreement.cards)),
+            Lane.WEIGHTS: chunk_frame_bytes_max(self.federation.chunk_bytes),
+        }
+        self.received: list[tuple[NodeId, bytes]] = []
+        self.transport = Transport(
+            me=me,
+            identity=identity,
+            cards=agreement.cards,
+            chain=self.federation.chain,
+            listen=config.listen_at,
+            frame_bytes_max=self.bytes_max,
+            on_frame=self._frame,
+        )
+
+    def _frame(self, peer: NodeId, _lane: Lane, frame: Frame) -> None:
+        self.received.append((peer, bytes(frame)))
+
+    def told(self, kind: type[Message], by: NodeId) -> Sequence[Message]:
+        messages = [
+            decode(frame, max(self.bytes_max.values()))
+            for peer, frame in self.received
+            if peer == by
+        ]
+        return [message for message in messages if isinstance(message, kind)]
+
+    def say(self, peer: NodeId, message: Message, lane: Lane = Lane.CONTROL) -> None:
+        assert self.transport.send(peer, encode(message), lane)
+
+    @asynccontextmanager
+    async def connected(self, *peers: NodeId) -> AsyncIterator[None]:
+        await self.transport.start()
+        try:
+            await until(lambda: all(self.transport.connected(peer) for peer in peers))
+            yield
+        finally:
+            await self.transport.close()

@@ -1,0 +1,143 @@
+"""Real transports on loopback for tests: members, their cards, and who received what."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from defl.ids import Digest, NodeId, digest_of
+from defl.node.net.reception import ReceptionLimits
+from defl.node.net.transport import Frame, Lane, Transport, TransportLimits
+from defl.node.setup.identity import Card, Identity, make_card, make_identity
+
+CHAIN = digest_of(b"a federation")
+FRAME_BYTES_MAX = 5 * 2**20
+CONTROL_BYTES_MAX = 4 * 2**20
+TIME_LIMIT_S = 20.0
+# Back-off in milliseconds, so that no test waits for it.
+QUICK = TransportLimits(backoff_first_s=0.001, backoff_max_s=0.01)
+IDENTITIES = [make_identity(f"member {i}") for i in range(4)]
+
+
+def listener() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def address_of(bound: socket.socket) -> str:
+    host, port = bound.getsockname()
+    return f"{host}:{port}"
+
+
+class Peer:
+    """A transport, what it received, and a way to wait until something is so."""
+
+    def __init__(
+        self,
+        me: int,
+        cards: Sequence[Card],
+        listen: socket.socket,
+        *,
+        identity: Identity | None = None,
+        chain: Digest = CHAIN,
+        limits: TransportLimits = QUICK,
+        on_frame: Callable[[NodeId, Lane, Frame], Awaitable[None] | None] | None = None,
+        **options: Any,
+    ) -> None:
+        self.me = NodeId(me)
+        self.received: list[tuple[NodeId, Lane, bytes]] = []
+        self.events: list[tuple[str, NodeId]] = []
+        self._changed = asyncio.Event()
+        self._on_frame = on_frame
+        self.transport = Transport(
+            me=self.me,
+            identity=identity or IDENTITIES[me],
+            cards=cards,
+            chain=chain,
+            listen=listen,
+            frame_bytes_max={Lane.CONTROL: CONTROL_BYTES_MAX, Lane.WEIGHTS: FRAME_BYTES_MAX},
+            on_frame=self._frame,
+            on_connected=lambda peer: self._event("connected", peer),
+            on_disconnected=lambda peer: self._event("disconnected", peer),
+            limits=limits,
+            rng=Random(me),  # noqa: S311
+            **options,
+        )
+
+    def _frame(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:
+        self.received.append((peer, lane, bytes(frame)))
+        self._changed.set()
+        return self._on_frame(peer, lane, frame) if self._on_frame else None
+
+    def _event(self, what: str, peer: NodeId) -> None:
+        self.events.append((what, peer))
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Waits for frames and connections, and looks at counters now and then."""
+        async with asyncio.timeout(TIME_LIMIT_S):
+            while not condition():
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(0.01):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+
+    async def until_connected(self, *peers: "Peer") -> None:
+        await self.until(lambda: all(self.transport.connected(peer.me) for peer in peers))
+
+    def send(self, peer: "Peer", frame: bytes, lane: Lane = Lane.CONTROL) -> bool:
+        return self.transport.send(peer.me, frame, lane)
+
+
+def cards_of(
+    listeners: Sequence[socket.socket], identities: Sequence[Identity] = IDENTITIES
+) -> list[Card]:
+    return [
+        make_card(identity, address_of(bound))
+        for identity, bound in zip(identities, listeners, strict=True)
+    ]
+
+
+@asynccontextmanager
+async def running(*peers: Peer) -> AsyncIterator[None]:
+    """Starts and closes them; an error that asyncio would only have logged fails the test."""
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    try:
+        for peer in peers:
+            await peer.transport.start()
+        yield
+    finally:
+        await asyncio.gather(*(peer.transport.close() for peer in peers))
+    assert not errors
+
+
+@asynccontextmanager
+async def pair(
+    *, first: dict[str, Any] | None = None, second: dict[str, Any] | None = None
+) -> AsyncIterator[tuple[Peer, Peer]]:
+    """Members 0 and 1 of four, connected; the options are those of `Peer`."""
+    listeners = [listener() for _ in range(4)]
+    cards = cards_of(listeners)
+    for bound in listeners[2:]:
+        bound.close()
+    a = Peer(0, cards, listeners[0], **(first or {}))
+    b = Peer(1, cards, listeners[1], **(second or {}))
+    async with running(a, b):
+        await a.until_connected(b)
+        await b.until_connected(a)
+        yield a, b
+
+
+def shorter(limits: TransportLimits = QUICK, **changes: Any) -> TransportLimits:
+    return replace(limits, **changes)
+
+
+def receiving(**changes: Any) -> TransportLimits:
+    """With other limits for those who have not proved who they are. Dials as rarely as a real node:
+    a member that is not there must not cost the test its time."""
+    return TransportLimits(reception=ReceptionLimits(**changes))

@@ -1,0 +1,149 @@
+"""What a federation asks of its nodes, which theorem covers it, and how both are shown."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from defl.aggregation.aggregate import AggregationResult
+from defl.aggregation.fed_avg import fed_avg
+from defl.aggregation.rules import DEFAULT, RULES
+from defl.committee import Federation
+from defl.errors import PreconditionBroken
+from defl.node.setup.config import Agreement, read_federation
+from defl.node.setup.requirements import coverage, needs_of
+from support.founding import agree, cards_in, create, defl, found
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("founded")
+    found(folder)
+    return folder
+
+
+def test_a_federation_is_shown_with_its_fingerprint_quorums_and_costs(
+    founded: Path, tmp_path: Path
+) -> None:
+    agreement = agree(tmp_path, cards_in(founded), "--aggregation", "multi_krum")
+
+    shown = defl("federation", "show", tmp_path / "federation.toml").text
+    facts = defl("federation", "show", tmp_path / "federation.toml", "--json").json
+
+    assert (facts["n"], facts["f"], facts["quorum"]) == (4, 1, 3)
+    assert facts["id"] == agreement.federation.chain.hex()
+    assert facts["fingerprint"] in shown
+    assert all(f"127.0.0.1:740{i}" in shown for i in (1, 2, 3, 4))
+    assert "quorum q = 3 of 4" in shown
+    for words in (
+        "disk",
+        "memory",
+        "traffic",
+        "n >= 3f + 1",
+        "2 faults_max + 3",
+        "3 faults_max + 3",
+    ):
+        assert words in shown
+
+
+def facts_of(agreement: Agreement, members: int, **facts: Any) -> Federation:
+    """The same federation with more members."""
+    base = agreement.federation
+    card = agreement.cards[0]
+    chosen = tuple(
+        type(base.members[0])(f"{card.name}-{i}", bytes([i]) * 32) for i in range(members)
+    )
+    return Federation(members=chosen, schema=base.schema, initial=base.initial, rounds=1, **facts)
+
+
+@pytest.mark.parametrize(
+    ("members", "faults_max", "krum", "defl_proof", "at_fewest_rows"),
+    [
+        (4, 1, False, False, False),
+        (4, 0, True, True, True),
+        (5, 1, True, False, False),
+        (6, 1, True, True, False),
+        (7, 1, True, True, False),
+        (9, 1, True, True, True),
+        (10, 3, True, False, False),
+        (12, 3, True, True, False),
+    ],
+)
+def test_which_proof_covers_a_federation_follows_from_its_numbers(
+    founded: Path,
+    tmp_path: Path,
+    members: int,
+    faults_max: int,
+    krum: bool,
+    defl_proof: bool,
+    at_fewest_rows: bool,
+) -> None:
+    agreement = agree(tmp_path, cards_in(founded))
+    facts = facts_of(agreement, members, faults_max=faults_max, aggregation="multi_krum")
+
+    holds = {check.name.split()[0]: check.holds for check in coverage(facts)}
+    theorem = [check.holds for check in coverage(facts) if "theorem at m" in check.name]
+
+    assert holds["consensus,"]
+    assert (holds["Krum's"], holds["DeFL's"]) == (krum, defl_proof)
+    assert theorem == [at_fewest_rows]
+
+
+@pytest.mark.parametrize("rule", [*RULES])
+def test_every_rule_is_either_made_and_shown_or_refused_with_words(
+    founded: Path, tmp_path: Path, rule: str
+) -> None:
+    said = create(tmp_path, cards_in(founded), "--aggregation", rule)
+
+    assert f"{rule} can be computed at m = n - f = 3: " in said.text
+    if said.code == 0:
+        assert read_federation(tmp_path / "federation.toml").federation.aggregation == rule
+    else:
+        assert said.code == 2
+        assert said.text.endswith("add members or lower faults_max")
+
+
+def test_strict_accepts_what_a_theorem_covers(founded: Path, tmp_path: Path) -> None:
+    said = create(tmp_path, cards_in(founded), "--strict", "--aggregation", "coordinate_median")
+
+    assert said.code == 0, said.text
+    assert "NO " not in said.text
+
+
+def test_a_rule_that_cannot_work_on_the_fewest_rows_is_refused_at_once(
+    founded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At m = n - f, not at n: that many updates may close a round."""
+
+    def picky(rows: Any, base: Any, faults_max: int, ties: Any) -> AggregationResult:
+        if len(rows) < 4:
+            raise PreconditionBroken(f"needs 4 rows, not {len(rows)}")
+        return fed_avg(rows, base, faults_max, ties)
+
+    monkeypatch.setitem(RULES, DEFAULT, picky)
+
+    said = create(tmp_path, cards_in(founded))
+
+    assert said.code == 2
+    assert "at m = n - f = 3: needs 4 rows, not 3; add members or lower faults_max" in said.text
+    assert not (tmp_path / "federation.toml").exists()
+
+
+def test_the_plain_mean_is_covered_only_when_nobody_lies(founded: Path, tmp_path: Path) -> None:
+    agreement = agree(tmp_path, cards_in(founded))
+
+    for faults_max, covered in ((0, True), (1, False)):
+        checks = coverage(facts_of(agreement, 7, faults_max=faults_max, aggregation="fed_avg"))
+        assert {c.holds for c in checks if c.name.startswith("fed_avg's theorem")} == {covered}
+
+
+def test_needs_grow_with_members_and_kept_rounds(founded: Path, tmp_path: Path) -> None:
+    agreement = agree(tmp_path, cards_in(founded))
+    small, wide, long = (
+        needs_of(facts_of(agreement, n, tau=tau)) for n, tau in ((4, 2), (8, 2), (4, 4))
+    )
+
+    assert small.update_bytes == small.model_bytes == (model := 4 * (64 + 8 + 64))
+    assert wide.disk_bytes - small.disk_bytes == 4 * 5 * model
+    assert long.disk_bytes - small.disk_bytes == 2 * (4 * model + model)
+    assert wide.sent_bytes_per_round > 2 * small.sent_bytes_per_round
