@@ -12,7 +12,7 @@ VALUES, CORES, MACHINE, CLIENTS, SHELL, SIMULATOR, API, LAB, CLI = range(9)
 
 # VALUES in the order in which each may import the ones before it.
 VALUES_ORDER = (
-    "ids", "errors", "crypto", "schema", "messages", "committee", "budget", "verify", "wire",
+    "ids", "errors", "crypto", "schema", "messages", "committee", "budget", "verifier", "wire",
     "output",
 )  # fmt: skip
 # First part of a module's name inside the package -> its layer.

@@ -17,7 +17,7 @@ from defl.ids import Digest, NodeId, digest_of
 from defl.ledger import Ledger
 from defl.messages import Chunk, Gossip, Message, Proposal, Snapshot, StoreAck, Timeout, Vote
 from defl.output import Received, ReceivedChunk
-from defl.verify import Claim, Examination, Verifier
+from defl.verifier import Claim, Examination, Verifier
 from defl.wire import chunk_frame_bytes_max, control_frame_bytes_max, decode, says_chunk
 
 # One UPD and one AGG of each member, for the round that is open and for the next.

@@ -52,7 +52,7 @@ from defl.output import (
 )
 from defl.sim.signer import NoopScheme
 from defl.sim.twins import LIVE, Tape, facts, mark
-from defl.verify import Verifier
+from defl.verifier import Verifier
 
 MEMBERS = 4
 GENESIS = "genesis"
