@@ -1,7 +1,7 @@
 """The documents say what the code does: fields, tags, constants, places, commands.
 
-Only what can be compared is compared; whether the sentences are right is for readers. The README's
-figures are those of one run; `python tests/test_docs.py` writes them anew.
+Only what can be compared is compared; whether the sentences are right is for readers. The figures
+in SIMULATOR.md are those of one run; `python tests/test_docs.py` updates them.
 """
 
 import ast
@@ -355,14 +355,14 @@ def test_the_examples_in_the_help_are_understood() -> None:
         sim.make_context("sim", shlex.split(line)[2:])
 
 
-README = ROOT / "README.md"
+SIMULATOR = ROOT / "docs" / "SIMULATOR.md"
 SHOWN = re.compile(r"^\$ defl sim (?P<arguments>.*)\n(?P<output>(?:.*\n)+?)```$", re.MULTILINE)
 LEFT_OUT = "[...]"
 
 
-def shown_in_readme() -> tuple[str, str]:
-    """The arguments of the command that the README shows, and what it says of the output."""
-    shown = SHOWN.search(text(README))
+def shown_in_the_page() -> tuple[str, str]:
+    """The arguments of the command that the page shows, and its output."""
+    shown = SHOWN.search(text(SIMULATOR))
     assert shown is not None
     return shown["arguments"], shown["output"]
 
@@ -378,8 +378,8 @@ def form_of(output: str) -> list[str]:
     return [re.sub(r"[\d.]+", "#", re.sub(r" +", " ", line)) for line in output.splitlines()]
 
 
-def test_the_readmes_command_prints_what_the_readme_shows() -> None:
-    arguments, shown = shown_in_readme()
+def test_defl_sim_prints_what_the_simulator_page_shows() -> None:
+    arguments, shown = shown_in_the_page()
     printed = iter(form_of(output_of(arguments)))
 
     missing = [
@@ -390,9 +390,9 @@ def test_the_readmes_command_prints_what_the_readme_shows() -> None:
     assert tuple(re.findall(r"^ok  (.*)$", shown, re.MULTILINE)) == CHECKS
 
 
-def write_readme() -> None:
+def write_page() -> None:
     """Replace the figures; the lines that were left out stay left out."""
-    arguments, shown = shown_in_readme()
+    arguments, shown = shown_in_the_page()
     command = Path(sys.executable).with_name("defl")  # as a reader runs it: memory is its own
     done = subprocess.run(
         [command, "sim", *shlex.split(arguments)], capture_output=True, text=True, check=True
@@ -408,7 +408,7 @@ def write_readme() -> None:
             lines.append(line)
             del wanted[0]
     assert not wanted, f"no longer printed: {wanted}"
-    README.write_text(text(README).replace(shown, "\n".join(lines) + "\n"), encoding="utf-8")
+    SIMULATOR.write_text(text(SIMULATOR).replace(shown, "\n".join(lines) + "\n"), encoding="utf-8")
 
 
 def test_the_number_of_liars_in_the_documents_is_right() -> None:
@@ -434,4 +434,4 @@ def test_every_make_target_that_a_document_names_exists() -> None:
 
 
 if __name__ == "__main__":
-    write_readme()
+    write_page()
