@@ -25,7 +25,7 @@ LAYER = {
     "clients": CLIENTS,
     "node": SHELL,
     "sim": SIMULATOR,
-    **dict.fromkeys(("api", "dashboard"), API),
+    **dict.fromkeys(("api", "dashboard", "plotting", "results", "running"), API),
     "lab": LAB,
     "cli": CLI,
 }

@@ -7,7 +7,7 @@ peers.
 from typing import Generic
 
 from defl.committee import Federation
-from defl.consensus.history import Application, History, S
+from defl.consensus.history import Application, CommittedHistory, S
 from defl.consensus.rules import ChainRules, commit_target
 from defl.consensus.tree import Tree
 from defl.errors import LocalFault
@@ -47,7 +47,7 @@ class Chain(Generic[S]):
         self, rules: ChainRules, application: Application[S], genesis: Block, durable: Durable
     ) -> None:
         self._rules = rules
-        self._history = History(application, genesis, application.genesis())
+        self._history = CommittedHistory(application, genesis, application.genesis())
         if durable.snapshot is not None and self._history.install(durable.snapshot) is None:
             raise LocalFault("the stored snapshot is not the state that its proof names")
         root = self._history.head

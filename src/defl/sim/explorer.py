@@ -88,7 +88,7 @@ class ExploredState:
 
 
 @dataclass(slots=True)
-class Result:
+class Exploration:
     depth: int
     states: int = 0
     events: int = 0  # that changed something
@@ -160,9 +160,9 @@ class Explorer:
 
     # --- All interleavings -----------------------------------------------------------------
 
-    def explore(self, depth: int, *, restarts: int = RESTARTS, starts: int = STARTS) -> Result:
+    def explore(self, depth: int, *, restarts: int = RESTARTS, starts: int = STARTS) -> Exploration:
         began = process_time()
-        result = Result(depth)
+        result = Exploration(depth)
         for start in self.starts(starts):
             self._explore_from(start, depth, restarts, result)
         result.situations = sum(len(member.situations) for member in self.members)
@@ -170,7 +170,7 @@ class Explorer:
         return result
 
     def _explore_from(
-        self, start: ExploredState, depth: int, restarts: int, result: Result
+        self, start: ExploredState, depth: int, restarts: int, result: Exploration
     ) -> None:
         seen: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         level = [start]
@@ -225,10 +225,12 @@ class Explorer:
 
     # --- Deeper, by chance -----------------------------------------------------------------
 
-    def wander(self, walks: int, length: int, *, seed: int, restarts: int = RESTARTS) -> Result:
+    def wander(
+        self, walks: int, length: int, *, seed: int, restarts: int = RESTARTS
+    ) -> Exploration:
         """Random ways of many events, judged at every step."""
         began = process_time()
-        result = Result(length)
+        result = Exploration(length)
         starts = self.starts()
         rng = random.Random(f"defl/model/{seed}")
         judged: set[tuple[int, ...]] = set()
@@ -254,7 +256,7 @@ class Explorer:
 
     # --- What must hold --------------------------------------------------------------------
 
-    def _judge(self, state: ExploredState, result: Result) -> None:
+    def _judge(self, state: ExploredState, result: Exploration) -> None:
         for me in LIVING:
             height, block_id = self.members[me].situations[state.at[me]].head
             if self._log.setdefault(height, block_id) != block_id:
@@ -309,7 +311,7 @@ class Explorer:
 
     # --- In words --------------------------------------------------------------------------
 
-    def _report(self, state: ExploredState, result: Result) -> None:
+    def _report(self, state: ExploredState, result: Exploration) -> None:
         events = [self._in_words(me, event) for me, event in reversed(list(state.events))]
         views = ", ".join(str(self._view(state.at, me)) for me in LIVING)
         for complaint in self._complaints:
@@ -344,7 +346,7 @@ def main(arguments: list[str]) -> int:
     return 1 if broken else 0
 
 
-def _figures(result: Result) -> str:
+def _figures(result: Exploration) -> str:
     return (
         f"{result.states} states, {result.events} events, {result.situations} situations of one "
         f"replica, {result.fair_runs} fair runs (commit after {result.fair_rounds_max} timers at "
