@@ -8,7 +8,7 @@ FLOWER_OLD := .venv-flower-old
 FLOWER_OLD_STAMP := $(FLOWER_OLD)/.installed
 SEED   ?= 1
 
-.PHONY: demo test check mutants twins model soak endurance clean
+.PHONY: demo test test-fast coverage check mutants twins model soak endurance clean
 
 # All work happens in .venv, made from pyproject.toml with the exact versions of constraints.txt.
 $(STAMP): pyproject.toml constraints.txt
@@ -34,6 +34,14 @@ $(FLOWER_OLD_STAMP): pyproject.toml constraints-flower-old.txt
 test: $(STAMP) $(FLOWER_OLD_STAMP)
 	$(VENV)/bin/python -m pytest -n 2
 	$(FLOWER_OLD)/bin/python -m pytest -n 2 tests/clients/test_flower.py
+
+# What most mistakes trip over, in about a minute: no real processes, no long simulations.
+test-fast: $(STAMP)
+	$(VENV)/bin/python -m pytest -n 2 -m "not slow"
+
+# Lines and branches of the package that the tests run, in this process and in its children.
+coverage: $(STAMP)
+	$(VENV)/bin/python -m pytest -n 2 --cov --cov-report=term:skip-covered
 
 check: $(STAMP)
 	$(VENV)/bin/ruff check .

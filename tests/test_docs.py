@@ -1,7 +1,7 @@
 """The documents say what the code does: fields, tags, constants, places, commands.
 
-Only what can be compared is compared; whether the sentences are right is for readers. The README's
-figures are those of one run; `python tests/test_docs.py` writes them anew.
+Only what can be compared is compared; whether the sentences are right is for readers. The figures
+in SIMULATOR.md are those of one run; `python tests/test_docs.py` updates them.
 """
 
 import ast
@@ -24,9 +24,10 @@ from click.testing import CliRunner
 
 from defl.cli.main import COMMANDS, cli
 from defl.cli.sim import sim
-from defl.committee import Federation, Member, Timing
+from defl.committee import Charter, Federation, Member, Membership, Timing
 from defl.crypto import Tag
 from defl.ids import Digest, View, digest_of
+from defl.ingress import POLICIES
 from defl.ledger import ClosedRound, Ledger, LedgerState
 from defl.messages import (
     QC,
@@ -53,7 +54,10 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 
 MESSAGES: tuple[type[msgspec.Struct], ...] = get_args(Message)
 PARTS = (QC, TC, Upd, Agg, Header, Block, Manifest, SignedHeader)
-RECORDS = (Federation, Member, Timing, Schema, Entry, LedgerState, ClosedRound, Reference)
+RECORDS = (
+    Federation, Charter, Membership, Member, Timing, Schema, Entry, LedgerState, ClosedRound,
+    Reference,
+)  # fmt: skip
 
 # Words in capitals that are no constant of the code.
 WORDS = {
@@ -120,6 +124,22 @@ def test_the_protocol_describes_no_message_that_does_not_exist() -> None:
     tags = {(kind.__name__, str(kind.__struct_config__.tag)) for kind in (*MESSAGES, *PARTS)}
 
     assert {(name, tag) for name, tag in tags if tag != "None"} == set(described)
+
+
+def test_the_protocol_states_the_policy_of_each_message() -> None:
+    stated = {
+        row[0]: (row[1] != "anybody", bool(row[2]), row[3])
+        for row in rows_after(protocol(), "Policies:")
+    }
+
+    assert stated == {
+        kind.__name__: (
+            policy.sender is not None,
+            policy.epoch is not None,
+            policy.proof.name.lower(),
+        )
+        for kind, policy in POLICIES.items()
+    }
 
 
 def test_the_protocol_lists_each_tag_of_a_signed_statement() -> None:
@@ -355,14 +375,14 @@ def test_the_examples_in_the_help_are_understood() -> None:
         sim.make_context("sim", shlex.split(line)[2:])
 
 
-README = ROOT / "README.md"
+SIMULATOR = ROOT / "docs" / "SIMULATOR.md"
 SHOWN = re.compile(r"^\$ defl sim (?P<arguments>.*)\n(?P<output>(?:.*\n)+?)```$", re.MULTILINE)
 LEFT_OUT = "[...]"
 
 
-def shown_in_readme() -> tuple[str, str]:
-    """The arguments of the command that the README shows, and what it says of the output."""
-    shown = SHOWN.search(text(README))
+def shown_in_the_page() -> tuple[str, str]:
+    """The arguments of the command that the page shows, and its output."""
+    shown = SHOWN.search(text(SIMULATOR))
     assert shown is not None
     return shown["arguments"], shown["output"]
 
@@ -378,8 +398,8 @@ def form_of(output: str) -> list[str]:
     return [re.sub(r"[\d.]+", "#", re.sub(r" +", " ", line)) for line in output.splitlines()]
 
 
-def test_the_readmes_command_prints_what_the_readme_shows() -> None:
-    arguments, shown = shown_in_readme()
+def test_defl_sim_prints_what_the_simulator_page_shows() -> None:
+    arguments, shown = shown_in_the_page()
     printed = iter(form_of(output_of(arguments)))
 
     missing = [
@@ -390,9 +410,9 @@ def test_the_readmes_command_prints_what_the_readme_shows() -> None:
     assert tuple(re.findall(r"^ok  (.*)$", shown, re.MULTILINE)) == CHECKS
 
 
-def write_readme() -> None:
+def write_page() -> None:
     """Replace the figures; the lines that were left out stay left out."""
-    arguments, shown = shown_in_readme()
+    arguments, shown = shown_in_the_page()
     command = Path(sys.executable).with_name("defl")  # as a reader runs it: memory is its own
     done = subprocess.run(
         [command, "sim", *shlex.split(arguments)], capture_output=True, text=True, check=True
@@ -408,7 +428,7 @@ def write_readme() -> None:
             lines.append(line)
             del wanted[0]
     assert not wanted, f"no longer printed: {wanted}"
-    README.write_text(text(README).replace(shown, "\n".join(lines) + "\n"), encoding="utf-8")
+    SIMULATOR.write_text(text(SIMULATOR).replace(shown, "\n".join(lines) + "\n"), encoding="utf-8")
 
 
 def test_the_number_of_liars_in_the_documents_is_right() -> None:
@@ -427,11 +447,11 @@ def test_what_is_checked_before_a_change_lands_is_the_readmes_test_command() -> 
 
 
 def test_every_make_target_that_a_document_names_exists() -> None:
-    targets = set(re.findall(r"^([a-z]+):", text(ROOT / "Makefile"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", text(ROOT / "Makefile"), re.MULTILINE))
     for path in DOCUMENTS:
-        named = set(re.findall(r"(?:^|`)make ([a-z]+)", text(path), re.MULTILINE))
+        named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text(path), re.MULTILINE))
         assert named <= targets, path.name
 
 
 if __name__ == "__main__":
-    write_readme()
+    write_page()

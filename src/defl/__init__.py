@@ -3,4 +3,4 @@
 docs/ARCHITECTURE.md tells what each part is for; nothing is re-exported here.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -13,7 +13,7 @@ import click
 from defl.aggregation.memory import ENTRY, with_memory
 from defl.aggregation.rules import DEFAULT, REMEMBERING, RULES
 from defl.clients.protocol import Roles, schema_of, starting_row
-from defl.committee import TAU_MIN, AggQuorum, Federation, Rules, Timing
+from defl.committee import TAU_MIN, AggQuorum, Charter, Federation, Rules, Timing
 from defl.errors import PreconditionBroken, UserError
 from defl.ids import Digest
 from defl.node.report.model_file import read_model, read_npz, write_model
@@ -105,6 +105,7 @@ def create(
     project: Path,
     roles: tuple[str, ...],
     output: Path,
+    rounds: int,
     strict: bool,
     force: bool,
     as_json: bool,
@@ -132,13 +133,13 @@ def create(
     if facts["aggregation"] in REMEMBERING:
         schema = with_memory(schema, len(members))
     row = starting_row(weights, schema)
-    proposed = federation_of(
-        members,
+    charter = Charter(
         schema,
         _initial_digest(schema, row, facts["chunk_bytes"]),
         timing=Timing(view_base_s, view_cap_s, gst_lt_min_s, gst_lt_max_s, grace_s),
         **_typed(facts),
     )
+    proposed = federation_of(members, charter, rounds=rounds)
     _require_conditions(proposed, strict)
     write_model(
         initial_path, schema, row, {"round": "0", "digest": proposed.initial.hex(), "format": "np"}

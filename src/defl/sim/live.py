@@ -12,7 +12,7 @@ from defl.aggregation.aggregate import AggregationResult
 from defl.aggregation.memory import with_memory
 from defl.aggregation.rules import REMEMBERING
 from defl.clients.protocol import Client, Metrics, Training, starting_row
-from defl.committee import TAU_MIN, Federation, Member, Rules, Timing
+from defl.committee import TAU_MIN, Charter, Federation, Member, Membership, Rules, Timing
 from defl.crypto import Scheme, Signer
 from defl.errors import Diverged, WeightsError
 from defl.ids import Digest, NodeId, Round
@@ -60,11 +60,9 @@ def found_live(
         schema = with_memory(schema, members)
     payload = bytes(encode(starting_row(weights, schema), schema, FP32))
     manifest = manifest_of(payload, schema, FP32, chunk_bytes)
-    federation = Federation(
-        members=tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers)),
-        schema=schema,
-        initial=manifest.digest,
-        rounds=rounds,
+    charter = Charter(
+        schema,
+        manifest.digest,
         tau=tau,
         rules=rules,
         aggregation=aggregation,
@@ -73,6 +71,10 @@ def found_live(
         chunk_bytes=chunk_bytes,
         timing=timing,
     )
+    names = (f"node-{i}" for i in range(members))
+    keys = (signer.public_key for signer in signers)
+    membership = Membership(rounds=rounds, members=tuple(map(Member, names, keys)))
+    federation = Federation(charter, membership)
     return LiveFederation(federation, signers, scheme, (manifest, payload))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from defl.aggregation.memory import with_memory
 from defl.aggregation.rules import REMEMBERING
-from defl.committee import Federation, Member, Rules, Timing
+from defl.committee import Charter, Federation, Member, Membership, Rules, Timing
 from defl.crypto import Ed25519Scheme, Ed25519Signer, Scheme, Signer
 from defl.ids import NodeId
 from defl.messages import Manifest
@@ -30,6 +30,7 @@ def federation_of(
     signers: tuple[Signer, ...],
     *,
     rounds: int,
+    epoch: int = 0,
     rules: Rules = Rules.HOTSTUFF,
     tau: int = 2,
     values: int = 64,
@@ -43,17 +44,16 @@ def federation_of(
     payload = bytes(encode(task.initial_row(schema.values), schema, FP32))
     initial = manifest_of(payload, schema, FP32, chunk_bytes)
     members = tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers))
-    federation = Federation(
-        members=members,
-        schema=schema,
-        initial=initial.digest,
-        rounds=rounds,
+    charter = Charter(
+        schema,
+        initial.digest,
         tau=tau,
         rules=rules,
         chunk_bytes=chunk_bytes,
         timing=timing,
         **facts,
     )
+    federation = Federation(charter, Membership(epoch=epoch, rounds=rounds, members=members))
     return federation, (initial, payload)
 
 

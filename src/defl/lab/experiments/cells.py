@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from defl.clients.protocol import Client, Training, initial_row, roles_of, schema_of
-from defl.committee import Federation, Member, Rules, Timing
+from defl.committee import Charter, Federation, Member, Membership, Rules, Timing
 from defl.errors import UserError, WeightsError
 from defl.ids import NodeId, Round
 from defl.lab.baselines import systems
@@ -137,11 +137,10 @@ def run_cell(
 def _federation(cell: Cell, task: Task) -> Federation:
     signers, _ = signers_of(cell.nodes, seed=cell.seed, real=False)
     payload = encode(task.initial, task.schema, FP32)
-    return Federation(
-        members=tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers)),
-        schema=task.schema,
-        initial=manifest_of(payload, task.schema, FP32, cell.chunk_bytes).digest,
-        rounds=cell.rounds,
+    members = tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers))
+    charter = Charter(
+        task.schema,
+        manifest_of(payload, task.schema, FP32, cell.chunk_bytes).digest,
         tau=cell.tau,
         rules=cell.rules,
         aggregation=cell.aggregation or SYSTEMS[cell.system],
@@ -149,6 +148,7 @@ def _federation(cell: Cell, task: Task) -> Federation:
         chunk_bytes=cell.chunk_bytes,
         timing=cell.timing,
     )
+    return Federation(charter, Membership(rounds=cell.rounds, members=members))
 
 
 class _Client:

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from defl.aggregation.memory import check_memory
 from defl.aggregation.rules import REMEMBERING, rule_named
-from defl.committee import AggQuorum, Federation, Member, Rules, Timing
+from defl.committee import AggQuorum, Charter, Federation, Member, Membership, Rules, Timing
 from defl.errors import UserError
 from defl.ids import Digest, NodeId, digest_of
 from defl.messages import MEMBERS_MAX
@@ -291,15 +291,14 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def federation_of(
-    cards: Sequence[Card], schema: Schema, initial: Digest, *, timing: Timing, **facts: Any
+    cards: Sequence[Card], charter: Charter, *, rounds: int, epoch: int = 0
 ) -> Federation:
-    """The facts as Federation sees them, with or without a file."""
-    rule_named(facts["aggregation"])
+    rule_named(charter.aggregation)
     members = tuple(Member(card.name, card.key) for card in cards)
-    made = Federation(members=members, schema=schema, initial=initial, timing=timing, **facts)
-    if made.aggregation in REMEMBERING:
-        check_memory(schema, len(cards))
-    return made
+    federation = Federation(charter, Membership(epoch=epoch, rounds=rounds, members=members))
+    if charter.aggregation in REMEMBERING:
+        check_memory(charter.schema, len(cards))
+    return federation
 
 
 def read_federation(path: Path) -> Agreement:
@@ -310,12 +309,9 @@ def read_federation(path: Path) -> Agreement:
         card_of(fields, f"{path}, member {index + 1}") for index, fields in enumerate(file.members)
     )
     try:
-        federation = federation_of(
-            cards,
+        charter = Charter(
             Schema(file.model.entries),
             Digest(bytes.fromhex(file.model.initial)),
-            rounds=file.rounds,
-            epoch=file.epoch,
             tau=file.tau,
             rules=file.rules,
             agg_quorum=file.agg_quorum,
@@ -326,6 +322,7 @@ def read_federation(path: Path) -> Agreement:
             timing=file.timing,
             document=digest_of(text),
         )
+        federation = federation_of(cards, charter, rounds=file.rounds, epoch=file.epoch)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return Agreement(federation, cards, text)

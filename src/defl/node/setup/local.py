@@ -17,7 +17,7 @@ from pathlib import Path
 from defl.aggregation.memory import with_memory
 from defl.aggregation.rules import DEFAULT, REMEMBERING
 from defl.clients.protocol import Roles, schema_of, starting_row
-from defl.committee import Rules, Timing, require_counts
+from defl.committee import Charter, Rules, Timing, require_counts
 from defl.errors import DeflError, UserError
 from defl.node.report.model_file import write_model
 from defl.node.report.tracking import Track
@@ -123,16 +123,15 @@ def make_local(
     initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
     clients = [(others or {}).get(number, client) for number in range(count)]
     cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track)
-    federation = federation_of(
-        cards,
+    charter = Charter(
         schema,
         initial,
-        timing=timing,
-        rounds=rounds,
         aggregation=aggregation,
         chunk_bytes=chunk_bytes,
         rules=rules,
+        timing=timing,
     )
+    federation = federation_of(cards, charter, rounds=rounds)
     write_model(folder / INITIAL_FILE, schema, row, {"round": "0"})
     write_federation(folder / FEDERATION_FILE, federation, cards)
     return Local(folder, tuple(folder / card.name for card in cards))
