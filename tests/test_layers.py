@@ -26,7 +26,8 @@ LAYER = {
     "node": SHELL,
     "sim": SIMULATOR,
     **dict.fromkeys(
-        ("api", "dashboard", "plotting", "progress", "results", "running", "simulating"), API
+        ("api", "dashboard", "plotting", "progress", "proofs", "results", "running", "simulating"),
+        API,
     ),
     "lab": LAB,
     "cli": CLI,
