@@ -26,7 +26,16 @@ LAYER = {
     "node": SHELL,
     "sim": SIMULATOR,
     **dict.fromkeys(
-        ("api", "dashboard", "plotting", "progress", "proofs", "results", "running", "simulating"),
+        (
+            "__init__",
+            "dashboard",
+            "plotting",
+            "progress",
+            "proofs",
+            "results",
+            "running",
+            "simulating",
+        ),
         API,
     ),
     "lab": LAB,
@@ -82,7 +91,7 @@ def tops_imported(path: Path) -> set[str]:
 def layer_violations(paths: Iterable[Path]) -> list[str]:
     violations = []
     for path in paths:
-        here = "api" if top_of(path) == "__init__" else top_of(path)
+        here = top_of(path)
         if here not in LAYER:
             violations.append(f"{here} has no layer: name it in this test and in ARCHITECTURE.md")
             continue
