@@ -122,7 +122,7 @@ def two_worlds(rules: Rules, colluders: tuple[NodeId, ...]) -> Cluster:
 
 
 @BOTH_RULES
-def test_two_of_four_that_lead_two_lives_make_honest_nodes_commit_different_blocks(
+def test_two_twins_among_four_make_honest_nodes_commit_different_blocks(
     rules: Rules,
 ) -> None:
     """Breaks "at most f members sign two statements for one view": two quorums of three share two
@@ -161,7 +161,7 @@ def run_with_lost_records(rules: Rules, forgetful: tuple[NodeId, ...]) -> Cluste
 
 
 @BOTH_RULES
-def test_two_of_four_that_lost_their_records_commit_a_second_history(rules: Rules) -> None:
+def test_two_of_four_without_safety_records_commit_a_second_history(rules: Rules) -> None:
     """Breaks "the safety record is durable before a signature leaves" at f + 1 members, who need
     not even be malicious: somebody set their disks back."""
     found = failed(run_with_lost_records(rules, COLLUDERS))
@@ -171,7 +171,7 @@ def test_two_of_four_that_lost_their_records_commit_a_second_history(rules: Rule
 
 
 @BOTH_RULES
-def test_two_silent_ones_of_four_stop_every_round(rules: Rules) -> None:
+def test_two_silent_members_of_four_stop_every_round(rules: Rules) -> None:
     """Breaks "at most f members are faulty" for progress: the two that are left are no quorum."""
     byzantine = dict.fromkeys(COLLUDERS, KINDS["silent"])
     cluster = cluster_of(4, rules=rules, rounds=1, byzantine=byzantine)
@@ -216,7 +216,7 @@ class TwoBlobs(BlobLiar):
 
 
 @BOTH_RULES
-def test_two_colluding_ackers_of_four_get_two_blobs_certified_for_one_round(rules: Rules) -> None:
+def test_two_colluding_ackers_of_four_certify_two_blobs_for_one_round(rules: Rules) -> None:
     """Breaks "two certificates share an honest acker, who acks one blob per author and round"."""
     byzantine = {COLLUDERS[0]: TwoBlobs, COLLUDERS[1]: Accomplice}
     cluster = cluster_of(4, rules=rules, rounds=1, byzantine=byzantine)
@@ -288,7 +288,7 @@ class ToXAndY(OnlyToX):
 
 
 @BOTH_RULES
-def test_the_same_plots_with_f_liars_come_to_nothing(rules: Rules) -> None:
+def test_the_same_collusions_with_only_f_liars_fail(rules: Rules) -> None:
     """So it is the one liar too many that the checker saw above."""
     split = two_worlds(rules, COLLUDERS[:1])
     split.run()

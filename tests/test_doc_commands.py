@@ -124,12 +124,12 @@ LINES = list(
 RUN = list(dict.fromkeys(smaller(line) for line in LINES))
 
 
-def test_a_command_that_does_not_exist_would_be_seen() -> None:
+def test_an_unknown_command_in_a_document_is_detected() -> None:
     with pytest.raises(AssertionError, match="no command"):
         split("defl dmo")
 
 
-def test_lines_are_found_in_blocks_and_in_sentences() -> None:
+def test_command_lines_are_found_in_blocks_and_sentences() -> None:
     document = (
         "Try `defl new\nx` or `.venv/bin/defl sim`.\n```\n$ A=1 defl run x  # now\nout\n```\n"
     )
@@ -138,14 +138,14 @@ def test_lines_are_found_in_blocks_and_in_sentences() -> None:
     assert mentioned_in(document) == ["defl new x", "defl sim"]
 
 
-def test_every_block_that_shows_a_prompt_shows_commands_that_are_known() -> None:
+def test_code_blocks_with_a_prompt_show_known_commands() -> None:
     for path in DOCUMENTS:
         for block in FENCE.findall(text(path)):
             for line in re.findall(r"^\$ (?:[A-Z_]+=\S+ )*(\S+)", block, re.MULTILINE):
                 assert line == "defl" or line in NOT_A_DEFL_COMMAND, f"{path.name}: {line}"
 
 
-def test_no_table_here_has_a_line_that_no_document_has() -> None:
+def test_tables_here_list_only_commands_in_documents() -> None:
     for part in (*SMALLER, *SMALL_TABLES):
         assert any(part in line for line in LINES), part
     assert set(EXIT_CODES) <= set(LINES)
@@ -199,7 +199,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(shell, founded, folder)
 
 
-def test_the_tutorial_leads_to_an_exported_and_proven_model(world: World) -> None:
+def test_the_tutorial_ends_with_an_exported_and_proven_model(world: World) -> None:
     assert (world.finished / "irises.npz").stat().st_size > 0
     assert (world.finished / "alice" / "round-certificate.json").exists()
 
@@ -220,7 +220,7 @@ def make_room(folder: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("line", RUN, ids=RUN)
-def test_a_command_line_in_a_document_ends_as_it_should(
+def test_command_lines_in_documents_exit_as_documented(
     line: str, world: World, tmp_path: Path
 ) -> None:
     name = " ".join(split(line.partition("&&")[0])[1])
