@@ -270,7 +270,9 @@ def test_a_yes_voter_equivocates_when_a_double_voter_names_two_blocks(rules: Rul
 
 
 @BOTH_RULES
-def test_blobs_that_a_withholder_acked_but_does_not_serve_are_fetched_elsewhere(rules: Rules) -> None:
+def test_blobs_that_a_withholder_acked_but_does_not_serve_are_fetched_elsewhere(
+    rules: Rules,
+) -> None:
     """Node 0's blobs do not reach node 3 by themselves, which therefore asks the liar, too."""
     minutes = Minutes()
     liars = {LIAR: KINDS["withholder"]}

@@ -26,11 +26,12 @@ from defl.output import (
     RoundClosed,
     SafetyBroken,
 )
-from defl.sim import checks
-from defl.sim.checks import CHECKS, Checker, views_to_close_max
+from defl.sim import verdicts
+from defl.sim.checks import Checker, views_to_close_max
 from defl.sim.cluster import Cluster
 from defl.sim.presence import LEFT_OUT_IN_A_ROW_MAX, ROUNDS_TO_LEARN
 from defl.sim.scenario import cluster_of
+from defl.sim.verdicts import CHECKS
 from support.exhibits import (
     ALL_CLOSED,
     LIAR,
@@ -80,14 +81,16 @@ def somebody_else(block: Block) -> NodeId:
 # --- Commits and logs ----------------------------------------------------------------------
 
 
-def test_two_blocks_committed_at_one_height_are_a_conflict(checker: Checker, blocks: list[Block]) -> None:
+def test_two_blocks_committed_at_one_height_are_a_conflict(
+    checker: Checker, blocks: list[Block]
+) -> None:
     other = Block(replace(blocks[0].header, author=somebody_else(blocks[0])), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(LIAR, [Committed(other, ())])
     assert failed(checker) == set(), "what a liar says it committed does not count"
     checker.committed(NodeId(1), [Committed(other, ())])
 
-    assert failed(checker) == {checks.NO_CONFLICTING_COMMITS}
+    assert failed(checker) == {verdicts.NO_CONFLICTING_COMMITS}
 
 
 def test_a_nodes_report_of_broken_safety_fails_the_check(checker: Checker) -> None:
@@ -95,7 +98,7 @@ def test_a_nodes_report_of_broken_safety_fails_the_check(checker: Checker) -> No
     assert failed(checker) == set()
     checker.notice(NodeId(0), SafetyBroken("a fork"), 1.0, Looks(NodeId(0), ALL_CLOSED))
 
-    assert failed(checker) == {checks.NO_CONFLICTING_COMMITS}
+    assert failed(checker) == {verdicts.NO_CONFLICTING_COMMITS}
 
 
 def test_a_node_that_replaces_what_it_committed_breaks_the_log(
@@ -106,7 +109,7 @@ def test_a_node_that_replaces_what_it_committed_breaks_the_log(
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(NodeId(0), [Committed(other, ())])
 
-    assert failed(checker) == {checks.SAME_LOG, checks.NO_CONFLICTING_COMMITS}
+    assert failed(checker) == {verdicts.SAME_LOG, verdicts.NO_CONFLICTING_COMMITS}
 
 
 def test_a_node_that_restarts_below_what_it_committed_breaks_the_log(
@@ -117,7 +120,7 @@ def test_a_node_that_restarts_below_what_it_committed_breaks_the_log(
     assert failed(checker) == set()
     checker.restarted(NodeId(0), blocks[1].height)
 
-    assert failed(checker) == {checks.SAME_LOG}
+    assert failed(checker) == {verdicts.SAME_LOG}
 
 
 def test_a_block_that_does_not_link_to_the_one_below_breaks_the_log(
@@ -126,13 +129,13 @@ def test_a_block_that_does_not_link_to_the_one_below_breaks_the_log(
     stray = Block(replace(blocks[1].header, parent=digest("nowhere")), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ()), Committed(stray, ())])
 
-    assert failed(checker) == {checks.SAME_LOG}
+    assert failed(checker) == {verdicts.SAME_LOG}
 
 
 def test_two_states_at_one_height_fail_the_ledger_check(checker: Checker) -> None:
     other = replace(ALL_CLOSED, voters=(NodeId(1),))
 
-    assert conclude(checker, ALL_CLOSED, other) == {checks.SAME_LEDGER}
+    assert conclude(checker, ALL_CLOSED, other) == {verdicts.SAME_LEDGER}
 
 
 def test_a_round_closed_in_two_ways_fails_the_ledger_check_at_any_height(checker: Checker) -> None:
@@ -141,7 +144,7 @@ def test_a_round_closed_in_two_ways_fails_the_ledger_check_at_any_height(checker
     behind = Looks(NodeId(0), replace(ALL_CLOSED, closed=(one,)), height=9)
     checker.conclude([(behind, disk()), (ahead, disk())], rounds_due=True)
 
-    assert failed(checker) == {checks.SAME_LEDGER}
+    assert failed(checker) == {verdicts.SAME_LEDGER}
 
 
 # --- Updates and models --------------------------------------------------------------------
@@ -151,13 +154,13 @@ def test_a_lost_update_is_detected(checker: Checker) -> None:
     none = disk(whole=False)
 
     assert conclude(checker, ALL_CLOSED, ALL_CLOSED, disks=(none, disk())) == set()
-    assert conclude(checker, ALL_CLOSED, disks=(none,)) == {checks.RETRIEVABLE}
+    assert conclude(checker, ALL_CLOSED, disks=(none,)) == {verdicts.RETRIEVABLE}
 
 
 def test_bytes_that_are_not_the_update_do_not_count_as_held(checker: Checker) -> None:
     spoilt = disk(data=PAYLOAD[:-1] + b"\xff")
 
-    assert conclude(checker, ALL_CLOSED, disks=(spoilt,)) == {checks.RETRIEVABLE}
+    assert conclude(checker, ALL_CLOSED, disks=(spoilt,)) == {verdicts.RETRIEVABLE}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +177,7 @@ def test_a_round_with_invalid_updates_is_detected(
 ) -> None:
     state = replace(ALL_CLOSED, closed=(closed(3, *updates),))
 
-    assert conclude(checker, state) == {checks.ONE_UPDATE}
+    assert conclude(checker, state) == {verdicts.ONE_UPDATE}
 
 
 def test_an_invalid_round_is_detected_when_it_closes(checker: Checker) -> None:
@@ -182,7 +185,7 @@ def test_an_invalid_round_is_detected_when_it_closes(checker: Checker) -> None:
     notice = RoundClosed(Round(3), (), ())
     checker.notice(NodeId(0), notice, 1.0, Looks(NodeId(0), state))
 
-    assert failed(checker) == {checks.ONE_UPDATE}
+    assert failed(checker) == {verdicts.ONE_UPDATE}
 
 
 def test_two_committed_updates_of_one_author_are_detected_across_time(checker: Checker) -> None:
@@ -192,7 +195,7 @@ def test_two_committed_updates_of_one_author_are_detected_across_time(checker: C
     state = replace(ALL_CLOSED, closed=(closed(3, *other),))
     checker.notice(NodeId(1), notice, 1.0, Looks(NodeId(1), state))
 
-    assert failed(checker) == {checks.ONE_UPDATE}
+    assert failed(checker) == {verdicts.ONE_UPDATE}
 
 
 def test_two_certified_updates_of_a_liar_are_detected(checker: Checker) -> None:
@@ -201,7 +204,7 @@ def test_two_certified_updates_of_a_liar_are_detected(checker: Checker) -> None:
     assert failed(checker) == set(), "other ackers of the same blob are fine"
     checker.sent(NodeId(1), Gossip((upd(1, LIAR, digest("b"), (1, 2, 3)),)))
 
-    assert failed(checker) == {checks.ONE_UPDATE}
+    assert failed(checker) == {verdicts.ONE_UPDATE}
 
 
 def test_two_models_of_one_round_are_detected(checker: Checker) -> None:
@@ -211,7 +214,7 @@ def test_two_models_of_one_round_are_detected(checker: Checker) -> None:
     assert failed(checker) == set(), "a liar may compute what it likes"
     checker.notice(NodeId(2), ModelReady(Round(2), digest("b")), 1.0, looks)
 
-    assert failed(checker) == {checks.SAME_MODEL}
+    assert failed(checker) == {verdicts.SAME_MODEL}
 
 
 # --- Progress and bounds -------------------------------------------------------------------
@@ -224,7 +227,7 @@ def test_a_lost_transaction_is_detected(checker: Checker, kind: str) -> None:
     recorded = replace(ALL_CLOSED, current=(reference(0, digest("a")),), voters=(NodeId(0),))
 
     assert conclude(checker, recorded) == set()
-    assert conclude(checker, ALL_CLOSED) == {checks.TRANSACTIONS}
+    assert conclude(checker, ALL_CLOSED) == {verdicts.TRANSACTIONS}
 
 
 def test_a_transaction_whose_round_closed_without_it_is_not_lost(checker: Checker) -> None:
@@ -241,10 +244,10 @@ def test_a_node_that_falls_behind_is_detected(checker: Checker) -> None:
     assert failed(checker) == set()
     checker.conclude(honest, rounds_due=True)
 
-    assert failed(checker) == {checks.ROUNDS_CLOSE}
+    assert failed(checker) == {verdicts.ROUNDS_CLOSE}
 
 
-@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {checks.ROUNDS_CLOSE})])
+@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
 def test_a_round_that_takes_too_many_views_is_detected(
     checker: Checker, more: int, found: set[str]
 ) -> None:
@@ -256,7 +259,7 @@ def test_a_round_that_takes_too_many_views_is_detected(
     assert conclude(checker, ALL_CLOSED) == found
 
 
-@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {checks.ROUNDS_CLOSE})])
+@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
 def test_views_are_counted_from_the_end_of_a_disturbance(
     checker: Checker, more: int, found: set[str]
 ) -> None:
@@ -283,14 +286,14 @@ def test_views_are_not_judged_while_faults_strike(checker: Checker) -> None:
 )
 def test_a_buffer_above_its_bound_is_detected(checker: Checker, buffer: str) -> None:
     assert conclude(checker, ALL_CLOSED, stored={buffer: 2}) == set()
-    assert conclude(checker, ALL_CLOSED, stored={buffer: 5000}) == {checks.WITHIN_BOUNDS}
+    assert conclude(checker, ALL_CLOSED, stored={buffer: 5000}) == {verdicts.WITHIN_BOUNDS}
 
 
 def test_more_blocks_than_views_since_the_snapshot_are_detected_before_the_tree_is_full(
     checker: Checker,
 ) -> None:
     assert conclude(checker, ALL_CLOSED, stored={"blocks": 8}) == set()
-    assert conclude(checker, ALL_CLOSED, stored={"blocks": 12}) == {checks.WITHIN_BOUNDS}
+    assert conclude(checker, ALL_CLOSED, stored={"blocks": 12}) == {verdicts.WITHIN_BOUNDS}
 
 
 def test_every_buffer_of_a_participant_has_a_bound() -> None:
@@ -313,16 +316,16 @@ def test_a_disk_that_holds_too_much_is_detected(
     else:
         full.blocks.update({digest(f"{i}"): blocks[0] for i in range(5000)})
 
-    assert conclude(checker, ALL_CLOSED, disks=(full,)) == {checks.WITHIN_BOUNDS}
+    assert conclude(checker, ALL_CLOSED, disks=(full,)) == {verdicts.WITHIN_BOUNDS}
 
 
 def test_the_list_of_violations_is_bounded_and_the_verdicts_are_not(checker: Checker) -> None:
     for _ in range(500):
-        checker.violate(checks.SAME_LOG, "again")
-    checker.violate(checks.SAME_MODEL, "once")
+        checker.violate(verdicts.SAME_LOG, "again")
+    checker.violate(verdicts.SAME_MODEL, "once")
 
     assert len(checker.violations) == 100
-    assert checker.verdicts[checks.SAME_MODEL] is False
+    assert checker.verdicts[verdicts.SAME_MODEL] is False
 
 
 # A new check must be shown here, too.
@@ -336,7 +339,7 @@ def test_an_honest_member_excluded_round_after_round_is_detected(
     assert failed(checker) == set()
     checker.notice(NodeId(0), RoundClosed(Round(round_ + 1), honest[1:], ()), 1.0, looks)
 
-    assert failed(checker) == {checks.NOBODY_LEFT_BEHIND}
+    assert failed(checker) == {verdicts.NOBODY_LEFT_BEHIND}
 
 
 def test_an_honest_node_that_becomes_an_observer_is_detected(checker: Checker) -> None:
@@ -346,20 +349,20 @@ def test_an_honest_node_that_becomes_an_observer_is_detected(checker: Checker) -
     assert failed(checker) == set()
     checker.notice(NodeId(0), Observing("somebody says so"), 1.0, looks)
 
-    assert failed(checker) == {checks.NOBODY_LEFT_BEHIND}
+    assert failed(checker) == {verdicts.NOBODY_LEFT_BEHIND}
 
 
 SEEN_BY_A_TEST = (
-    checks.NO_CONFLICTING_COMMITS,
-    checks.SAME_LOG,
-    checks.SAME_LEDGER,
-    checks.NOTHING_SIGNED_TWICE,
-    checks.CERTIFICATES,
-    checks.RETRIEVABLE,
-    checks.ONE_UPDATE,
-    checks.TRANSACTIONS,
-    checks.ROUNDS_CLOSE,
-    checks.WITHIN_BOUNDS,
-    checks.SAME_MODEL,
-    checks.NOBODY_LEFT_BEHIND,
+    verdicts.NO_CONFLICTING_COMMITS,
+    verdicts.SAME_LOG,
+    verdicts.SAME_LEDGER,
+    verdicts.NOTHING_SIGNED_TWICE,
+    verdicts.CERTIFICATES,
+    verdicts.RETRIEVABLE,
+    verdicts.ONE_UPDATE,
+    verdicts.TRANSACTIONS,
+    verdicts.ROUNDS_CLOSE,
+    verdicts.WITHIN_BOUNDS,
+    verdicts.SAME_MODEL,
+    verdicts.NOBODY_LEFT_BEHIND,
 )

@@ -45,7 +45,7 @@ from defl.messages import (
 from defl.output import Reference, Response
 from defl.schema import Entry, Schema
 from defl.sim.byzantine import KINDS
-from defl.sim.checks import CHECKS
+from defl.sim.verdicts import CHECKS
 from test_layers import LAYER
 
 ROOT = Path(__file__).parent.parent

@@ -7,7 +7,6 @@ import pytest
 from defl.committee import Timing
 from defl.ids import NodeId, Round
 from defl.lab.experiments.bench_waiting import NOISY, STEADY, WaitingCase, measure
-from defl.sim.checks import NOBODY_LEFT_BEHIND
 from defl.sim.conditions import Conditions
 from defl.sim.presence import (
     LEFT_OUT_IN_A_ROW_MAX,
@@ -16,6 +15,7 @@ from defl.sim.presence import (
     Presence,
 )
 from defl.sim.scenario import cluster_of
+from defl.sim.verdicts import NOBODY_LEFT_BEHIND
 
 TIMING = Timing()
 
@@ -55,9 +55,7 @@ def silent_s(nodes: int) -> float:
 @pytest.mark.parametrize(
     ("nodes", "kind"), [*((4, kind) for kind in BREAKERS), (7, "claiming"), (10, "claiming")]
 )
-def test_f_promise_breakers_cost_little_more_than_silent_members(
-    nodes: int, kind: str
-) -> None:
+def test_f_promise_breakers_cost_little_more_than_silent_members(nodes: int, kind: str) -> None:
     lied = measure(WaitingCase(kind, liars=kind), nodes, 40, seed=1)
 
     assert lied.holds

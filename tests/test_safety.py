@@ -24,9 +24,9 @@ from defl.messages import (
     vote_statement,
 )
 from defl.output import Durable, Observing, SafetyRecord
+from defl.sim.bare_replicas import LIVE, facts
 from defl.sim.script import BlockFacts, Cast, Script, Stage, TcFacts
 from defl.sim.signer import NoopSigner
-from defl.sim.twins import LIVE, facts
 
 BOTH = pytest.mark.parametrize("rules", list(Rules))
 ME, PEER = NodeId(0), NodeId(1)

@@ -50,8 +50,8 @@ from defl.output import (
     PeerMisbehaved,
     SafetyRecord,
 )
+from defl.sim.bare_replicas import LIVE, Tape, facts, mark
 from defl.sim.signer import NoopScheme
-from defl.sim.twins import LIVE, Tape, facts, mark
 from defl.verify import Verifier
 
 MEMBERS = 4
