@@ -489,4 +489,4 @@ def test_rounds_close_despite_a_liar_that_keeps_changing_kind(rules: Rules) -> N
 
     liar = cluster.nodes[LIAR].behaviour
     assert isinstance(liar, Changing)
-    assert len(set(liar.was)) > 1, liar.was
+    assert len(set(liar.kinds_used)) > 1, liar.kinds_used

@@ -205,9 +205,9 @@ class TwoBlobs(BlobLiar):
     def instead(self, item: Item) -> tuple[Item, ...]:
         match item:
             case Envelope(message=Offer(author=author) as offer) if author == self._me:
-                twin = self._offer_made(offer.round)
+                twin = self._existing_offer(offer.round)
                 if twin is None:
-                    twin = self._made(offer.round, offer.manifest.base, self._row()).offer
+                    twin = self._build(offer.round, offer.manifest.base, self._row()).offer
                 return Envelope((X, COLLUDERS[1]), offer), Envelope((Y, COLLUDERS[1]), twin)
         return tuple(super().instead(item))
 

@@ -1,8 +1,8 @@
-"""n participants on a virtual clock: the other driver of the machine that node/ drives.
+"""n participants on a virtual clock: the simulator's driver of the machine that node/ drives.
 
-One heap of things that happen, one seed for all chance. Frames are real bytes that pass through
-the real ingress; only the wire, the disk, the clock and the training are simulated. It mirrors
-the order of duty of node/node.py step by step, crashes included, and is kept whole for that.
+One event heap, one seed for all randomness. Frames are real bytes that pass the real ingress; only
+the wire, the disk, the clock and the training are simulated. It mirrors the order of duty of
+node/node.py step by step, crashes included, and is one file for that reason.
 """
 
 import random
@@ -56,7 +56,7 @@ AGGREGATION_SHARE = 0.1
 
 
 class Behaviour(Protocol):
-    """What a node does: an honest participant, or a liar wrapped around one."""
+    """A node's behaviour: an honest participant, or a liar wrapped around one."""
 
     @property
     def participant(self) -> Participant: ...
@@ -73,7 +73,7 @@ class Honest:
 
 
 class Unruly(Output, frozen=True):
-    """A liar's output: besides messages, frames that are none."""
+    """A liar's output: messages, and frames that are not messages."""
 
     frames: tuple[tuple[NodeId, bytes], ...] = ()
 
@@ -119,7 +119,7 @@ class Cluster:
         self.events = 0
         self.messages: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
-        # From one node to another, with what they carry of blobs counted apart.
+        # From one node to another; the bytes of blobs in them are counted separately.
         self.frames_bytes: Counter[tuple[NodeId, NodeId, Lane]] = Counter()
         self.weights_bytes: Counter[tuple[NodeId, NodeId]] = Counter()
         self.crashes = 0
@@ -148,11 +148,11 @@ class Cluster:
         return member not in self._wraps
 
     def _choose_power_victims(self) -> frozenset[NodeId]:
-        """Who may lose unsynced bytes by chance.
+        """Members that may lose unsynced bytes in a random power cut.
 
-        Every author's own updates are synced, so without liars all may. A liar may withhold its
-        own, and a member that is put back to an old copy has lost them; then f + 1 honest members
-        hold them, of whom at most f may lose them.
+        Every author syncs its own updates, so without liars all members may. A liar may withhold
+        its own, and a rolled-back member has lost them; then f + 1 honest members hold them, and at
+        most f of these may lose them.
         """
         members = self.federation.committee.members
         if not self._wraps and not self.conditions.rollbacks:
@@ -176,8 +176,8 @@ class Cluster:
         return node
 
     def _boot(self, node: SimNode) -> None:
-        """A process begins with nothing on its way. Liars verify everything at no cost, so that
-        they hear and repeat whatever there is."""
+        """A new process has nothing in flight. Liars verify everything at no cost, so that they
+        can repeat whatever exists."""
         budget = Budget(self.federation.committee) if node.honest else None
         cost_s = self.conditions.signature_s if node.honest else 0.0
         world = ProcessorWorld(
@@ -249,7 +249,7 @@ class Cluster:
                     return
 
     def _notice_quiet(self) -> None:
-        """From the moment at which all is healed, rounds must close within so many views."""
+        """Once all faults are over, rounds must close within a bounded number of views."""
         over = self.calm and self.now >= self.conditions.planned_trouble_s
         if over and not self.checker.quiet:
             self.checker.quiet = True
@@ -313,7 +313,7 @@ class Cluster:
             node.copies.append(node.disk.copy())
 
     def _leave(self, node: SimNode, output: Output, sends: int) -> None:
-        """What may follow once the persists and stores are done."""
+        """Carry out what may follow once the persists and stores are done."""
         for item in output.send[:sends]:
             self._send(node, item)
         if isinstance(output, Unruly):
@@ -419,7 +419,7 @@ class Cluster:
         incarnation = node.incarnation
 
         def deliver() -> None:
-            # A connection does not outlive either process, and a full node reads nothing.
+            # A connection dies with either process, and a node with a full disk reads nothing.
             if node.alive and node.incarnation == incarnation and not node.waiting:
                 self.receive(node, source, frame, heavy=heavy)
 
@@ -453,7 +453,7 @@ class Cluster:
     # --- Faults of one machine -------------------------------------------------------------
 
     def _die_during(self, node: SimNode, output: Output) -> None:
-        """Stop at a random place of the order of duty."""
+        """Crash at a random point of the order of duty."""
         place = self._rng.random()
         if place < 0.25:
             pass  # nothing was written
@@ -500,7 +500,7 @@ class Cluster:
         self.crash(node.id, power=False)
         node.disk = node.copies[0].copy()
         if self._transcript is not None:
-            self._transcript.text(self.now, node.id, "is put back to an old copy of its disk")
+            self._transcript.text(self.now, node.id, "has its disk rolled back")
 
     def _crash_all(self) -> None:
         for node in self.nodes:
@@ -514,7 +514,7 @@ class Cluster:
         self._boot(node)
         node.behaviour = self._behaviour(member, node.disk.recovered())
         if self._transcript is not None:
-            self._transcript.text(self.now, member, "starts again")
+            self._transcript.text(self.now, member, "restarts")
         self.checker.restarted(member, node.behaviour.participant.replica.head.height)
         self.checker.disturbed(self._newest_view)
         self.checker.up(member)

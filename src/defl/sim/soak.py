@@ -1,4 +1,4 @@
-"""Random scenarios until time is up: which faults, which liars, how many nodes, all from a seed."""
+"""Random scenarios until time is up. A seed decides the faults, the liars and the size."""
 
 import random
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from defl.sim.conditions import (
 )
 from defl.sim.run import Options, SimReport, placed, simulate
 
-# The small ones are fast and find most; sizes that are not 3f + 1 have other quorums. The largest
-# takes some tens of seconds, so it comes rarely, with a round or two.
+# Small federations are fast and find most faults; sizes other than 3f + 1 have other quorums. The
+# largest takes tens of seconds, so it is rare and has a round or two.
 SIZES = {4: 30, 5: 12, 6: 10, 7: 16, 8: 8, 9: 8, 10: 10, 13: 5, 31: 1}
 LARGE = 31
-# One scenario in so many has exactly a quorum of members that speak, all of whom restart.
+# Share of scenarios in which exactly a quorum is not silent, and all of its members restart.
 QUORUM_ONLY_SHARE = 0.15
-# Where one more member may fail, so often one is put back to an old copy of its disk.
+# Where one more member may fail: the share in which a disk is rolled back.
 ROLLBACK_SHARE = 0.3
 # Planned faults begin within this time and last no longer than the second one.
 FAULTS_WITHIN_S = 30.0
@@ -82,7 +82,7 @@ def _liars(rng: random.Random, nodes: int, *, quorum_only: bool) -> tuple[tuple[
 
 
 def _restarts(rng: random.Random, nodes: int) -> dict[str, Any]:
-    """Everybody restarts: together, or one after the other, while nobody hears anybody or not."""
+    """All members restart, together or one by one, isolated from each other or not."""
     start, end = _span(rng)
     apart = Partition(tuple(frozenset({NodeId(i)}) for i in range(nodes)), start, end)
     together = rng.random() < 0.5
