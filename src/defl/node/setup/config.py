@@ -19,10 +19,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from msgspec import Meta, Struct
 
-from defl.aggregation.memory import check_memory
-from defl.aggregation.rules import REMEMBERING, rule_named
-from defl.committee import AggQuorum, Charter, Federation, Member, Membership, Rules, Timing
+from defl.committee import (
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_MIN,
+    AggQuorum,
+    Charter,
+    Federation,
+    Member,
+    Membership,
+    Rules,
+    Timing,
+)
 from defl.errors import UserError
+from defl.founding import check_founded
 from defl.ids import Digest, NodeId, digest_of
 from defl.messages import MEMBERS_MAX
 from defl.node.report.tracking import Track
@@ -283,22 +292,16 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     aggregation: str
     faults_max: int
     codec: Codec
-    chunk_bytes: Annotated[int, Meta(ge=256, le=2**26)]
+    chunk_bytes: Annotated[int, Meta(ge=CHUNK_BYTES_MIN, le=CHUNK_BYTES_MAX)]
     timing: Timing
     model: _Model
     # Bounded here, before the signature of each card is verified.
     members: Annotated[tuple[dict[str, Any], ...], Meta(max_length=MEMBERS_MAX)]
 
 
-def federation_of(
-    cards: Sequence[Card], charter: Charter, *, rounds: int, epoch: int = 0
-) -> Federation:
-    rule_named(charter.aggregation)
+def membership_of(cards: Sequence[Card], *, rounds: int, epoch: int = 0) -> Membership:
     members = tuple(Member(card.name, card.key) for card in cards)
-    federation = Federation(charter, Membership(epoch=epoch, rounds=rounds, members=members))
-    if charter.aggregation in REMEMBERING:
-        check_memory(charter.schema, len(cards))
-    return federation
+    return Membership(epoch=epoch, rounds=rounds, members=members)
 
 
 def read_federation(path: Path) -> Agreement:
@@ -322,7 +325,8 @@ def read_federation(path: Path) -> Agreement:
             timing=file.timing,
             document=digest_of(text),
         )
-        federation = federation_of(cards, charter, rounds=file.rounds, epoch=file.epoch)
+        federation = Federation(charter, membership_of(cards, rounds=file.rounds, epoch=file.epoch))
+        check_founded(federation)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return Agreement(federation, cards, text)
