@@ -140,12 +140,12 @@ def test_what_quantisation_can_change_rows_closer_than_the_grid_are_ties() -> No
     assert made.weights[0] == 0
 
 
-def test_compiled_loops_refuse_a_row_that_does_not_lie_side_by_side() -> None:
-    """They walk bare memory: another kind of array would be read as nonsense, or beyond its end."""
+def test_compiled_loops_refuse_rows_that_are_not_contiguous_float32() -> None:
+    """They walk raw memory: another array would be read as garbage, or past its end."""
     base = np.zeros(8, dtype=np.float32)
     sums = np.zeros((1, SUMS_PER_PAIR), dtype=np.int64)
     for wrong in (np.zeros(16, dtype=np.float32)[::2], np.zeros(8), np.zeros(7, dtype=np.float32)):
-        with pytest.raises(PreconditionBroken, match="side by side"):
+        with pytest.raises(PreconditionBroken, match="contiguous"):
             kernels_numba.measure([wrong], base, 0, sums)
 
 
