@@ -27,7 +27,7 @@ def rows_of(values: list[list[float]]) -> list[np.ndarray]:
 def rounds(draw: st.DrawFn) -> tuple[list[np.ndarray], np.ndarray, int]:
     """Honest rows first, then faults_max rows that may hold anything."""
     faults = draw(st.integers(0, 2))
-    members = draw(st.integers(max(4 * faults + 3, 2), 4 * faults + 4))
+    members = draw(st.integers(3 * faults + 3, 4 * faults + 4))
     row = st.lists(small, min_size=COLUMNS, max_size=COLUMNS)
     bad = st.lists(any_size, min_size=COLUMNS, max_size=COLUMNS)
     honest = draw(st.lists(row, min_size=members - faults, max_size=members - faults))

@@ -11,7 +11,7 @@ from defl.aggregation.krum import multi_krum
 from defl.aggregation.rules import RULES
 from defl.errors import PreconditionBroken
 
-ROBUST = [name for name in RULES if name not in ("fed_avg", "bulyan")]
+ROBUST = [name for name in RULES if name != "fed_avg"]
 
 
 def kept_by_float32_norms_and_dots(rows: list[np.ndarray], faults: int) -> set[int]:

@@ -68,7 +68,6 @@ NO_FAULT = Condition(
 MAJORITY = Condition(lambda faults: 2 * faults + 1, "the honest must be a majority, m >= 2f + 1")
 KRUM = Condition(lambda faults: 2 * faults + 3, "Krum (Blanchard et al. 2017) needs m >= 2f + 3")
 DEFL = Condition(lambda faults: 3 * faults + 3, "DeFL's Multi-Krum needs m >= 3f + 3")
-BULYAN = Condition(lambda faults: 4 * faults + 3, "Bulyan needs m >= 4f + 3")
 CLIPPING = Condition(
     lambda faults: 10 * faults, "centred clipping is proved for at most a tenth Byzantine"
 )

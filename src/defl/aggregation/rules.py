@@ -6,9 +6,8 @@ from typing import Protocol
 
 from defl.aggregation.adaptive import adaptive
 from defl.aggregation.aggregate import AggregationResult, Row
-from defl.aggregation.bulyan import bulyan
 from defl.aggregation.centered_clipping import centered_clipping
-from defl.aggregation.conditions import BULYAN, CLIPPING, DEFL, KRUM, MAJORITY, NO_FAULT, Condition
+from defl.aggregation.conditions import CLIPPING, DEFL, KRUM, MAJORITY, NO_FAULT, Condition
 from defl.aggregation.coordinate import coordinate_median, trimmed_mean
 from defl.aggregation.fed_avg import fed_avg
 from defl.aggregation.geometric_median import geometric_median
@@ -77,7 +76,6 @@ GEOMETRIC: dict[str, GeometricRule] = {
     "centered_clipping": centered_clipping,
     "nearest_neighbour_mixing": nearest_neighbour_mixing,
     "smallest_eigenvalue_subset": smallest_eigenvalue_subset,
-    "bulyan": bulyan,
     **REMEMBERING,
 }
 
@@ -103,7 +101,6 @@ CONDITIONS: dict[str, Condition] = {
     "centered_clipping": CLIPPING,
     "nearest_neighbour_mixing": MAJORITY,
     "smallest_eigenvalue_subset": MAJORITY,
-    "bulyan": BULYAN,
     "adaptive": MAJORITY,
 }
 
