@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from defl.aggregation.memory import ENTRY, with_memory
-from defl.aggregation.rules import DEFAULT, REMEMBERING, RULES
+from defl.aggregation.rules import DEFAULT, RULES
 from defl.clients.protocol import Roles, schema_of, starting_row
 from defl.committee import TAU_MIN, AggQuorum, Federation, Rules, Timing
 from defl.errors import PreconditionBroken, UserError
@@ -129,7 +129,7 @@ def create(
     members = _members(cards)
     weights, own = _weights(model, project)
     schema = schema_of(weights, {**own, **_roles(roles, list(weights))})
-    if facts["aggregation"] in REMEMBERING:
+    if RULES[facts["aggregation"]].remembers:
         schema = with_memory(schema, len(members))
     row = starting_row(weights, schema)
     proposed = federation_of(

@@ -5,7 +5,7 @@ from hashlib import sha256
 from typing import Any
 
 from defl.aggregation.memory import with_memory
-from defl.aggregation.rules import REMEMBERING
+from defl.aggregation.rules import rule_named
 from defl.committee import Federation, Member, Rules, Timing
 from defl.crypto import Ed25519Scheme, Ed25519Signer, Scheme, Signer
 from defl.ids import NodeId
@@ -38,7 +38,7 @@ def federation_of(
     **facts: Any,
 ) -> tuple[Federation, tuple[Manifest, bytes]]:
     schema = task.schema_of(values)
-    if facts.get("aggregation") in REMEMBERING:
+    if "aggregation" in facts and rule_named(facts["aggregation"]).remembers:
         schema = with_memory(schema, len(signers))
     payload = bytes(encode(task.initial_row(schema.values), schema, FP32))
     initial = manifest_of(payload, schema, FP32, chunk_bytes)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.memory import with_memory
 from defl.aggregation.model import aggregate_model
-from defl.aggregation.rules import REMEMBERING
+from defl.aggregation.rules import rule_named
 from defl.errors import PreconditionBroken
 from defl.lab.attacks.attack import Attack
 from defl.lab.attacks.attacks import attack_named
@@ -123,7 +123,9 @@ class Rounds:
         schema = Schema((Entry("weights", weights.shape),))
         self._cell = cell
         self._size = weights.size
-        self._schema = with_memory(schema, cell.members) if cell.rule in REMEMBERING else schema
+        self._schema = (
+            with_memory(schema, cell.members) if rule_named(cell.rule).remembers else schema
+        )
         self._model = np.zeros(self._schema.values, dtype=np.float32)
         self._model[: self._size] = weights
         self._round = 0

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from msgspec import Meta, Struct
 
 from defl.aggregation.memory import check_memory
-from defl.aggregation.rules import REMEMBERING, rule_named
+from defl.aggregation.rules import rule_named
 from defl.committee import AggQuorum, Federation, Member, Rules, Timing
 from defl.errors import UserError
 from defl.ids import Digest, NodeId, digest_of
@@ -294,10 +294,10 @@ def federation_of(
     cards: Sequence[Card], schema: Schema, initial: Digest, *, timing: Timing, **facts: Any
 ) -> Federation:
     """The facts as Federation sees them, with or without a file."""
-    rule_named(facts["aggregation"])
+    rule = rule_named(facts["aggregation"])
     members = tuple(Member(card.name, card.key) for card in cards)
     made = Federation(members=members, schema=schema, initial=initial, timing=timing, **facts)
-    if made.aggregation in REMEMBERING:
+    if rule.remembers:
         check_memory(schema, len(cards))
     return made
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from defl.aggregation.memory import with_memory
-from defl.aggregation.rules import DEFAULT, REMEMBERING
+from defl.aggregation.rules import DEFAULT, rule_named
 from defl.clients.protocol import Roles, schema_of, starting_row
 from defl.committee import Rules, Timing, require_counts
 from defl.errors import DeflError, UserError
@@ -117,7 +117,7 @@ def make_local(
     if weights is None:
         weights, roles = first_weights(client, project, environment_of(0, count))
     schema = schema_of(weights, roles)
-    if aggregation in REMEMBERING:
+    if rule_named(aggregation).remembers:
         schema = with_memory(schema, count)
     row = starting_row(weights, schema)
     initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
