@@ -1,5 +1,6 @@
 """What a federation asks of its nodes, which theorem covers it, and how both are shown."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +117,14 @@ def test_a_rule_that_cannot_work_on_the_fewest_rows_is_refused_at_once(
 ) -> None:
     """At m = n - f, not at n: that many updates may close a round."""
 
-    def picky(rows: Any, base: Any, faults_max: int, ties: Any) -> AggregationResult:
+    def picky(
+        rows: Any, base: Any, faults_max: int, ties: Any, **_options: Any
+    ) -> AggregationResult:
         if len(rows) < 4:
             raise PreconditionBroken(f"needs 4 rows, not {len(rows)}")
         return fed_avg(rows, base, faults_max, ties)
 
-    monkeypatch.setitem(RULES, DEFAULT, picky)
+    monkeypatch.setitem(RULES, DEFAULT, replace(RULES[DEFAULT], function=picky))
 
     said = create(tmp_path, cards_in(founded))
 

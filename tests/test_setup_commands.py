@@ -238,7 +238,6 @@ def test_the_memory_of_another_federation_is_not_taken_over(founded: Path, tmp_p
         (("--model", "json:decoder"), "has no initial_weights, train, evaluate"),
         (("--strict", "--aggregation", "multi_krum"), "DeFL's Multi-Krum needs m >= 3f + 3"),
         (("--strict", "--aggregation", "fed_avg"), "the mean tolerates no Byzantine row"),
-        (("--aggregation", "bulyan"), "Bulyan needs m >= 4f + 3"),
         (("--aggregation", "krum"), "no neighbour is left to count"),
     ],
 )

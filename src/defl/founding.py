@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from defl.aggregation.memory import check_memory, with_memory
-from defl.aggregation.rules import REMEMBERING, check_name
+from defl.aggregation.rules import rule_named
 from defl.committee import Charter, Federation, Membership
 from defl.schema import Row, Schema
 from defl.work import Blob, model_blob
@@ -38,12 +38,10 @@ def found(draft: Charter, membership: Membership, weights: Row) -> Founding:
 
 def schema_with_rule(model: Schema, aggregation: str, members: int) -> Schema:
     """The model's entries, and a last one for the memory if the aggregation rule has one."""
-    check_name(aggregation)
-    return with_memory(model, members) if aggregation in REMEMBERING else model
+    return with_memory(model, members) if rule_named(aggregation).remembers else model
 
 
 def check_founded(federation: Federation) -> None:
     """Facts that somebody else wrote down: does the rule exist, and does the schema suit it?"""
-    check_name(federation.aggregation)
-    if federation.aggregation in REMEMBERING:
+    if rule_named(federation.aggregation).remembers:
         check_memory(federation.schema, len(federation.members))

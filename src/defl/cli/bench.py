@@ -62,12 +62,11 @@ def rules(
         raise UserError("n, d and repeats are at least 1, and faults lies from 0 to n - 1")
     for name in names:
         rule_named(name)
-    possible = [r for r in RULES if r != "bulyan" or members >= 4 * tolerated + 3]
     result = bench_rules(
         members,
         columns,
         tolerated,
-        list(names) or possible,
+        list(names or RULES),
         repeats=repeats,
         rivals=not no_rivals,
         progress=lambda line: click.echo(line, err=True),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from defl.aggregation.rules import outside_proof, rule_named
+from defl.aggregation.rules import rule_named
 from defl.committee import Federation
 from defl.errors import PreconditionBroken
 from defl.node.setup.check import Check
@@ -66,7 +66,7 @@ def required(federation: Federation) -> list[Check]:
     n, f = federation.committee.size, federation.committee.faults
     rows, b = federation.committee.quorum, federation.updates_faults_max
     rule = federation.aggregation
-    outside = outside_proof(rule, rows, b)
+    outside = rule_named(rule).condition.outside(rows, b)
     return [
         Check(
             "consensus, n >= 3f + 1",
