@@ -26,8 +26,8 @@ from defl.node.setup.config import (
     read_federation,
     write_federation,
 )
-from defl.node.setup.identity import Card
-from defl.node.setup.requirements import computable, coverage, needs_of, required
+from defl.node.setup.identity import Card, require_distinct
+from defl.node.setup.requirements import computable, coverage, required, requirements_of
 from defl.node.work.first_weights import first_weights
 from defl.pool.weights import FP32, encode, manifest_of
 from defl.schema import MODEL_ROLES, Codec, Row, Schema, Weights
@@ -164,18 +164,9 @@ def _typed(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _members(paths: tuple[Path, ...]) -> list[Card]:
     """By name, so that the order of the arguments makes no other file."""
-    cards: list[tuple[Path, Card]] = []
-    for path in paths:
-        card = read_card_file(path)
-        for earlier, other in cards:
-            for what in ("name", "key"):
-                if getattr(card, what) == getattr(other, what):
-                    raise UserError(
-                        f"{earlier} and {path} are cards of one {what} ({card.name}); leave one "
-                        "out, or ask one of the two members to choose another name"
-                    )
-        cards.append((path, card))
-    return sorted((card for _, card in cards), key=lambda card: card.name)
+    cards = [read_card_file(path) for path in paths]
+    require_distinct(cards, paths)
+    return sorted(cards, key=lambda card: card.name)
 
 
 def _weights(model: str, project: Path) -> tuple[Weights, Roles]:
@@ -254,7 +245,7 @@ def _json(agreement: Agreement) -> dict[str, object]:
         "values": facts.schema.values,
         "initial": facts.initial.hex(),
         "coverage": [check.json for check in coverage(facts)],
-        "needs": asdict(needs_of(facts)),
+        "requirements": asdict(requirements_of(facts)),
     }
 
 
@@ -267,7 +258,7 @@ def _text(agreement: Agreement) -> str:
     facts = agreement.federation
     n, f, q = facts.committee.size, facts.committee.faults, facts.committee.quorum
     width = max(len(card.name) for card in agreement.cards) + 2
-    needs = needs_of(facts)
+    requires = requirements_of(facts)
     lines = [
         f"fingerprint  {fingerprint(facts.chain)}",
         "             read it to each other on the phone before anybody starts",
@@ -301,10 +292,10 @@ def _text(agreement: Agreement) -> str:
     lines += [f"  {check.line}" for check in coverage(facts)]
     lines += [
         "",
-        "each node needs",
-        f"  disk     {_size(needs.disk_bytes)} at most: weights of tau + 3 rounds, models, log",
-        f"  memory   {_size(needs.memory_bytes)} about, with its worker",
-        f"  traffic  {_size(needs.sent_bytes_per_round)} sent per round and as much received",
+        "each node requires",
+        f"  disk     {_size(requires.disk_bytes)} at most: weights of tau + 3 rounds, models, log",
+        f"  memory   {_size(requires.memory_bytes)} about, with its worker",
+        f"  traffic  {_size(requires.sent_bytes_per_round)} sent per round and as much received",
     ]
     return "\n".join(lines)
 

@@ -24,7 +24,6 @@ from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifying import Verifying
 from defl.node.report.history import Reports, nowhere, told
-from defl.node.report.model_file import shared_row
 from defl.node.report.results import Results
 from defl.node.report.status import metrics_of, status_of
 from defl.node.report.telemetry import LineLimit, Log, Measures, Server, write_private
@@ -39,6 +38,7 @@ from defl.node.setup.config import (
     read_node,
 )
 from defl.node.setup.identity import Identity
+from defl.node.setup.initial import read_initial
 from defl.node.store.blobs import disk_faults, sync_folder
 from defl.node.store.serving import Serving
 from defl.node.store.storage import DATABASE, Storage
@@ -67,7 +67,6 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.wire import chunk_frame_bytes_max, chunk_head, control_frame_bytes_max, encode
-from defl.work import model_blob
 
 # Frames wait here for the loop; the transport stops reading when it is full.
 EVENTS_MAX = 1024
@@ -135,13 +134,7 @@ def _mark_started(started: Path) -> None:
 
 def _create_state(state: Path, agreement: Agreement, initial: Path, *, observer: bool) -> None:
     federation = agreement.federation
-    row, _ = shared_row(initial, federation.schema)
-    manifest, payload = model_blob(federation, row)
-    if manifest.digest != federation.initial:
-        raise UserError(
-            f"{initial}: these are not the initial weights that the federation agreed on; "
-            "get the file that came with federation.toml"
-        )
+    manifest, payload = read_initial(initial, federation)
     Storage.create(state, federation, manifest, payload, observer=observer)
 
 

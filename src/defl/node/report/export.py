@@ -16,8 +16,8 @@ from defl.errors import UserError
 from defl.node.report.certificate import read_certificate, verify_model
 from defl.node.report.model_file import read_model
 from defl.node.report.results import CERTIFICATE, MODEL, PROVEN
-from defl.node.setup.check import Check
 from defl.node.setup.config import read_federation, read_node
+from defl.node.setup.requirements import Check
 from defl.node.store.storage import Storage
 from defl.schema import Array
 from defl.work import model_row
