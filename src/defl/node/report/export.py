@@ -76,7 +76,7 @@ def kept_model(source: Path, round_: int | None) -> ExportedModel:
             rounds = ", ".join(str(number) for number in sorted(kept))
             raise UserError(f"{source}: of round {round_} no model is kept; there are: {rounds}")
         digest = kept[round_].digest
-        row = model_row(federation, storage.read(digest)).copy()
+        row = model_row(federation, storage.blobs.read(digest)).copy()
     return ExportedModel(
         federation.schema.unflatten(row), {"round": str(round_), "digest": digest.hex()}
     )
