@@ -3,13 +3,22 @@
 import pytest
 from msgspec.structs import replace
 
-from defl.committee import TAU_MAX, Committee, Federation, Timing
+from defl.committee import (
+    TAU_MAX,
+    AggQuorum,
+    Charter,
+    Committee,
+    Federation,
+    Membership,
+    Rules,
+    Timing,
+)
 from defl.errors import UserError
-from defl.ids import NodeId
+from defl.ids import NO_DIGEST, Digest, NodeId
 from defl.ledger import ClosedRound, Ledger, LedgerState
 from defl.messages import MEMBERS_MAX
 from defl.output import Reference
-from defl.schema import Entry, Schema
+from defl.schema import Codec, Entry, Schema
 from defl.sim.scenario import federation_of, signers_of
 from defl.wire import control_frame_bytes_max
 from support.builders import Small
@@ -58,11 +67,50 @@ def test_timing_that_cannot_work_is_refused(bounds: dict[str, float]) -> None:
         Timing(**bounds)
 
 
-def test_every_fact_is_in_the_chain_id() -> None:
+OTHER_DIGEST = Digest(b"\x01" * 32)
+OTHER_CHARTERS: dict[str, object] = {
+    "schema": Schema((Entry("point", (65,)),)),
+    "initial": OTHER_DIGEST,
+    "tau": 3,
+    "rules": Rules.JOLTEON,
+    "agg_quorum": AggQuorum.PAPER,
+    "aggregation": "krum",
+    "faults_max": 0,
+    "codec": Codec.BF16,
+    "chunk_bytes": 512,
+    "timing": Timing(grace_s=1.0),
+    "document": OTHER_DIGEST,
+}
+OTHER_MEMBERSHIPS: dict[str, object] = {
+    "epoch": 1,
+    "origin": OTHER_DIGEST,
+    "parent": OTHER_DIGEST,
+    "first_round": 2,
+    "rounds": 4,
+    "members": facts_of(nodes=5).members,
+}
+
+
+def test_the_chain_id_depends_on_every_fact() -> None:
+    assert list(OTHER_CHARTERS) == list(Charter.__struct_fields__)
+    assert list(OTHER_MEMBERSHIPS) == list(Membership.__struct_fields__)
     plain = facts_of()
-    others = [facts_of(tau=3), facts_of(values=65), facts_of(nodes=5), facts_of(faults_max=0)]
-    assert len({federation.chain for federation in (plain, *others)}) == 5
+    others = [
+        *(replace(plain, charter=replace(plain.charter, **{fact: value}))
+          for fact, value in OTHER_CHARTERS.items()),
+        *(replace(plain, membership=replace(plain.membership, **{fact: value}))
+          for fact, value in OTHER_MEMBERSHIPS.items()),
+    ]  # fmt: skip
+
+    assert len({federation.chain for federation in (plain, *others)}) == 1 + len(others)
     assert facts_of().chain == plain.chain
+
+
+def test_epoch_0_has_no_origin_and_no_parent_and_opens_with_round_1() -> None:
+    membership = facts_of().membership
+
+    assert (membership.epoch, membership.first_round) == (0, 1)
+    assert membership.origin == membership.parent == NO_DIGEST
 
 
 def test_the_largest_state_fits_a_snapshots_frame() -> None:
@@ -96,4 +144,4 @@ def test_an_unknown_codec_and_no_rounds_are_refused() -> None:
     with pytest.raises(UserError, match="fp32, bf16, int8"):
         facts_of(codec="zip")
     with pytest.raises(UserError, match="at least one round"):
-        replace(facts_of(), rounds=0)
+        replace(facts_of().membership, rounds=0)

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 
 from defl.cli.main import COMMANDS, cli
 from defl.cli.sim import sim
-from defl.committee import Federation, Member, Timing
+from defl.committee import Charter, Federation, Member, Membership, Timing
 from defl.crypto import Tag
 from defl.ids import Digest, View, digest_of
 from defl.ledger import ClosedRound, Ledger, LedgerState
@@ -53,7 +53,10 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 
 MESSAGES: tuple[type[msgspec.Struct], ...] = get_args(Message)
 PARTS = (QC, TC, Upd, Agg, Header, Block, Manifest, SignedHeader)
-RECORDS = (Federation, Member, Timing, Schema, Entry, LedgerState, ClosedRound, Reference)
+RECORDS = (
+    Federation, Charter, Membership, Member, Timing, Schema, Entry, LedgerState, ClosedRound,
+    Reference,
+)  # fmt: skip
 
 # Words in capitals that are no constant of the code.
 WORDS = {

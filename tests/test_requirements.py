@@ -8,7 +8,7 @@ import pytest
 from defl.aggregation.aggregate import AggregationResult
 from defl.aggregation.fed_avg import fed_avg
 from defl.aggregation.rules import DEFAULT, RULES
-from defl.committee import Federation
+from defl.committee import Charter, Federation, Membership
 from defl.errors import PreconditionBroken
 from defl.node.setup.config import Agreement, read_federation
 from defl.node.setup.requirements import coverage, requirements_of
@@ -53,7 +53,8 @@ def facts_of(agreement: Agreement, members: int, **facts: Any) -> Federation:
     chosen = tuple(
         type(base.members[0])(f"{card.name}-{i}", bytes([i]) * 32) for i in range(members)
     )
-    return Federation(members=chosen, schema=base.schema, initial=base.initial, rounds=1, **facts)
+    charter = Charter(base.schema, base.initial, **facts)
+    return Federation(charter, Membership(rounds=1, members=chosen))
 
 
 @pytest.mark.parametrize(

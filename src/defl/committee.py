@@ -1,7 +1,7 @@
 """The agreed facts of a federation, and what follows from them.
 
-Facts are frozen and their hash is the chain id; consequences (f, quorums, leaders, sizes) are
-derived and never configured.
+Facts are frozen: the charter for ever, the membership for one epoch. The hash of both is the
+chain id. Consequences (f, quorums, leaders, sizes) are derived and never configured.
 """
 
 from enum import StrEnum
@@ -24,6 +24,10 @@ MEMBERS_MIN = 4
 TAU_MIN = 2
 # A state holds the references of tau rounds; a hundred members' must still fit a snapshot's frame.
 TAU_MAX = 32
+# Smaller chunks cost more in their digests and questions than they carry.
+CHUNK_BYTES_MIN = 256
+# A chunk is held in memory whole, and occupies a slow link while it travels.
+CHUNK_BYTES_MAX = 2**26
 
 
 class Rules(StrEnum):
@@ -63,6 +67,11 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
             raise UserError("grace_s cannot be negative")
 
 
+def faults_of(members: int) -> int:
+    """f: the Byzantine members that consensus tolerates."""
+    return (members - 1) // 3
+
+
 def require_counts(members: int, rounds: int) -> None:
     if not MEMBERS_MIN <= members <= MEMBERS_MAX:
         raise UserError(f"a federation has {MEMBERS_MIN} to {MEMBERS_MAX} members, not {members}")
@@ -70,40 +79,68 @@ def require_counts(members: int, rounds: int) -> None:
         raise UserError(f"a federation trains at least one round, not {rounds}")
 
 
-class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    members: tuple[Member, ...]
+class Charter(Struct, frozen=True, forbid_unknown_fields=True):
+    """The facts that never change, whoever the members are."""
+
     schema: Schema
-    initial: ADigest  # digest of the initial weights, which every member has and serves
-    rounds: Annotated[int, Meta(ge=1)]
-    epoch: Annotated[int, Meta(ge=0)] = 0
+    # Of the blob of initial weights, which every member has and serves; zero in a draft.
+    initial: ADigest = NO_DIGEST
     tau: int = TAU_MIN
     rules: Rules = Rules.HOTSTUFF
     agg_quorum: AggQuorum = AggQuorum.QUORUM
     aggregation: str = "fed_avg"
     faults_max: int | None = None  # None: f
     codec: Codec = Codec.FP32
-    chunk_bytes: Annotated[int, Meta(ge=256, le=2**26)] = 4 * 2**20
+    chunk_bytes: Annotated[int, Meta(ge=CHUNK_BYTES_MIN, le=CHUNK_BYTES_MAX)] = 4 * 2**20
     timing: Timing = Timing()
     document: ADigest = NO_DIGEST  # of the agreed file's bytes; zero where there is no file
 
     def __post_init__(self) -> None:
-        require_counts(len(self.members), self.rounds)
         if self.codec not in set(Codec):
             raise UserError(f"no codec is named {self.codec!r}; there are: {', '.join(Codec)}")
-        for what in ("name", "key"):
-            values = [getattr(member, what) for member in self.members]
-            if len(set(values)) != len(values):
-                raise UserError(f"two members have the same {what}")
         if not TAU_MIN <= self.tau <= TAU_MAX:
             raise UserError(f"tau is {self.tau}, but {TAU_MIN} to {TAU_MAX} rounds can be kept")
+        if not CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX:
+            raise UserError(
+                f"chunk_bytes is {self.chunk_bytes}, but {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX} "
+                "are allowed"
+            )
         if 4 * self.schema.values > CHUNKS_MAX * self.chunk_bytes:
             raise UserError(
                 f"a model of {4 * self.schema.values} bytes has more than {CHUNKS_MAX} chunks of "
                 f"{self.chunk_bytes} bytes; choose a larger chunk_bytes"
             )
-        if self.faults_max is not None and not 0 <= self.faults_max <= self.committee.faults:
+
+
+class Membership(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The facts of one epoch: who takes part, and in which rounds."""
+
+    epoch: Annotated[int, Meta(ge=0)] = 0
+    origin: ADigest = NO_DIGEST  # chain id of epoch 0; zero in epoch 0 itself
+    parent: ADigest = NO_DIGEST  # chain id of the epoch before; zero in epoch 0
+    first_round: Annotated[int, Meta(ge=1)] = 1  # the round that this epoch opens with
+    rounds: Annotated[int, Meta(ge=1)]  # the last round, counted from epoch 0
+    members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        require_counts(len(self.members), self.rounds)
+        for field in ("name", "key"):
+            values = [getattr(member, field) for member in self.members]
+            if len(set(values)) != len(values):
+                raise UserError(f"two members have the same {field}")
+
+
+class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+    """All agreed facts. Each fact can be read from here, wherever it belongs."""
+
+    charter: Charter
+    membership: Membership
+
+    def __post_init__(self) -> None:
+        faults_max = self.charter.faults_max
+        if faults_max is not None and not 0 <= faults_max <= self.committee.faults:
             raise UserError(
-                f"faults_max is {self.faults_max}, but consensus among {len(self.members)} members "
+                f"faults_max is {faults_max}, but consensus among {len(self.members)} members "
                 f"tolerates at most {self.committee.faults}"
             )
 
@@ -119,7 +156,60 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     @property
     def updates_faults_max(self) -> int:
         """Byzantine updates that the aggregation rule is told to tolerate."""
-        return self.committee.faults if self.faults_max is None else self.faults_max
+        faults_max = self.charter.faults_max
+        return self.committee.faults if faults_max is None else faults_max
+
+    @property
+    def schema(self) -> Schema:
+        return self.charter.schema
+
+    @property
+    def initial(self) -> Digest:
+        return self.charter.initial
+
+    @property
+    def tau(self) -> int:
+        return self.charter.tau
+
+    @property
+    def rules(self) -> Rules:
+        return self.charter.rules
+
+    @property
+    def agg_quorum(self) -> AggQuorum:
+        return self.charter.agg_quorum
+
+    @property
+    def aggregation(self) -> str:
+        return self.charter.aggregation
+
+    @property
+    def codec(self) -> Codec:
+        return self.charter.codec
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.charter.chunk_bytes
+
+    @property
+    def timing(self) -> Timing:
+        return self.charter.timing
+
+    @property
+    def document(self) -> Digest:
+        return self.charter.document
+
+    @property
+    def epoch(self) -> int:
+        return self.membership.epoch
+
+    @property
+    def rounds(self) -> int:
+        return self.membership.rounds
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self.membership.members
 
 
 class Committee(Struct, frozen=True, dict=True):
@@ -133,7 +223,7 @@ class Committee(Struct, frozen=True, dict=True):
 
     @cached_property
     def faults(self) -> int:
-        return (self.size - 1) // 3
+        return faults_of(self.size)
 
     @cached_property
     def quorum(self) -> int:

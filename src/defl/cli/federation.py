@@ -10,18 +10,18 @@ from typing import Any
 
 import click
 
-from defl.aggregation.memory import ENTRY, with_memory
-from defl.aggregation.rules import DEFAULT, REMEMBERING, RULES
-from defl.clients.protocol import Roles, schema_of, starting_row
-from defl.committee import TAU_MIN, AggQuorum, Federation, Rules, Timing
+from defl.aggregation.memory import ENTRY
+from defl.aggregation.rules import DEFAULT, RULES
+from defl.clients.protocol import Roles, schema_of
+from defl.committee import TAU_MIN, AggQuorum, Charter, Federation, Rules, Timing
 from defl.errors import PreconditionBroken, UserError
-from defl.ids import Digest
+from defl.founding import found
 from defl.node.report.model_file import read_model, read_npz, write_model
 from defl.node.setup.config import (
     INITIAL_FILE,
     Agreement,
-    federation_of,
     fingerprint,
+    membership_of,
     read_card_file,
     read_federation,
     write_federation,
@@ -29,8 +29,7 @@ from defl.node.setup.config import (
 from defl.node.setup.identity import Card, require_distinct
 from defl.node.setup.requirements import computable, coverage, required, requirements_of
 from defl.node.work.first_weights import first_weights
-from defl.pool.weights import FP32, encode, manifest_of
-from defl.schema import MODEL_ROLES, Codec, Row, Schema, Weights
+from defl.schema import MODEL_ROLES, Codec, Weights
 
 CREATE_EXAMPLES = """
 Examples:
@@ -105,6 +104,7 @@ def create(
     project: Path,
     roles: tuple[str, ...],
     output: Path,
+    rounds: int,
     strict: bool,
     force: bool,
     as_json: bool,
@@ -128,21 +128,17 @@ def create(
         raise UserError(f"{output.parent}: no such folder; make it first")
     members = _members(cards)
     weights, own = _weights(model, project)
-    schema = schema_of(weights, {**own, **_roles(roles, list(weights))})
-    if facts["aggregation"] in REMEMBERING:
-        schema = with_memory(schema, len(members))
-    row = starting_row(weights, schema)
-    proposed = federation_of(
-        members,
-        schema,
-        _initial_digest(schema, row, facts["chunk_bytes"]),
+    draft = Charter(
+        schema_of(weights, {**own, **_roles(roles, list(weights))}),
         timing=Timing(view_base_s, view_cap_s, gst_lt_min_s, gst_lt_max_s, grace_s),
         **_typed(facts),
     )
+    membership = membership_of(members, rounds=rounds)
+    founding = found(draft, membership, draft.schema.flatten(weights))
+    proposed = founding.federation
     _require_conditions(proposed, strict)
-    write_model(
-        initial_path, schema, row, {"round": "0", "digest": proposed.initial.hex(), "format": "np"}
-    )
+    about = {"round": "0", "digest": proposed.initial.hex(), "format": "np"}
+    write_model(initial_path, proposed.schema, founding.weights, about)
     try:
         agreement = write_federation(output, proposed, members)
     except OSError as error:
@@ -198,12 +194,6 @@ def _roles(wanted: tuple[str, ...], names: list[str]) -> dict[str, str]:
             raise UserError(f"--role {text!r} matches no entry; there are: {', '.join(names[:20])}")
         found.update(dict.fromkeys(matched, role))
     return found
-
-
-def _initial_digest(schema: Schema, row: Row, chunk_bytes: int) -> Digest:
-    if not 256 <= chunk_bytes <= 2**26:
-        raise UserError(f"--chunk-bytes is {chunk_bytes}, but 256 to {2**26} are allowed")
-    return manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
 
 
 def _require_conditions(proposed: Federation, strict: bool) -> None:

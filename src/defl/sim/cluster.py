@@ -43,6 +43,7 @@ from defl.sim.conditions import Conditions
 from defl.sim.disk import Disk
 from defl.sim.network import Network
 from defl.sim.processor import Processor, ProcessorWorld
+from defl.sim.signer import LiarSafety
 from defl.sim.transcript import Transcript
 from defl.wire import encode
 
@@ -192,11 +193,13 @@ class Cluster:
         node.processor = Processor(node.ingress, budget, cost_s, world)
 
     def _behaviour(self, member: NodeId, durable: Durable) -> Behaviour:
-        participant = Participant(self.federation, member, self.signers[member], durable)
+        facts = self.federation, member, self.signers[member], durable
         if member in self._wraps:
             rng = random.Random(f"{self.seed}/{member}")
-            return self._wraps[member](participant, self.signers[member], rng)
-        return Honest(participant)
+            return self._wraps[member](
+                Participant(*facts, safety=LiarSafety), self.signers[member], rng
+            )
+        return Honest(Participant(*facts))
 
     def _plan(self) -> None:
         for node in self.nodes:

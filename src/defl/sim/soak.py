@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from defl.committee import Rules
+from defl.committee import Rules, faults_of
 from defl.ids import NodeId
 from defl.sim.byzantine import KINDS
 from defl.sim.conditions import (
@@ -61,7 +61,7 @@ def scenario(seed: int) -> Options:
         chunk_bytes=rng.choice((256, 4096)),
     )
     liars = placed(options)
-    if len(liars) < (nodes - 1) // 3 and rng.random() < ROLLBACK_SHARE:
+    if len(liars) < faults_of(nodes) and rng.random() < ROLLBACK_SHARE:
         rollback = _rollback(rng, [NodeId(i) for i in range(nodes) if i not in liars])
         options = replace(options, conditions=replace(conditions, rollbacks=(rollback,)))
     return options
@@ -74,7 +74,7 @@ def _rollback(rng: random.Random, honest: list[NodeId]) -> Rollback:
 
 
 def _liars(rng: random.Random, nodes: int, *, quorum_only: bool) -> tuple[tuple[str, int], ...]:
-    faults = (nodes - 1) // 3
+    faults = faults_of(nodes)
     if quorum_only:
         return (("silent", faults),)
     kinds = [rng.choice(list(KINDS)) for _ in range(rng.randint(0, faults))]

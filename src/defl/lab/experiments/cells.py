@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from defl.clients.protocol import Client, Training, initial_row, roles_of, schema_of
-from defl.committee import Federation, Member, Rules, Timing
+from defl.committee import Charter, Federation, Membership, Rules, Timing
 from defl.errors import UserError, WeightsError
+from defl.founding import Founding, found
 from defl.ids import NodeId, Round
 from defl.lab.baselines import systems
 from defl.lab.baselines.machine import SAMPLES_MAX, SAMPLES_METRIC, Merge, SeatModelReady
 from defl.lab.baselines.virtual import Virtual, VirtualTraffic
 from defl.lab.experiments.threats import NONE, ClientFactory, Threat, client_of, threat_named
 from defl.output import ModelReady, Notice
-from defl.pool.weights import FP32, encode, manifest_of
 from defl.schema import Codec, Row, Schema
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
-from defl.sim.scenario import signers_of
+from defl.sim.scenario import members_of, signers_of
 from defl.work import model_row
 
 DEFL = "defl"
@@ -127,21 +127,17 @@ def run_cell(
     merges: Mapping[NodeId, Merge] | None = None,
 ) -> CellResult:
     """`on_model` hears each round's model at the judged node; `merges` makes lying mergers."""
-    federation = _federation(cell, task)
+    founding = _founding(cell, task)
     clients = _clients(cell, task)
     if cell.system == DEFL:
-        return _run_defl(cell, task, federation, clients, on_model)
-    return _run_baseline(cell, task, federation, clients, on_model, merges or {})
+        return _run_defl(cell, task, founding, clients, on_model)
+    return _run_baseline(cell, task, founding.federation, clients, on_model, merges or {})
 
 
-def _federation(cell: Cell, task: Task) -> Federation:
+def _founding(cell: Cell, task: Task) -> Founding:
     signers, _ = signers_of(cell.nodes, seed=cell.seed, real=False)
-    payload = encode(task.initial, task.schema, FP32)
-    return Federation(
-        members=tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers)),
-        schema=task.schema,
-        initial=manifest_of(payload, task.schema, FP32, cell.chunk_bytes).digest,
-        rounds=cell.rounds,
+    draft = Charter(
+        task.schema,
         tau=cell.tau,
         rules=cell.rules,
         aggregation=cell.aggregation or SYSTEMS[cell.system],
@@ -149,6 +145,8 @@ def _federation(cell: Cell, task: Task) -> Federation:
         chunk_bytes=cell.chunk_bytes,
         timing=cell.timing,
     )
+    membership = Membership(rounds=cell.rounds, members=members_of(signers))
+    return found(draft, membership, task.initial)
 
 
 class _Client:
@@ -253,13 +251,12 @@ def _run_baseline(
 def _run_defl(
     cell: Cell,
     task: Task,
-    federation: Federation,
+    founding: Founding,
     clients: Mapping[NodeId, _Client],
     on_model: OnModel,
 ) -> CellResult:
     signers, scheme = signers_of(cell.nodes, seed=cell.seed, real=False)
-    payload = bytes(encode(task.initial, task.schema, FP32))
-    initial = manifest_of(payload, task.schema, FP32, cell.chunk_bytes)
+    federation, (initial, payload) = founding.federation, founding.initial
     kinds = {node: _liar(cell.threat(node)) for node in cell.threats}
     watch = _Watch(task.initial, on_model)
 
@@ -279,7 +276,7 @@ def _run_defl(
         federation,
         signers,
         scheme,
-        (initial, payload),
+        (initial, bytes(payload)),
         seed=cell.seed,
         conditions=cell.conditions,
         byzantine={node: KINDS[kind] for node, kind in kinds.items() if kind is not None},

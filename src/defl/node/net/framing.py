@@ -21,7 +21,8 @@ from defl.budget import TokenBucket
 from defl.ids import DIGEST_BYTES
 
 # Nodes of another version are refused by name. 2: Pace, Statements, another order of leaders.
-PROTOCOL_VERSION = 2
+# 3: charter and membership make the chain id.
+PROTOCOL_VERSION = 3
 HEADER_BYTES = 4
 # Ours has about 50; a stranger must not make us hold more.
 HELLO_BYTES_MAX = 256

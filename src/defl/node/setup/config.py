@@ -19,10 +19,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from msgspec import Meta, Struct
 
-from defl.aggregation.memory import check_memory
-from defl.aggregation.rules import REMEMBERING, rule_named
-from defl.committee import AggQuorum, Federation, Member, Rules, Timing
+from defl.committee import (
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_MIN,
+    AggQuorum,
+    Charter,
+    Federation,
+    Member,
+    Membership,
+    Rules,
+    Timing,
+)
 from defl.errors import UserError
+from defl.founding import check_founded
 from defl.ids import Digest, NodeId, digest_of
 from defl.messages import MEMBERS_MAX
 from defl.node.report.tracking import Track
@@ -290,23 +299,16 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     aggregation: str
     faults_max: int
     codec: Codec
-    chunk_bytes: Annotated[int, Meta(ge=256, le=2**26)]
+    chunk_bytes: Annotated[int, Meta(ge=CHUNK_BYTES_MIN, le=CHUNK_BYTES_MAX)]
     timing: Timing
     model: _Model
     # Bounded here, before the signature of each card is verified.
     members: Annotated[tuple[dict[str, Any], ...], Meta(max_length=MEMBERS_MAX)]
 
 
-def federation_of(
-    cards: Sequence[Card], schema: Schema, initial: Digest, *, timing: Timing, **facts: Any
-) -> Federation:
-    """The facts as Federation sees them, with or without a file."""
-    rule_named(facts["aggregation"])
+def membership_of(cards: Sequence[Card], *, rounds: int, epoch: int = 0) -> Membership:
     members = tuple(Member(card.name, card.key) for card in cards)
-    made = Federation(members=members, schema=schema, initial=initial, timing=timing, **facts)
-    if made.aggregation in REMEMBERING:
-        check_memory(schema, len(cards))
-    return made
+    return Membership(epoch=epoch, rounds=rounds, members=members)
 
 
 def read_federation(path: Path) -> Agreement:
@@ -317,12 +319,9 @@ def read_federation(path: Path) -> Agreement:
     cards = tuple(map(card_of, file.members, sources))
     require_distinct(cards, sources)
     try:
-        federation = federation_of(
-            cards,
+        charter = Charter(
             Schema(file.model.entries),
             Digest(bytes.fromhex(file.model.initial)),
-            rounds=file.rounds,
-            epoch=file.epoch,
             tau=file.tau,
             rules=file.rules,
             agg_quorum=file.agg_quorum,
@@ -333,6 +332,8 @@ def read_federation(path: Path) -> Agreement:
             timing=file.timing,
             document=digest_of(text),
         )
+        federation = Federation(charter, membership_of(cards, rounds=file.rounds, epoch=file.epoch))
+        check_founded(federation)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return Agreement(federation, cards, text)

@@ -11,6 +11,7 @@ import numpy as np
 from defl.aggregation.aggregate import AggregationResult, weighted_sum
 from defl.aggregation.model import aggregate_model
 from defl.aggregation.rules import check_name
+from defl.committee import faults_of
 from defl.errors import UserError
 from defl.ids import Round
 from defl.lab.baselines.machine import Contribution, ties_of
@@ -28,7 +29,7 @@ class Watched:
             check_name(name)
         self._name = name
         self._schema = schema
-        self._faults_max = (nodes - 1) // 3
+        self._faults_max = faults_of(nodes)
         self._seed = seed
         self._left_out = [0] * nodes
         self._rounds = 0
