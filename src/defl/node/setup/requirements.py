@@ -103,6 +103,14 @@ def required(federation: Federation) -> list[Check]:
     ]
 
 
+def require_conditions(federation: Federation, *, strict: bool) -> None:
+    """A rule that cannot be computed would stop every round. Whether to run without a proof is for
+    the members to decide, by `strict`."""
+    for check in required(federation) if strict else [computable(federation)]:
+        if not check.holds:
+            raise PreconditionBroken(f"{check.name}: {check.detail}")
+
+
 def computable(federation: Federation) -> Check:
     """Whether the rule runs on the fewest rows that a round can close with, by running it."""
     rows, b = federation.committee.quorum, federation.updates_faults_max
