@@ -27,6 +27,7 @@ from defl.cli.sim import sim
 from defl.committee import Charter, Federation, Member, Membership, Timing
 from defl.crypto import Tag
 from defl.ids import Digest, View, digest_of
+from defl.ingress import POLICIES
 from defl.ledger import ClosedRound, Ledger, LedgerState
 from defl.messages import (
     QC,
@@ -123,6 +124,22 @@ def test_the_protocol_describes_no_message_that_does_not_exist() -> None:
     tags = {(kind.__name__, str(kind.__struct_config__.tag)) for kind in (*MESSAGES, *PARTS)}
 
     assert {(name, tag) for name, tag in tags if tag != "None"} == set(described)
+
+
+def test_the_protocol_states_the_policy_of_each_message() -> None:
+    stated = {
+        row[0]: (row[1] != "anybody", bool(row[2]), row[3])
+        for row in rows_after(protocol(), "Policies:")
+    }
+
+    assert stated == {
+        kind.__name__: (
+            policy.sender is not None,
+            policy.epoch is not None,
+            policy.proof.name.lower(),
+        )
+        for kind, policy in POLICIES.items()
+    }
 
 
 def test_the_protocol_lists_each_tag_of_a_signed_statement() -> None:

@@ -1,4 +1,4 @@
-"""The one door: who may say what, in which order things are asked, and that nothing is skipped."""
+"""The one door: who may send what, the order of the checks, and that no message skips one."""
 
 from typing import Any, get_args
 
@@ -9,8 +9,18 @@ import defl.verify
 from defl.crypto import Scheme
 from defl.errors import BadCertificate, BadSignature, Malformed, PeerFault, WrongAuthor, WrongEpoch
 from defl.ids import Digest, NodeId, digest_of
-from defl.ingress import Ingress
-from defl.messages import Blocks, Certificates, Chunk, Evidence, Gossip, Message, Snapshot, Status
+from defl.ingress import POLICIES, Ingress, Proof
+from defl.messages import (
+    Blocks,
+    Certificates,
+    Chunk,
+    Evidence,
+    Gossip,
+    Message,
+    Snapshot,
+    Status,
+    Vote,
+)
 from defl.output import Received, ReceivedChunk
 from defl.participant import Participant
 from defl.wire import control_frame_bytes_max, encode
@@ -20,13 +30,12 @@ SMALL = Small()
 ME = NodeId(1)
 MESSAGES = {type(message).__name__: message for message in SMALL.messages()}
 SIGNED = sorted(
-    {"Proposal", "Vote", "Timeout", "Certificates", "Gossip", "Blocks", "Snapshot", "Offer"}
-    | {"StoreAck", "Attestation", "Pace", "Evidence"}
+    kind.__name__ for kind, policy in POLICIES.items() if policy.proof is Proof.SIGNATURES
 )
 
 
 class CountingScheme:
-    """Counts how often a signature is really checked."""
+    """Counts the signatures that are really checked."""
 
     def __init__(self, scheme: Scheme) -> None:
         self._scheme = scheme
@@ -52,8 +61,8 @@ def test_a_good_message_of_every_kind_becomes_an_event(kind: str) -> None:
         assert event.message == MESSAGES[kind]
 
 
-def test_what_is_no_chunk_may_not_be_as_long_as_one() -> None:
-    """On whichever lane it comes; and it is refused before it is decoded."""
+def test_only_a_chunk_may_be_as_long_as_a_chunk() -> None:
+    """On either lane, and it is refused before it is decoded."""
     small = Small(chunk_bytes=2**20)
     longest = control_frame_bytes_max(small.federation.committee.size)
     gossip = Gossip((SMALL.upd(ME, 1),) * 400)
@@ -65,15 +74,15 @@ def test_what_is_no_chunk_may_not_be_as_long_as_one() -> None:
 
 
 @pytest.mark.parametrize("kind", SIGNED)
-def test_a_message_of_another_federation_is_refused_whatever_its_kind(kind: str) -> None:
+def test_a_signed_message_of_another_federation_is_refused(kind: str) -> None:
     other = {type(m).__name__: m for m in Small(rounds=4).messages()}[kind]
     with pytest.raises(PeerFault):
         admit(other)
 
 
 @pytest.mark.parametrize("kind", SIGNED)
-def test_every_signature_in_a_message_is_looked_at(kind: str) -> None:
-    """Each byte string of 64 bytes, however deep it lies, must matter."""
+def test_every_signature_in_a_message_is_checked(kind: str) -> None:
+    """Each string of 64 bytes, however deeply nested."""
     frame = encode(MESSAGES[kind])
     places = [i for i in range(len(frame) - 65) if frame[i : i + 2] == b"\xc4\x40"]
     assert places
@@ -83,18 +92,53 @@ def test_every_signature_in_a_message_is_looked_at(kind: str) -> None:
             SMALL.ingress().admit(ME, forged)
 
 
-# --- Who may say this ------------------------------------------------------------------------
+# --- Policies --------------------------------------------------------------------------------
+
+
+def test_every_message_type_has_exactly_one_policy() -> None:
+    assert set(POLICIES) == set(get_args(Message))
+    assert set(map(type, MESSAGES.values())) == set(POLICIES), "and an example in this test"
+
+
+def test_a_type_without_a_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(POLICIES, Vote)
+    with pytest.raises(Malformed, match="no policy states how a Vote is admitted"):
+        SMALL.ingress().read(ME, encode(MESSAGES["Vote"]))
+    with pytest.raises(Malformed, match="no policy states how a Vote is admitted"):
+        SMALL.ingress().examine(ME, MESSAGES["Vote"])
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_a_policy_says_whether_a_message_carries_signatures(kind: str) -> None:
+    frame = encode(MESSAGES[kind])
+    ingress = SMALL.ingress()
+    claims = ingress.examine(ME, ingress.read(ME, frame)).claims
+
+    has_signatures = b"\xc4\x40" in frame and kind != "Chunk"  # a binary string of 64 bytes
+    assert has_signatures == bool(claims)
+    assert has_signatures == (POLICIES[type(MESSAGES[kind])].proof is Proof.SIGNATURES)
+
+
+def test_a_type_without_a_verification_rule_is_refused() -> None:
+    class Novelty(Struct, frozen=True):
+        """A message that somebody added without a rule that verifies it."""
+
+    with pytest.raises(Malformed, match="no rule says how a Novelty is verified"):
+        SMALL.verifier().verify(Novelty())
+
+
+# --- Who may send it -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["Vote", "Timeout", "StoreAck", "Proposal"])
-def test_a_live_statement_comes_from_its_author_alone(kind: str) -> None:
+def test_a_live_statement_is_accepted_from_its_author_alone(kind: str) -> None:
     admit(MESSAGES[kind], peer=ME)
     with pytest.raises(WrongAuthor, match="in the name of member 1"):
         admit(MESSAGES[kind], peer=2)
 
 
 @pytest.mark.parametrize("kind", ["Vote", "Timeout", "StoreAck", "Proposal"])
-def test_a_statement_that_its_author_sent_before_is_still_not_a_peers_to_send(kind: str) -> None:
+def test_a_live_statement_is_not_relayed_even_if_its_signature_is_cached(kind: str) -> None:
     ingress = SMALL.ingress()
     ingress.admit(ME, encode(MESSAGES[kind]))
     with pytest.raises(WrongAuthor):
@@ -113,8 +157,8 @@ def test_a_statement_that_its_author_sent_before_is_still_not_a_peers_to_send(ki
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_what_is_relayed_needs_only_its_authors_own_signature(relayed: Message) -> None:
-    """A transaction of a dead author still arrives through anybody."""
+def test_a_relayed_message_needs_only_its_authors_signature(relayed: Message) -> None:
+    """So a transaction of a crashed author still arrives through other members."""
     assert admit(relayed, peer=2) == Received(NodeId(2), relayed)
 
 
@@ -125,15 +169,15 @@ def test_a_relayed_transaction_without_its_authors_signature_is_refused() -> Non
 
 
 @pytest.mark.parametrize("peer", [-1, 4, 99])
-def test_a_peer_that_is_no_member_is_not_heard(peer: int) -> None:
+def test_a_peer_that_is_not_a_member_is_refused(peer: int) -> None:
     with pytest.raises(WrongAuthor, match="does not exist"):
         SMALL.ingress().admit(NodeId(peer), encode(Status(MESSAGES["Status"].view, 0)))
 
 
-# --- In which order --------------------------------------------------------------------------
+# --- Order and caching ------------------------------------------------------------------------
 
 
-def test_what_is_cheap_to_refuse_is_refused_before_any_signature_is_checked() -> None:
+def test_cheap_checks_run_before_any_signature_is_checked() -> None:
     scheme = CountingScheme(SMALL.scheme)
     ingress = Ingress(SMALL.federation, scheme)
     vote = MESSAGES["Vote"]
@@ -151,7 +195,7 @@ def test_what_is_cheap_to_refuse_is_refused_before_any_signature_is_checked() ->
     assert scheme.checked == 0
 
 
-def test_the_same_bytes_are_handled_again_but_not_verified_again() -> None:
+def test_repeated_bytes_are_handled_again_but_not_verified_again() -> None:
     scheme = CountingScheme(SMALL.scheme)
     ingress = Ingress(SMALL.federation, scheme)
     frame = encode(MESSAGES["Vote"])
@@ -170,8 +214,8 @@ def test_a_refused_frame_is_refused_again() -> None:
             ingress.admit(ME, forged)
 
 
-def test_a_signature_counts_as_checked_in_whatever_message_it_returns() -> None:
-    """Votes that were verified one by one make a QC that costs nothing more."""
+def test_a_checked_signature_is_not_checked_again_in_another_message() -> None:
+    """A QC of votes that were verified one by one costs nothing."""
     scheme = CountingScheme(SMALL.scheme)
     ingress = Ingress(SMALL.federation, scheme)
     block = name("block")
@@ -182,8 +226,8 @@ def test_a_signature_counts_as_checked_in_whatever_message_it_returns() -> None:
     assert scheme.checked == SMALL.quorum
 
 
-def test_a_message_with_one_bad_signature_leaves_nothing_in_the_memory() -> None:
-    """A liar that relays an honest statement beside a broken one has verified nothing for it."""
+def test_a_message_with_one_bad_signature_leaves_nothing_in_the_cache() -> None:
+    """Even its valid signatures are checked again when they come in another message."""
     scheme = CountingScheme(SMALL.scheme)
     ingress = Ingress(SMALL.federation, scheme)
     good, bad = SMALL.agg(3, 1), tampered(SMALL.agg(0, 1), signature=bytes(64))
@@ -197,10 +241,10 @@ def test_a_message_with_one_bad_signature_leaves_nothing_in_the_memory() -> None
     assert scheme.checked == before + 1
 
 
-def test_the_memory_of_checked_signatures_is_bounded_for_each_signer(
+def test_the_cache_of_checked_signatures_is_bounded_per_signer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever signs much pushes out only what it signed itself."""
+    """A member that signs much evicts only its own signatures."""
     monkeypatch.setattr(defl.verify, "SIGNATURES_KEPT", 10)
     scheme = CountingScheme(SMALL.scheme)
     ingress = Ingress(SMALL.federation, scheme)
@@ -215,9 +259,8 @@ def test_the_memory_of_checked_signatures_is_bounded_for_each_signer(
     assert [len(kept) for kept in ingress._verifier._signatures] == [0, 10, 1, 0]
 
 
-def test_the_length_of_a_gossip_follows_from_the_number_of_members() -> None:
-    """One UPD and one AGG of each member, for two rounds; longer ones are not even decoded into
-    signatures."""
+def test_the_length_of_a_gossip_is_bounded_by_the_number_of_members() -> None:
+    """One UPD and one AGG of each member for two rounds; a longer one costs no signature check."""
     scheme = CountingScheme(SMALL.scheme)
     ingress = Ingress(SMALL.federation, scheme)
     aggs = tuple(SMALL.agg(1, round_) for round_ in range(17))
@@ -227,20 +270,7 @@ def test_the_length_of_a_gossip_follows_from_the_number_of_members() -> None:
     ingress.admit(ME, encode(Gossip(aggs[:16])))
 
 
-def test_every_type_of_message_has_a_rule_how_it_is_verified() -> None:
-    assert set(map(type, MESSAGES.values())) == set(get_args(Message))
-
-
-def test_a_type_without_a_rule_is_refused() -> None:
-    class Novelty(Struct, frozen=True):
-        """A message that somebody added and for which nobody wrote a rule."""
-
-    with pytest.raises(Malformed, match="no rule says how a Novelty is verified"):
-        SMALL.verifier().verify(Novelty())
-
-
-def test_a_certificate_inside_a_block_is_verified_though_its_block_was_certified_before() -> None:
-    """A true QC for (view, block) was seen; a forged one for the same must not pass in a block."""
+def test_a_forged_certificate_in_a_block_is_refused_though_the_true_one_is_cached() -> None:
     ingress = SMALL.ingress()
     parent = SMALL.block()
     true = SMALL.qc(1, parent.id)
@@ -252,7 +282,7 @@ def test_a_certificate_inside_a_block_is_verified_though_its_block_was_certified
             ingress.admit(child.header.author, encode(message))
 
 
-def test_evidence_that_does_not_contradict_itself_is_refused() -> None:
+def test_evidence_of_two_compatible_statements_is_refused() -> None:
     block = name("block")
     harmless = Evidence(SMALL.vote(1, 3, block), SMALL.vote(1, 4, block))
     with pytest.raises(BadSignature, match="may both sign"):
@@ -269,14 +299,14 @@ def participant_after(message: Any) -> Participant:
     return participant
 
 
-def test_a_node_jumps_to_a_proven_state() -> None:
+def test_a_node_installs_a_proven_snapshot() -> None:
     snapshot = SMALL.snapshot()
 
     assert participant_after(snapshot).state.voters == (NodeId(0),)
 
 
-def test_a_snapshot_with_other_bytes_than_its_proof_names_is_not_installed() -> None:
-    """The certificates are all true; only the state was exchanged for another that decodes."""
+def test_a_snapshot_whose_state_is_not_the_proven_one_is_not_installed() -> None:
+    """All certificates are valid; only the state is replaced by another that decodes."""
     true = SMALL.snapshot()
     empty = SMALL.ledger.encode(SMALL.ledger.genesis())
     lie = SMALL.ledger.decode(true.state)

@@ -1,13 +1,18 @@
 """The one door: bytes of an authenticated peer in, a checked event out, or a PeerFault.
 
-The order is that of cost: length, canonical form, who may say this, epoch (`read`); whether it is
-wanted (`Participant.wanted`, asked by the driver in between); what fits together (`examine`);
-signatures, in slices and paid for by the peer (`check`). Both drivers go this way. `read`,
-`examine` and `check` change nothing here, so they may run in threads.
+`POLICIES` states, once for each message type, who may send it and what makes it believable; a type
+without a policy is refused.
+
+Checks run in order of cost: length, canonical form, sender, epoch (`read`); whether the message is
+wanted (`Participant.wanted`, which the driver asks in between); internal consistency (`examine`);
+signatures, in slices and charged to the peer (`check`). Both drivers follow this order. `read`,
+`examine` and `check` change no state here, so they may run in threads.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
 
 from defl.committee import Committee, Federation
 from defl.consensus.chain import genesis_of
@@ -15,32 +20,120 @@ from defl.crypto import Scheme
 from defl.errors import Malformed, WrongAuthor, WrongEpoch
 from defl.ids import Digest, NodeId, digest_of
 from defl.ledger import Ledger
-from defl.messages import Chunk, Gossip, Message, Proposal, Snapshot, StoreAck, Timeout, Vote
+from defl.messages import (
+    Attestation,
+    BlockRequest,
+    Blocks,
+    Certificates,
+    Chunk,
+    ChunkRequest,
+    Evidence,
+    Gossip,
+    ManifestAnswer,
+    ManifestRequest,
+    Message,
+    NotHeld,
+    Offer,
+    Pace,
+    Proposal,
+    Snapshot,
+    Statements,
+    StatementsRequest,
+    Status,
+    StoreAck,
+    Timeout,
+    Vote,
+)
 from defl.output import Received, ReceivedChunk
 from defl.verify import Claim, Examination, Verifier
 from defl.wire import chunk_frame_bytes_max, control_frame_bytes_max, decode, says_chunk
 
-# One UPD and one AGG of each member, for the round that is open and for the next.
+# One UPD and one AGG of each member, for the open round and for the next.
 TRANSACTIONS_PER_MEMBER = 4
-# Checked in one turn, about 2 ms; then the other peers have theirs.
+# Checked in one turn, about 2 ms; then other peers get theirs.
 SLICE_SIGNATURES = 16
+
+
+class Proof(Enum):
+    """Why a message may be believed, and what that costs."""
+
+    SIGNATURES = auto()  # in the message; each one not seen before is charged to the peer's budget
+    HASH = auto()  # the digest by which this node asked for it; the pool compares the two
+    NONE = auto()  # a question or a hint; whoever answers it limits its answers
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a message of one type must satisfy. The functions read a message of that type."""
+
+    proof: Proof
+    sender: Callable[[Any], NodeId] | None = None  # who alone may send it; None: anyone may relay
+    epoch: Callable[[Any], int] | None = None  # must be the federation's
+    transactions: Callable[[Any], int] | None = None  # at most TRANSACTIONS_PER_MEMBER * n
+
+
+POLICIES: dict[type[Message], Policy] = {
+    # Statements about the present view or round: their authors send them, and nobody else.
+    Proposal: Policy(
+        Proof.SIGNATURES,
+        sender=lambda proposal: proposal.block.header.author,
+        epoch=lambda proposal: proposal.block.header.epoch,
+    ),
+    Vote: Policy(Proof.SIGNATURES, sender=lambda vote: vote.author, epoch=lambda vote: vote.epoch),
+    Timeout: Policy(
+        Proof.SIGNATURES, sender=lambda timeout: timeout.author, epoch=lambda timeout: timeout.epoch
+    ),
+    StoreAck: Policy(Proof.SIGNATURES, sender=lambda ack: ack.acker),
+    # Relayed: each carries its authors' signatures.
+    Certificates: Policy(Proof.SIGNATURES),
+    Gossip: Policy(Proof.SIGNATURES, transactions=lambda gossip: len(gossip.transactions)),
+    Blocks: Policy(Proof.SIGNATURES),
+    Snapshot: Policy(Proof.SIGNATURES, epoch=lambda snapshot: snapshot.block.epoch),
+    Offer: Policy(Proof.SIGNATURES),
+    Attestation: Policy(Proof.SIGNATURES),
+    Pace: Policy(Proof.SIGNATURES),
+    Evidence: Policy(Proof.SIGNATURES),
+    Statements: Policy(Proof.SIGNATURES),
+    # Parts of a blob.
+    ManifestAnswer: Policy(Proof.HASH),
+    Chunk: Policy(Proof.HASH),
+    # Questions and hints.
+    Status: Policy(Proof.NONE),
+    BlockRequest: Policy(Proof.NONE),
+    ManifestRequest: Policy(Proof.NONE),
+    ChunkRequest: Policy(Proof.NONE),
+    NotHeld: Policy(Proof.NONE),
+    StatementsRequest: Policy(Proof.NONE),
+}
+
+
+def policy_of(message: Message) -> Policy:
+    policy = POLICIES.get(type(message))
+    if policy is None:
+        raise Malformed(f"no policy states how a {type(message).__name__} is admitted")
+    return policy
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A message that is good if its signatures are."""
+    """A message that may be believed if its signatures are valid."""
 
     peer: NodeId
     message: Message
     chunk_digest: Digest | None  # of a chunk, which has no signatures
-    examination: Examination
+    examination: Examination | None  # of a message that carries signatures
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The signatures that nobody has checked here yet."""
+        return () if self.examination is None else self.examination.claims
 
     @property
     def signatures(self) -> int:
-        return len(self.examination.claims)
+        return len(self.claims)
 
     def slices(self) -> Iterator[tuple[Claim, ...]]:
-        claims = self.examination.claims
+        claims = self.claims
         for start in range(0, len(claims), SLICE_SIGNATURES):
             yield claims[start : start + SLICE_SIGNATURES]
 
@@ -55,33 +148,35 @@ class Ingress:
         self._verifier = Verifier(federation, scheme, genesis.id)
 
     def read(self, peer: NodeId, frame: bytes | memoryview) -> Message:
-        """All that can be judged without a signature or the node's state; or a PeerFault."""
+        """Run every check that needs neither a signature nor the node's state."""
         if not 0 <= peer < self._committee.size:
             raise WrongAuthor(f"member {peer} does not exist")
         chunk = says_chunk(frame)
         message = decode(frame, self._chunk_bytes_max if chunk else self._control_bytes_max)
-        self._check_author(peer, message)
-        self._check_epoch(message)
-        if isinstance(message, Gossip):
-            most = TRANSACTIONS_PER_MEMBER * self._committee.size
-            if len(message.transactions) > most:
-                raise Malformed(
-                    f"{len(message.transactions)} transactions in a Gossip, at most {most} are "
-                    "allowed"
-                )
+        policy = policy_of(message)
+        if policy.sender is not None:
+            self._check_sender(peer, message, policy.sender(message))
+        if policy.epoch is not None:
+            self._check_epoch(policy.epoch(message))
+        if policy.transactions is not None:
+            self._check_length(policy.transactions(message))
         return message
 
     def examine(self, peer: NodeId, message: Message) -> Examined:
-        """What fits together; its signatures are still to be checked. Or a PeerFault."""
+        """Check internal consistency; the signatures remain to be checked."""
+        signed = policy_of(message).proof is Proof.SIGNATURES
         chunk_digest = digest_of(message.data) if isinstance(message, Chunk) else None
-        return Examined(peer, message, chunk_digest, self._verifier.examine(message))
+        examination = self._verifier.examine(message) if signed else None
+        return Examined(peer, message, chunk_digest, examination)
 
     def check(self, claims: Iterable[Claim]) -> None:
         self._verifier.check(claims)
 
     def accept(self, examined: Examined) -> Received | ReceivedChunk:
-        """All slices were checked. Until now nothing of it was believed or remembered."""
-        self._verifier.accept(examined.examination)
+        """Turn a message into an event once all its slices are checked; only now are its
+        signatures remembered as valid."""
+        if examined.examination is not None:
+            self._verifier.accept(examined.examination)
         peer, message = examined.peer, examined.message
         if isinstance(message, Chunk) and examined.chunk_digest is not None:
             return ReceivedChunk(
@@ -90,34 +185,24 @@ class Ingress:
         return Received(peer, message)
 
     def admit(self, peer: NodeId, frame: bytes | memoryview) -> Received | ReceivedChunk:
-        """The whole way at once, for whoever wants everything and has time."""
+        """All steps at once, for a caller that wants every message and charges nobody."""
         examined = self.examine(peer, self.read(peer, frame))
         for claims in examined.slices():
             self.check(claims)
         return self.accept(examined)
 
-    def _check_author(self, peer: NodeId, message: Message) -> None:
-        """Live statements come from their author; what is relayed carries its own signature."""
-        match message:
-            case Vote(author=author) | Timeout(author=author) | StoreAck(acker=author):
-                claimed = author
-            case Proposal(block=block):
-                claimed = block.header.author
-            case _:
-                return
-        if claimed != peer:
+    def _check_sender(self, peer: NodeId, message: Message, author: NodeId) -> None:
+        if author != peer:
             kind = type(message).__name__
-            raise WrongAuthor(f"member {peer} sent a {kind} in the name of member {claimed}")
+            raise WrongAuthor(f"member {peer} sent a {kind} in the name of member {author}")
 
-    def _check_epoch(self, message: Message) -> None:
-        match message:
-            case Vote(epoch=epoch) | Timeout(epoch=epoch):
-                pass
-            case Proposal(block=block):
-                epoch = block.header.epoch
-            case Snapshot(block=header):
-                epoch = header.epoch
-            case _:
-                return
+    def _check_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
             raise WrongEpoch(f"epoch {epoch}, the federation is in epoch {self._epoch}")
+
+    def _check_length(self, transactions: int) -> None:
+        transactions_max = TRANSACTIONS_PER_MEMBER * self._committee.size
+        if transactions > transactions_max:
+            raise Malformed(
+                f"{transactions} transactions in a Gossip, at most {transactions_max} are allowed"
+            )

@@ -45,7 +45,7 @@ from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
 from defl.node.store.writing import RETRY_S, Writing
 from defl.node.work.evaluation import Evaluations
-from defl.node.work.worker import ChildLimits, Worker, inputs_of
+from defl.node.work.worker import ChildLimits, Worker
 from defl.output import (
     Aggregate,
     Aggregated,
@@ -68,6 +68,7 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.wire import chunk_frame_bytes_max, chunk_head, control_frame_bytes_max, encode
+from defl.work import inputs_of
 
 # Frames wait here for the loop; the transport stops reading when it is full.
 EVENTS_MAX = 1024

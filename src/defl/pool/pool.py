@@ -380,9 +380,7 @@ class Pool:
         self._round = round_
         tau = self._federation.tau
         self._repeat_at = None
-        self._effects.drop.extend(
-            self._shelf.expire(Round(round_ - tau - 1), Round(round_ - tau - 1))
-        )
+        self._effects.drop.extend(self._shelf.expire(Round(round_ - tau - 1)))
         self._certifier.forget(Round(round_ - tau))
         self._offers = {slot: o for slot, o in self._offers.items() if slot[0] > round_ - tau}
         self._refused = {slot for slot in self._refused if slot[0] > round_ - tau}

@@ -46,6 +46,7 @@ from defl.sim.processor import Processor, ProcessorWorld
 from defl.sim.signer import LiarSafety
 from defl.sim.transcript import Transcript
 from defl.wire import encode
+from defl.work import inputs_of
 
 # A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
 EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
@@ -361,7 +362,7 @@ class Cluster:
             takes *= 1.0 if isinstance(work, Train) else AGGREGATION_SHARE
 
         # A worker keeps its inputs open: retention may drop their names while it works.
-        inputs = {digest: node.disk.read(digest) for digest in task.inputs_of(work)}
+        inputs = {digest: node.disk.read(digest) for digest in inputs_of(work)}
 
         def done() -> None:
             if node.alive and node.incarnation == incarnation:
