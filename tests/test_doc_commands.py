@@ -5,11 +5,13 @@ of its own (doc_world.py has the rest of that world). A line that would take min
 smaller values, by the table SMALLER; none is left out.
 """
 
+import json
 import re
 import shlex
 import shutil
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,10 @@ FLOWER_PROJECT = "tests/flower_projects/message_api"
 NOT_A_DEFL_COMMAND = {
     "make": "test_docs.py sees that its targets exist",
     "cp": "run with the tutorial",
+    "kill": "run with the tutorial",
+    "python3": "installs",
+    "source": "installs",
+    "mkdir": "the tutorial's folder, which the test makes",
     "tensorboard": "another program's, which serves until it is stopped",
     "pip": "installs",
 }
@@ -153,6 +159,9 @@ def test_tables_here_list_only_commands_in_documents() -> None:
 
 # --- The tutorial, from top to bottom ------------------------------------------------------------
 
+# Enough for a node to be killed and to come back before the last one closes.
+ROUNDS = 20
+
 
 @dataclass(frozen=True)
 class World:
@@ -162,12 +171,22 @@ class World:
 
 
 def tutorial_lines() -> list[str]:
-    """With ports that nobody uses: its own may be taken on this machine."""
-    document = text(TUTORIAL)
+    """What follows the installation, with free ports and fewer rounds."""
+    document = text(TUTORIAL).partition("## 2.")[2].replace("--rounds 200", f"--rounds {ROUNDS}")
     for number, port in enumerate(free_ports(4), 7401):
         document = document.replace(f"127.0.0.1:{number}", f"127.0.0.1:{port}")
     blocks = FENCE.findall(document)
     return [line[2:] for block in blocks for line in block.splitlines() if line[:2] == "$ "]
+
+
+def await_round(round_: int, node: str, shell: Shell, folder: Path) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        status = shell.run(f"defl node status {node} --json", folder)
+        if status.returncode == 0 and json.loads(status.stdout)["round"] >= round_:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{node} did not close round {round_}")
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +203,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
                     shutil.copytree(folder, founded)
                 terminals.append(shell.start(line, folder))
                 continue
-            if " verify " in line:  # the nodes end by themselves when all rounds have closed
-                assert [terminal.wait(LIMIT_S) for terminal in terminals] == [0, 0, 0, 0]
+            if " verify " in line:  # the nodes exit by themselves after the last round
+                codes = [terminal.wait(LIMIT_S) for terminal in terminals]
+                assert codes == [0, -signal.SIGKILL, 0, 0, 0]
+            if line.startswith("kill "):
+                await_round(1, "bob", shell, folder)
             done = shell.run(line, folder)
             starting = " node status " in line  # it may not answer yet, or any more
             assert done.returncode == 0 or starting, f"{line}\n{done.stdout}{done.stderr}"

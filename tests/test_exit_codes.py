@@ -10,7 +10,7 @@ import pytest
 from defl import errors
 from defl.cli.exit_codes import MEANINGS, ExitCode, exit_code
 from defl.errors import DeflError
-from defl.node.store.storage import DATABASE
+from defl.node.store.records import DATABASE
 from test_first_start import alice, opened  # noqa: F401 - alice is a fixture
 
 OPERATING = Path(__file__).parent.parent / "docs" / "OPERATING.md"

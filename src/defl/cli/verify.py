@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from defl.node.report.certificate import verify_files
-from defl.node.setup.check import all_hold
 from defl.node.setup.config import read_federation
+from defl.node.setup.requirements import all_hold
 
 EXAMPLES = """
 Example:

@@ -44,6 +44,7 @@ from defl.node.setup.identity import (
     key_pem,
     make_card,
     read_card,
+    require_distinct,
     split_address,
 )
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
@@ -221,8 +222,14 @@ def _write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
 def read_identity(folder: Path, name: str) -> Identity:
     hint = "this folder has lost its identity; put the file back from your own safe copy"
     key_path, certificate_path = folder / KEY_FILE, folder / CERTIFICATE_FILE
+    key_bytes = read_bytes(key_path, hint)
+    if mode := open_to_others(key_path):
+        raise UserError(
+            f"{key_path}: others may read this private key (mode {mode:04o}); do: chmod 600 "
+            f"{key_path}"
+        )
     try:
-        key = load_pem_private_key(read_bytes(key_path, hint), password=None)
+        key = load_pem_private_key(key_bytes, password=None)
     except (ValueError, TypeError) as error:
         raise UserError(f"{key_path}: not a private key in PEM form; {hint}") from error
     if not isinstance(key, Ed25519PrivateKey):
@@ -308,9 +315,9 @@ def read_federation(path: Path) -> Agreement:
     hint = "it is made by defl federation create; ask another member for it"
     text = read_bytes(path, hint)
     file = parse(text, _FederationFile, path)
-    cards = tuple(
-        card_of(fields, f"{path}, member {index + 1}") for index, fields in enumerate(file.members)
-    )
+    sources = [f"{path}, member {index + 1}" for index in range(len(file.members))]
+    cards = tuple(map(card_of, file.members, sources))
+    require_distinct(cards, sources)
     try:
         charter = Charter(
             Schema(file.model.entries),
