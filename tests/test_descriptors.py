@@ -92,18 +92,18 @@ def test_a_write_waits_until_a_file_can_be_opened_and_loses_nothing(
         writes.close()
 
     asyncio.run(scenario())
-    assert bytes(storage.read(BLOB.digest)) == BYTES
+    assert bytes(storage.blobs.read(BLOB.digest)) == BYTES
     begin, end = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert begin["event"].startswith("too many open files")
     assert end["event"] == "files can be opened again"
 
 
 def reading_a_chunk(storage: Storage) -> None:
-    storage.read_chunk(SMALL.initial.digest, 0)
+    storage.blobs.read_chunk(SMALL.initial.digest, 0)
 
 
 def mapping_a_blob(storage: Storage) -> None:
-    storage.read(SMALL.initial.digest)
+    storage.blobs.read(SMALL.initial.digest)
 
 
 def opening_a_database(storage: Storage) -> None:
@@ -150,7 +150,7 @@ def test_a_node_goes_on_and_serves_what_it_could_not_read(
     async def scenario() -> None:
         here, member = NodeHere(folders[2]), Member(folders[1])
         victim, model = here.node.me, here.node.federation.initial
-        read_chunk, refused = here.node.storage.read_chunk, []
+        read_chunk, refused = here.node.storage.blobs.read_chunk, []
 
         def reading(digest: Digest, index: int, head: Head) -> memoryview:
             try:
@@ -159,7 +159,7 @@ def test_a_node_goes_on_and_serves_what_it_could_not_read(
                 refused.append(fault)
                 raise
 
-        monkeypatch.setattr(here.node.storage, "read_chunk", reading)
+        monkeypatch.setattr(here.node.storage.blobs, "read_chunk", reading)
         async with here.running(), member.connected(victim):
             await until(lambda: len(here.node.worker.pids) == 2)
             with none_left():

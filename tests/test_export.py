@@ -13,7 +13,7 @@ from defl.node.node import open_node
 from defl.node.report import certificate
 from defl.node.report.results import CERTIFICATE, MODEL, PROVEN
 from defl.node.report.telemetry import Log
-from defl.node.setup.check import Check
+from defl.node.setup.requirements import Check
 from support.founding import defl
 from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
 

@@ -13,7 +13,8 @@ import pytest
 from defl.errors import LocalFault, UserError
 from defl.node.node import STARTED_FILE, Node, open_node
 from defl.node.report.telemetry import Log
-from defl.node.store.storage import DATABASE, USED, Storage
+from defl.node.store.records import DATABASE
+from defl.node.store.storage import USED, Storage
 from support.founding import agree, found
 
 
@@ -136,7 +137,7 @@ def test_nothing_is_marked_as_started_before_its_state_is_whole(
 
 def test_the_log_of_a_lost_database_is_not_read_into_the_next_one(alice: Path) -> None:
     node = open_node(alice, Log("alice", as_json=True, stream=io.StringIO()))
-    node.storage.observe("so that the log holds something")
+    node.storage.records.observe("so that the log holds something")
     log = (alice / "state" / f"{DATABASE}-wal").read_bytes()
     node.storage.close()
     (alice / "state" / DATABASE).unlink()

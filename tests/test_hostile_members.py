@@ -102,7 +102,7 @@ def traced() -> int:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_members_rubbish_is_counted_and_the_rounds_go_on(
+def test_garbage_from_a_member_is_counted_and_rounds_still_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setenv("DEFL_NODE", "2")

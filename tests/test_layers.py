@@ -20,7 +20,8 @@ LAYER = {
     **dict.fromkeys(VALUES_ORDER, VALUES),
     **dict.fromkeys(("consensus", "pool", "ledger", "aggregation"), CORES),
     **dict.fromkeys(
-        ("ingress", "client", "waiting", "finish", "recall", "work", "participant"), MACHINE
+        ("ingress", "client", "waiting", "finish", "recall", "work", "founding", "participant"),
+        MACHINE,
     ),
     "clients": CLIENTS,
     "node": SHELL,

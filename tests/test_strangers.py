@@ -262,8 +262,8 @@ def test_members_whose_federations_differ_refuse_each_other_and_both_can_say_why
                 trouble = here.transport.stats.trouble
                 await here.until(lambda t=trouble, p=there.me: "federation" in t.get(p, ""))
                 assert trouble[there.me] == (
-                    f"member {there.me}: their federation is {theirs.hex()[:16]}, "
-                    f"ours is {ours.hex()[:16]}: compare federation.toml"
+                    f"member {there.me} is of another federation ({theirs.hex()[:16]}, "
+                    f"ours is {ours.hex()[:16]}): compare federation.toml"
                 )
             assert not a.events + b.events
             assert not a.received + b.received

@@ -60,7 +60,7 @@ def test_training_need_not_wait_until_the_aggregate_is_synced_but_the_update_doe
     async def scenario() -> None:
         writing = Writing(storage, Log("test", as_json=True))
         await writing.place_aggregate(AGGREGATE[0], storage.work / "aggregate")
-        assert bytes(storage.read(AGGREGATE[0].digest)) == AGGREGATE[1]
+        assert bytes(storage.blobs.read(AGGREGATE[0].digest)) == AGGREGATE[1]
         assert syncs.done == []
 
         placed = asyncio.create_task(writing.place_update(UPDATE[0], storage.work / "update"))
@@ -93,4 +93,4 @@ def test_no_update_follows_an_aggregate_that_the_disk_could_not_keep(
     asyncio.run(scenario())
     assert (storage.work / "update").exists()
     with pytest.raises(LocalFault, match="not here"):
-        storage.path(UPDATE[0].digest)
+        storage.blobs.path(UPDATE[0].digest)

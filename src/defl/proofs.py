@@ -11,8 +11,8 @@ from defl.errors import UserError, WeightsError
 from defl.node.report.certificate import read_certificate, verify_model
 from defl.node.report.model_file import model_digest, read_model, row_of
 from defl.node.report.results import MODEL
-from defl.node.setup.check import Check, all_hold
 from defl.node.setup.config import CONFIG_FILE, read_federation, read_node
+from defl.node.setup.requirements import Check, all_hold
 from defl.schema import Array, Role
 
 

@@ -12,7 +12,7 @@ import click
 from defl.aggregation.rules import DEFAULT, RULES
 from defl.cli import flower as flower_project
 from defl.cli.progress import RunProgress, in_one_line
-from defl.committee import Timing
+from defl.committee import Timing, faults_of
 from defl.errors import UserError
 from defl.node.report.status_client import last_status
 from defl.node.report.tracking import Track, how_to_install, installed
@@ -206,7 +206,7 @@ def _follow(processes: Processes, rounds: int, *, quiet: bool) -> list[str]:
             for name, state in states.items()
             if state.get("training_failures", 0) >= TRAINING_FAILURES_MAX
         ]
-        if len(lost) > (len(states) - 1) // 3:
+        if len(lost) > faults_of(len(states)):
             return lost
     return []
 

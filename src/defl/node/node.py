@@ -24,7 +24,6 @@ from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifying import Verifying
 from defl.node.report.history import Reports, nowhere, told
-from defl.node.report.model_file import shared_row
 from defl.node.report.results import Results
 from defl.node.report.status import metrics_of, status_of
 from defl.node.report.telemetry import LineLimit, Log, Measures, Server, write_private
@@ -39,12 +38,14 @@ from defl.node.setup.config import (
     read_node,
 )
 from defl.node.setup.identity import Identity
-from defl.node.store.blobs import disk_faults, sync_folder
+from defl.node.setup.initial import read_initial
+from defl.node.store.disk import disk_faults, sync_folder
+from defl.node.store.records import DATABASE
 from defl.node.store.serving import Serving
-from defl.node.store.storage import DATABASE, Storage
+from defl.node.store.storage import Storage
 from defl.node.store.writing import RETRY_S, Writing
 from defl.node.work.evaluation import Evaluations
-from defl.node.work.worker import ChildLimits, Worker, inputs_of
+from defl.node.work.worker import ChildLimits, Worker
 from defl.output import (
     Aggregate,
     Aggregated,
@@ -67,7 +68,7 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.wire import chunk_frame_bytes_max, chunk_head, control_frame_bytes_max, encode
-from defl.work import model_blob
+from defl.work import inputs_of
 
 # Frames wait here for the loop; the transport stops reading when it is full.
 EVENTS_MAX = 1024
@@ -115,7 +116,7 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> "Node":
         _create_state(state, agreement, initial, observer=observer)
     elif observer:
         with Storage.open(state, chain=agreement.federation.chain) as storage:
-            storage.observe("it was started with --observer")
+            storage.records.observe("it was started with --observer")
     _mark_started(started)
     node = Node(folder, config, agreement, identity, log)
     for path in sorted(folder.glob(NEWER_CARDS)):
@@ -135,13 +136,7 @@ def _mark_started(started: Path) -> None:
 
 def _create_state(state: Path, agreement: Agreement, initial: Path, *, observer: bool) -> None:
     federation = agreement.federation
-    row, _ = shared_row(initial, federation.schema)
-    manifest, payload = model_blob(federation, row)
-    if manifest.digest != federation.initial:
-        raise UserError(
-            f"{initial}: these are not the initial weights that the federation agreed on; "
-            "get the file that came with federation.toml"
-        )
+    manifest, payload = read_initial(initial, federation)
     Storage.create(state, federation, manifest, payload, observer=observer)
 
 
@@ -198,13 +193,13 @@ class Node:
         )
         names = [card.name for card in agreement.cards]
         self.reports = Reports(names, self._tracking.record if self._tracking else nowhere)
-        self._evaluations = Evaluations(self.worker, self.storage, self.reports, log)
+        self._evaluations = Evaluations(self.worker, self.storage.blobs, self.reports, log)
         self._folder = folder
         self._port = config.telemetry_port
         self._token = secrets.token_urlsafe()
         self._server = Server(lambda: status_of(self), lambda: metrics_of(self), self._token)
         self._results = Results(
-            folder, agreement, self.me, self.storage, log, self.measures, self.reports
+            folder, agreement, self.me, self.storage.blobs, log, self.measures, self.reports
         )
         self._verifying = Verifying(federation, self.participant.wanted)
         self._events: asyncio.Queue[QueuedEvent] = asyncio.Queue(EVENTS_MAX)
@@ -417,7 +412,7 @@ class Node:
                 self._start(self._serving.feed(item.to))
 
     def _read_frame(self, digest: Digest, index: int) -> memoryview:
-        return self.storage.read_chunk(digest, index, partial(chunk_head, digest, index))
+        return self.storage.blobs.read_chunk(digest, index, partial(chunk_head, digest, index))
 
     def _rotten(self, digest: Digest, index: int, rotten: ChunkRotten) -> None:
         self.log.warning("damage found", what=f"{rotten}: it is fetched again from the others")
@@ -435,8 +430,10 @@ class Node:
 
     async def _do(self, work: Work) -> None:
         try:
-            with self.storage.reading(inputs_of(work)):
-                done = await self.worker.run(work, self.storage.path, self.storage.take_spare)
+            with self.storage.blobs.reading(inputs_of(work)):
+                done = await self.worker.run(
+                    work, self.storage.blobs.path, self.storage.blobs.take_spare
+                )
             if isinstance(done, Aggregated):
                 await self.writing.place_aggregate(done.manifest, self.worker.made(done))
             if isinstance(done, Trained):

@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from defl.clients.protocol import Client, Training, initial_row, roles_of, schema_of
-from defl.committee import Charter, Federation, Member, Membership, Rules, Timing
+from defl.committee import Charter, Federation, Membership, Rules, Timing
 from defl.errors import UserError, WeightsError
+from defl.founding import Founding, found
 from defl.ids import NodeId, Round
 from defl.lab.baselines import systems
 from defl.lab.baselines.machine import SAMPLES_MAX, SAMPLES_METRIC, Merge, SeatModelReady
 from defl.lab.baselines.virtual import Virtual, VirtualTraffic
 from defl.lab.experiments.threats import NONE, ClientFactory, Threat, client_of, threat_named
-from defl.pool.weights import FP32, encode, manifest_of
 from defl.schema import Codec, Row, Schema
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
-from defl.sim.live import LiveRun, found_live
-from defl.sim.scenario import signers_of
+from defl.sim.live import LiveRun
+from defl.sim.scenario import members_of, signers_of
 
 DEFL = "defl"
 # A system's name in tables, and the aggregation rule that the paper gives it.
@@ -126,19 +126,17 @@ def run_cell(
     merges: Mapping[NodeId, Merge] | None = None,
 ) -> CellResult:
     """`on_model` hears each round's model at the judged node; `merges` makes lying mergers."""
+    founding = _founding(cell, task)
     clients = _clients(cell, task)
     if cell.system == DEFL:
-        return _run_defl(cell, task, clients, on_model)
-    return _run_baseline(cell, task, _federation(cell, task), clients, on_model, merges or {})
+        return _run_defl(cell, task, founding, clients, on_model)
+    return _run_baseline(cell, task, founding.federation, clients, on_model, merges or {})
 
 
-def _federation(cell: Cell, task: Task) -> Federation:
+def _founding(cell: Cell, task: Task) -> Founding:
     signers, _ = signers_of(cell.nodes, seed=cell.seed, real=False)
-    payload = encode(task.initial, task.schema, FP32)
-    members = tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers))
-    charter = Charter(
+    draft = Charter(
         task.schema,
-        manifest_of(payload, task.schema, FP32, cell.chunk_bytes).digest,
         tau=cell.tau,
         rules=cell.rules,
         aggregation=cell.aggregation or SYSTEMS[cell.system],
@@ -146,7 +144,8 @@ def _federation(cell: Cell, task: Task) -> Federation:
         chunk_bytes=cell.chunk_bytes,
         timing=cell.timing,
     )
-    return Federation(charter, Membership(rounds=cell.rounds, members=members))
+    membership = Membership(rounds=cell.rounds, members=members_of(signers))
+    return found(draft, membership, task.initial)
 
 
 class _Client:
@@ -249,7 +248,11 @@ def _run_baseline(
 
 
 def _run_defl(
-    cell: Cell, task: Task, clients: Mapping[NodeId, _Client], on_model: OnModel
+    cell: Cell,
+    task: Task,
+    founding: Founding,
+    clients: Mapping[NodeId, _Client],
+    on_model: OnModel,
 ) -> CellResult:
     kinds = {node: _liar(cell.threat(node)) for node in cell.threats}
     watch = _Watch(task.initial, on_model)
@@ -266,19 +269,7 @@ def _run_defl(
                     cluster.crash(victim, downtime_s=FOR_GOOD_S, power=False)
 
     run = LiveRun(
-        found_live(
-            task.schema,
-            task.schema.unflatten(task.initial),
-            cell.nodes,
-            rounds=cell.rounds,
-            seed=cell.seed,
-            aggregation=cell.aggregation or SYSTEMS[DEFL],
-            tau=cell.tau,
-            rules=cell.rules,
-            codec=cell.codec,
-            chunk_bytes=cell.chunk_bytes,
-            timing=cell.timing,
-        ),
+        founding,
         train,
         seed=cell.seed,
         conditions=cell.conditions,

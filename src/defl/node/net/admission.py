@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from defl.ids import Digest, NodeId
+from defl.ids import NO_DIGEST, Digest, NodeId
 from defl.node.net.framing import PROTOCOL_VERSION, Hello, Lane, Link
 from defl.node.setup.identity import Card
 
@@ -29,6 +29,7 @@ class Refusal(StrEnum):
     FRAME = "frame"  # its length is out of bounds
     FAULT = "fault"  # the handler found a PeerFault in a frame
     UNREACHABLE = "unreachable"  # nobody answers at the card's address
+    PROBE = "probe"  # a member's `defl node check`, which wants our hello and nothing else
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,13 @@ def judge(
             "install the same release",
             member,
         )
+    if hello.chain == NO_DIGEST:
+        return Refused(Refusal.PROBE, f"{name} probes this node", member)
     if hello.chain != chain:
         theirs, ours = hello.chain.hex()[:16], chain.hex()[:16]
         return Refused(
             Refusal.FEDERATION,
-            f"{name}: their federation is {theirs}, ours is {ours}: compare federation.toml",
+            f"{name} is of another federation ({theirs}, ours is {ours}): compare federation.toml",
             member,
         )
     if hello.node != member:

@@ -263,7 +263,8 @@ class Transport:
         # A member, even of another federation, gets our hello, so that it can say what differs.
         link.send_hello(self._hello(hello.lane))
         if refused is not None and refused.member is not None:
-            self.stats.trouble[refused.member] = refused.text
+            if refused.kind is not Refusal.PROBE:
+                self.stats.trouble[refused.member] = refused.text
             link.close()
             await asyncio.wait([link.closed])
             return refused

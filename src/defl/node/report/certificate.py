@@ -18,7 +18,7 @@ from defl.errors import UserError, WeightsError
 from defl.ids import Digest, NodeId, Round
 from defl.messages import MEMBERS_MAX, NUMBER_MAX, Upd, attestation_statement
 from defl.node.report.model_file import model_digest, row_of
-from defl.node.setup.check import Check
+from defl.node.setup.requirements import Check
 from defl.output import Attested, RoundProven
 from defl.schema import Array
 

@@ -14,7 +14,7 @@ from defl.node.report.history import Reports, prefixed, told
 from defl.node.report.model_file import write_model
 from defl.node.report.telemetry import Log, Measures
 from defl.node.setup.config import Agreement
-from defl.node.store.storage import Storage
+from defl.node.store.blobs import Blobs
 from defl.node.work.worker_process import WorkReport
 from defl.output import (
     Aggregate,
@@ -51,7 +51,7 @@ class Results:
         folder: Path,
         agreement: Agreement,
         me: NodeId,
-        storage: Storage,
+        blobs: Blobs,
         log: Log,
         measures: Measures,
         reports: Reports,
@@ -60,7 +60,7 @@ class Results:
         self._federation = agreement.federation
         self._names = [card.name for card in agreement.cards]
         self._me = me
-        self._storage = storage
+        self._blobs = blobs
         self._log = log
         self._measures = measures
         self._reports = reports
@@ -144,8 +144,8 @@ class Results:
 
     def _write_model(self, round_: int, digest: Digest) -> None:
         metadata = {"round": str(round_), "digest": digest.hex()}
-        with self._storage.reading((digest,)):
-            row = model_row(self._federation, self._storage.read(digest))
+        with self._blobs.reading((digest,)):
+            row = model_row(self._federation, self._blobs.read(digest))
             write_model(self._folder / MODEL, self._federation.schema, row, metadata)
         self._written = digest
 

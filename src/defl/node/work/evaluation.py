@@ -13,7 +13,7 @@ from defl.errors import LocalFault, WorkerFailed
 from defl.ids import Digest, Round
 from defl.node.report.history import Evaluation, Reports, told
 from defl.node.report.telemetry import Log
-from defl.node.store.storage import Storage
+from defl.node.store.blobs import Blobs
 from defl.node.work.worker import Worker
 
 # Models that wait for a gap; the oldest makes room.
@@ -21,9 +21,9 @@ WAITING_MAX = 2
 
 
 class Evaluations:
-    def __init__(self, worker: Worker, storage: Storage, reports: Reports, log: Log) -> None:
+    def __init__(self, worker: Worker, blobs: Blobs, reports: Reports, log: Log) -> None:
         self._worker = worker
-        self._storage = storage
+        self._blobs = blobs
         self._reports = reports
         self._log = log
         self._wanted = True
@@ -54,8 +54,8 @@ class Evaluations:
 
     async def _evaluate(self, round_: Round, model: Digest) -> None:
         try:
-            with self._storage.reading((model,)):
-                answer = await self._worker.evaluate(self._storage.path(model))
+            with self._blobs.reading((model,)):
+                answer = await self._worker.evaluate(self._blobs.path(model))
         except LocalFault:
             return  # a training that took many rounds: its base is history
         except WorkerFailed as failed:
