@@ -2,12 +2,12 @@
 
 import pytest
 
-from defl.cli.run import timing_of
 from defl.committee import Timing
 from defl.ids import NodeId, Round
 from defl.node.report.history import Lateness
 from defl.node.report.status import waiting_sentence
 from defl.output import MemberLate
+from defl.running.plan import ProjectSettings, timing_of
 
 CALM = {"answers_missing": 0, "over": False, "updates": 3, "quorum": 3, "waits_for": {}}
 
@@ -44,9 +44,9 @@ def test_the_status_says_who_was_late_and_by_how_much() -> None:
 
 
 def test_defl_run_takes_the_bounds_from_its_options_then_from_defl_toml() -> None:
-    settings = {"gst_lt_min_s": 2.0, "gst_lt_max_s": 90.0}
+    settings = ProjectSettings(gst_lt_min_s=2.0, gst_lt_max_s=90.0)
     usual = Timing()
-    timing = timing_of({}, None, None)
+    timing = timing_of(ProjectSettings(), None, None)
     assert (timing.gst_lt_min_s, timing.gst_lt_max_s) == (usual.gst_lt_min_s, usual.gst_lt_max_s)
     timing = timing_of(settings, None, None)
     assert (timing.gst_lt_min_s, timing.gst_lt_max_s) == (2.0, 90.0)

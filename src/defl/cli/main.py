@@ -17,6 +17,7 @@ from defl.errors import DeflError
 
 COMMANDS: dict[str, str] = {
     "bench": "defl.cli.bench:bench",
+    "clean": "defl.cli.clean:clean",
     "completion": "defl.cli.completion:completion",
     "data": "defl.cli.data:data",
     "demo": "defl.cli.demo:demo",

@@ -106,6 +106,8 @@ class RoundReport:
     missing: list[str] = field(default_factory=list)  # members without an update
     left_out: list[str] | None = None  # by the rule; None: not aggregated here yet
     metrics: dict[str, float] = field(default_factory=dict)  # of the model, by this node's client
+    late: list[str] = field(default_factory=list)  # of the missing: those that were waited for
+    training: dict[str, float] = field(default_factory=dict)  # of this node's own update
 
 
 Record = Callable[[int, Mapping[str, float]], None]
@@ -137,12 +139,15 @@ class Reports:
         return names
 
     def member_late(self, notice: MemberLate) -> Lateness:
-        lateness = self.late.setdefault(self._names[notice.member], Lateness())
+        name = self._names[notice.member]
+        self._of(notice.round).late.append(name)
+        lateness = self.late.setdefault(name, Lateness())
         lateness.rounds += 1
         lateness.last = notice
         return lateness
 
     def trained(self, report: WorkReport) -> None:
+        self._of(report.round).training = dict(report.metrics)
         self.record(report.round, prefixed("train", report.metrics))
 
     def aggregated(self, work: Aggregate, report: WorkReport) -> Aggregation:
@@ -198,6 +203,8 @@ class Reports:
                     "missing": report.missing,
                     "left_out": report.left_out,
                     "metrics": finite(report.metrics),
+                    "late": report.late,
+                    "training": finite(report.training),
                 }
                 for round_, report in sorted(self._rounds.items())
             ],
