@@ -30,7 +30,7 @@ What = TypeVar("What")
 Result = TypeVar("Result")
 
 
-class Verifying:
+class FrameVerifier:
     def __init__(self, federation: Federation, wanted: Wanted) -> None:
         self._wanted = wanted
         self._ingress = Ingress(federation, Ed25519Scheme())
