@@ -118,7 +118,7 @@ def test_the_text_for_people_shows_progress_peers_and_problems() -> None:
         "  disk          4.1 kB, 1 blobs",
         "  memory        50 MB at most",
         "  aggregate     of round 3: dave stands out.",
-        "                alice: 1.000, score 0.9",
+        "                alice: weight 1.000, score 0.9",
         "                carol: left out, no update in the round",
         "                dave: left out, the rule gave it no weight, score 7.5",
         "  left out      carol: 0 rounds by the rule, 1 without an update",

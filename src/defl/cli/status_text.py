@@ -89,7 +89,11 @@ def _problems(status: NodeStatus) -> list[tuple[str, str]]:
 
 def _share(share: MemberShare) -> str:
     score = "" if share.score is None else f", score {_number(share.score)}"
-    return f"left out, {share.reason}{score}" if share.left_out else f"{share.weight:.3f}{score}"
+    return (
+        f"left out, {share.reason}{score}"
+        if share.left_out
+        else f"weight {share.weight:.3f}{score}"
+    )
 
 
 def _number(value: float | None) -> str:
