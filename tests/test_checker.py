@@ -26,11 +26,12 @@ from defl.output import (
     RoundClosed,
     SafetyBroken,
 )
-from defl.sim import checks
-from defl.sim.checks import CHECKS, Checker, views_to_close_max
+from defl.sim import verdicts
+from defl.sim.checks import Checker, views_to_close_max
 from defl.sim.cluster import Cluster
 from defl.sim.presence import LEFT_OUT_IN_A_ROW_MAX, ROUNDS_TO_LEARN
 from defl.sim.scenario import cluster_of
+from defl.sim.verdicts import CHECKS
 from support.exhibits import (
     ALL_CLOSED,
     LIAR,
@@ -62,7 +63,7 @@ def blocks() -> list[Block]:
     return honest_blocks()
 
 
-def test_what_is_in_order_passes_every_check(checker: Checker, blocks: list[Block]) -> None:
+def test_a_correct_run_passes_every_check(checker: Checker, blocks: list[Block]) -> None:
     for message in honest_conversation():
         if not isinstance(message, Vote | Timeout | Offer | StoreAck | Attestation | Proposal):
             checker.sent(NodeId(0), message)
@@ -80,22 +81,24 @@ def somebody_else(block: Block) -> NodeId:
 # --- Commits and logs ----------------------------------------------------------------------
 
 
-def test_two_blocks_at_one_height_are_a_conflict(checker: Checker, blocks: list[Block]) -> None:
+def test_two_blocks_committed_at_one_height_are_a_conflict(
+    checker: Checker, blocks: list[Block]
+) -> None:
     other = Block(replace(blocks[0].header, author=somebody_else(blocks[0])), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(LIAR, [Committed(other, ())])
     assert failed(checker) == set(), "what a liar says it committed does not count"
     checker.committed(NodeId(1), [Committed(other, ())])
 
-    assert failed(checker) == {checks.NO_CONFLICTING_COMMITS}
+    assert failed(checker) == {verdicts.NO_CONFLICTING_COMMITS}
 
 
-def test_a_node_that_saw_its_own_log_contradicted_is_believed(checker: Checker) -> None:
+def test_a_nodes_report_of_broken_safety_fails_the_check(checker: Checker) -> None:
     checker.notice(LIAR, SafetyBroken("so it says"), 1.0, Looks(LIAR, ALL_CLOSED))
     assert failed(checker) == set()
     checker.notice(NodeId(0), SafetyBroken("a fork"), 1.0, Looks(NodeId(0), ALL_CLOSED))
 
-    assert failed(checker) == {checks.NO_CONFLICTING_COMMITS}
+    assert failed(checker) == {verdicts.NO_CONFLICTING_COMMITS}
 
 
 def test_a_node_that_replaces_what_it_committed_breaks_the_log(
@@ -106,7 +109,7 @@ def test_a_node_that_replaces_what_it_committed_breaks_the_log(
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(NodeId(0), [Committed(other, ())])
 
-    assert failed(checker) == {checks.SAME_LOG, checks.NO_CONFLICTING_COMMITS}
+    assert failed(checker) == {verdicts.SAME_LOG, verdicts.NO_CONFLICTING_COMMITS}
 
 
 def test_a_node_that_restarts_below_what_it_committed_breaks_the_log(
@@ -117,7 +120,7 @@ def test_a_node_that_restarts_below_what_it_committed_breaks_the_log(
     assert failed(checker) == set()
     checker.restarted(NodeId(0), blocks[1].height)
 
-    assert failed(checker) == {checks.SAME_LOG}
+    assert failed(checker) == {verdicts.SAME_LOG}
 
 
 def test_a_block_that_does_not_link_to_the_one_below_breaks_the_log(
@@ -126,38 +129,38 @@ def test_a_block_that_does_not_link_to_the_one_below_breaks_the_log(
     stray = Block(replace(blocks[1].header, parent=digest("nowhere")), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ()), Committed(stray, ())])
 
-    assert failed(checker) == {checks.SAME_LOG}
+    assert failed(checker) == {verdicts.SAME_LOG}
 
 
-def test_two_states_at_one_height_are_two_ledgers(checker: Checker) -> None:
+def test_two_states_at_one_height_fail_the_ledger_check(checker: Checker) -> None:
     other = replace(ALL_CLOSED, voters=(NodeId(1),))
 
-    assert conclude(checker, ALL_CLOSED, other) == {checks.SAME_LEDGER}
+    assert conclude(checker, ALL_CLOSED, other) == {verdicts.SAME_LEDGER}
 
 
-def test_one_round_closed_in_two_ways_is_two_ledgers_whatever_the_height(checker: Checker) -> None:
+def test_a_round_closed_in_two_ways_fails_the_ledger_check_at_any_height(checker: Checker) -> None:
     one, two = (closed(3, *UPDATES), replace(closed(3, *UPDATES), block=digest("another block")))
     ahead = Looks(NodeId(1), replace(ALL_CLOSED, closed=(two,)), height=12)
     behind = Looks(NodeId(0), replace(ALL_CLOSED, closed=(one,)), height=9)
     checker.conclude([(behind, disk()), (ahead, disk())], rounds_due=True)
 
-    assert failed(checker) == {checks.SAME_LEDGER}
+    assert failed(checker) == {verdicts.SAME_LEDGER}
 
 
 # --- Updates and models --------------------------------------------------------------------
 
 
-def test_a_lost_update_is_seen(checker: Checker) -> None:
+def test_a_lost_update_is_detected(checker: Checker) -> None:
     none = disk(whole=False)
 
     assert conclude(checker, ALL_CLOSED, ALL_CLOSED, disks=(none, disk())) == set()
-    assert conclude(checker, ALL_CLOSED, disks=(none,)) == {checks.RETRIEVABLE}
+    assert conclude(checker, ALL_CLOSED, disks=(none,)) == {verdicts.RETRIEVABLE}
 
 
 def test_bytes_that_are_not_the_update_do_not_count_as_held(checker: Checker) -> None:
     spoilt = disk(data=PAYLOAD[:-1] + b"\xff")
 
-    assert conclude(checker, ALL_CLOSED, disks=(spoilt,)) == {checks.RETRIEVABLE}
+    assert conclude(checker, ALL_CLOSED, disks=(spoilt,)) == {verdicts.RETRIEVABLE}
 
 
 @pytest.mark.parametrize(
@@ -169,62 +172,62 @@ def test_bytes_that_are_not_the_update_do_not_count_as_held(checker: Checker) ->
     ],
     ids=["two of one author", "fewer than n - f", "mixed bases"],
 )
-def test_a_round_with_wrong_updates_is_seen(
+def test_a_round_with_invalid_updates_is_detected(
     checker: Checker, updates: tuple[Reference, ...]
 ) -> None:
     state = replace(ALL_CLOSED, closed=(closed(3, *updates),))
 
-    assert conclude(checker, state) == {checks.ONE_UPDATE}
+    assert conclude(checker, state) == {verdicts.ONE_UPDATE}
 
 
-def test_a_wrong_round_is_seen_when_it_closes_and_not_only_at_the_end(checker: Checker) -> None:
+def test_an_invalid_round_is_detected_when_it_closes(checker: Checker) -> None:
     state = replace(ALL_CLOSED, closed=(closed(3, *UPDATES[:2]),))
     notice = RoundClosed(Round(3), (), ())
     checker.notice(NodeId(0), notice, 1.0, Looks(NodeId(0), state))
 
-    assert failed(checker) == {checks.ONE_UPDATE}
+    assert failed(checker) == {verdicts.ONE_UPDATE}
 
 
-def test_two_committed_updates_of_one_author_are_seen_across_time(checker: Checker) -> None:
+def test_two_committed_updates_of_one_author_are_detected_across_time(checker: Checker) -> None:
     notice = RoundClosed(Round(3), (), ())
     other = (reference(0, digest("b")), *UPDATES[1:])
     checker.notice(NodeId(0), notice, 1.0, Looks(NodeId(0), ALL_CLOSED))
     state = replace(ALL_CLOSED, closed=(closed(3, *other),))
     checker.notice(NodeId(1), notice, 1.0, Looks(NodeId(1), state))
 
-    assert failed(checker) == {checks.ONE_UPDATE}
+    assert failed(checker) == {verdicts.ONE_UPDATE}
 
 
-def test_two_certified_updates_of_a_liar_are_seen(checker: Checker) -> None:
+def test_two_certified_updates_of_a_liar_are_detected(checker: Checker) -> None:
     checker.sent(NodeId(0), Gossip((upd(1, LIAR, digest("a")),)))
     checker.sent(NodeId(1), Gossip((upd(1, LIAR, digest("a"), (1, 2, 3)),)))
     assert failed(checker) == set(), "other ackers of the same blob are fine"
     checker.sent(NodeId(1), Gossip((upd(1, LIAR, digest("b"), (1, 2, 3)),)))
 
-    assert failed(checker) == {checks.ONE_UPDATE}
+    assert failed(checker) == {verdicts.ONE_UPDATE}
 
 
-def test_two_models_of_one_round_are_seen(checker: Checker) -> None:
+def test_two_models_of_one_round_are_detected(checker: Checker) -> None:
     looks = Looks(NodeId(0), ALL_CLOSED)
     for node, name in ((0, "a"), (3, "b"), (1, "a")):
         checker.notice(NodeId(node), ModelReady(Round(2), digest(name)), 1.0, looks)
     assert failed(checker) == set(), "a liar may compute what it likes"
     checker.notice(NodeId(2), ModelReady(Round(2), digest("b")), 1.0, looks)
 
-    assert failed(checker) == {checks.SAME_MODEL}
+    assert failed(checker) == {verdicts.SAME_MODEL}
 
 
 # --- Progress and bounds -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["UPD", "AGG"])
-def test_a_transaction_that_got_lost_is_seen(checker: Checker, kind: str) -> None:
+def test_a_lost_transaction_is_detected(checker: Checker, kind: str) -> None:
     tx = upd(4, 0, digest("a")) if kind == "UPD" else Agg(Round(4), NodeId(0), NOISE)
     checker.sent(NodeId(0), Gossip((tx,)))
     recorded = replace(ALL_CLOSED, current=(reference(0, digest("a")),), voters=(NodeId(0),))
 
     assert conclude(checker, recorded) == set()
-    assert conclude(checker, ALL_CLOSED) == {checks.TRANSACTIONS}
+    assert conclude(checker, ALL_CLOSED) == {verdicts.TRANSACTIONS}
 
 
 def test_a_transaction_whose_round_closed_without_it_is_not_lost(checker: Checker) -> None:
@@ -233,7 +236,7 @@ def test_a_transaction_whose_round_closed_without_it_is_not_lost(checker: Checke
     assert conclude(checker, ALL_CLOSED) == set()
 
 
-def test_a_node_that_stays_behind_is_seen(checker: Checker) -> None:
+def test_a_node_that_falls_behind_is_detected(checker: Checker) -> None:
     behind = replace(ALL_CLOSED, round=Round(2), closed=(closed(2, *UPDATES),))
     looks = [Looks(NodeId(0), ALL_CLOSED), Looks(NodeId(1), behind, height=5)]
     honest = [(look, disk()) for look in looks]
@@ -241,11 +244,11 @@ def test_a_node_that_stays_behind_is_seen(checker: Checker) -> None:
     assert failed(checker) == set()
     checker.conclude(honest, rounds_due=True)
 
-    assert failed(checker) == {checks.ROUNDS_CLOSE}
+    assert failed(checker) == {verdicts.ROUNDS_CLOSE}
 
 
-@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {checks.ROUNDS_CLOSE})])
-def test_a_round_that_takes_too_many_views_is_seen(
+@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
+def test_a_round_that_takes_too_many_views_is_detected(
     checker: Checker, more: int, found: set[str]
 ) -> None:
     views = (7, 7 + views_to_close_max(4) + more)
@@ -256,8 +259,8 @@ def test_a_round_that_takes_too_many_views_is_seen(
     assert conclude(checker, ALL_CLOSED) == found
 
 
-@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {checks.ROUNDS_CLOSE})])
-def test_after_a_disturbance_views_are_counted_from_its_end(
+@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
+def test_views_are_counted_from_the_end_of_a_disturbance(
     checker: Checker, more: int, found: set[str]
 ) -> None:
     for round_, view in ((1, 7), (2, 9999 + views_to_close_max(4) + more)):
@@ -281,16 +284,16 @@ def test_views_are_not_judged_while_faults_strike(checker: Checker) -> None:
     "buffer",
     ["blocks", "transactions", "statements", "blobs", "offers", "acks", "fetches", "evidence"],
 )
-def test_a_buffer_beyond_its_bound_is_seen(checker: Checker, buffer: str) -> None:
+def test_a_buffer_above_its_bound_is_detected(checker: Checker, buffer: str) -> None:
     assert conclude(checker, ALL_CLOSED, stored={buffer: 2}) == set()
-    assert conclude(checker, ALL_CLOSED, stored={buffer: 5000}) == {checks.WITHIN_BOUNDS}
+    assert conclude(checker, ALL_CLOSED, stored={buffer: 5000}) == {verdicts.WITHIN_BOUNDS}
 
 
-def test_more_blocks_than_views_since_the_snapshot_are_seen_long_before_the_tree_is_full(
+def test_more_blocks_than_views_since_the_snapshot_are_detected_before_the_tree_is_full(
     checker: Checker,
 ) -> None:
     assert conclude(checker, ALL_CLOSED, stored={"blocks": 8}) == set()
-    assert conclude(checker, ALL_CLOSED, stored={"blocks": 12}) == {checks.WITHIN_BOUNDS}
+    assert conclude(checker, ALL_CLOSED, stored={"blocks": 12}) == {verdicts.WITHIN_BOUNDS}
 
 
 def test_every_buffer_of_a_participant_has_a_bound() -> None:
@@ -304,7 +307,7 @@ def test_every_buffer_of_a_participant_has_a_bound() -> None:
 
 
 @pytest.mark.parametrize("what", ["blobs", "blocks"])
-def test_a_disk_that_holds_too_much_is_seen(
+def test_a_disk_that_holds_too_much_is_detected(
     checker: Checker, blocks: list[Block], what: str
 ) -> None:
     full = disk()
@@ -313,20 +316,20 @@ def test_a_disk_that_holds_too_much_is_seen(
     else:
         full.blocks.update({digest(f"{i}"): blocks[0] for i in range(5000)})
 
-    assert conclude(checker, ALL_CLOSED, disks=(full,)) == {checks.WITHIN_BOUNDS}
+    assert conclude(checker, ALL_CLOSED, disks=(full,)) == {verdicts.WITHIN_BOUNDS}
 
 
 def test_the_list_of_violations_is_bounded_and_the_verdicts_are_not(checker: Checker) -> None:
     for _ in range(500):
-        checker.violate(checks.SAME_LOG, "again")
-    checker.violate(checks.SAME_MODEL, "once")
+        checker.violate(verdicts.SAME_LOG, "again")
+    checker.violate(verdicts.SAME_MODEL, "once")
 
     assert len(checker.violations) == 100
-    assert checker.verdicts[checks.SAME_MODEL] is False
+    assert checker.verdicts[verdicts.SAME_MODEL] is False
 
 
 # A new check must be shown here, too.
-def test_an_honest_member_that_is_left_out_of_round_after_round_is_left_behind(
+def test_an_honest_member_excluded_round_after_round_is_detected(
     checker: Checker,
 ) -> None:
     looks = Looks(NodeId(0), ALL_CLOSED)
@@ -336,30 +339,30 @@ def test_an_honest_member_that_is_left_out_of_round_after_round_is_left_behind(
     assert failed(checker) == set()
     checker.notice(NodeId(0), RoundClosed(Round(round_ + 1), honest[1:], ()), 1.0, looks)
 
-    assert failed(checker) == {checks.NOBODY_LEFT_BEHIND}
+    assert failed(checker) == {verdicts.NOBODY_LEFT_BEHIND}
 
 
-def test_an_honest_node_that_becomes_an_observer_is_left_behind(checker: Checker) -> None:
+def test_an_honest_node_that_becomes_an_observer_is_detected(checker: Checker) -> None:
     looks = Looks(NodeId(0), ALL_CLOSED)
     checker.rolled_back.add(NodeId(2))
     checker.notice(NodeId(2), Observing("its disk is an old copy"), 1.0, looks)
     assert failed(checker) == set()
     checker.notice(NodeId(0), Observing("somebody says so"), 1.0, looks)
 
-    assert failed(checker) == {checks.NOBODY_LEFT_BEHIND}
+    assert failed(checker) == {verdicts.NOBODY_LEFT_BEHIND}
 
 
 SEEN_BY_A_TEST = (
-    checks.NO_CONFLICTING_COMMITS,
-    checks.SAME_LOG,
-    checks.SAME_LEDGER,
-    checks.NOTHING_SIGNED_TWICE,
-    checks.CERTIFICATES,
-    checks.RETRIEVABLE,
-    checks.ONE_UPDATE,
-    checks.TRANSACTIONS,
-    checks.ROUNDS_CLOSE,
-    checks.WITHIN_BOUNDS,
-    checks.SAME_MODEL,
-    checks.NOBODY_LEFT_BEHIND,
+    verdicts.NO_CONFLICTING_COMMITS,
+    verdicts.SAME_LOG,
+    verdicts.SAME_LEDGER,
+    verdicts.NOTHING_SIGNED_TWICE,
+    verdicts.CERTIFICATES,
+    verdicts.RETRIEVABLE,
+    verdicts.ONE_UPDATE,
+    verdicts.TRANSACTIONS,
+    verdicts.ROUNDS_CLOSE,
+    verdicts.WITHIN_BOUNDS,
+    verdicts.SAME_MODEL,
+    verdicts.NOBODY_LEFT_BEHIND,
 )

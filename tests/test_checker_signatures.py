@@ -21,8 +21,9 @@ from defl.messages import (
     Timeout,
 )
 from defl.output import EvidenceFound
-from defl.sim import checks
+from defl.sim import verdicts
 from defl.sim.checks import Checker
+from defl.sim.recount import REMEMBERED
 from support.exhibits import (
     ALL_CLOSED,
     EPOCH,
@@ -71,41 +72,43 @@ CONTRADICTIONS: dict[str, tuple[Message, Message]] = {
 
 
 @pytest.mark.parametrize("kind", list(CONTRADICTIONS))
-def test_two_statements_where_one_is_allowed_are_seen(checker: Checker, kind: str) -> None:
+def test_two_statements_where_one_is_allowed_are_detected(checker: Checker, kind: str) -> None:
     first, second = CONTRADICTIONS[kind]
     checker.sent(NodeId(0), first)
     checker.sent(NodeId(0), first)
     assert failed(checker) == set(), "the same again is no contradiction"
     checker.sent(NodeId(0), second)
 
-    assert failed(checker) == {checks.NOTHING_SIGNED_TWICE}
+    assert failed(checker) == {verdicts.NOTHING_SIGNED_TWICE}
 
 
-def test_two_proposals_for_one_view_are_seen(checker: Checker, blocks: list[Block]) -> None:
+def test_two_proposals_for_one_view_are_detected(checker: Checker, blocks: list[Block]) -> None:
     other = Block(replace(blocks[0].header, state_root=digest("another")), blocks[0].transactions)
     checker.sent(NodeId(0), Proposal(blocks[0], NOISE))
     checker.sent(NodeId(0), Proposal(other, NOISE))
 
-    assert failed(checker) == {checks.NOTHING_SIGNED_TWICE}
+    assert failed(checker) == {verdicts.NOTHING_SIGNED_TWICE}
 
 
-def test_two_updates_of_one_author_are_seen_even_if_both_are_certified(checker: Checker) -> None:
+def test_two_updates_of_one_author_are_detected_even_if_both_are_certified(
+    checker: Checker,
+) -> None:
     checker.sent(NodeId(0), Gossip((upd(1, 0, digest("a")),)))
     checker.sent(NodeId(0), Gossip((upd(1, 0, digest("b")),)))
 
-    assert failed(checker) == {checks.NOTHING_SIGNED_TWICE, checks.ONE_UPDATE}
+    assert failed(checker) == {verdicts.NOTHING_SIGNED_TWICE, verdicts.ONE_UPDATE}
 
 
-def test_a_statement_older_than_all_that_is_remembered_is_seen(checker: Checker) -> None:
-    for view in range(2, checks.REMEMBERED + 10):
+def test_a_statement_older_than_the_checkers_memory_is_detected(checker: Checker) -> None:
+    for view in range(2, REMEMBERED + 10):
         checker.sent(NodeId(0), vote(view, digest("a")))
     assert failed(checker) == set()
     checker.sent(NodeId(0), vote(1, digest("a")))
 
-    assert failed(checker) == {checks.NOTHING_SIGNED_TWICE}
+    assert failed(checker) == {verdicts.NOTHING_SIGNED_TWICE}
 
 
-def test_evidence_against_an_honest_node_is_seen(checker: Checker) -> None:
+def test_evidence_against_an_honest_node_is_detected(checker: Checker) -> None:
     looks = Looks(NodeId(0), ALL_CLOSED)
     of_liar = Evidence(vote(5, digest("a"), LIAR), vote(5, digest("b"), LIAR))
     checker.notice(NodeId(0), EvidenceFound(of_liar), 1.0, looks)
@@ -113,7 +116,7 @@ def test_evidence_against_an_honest_node_is_seen(checker: Checker) -> None:
     of_honest = Evidence(vote(5, digest("a"), 1), vote(5, digest("b"), 1))
     checker.notice(NodeId(0), EvidenceFound(of_honest), 1.0, looks)
 
-    assert failed(checker) == {checks.NOTHING_SIGNED_TWICE}
+    assert failed(checker) == {verdicts.NOTHING_SIGNED_TWICE}
 
 
 A = digest("a")
@@ -134,14 +137,14 @@ BAD_CERTIFICATES: dict[str, QC | TC] = {
 
 
 @pytest.mark.parametrize("what", list(BAD_CERTIFICATES))
-def test_a_certificate_without_q_distinct_members_is_seen(checker: Checker, what: str) -> None:
+def test_a_certificate_without_q_distinct_members_is_detected(checker: Checker, what: str) -> None:
     checker.sent(NodeId(0), Certificates(GOOD_QC, tc(9, (0, 3, 3), GOOD_QC)))
     assert failed(checker) == set()
     bad = BAD_CERTIFICATES[what]
     carried = Certificates(bad, None) if isinstance(bad, QC) else Certificates(GOOD_QC, bad)
     checker.sent(NodeId(0), carried)
 
-    assert failed(checker) == {checks.CERTIFICATES}
+    assert failed(checker) == {verdicts.CERTIFICATES}
 
 
 BAD_QC = BAD_CERTIFICATES["a QC of too few"]
@@ -164,9 +167,9 @@ BAD_UPD = upd(1, 2, A, ackers=(0, 1))
         lambda _: Evidence(upd(1, 2, A), BAD_UPD),
     ],
 )
-def test_bad_certificates_are_seen_wherever_they_travel(
+def test_bad_certificates_are_detected_in_every_message_that_carries_them(
     checker: Checker, blocks: list[Block], place: object
 ) -> None:
     checker.sent(NodeId(0), place(blocks[-1]))
 
-    assert failed(checker) == {checks.CERTIFICATES}
+    assert failed(checker) == {verdicts.CERTIFICATES}

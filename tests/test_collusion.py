@@ -24,7 +24,7 @@ from defl.output import (
 )
 from defl.participant import Participant, first_durable
 from defl.pool.certify import Certifier
-from defl.sim import checks
+from defl.sim import verdicts
 from defl.sim.byzantine import KINDS
 from defl.sim.byzantine.liar import Item, Liar
 from defl.sim.byzantine.pool import BlobLiar
@@ -122,7 +122,7 @@ def two_worlds(rules: Rules, colluders: tuple[NodeId, ...]) -> Cluster:
 
 
 @BOTH_RULES
-def test_two_of_four_that_lead_two_lives_make_honest_nodes_commit_different_blocks(
+def test_two_twins_among_four_make_honest_nodes_commit_different_blocks(
     rules: Rules,
 ) -> None:
     """Breaks "at most f members sign two statements for one view": two quorums of three share two
@@ -132,10 +132,10 @@ def test_two_of_four_that_lead_two_lives_make_honest_nodes_commit_different_bloc
     cluster.run(until=lambda: cluster.now > 90)
 
     found = failed(cluster)
-    assert checks.NO_CONFLICTING_COMMITS in found
-    assert found & {checks.SAME_LEDGER, checks.SAME_LOG, checks.SAME_MODEL}
+    assert verdicts.NO_CONFLICTING_COMMITS in found
+    assert found & {verdicts.SAME_LEDGER, verdicts.SAME_LOG, verdicts.SAME_MODEL}
     assert any("another block than the first" in what for what in cluster.checker.violations)
-    assert checks.NOTHING_SIGNED_TWICE not in found, "the honest ones kept to the rules"
+    assert verdicts.NOTHING_SIGNED_TWICE not in found, "the honest ones kept to the rules"
 
 
 def alone(member: NodeId, start_s: float, end_s: float) -> Partition:
@@ -161,23 +161,23 @@ def run_with_lost_records(rules: Rules, forgetful: tuple[NodeId, ...]) -> Cluste
 
 
 @BOTH_RULES
-def test_two_of_four_that_lost_their_records_commit_a_second_history(rules: Rules) -> None:
+def test_two_of_four_without_safety_records_commit_a_second_history(rules: Rules) -> None:
     """Breaks "the safety record is durable before a signature leaves" at f + 1 members, who need
     not even be malicious: somebody set their disks back."""
     found = failed(run_with_lost_records(rules, COLLUDERS))
 
-    assert checks.NO_CONFLICTING_COMMITS in found
-    assert checks.NOTHING_SIGNED_TWICE not in found, "the honest ones kept to the rules"
+    assert verdicts.NO_CONFLICTING_COMMITS in found
+    assert verdicts.NOTHING_SIGNED_TWICE not in found, "the honest ones kept to the rules"
 
 
 @BOTH_RULES
-def test_two_silent_ones_of_four_stop_every_round(rules: Rules) -> None:
+def test_two_silent_members_of_four_stop_every_round(rules: Rules) -> None:
     """Breaks "at most f members are faulty" for progress: the two that are left are no quorum."""
     byzantine = dict.fromkeys(COLLUDERS, KINDS["silent"])
     cluster = cluster_of(4, rules=rules, rounds=1, byzantine=byzantine)
     cluster.run(until=lambda: cluster.now > 300)
 
-    assert failed(cluster) == {checks.ROUNDS_CLOSE}
+    assert failed(cluster) == {verdicts.ROUNDS_CLOSE}
 
 
 class Accomplice(Liar):
@@ -205,9 +205,9 @@ class TwoBlobs(BlobLiar):
     def instead(self, item: Item) -> tuple[Item, ...]:
         match item:
             case Envelope(message=Offer(author=author) as offer) if author == self._me:
-                twin = self._offer_made(offer.round)
+                twin = self._existing_offer(offer.round)
                 if twin is None:
-                    twin = self._made(offer.round, offer.manifest.base, self._row()).offer
+                    twin = self._build(offer.round, offer.manifest.base, self._row()).offer
                 return Envelope((X, COLLUDERS[1]), offer), Envelope((Y, COLLUDERS[1]), twin)
         return tuple(super().instead(item))
 
@@ -216,13 +216,13 @@ class TwoBlobs(BlobLiar):
 
 
 @BOTH_RULES
-def test_two_colluding_ackers_of_four_get_two_blobs_certified_for_one_round(rules: Rules) -> None:
+def test_two_colluding_ackers_of_four_certify_two_blobs_for_one_round(rules: Rules) -> None:
     """Breaks "two certificates share an honest acker, who acks one blob per author and round"."""
     byzantine = {COLLUDERS[0]: TwoBlobs, COLLUDERS[1]: Accomplice}
     cluster = cluster_of(4, rules=rules, rounds=1, byzantine=byzantine)
     cluster.run()
 
-    assert failed(cluster) == {checks.ONE_UPDATE}
+    assert failed(cluster) == {verdicts.ONE_UPDATE}
     assert any("two certified updates of 1" in what for what in cluster.checker.violations)
 
 
@@ -255,8 +255,8 @@ def test_two_withholders_of_four_and_one_power_cut_lose_a_committed_update(rules
     cluster = run_with_power_cut(rules, {COLLUDERS[0]: OnlyToX, COLLUDERS[1]: Accomplice})
 
     found = failed(cluster)
-    assert checks.RETRIEVABLE in found
-    assert checks.ROUNDS_CLOSE in found, "and without it nobody can aggregate"
+    assert verdicts.RETRIEVABLE in found
+    assert verdicts.ROUNDS_CLOSE in found, "and without it nobody can aggregate"
     assert any("update of 1 is lost" in what for what in cluster.checker.violations)
 
 
@@ -288,7 +288,7 @@ class ToXAndY(OnlyToX):
 
 
 @BOTH_RULES
-def test_the_same_plots_with_f_liars_come_to_nothing(rules: Rules) -> None:
+def test_the_same_collusions_with_only_f_liars_fail(rules: Rules) -> None:
     """So it is the one liar too many that the checker saw above."""
     split = two_worlds(rules, COLLUDERS[:1])
     split.run()

@@ -113,6 +113,16 @@ def test_a_member_is_refused_when_its_table_is_gone(agreed: str, tmp_path: Path)
         read_federation(path)
 
 
+def test_two_members_of_one_address_are_refused_when_the_file_is_read(tmp_path: Path) -> None:
+    agreement = agree(tmp_path, found(tmp_path))
+    moved = make_card(read_identity(tmp_path / "dan", "dan"), agreement.cards[0].address.upper())
+    path = tmp_path / "federation.toml"
+    path.write_text(federation_text(agreement.federation, [*agreement.cards[:3], moved]), "utf-8")
+
+    with pytest.raises(UserError, match=r"member 1 and .*member 4 are cards of one address \(127"):
+        read_federation(path)
+
+
 def test_a_missing_file_says_who_has_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no such file; .*ask another member"):
         read_federation(tmp_path / "federation.toml")

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 import defl.budget
-import defl.node.net.verifying
+import defl.node.net.verifier
 from defl.budget import verifications_at_once, verifications_per_s
 from defl.crypto import Ed25519Scheme
 from defl.ids import Digest, NodeId, Round, View, digest_of
@@ -55,7 +55,7 @@ class Counting:
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ...]:
     monkeypatch.setenv("DEFL_NODE", "2")
-    monkeypatch.setattr(defl.node.net.verifying, "Ed25519Scheme", Counting)
+    monkeypatch.setattr(defl.node.net.verifier, "Ed25519Scheme", Counting)
     monkeypatch.setattr(Counting, "checked", 0)
     monkeypatch.setattr(Counting, "threads", [])
     return tuple(Nodes(tmp_path / "federation", 4, 3).local.nodes)
@@ -72,7 +72,7 @@ def true_vote(member: Member, identity: Identity, view: int) -> Vote:
     return Vote(0, View(view), block, member.me, signature, View(0), View(0))
 
 
-def test_a_member_over_its_budget_waits_while_the_others_are_heard(
+def test_a_member_over_its_budget_waits_without_delaying_others(
     folders: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing that it said is lost either: every forgery is counted in the end.
@@ -108,7 +108,7 @@ def test_a_member_over_its_budget_waits_while_the_others_are_heard(
     asyncio.run(scenario())
 
 
-def test_expensive_frames_that_bring_nothing_new_cost_no_signature(
+def test_expensive_frames_without_news_cost_no_signature_checks(
     folders: tuple[Path, ...],
 ) -> None:
     """AGGs for absurd rounds, and its own update with ever other ackers; all validly signed."""
@@ -151,7 +151,7 @@ def test_expensive_frames_that_bring_nothing_new_cost_no_signature(
     asyncio.run(scenario())
 
 
-def test_many_signatures_are_checked_beside_the_loop_and_a_few_on_it(
+def test_many_signatures_are_checked_off_the_loop_and_few_on_it(
     folders: tuple[Path, ...],
 ) -> None:
     async def scenario() -> None:

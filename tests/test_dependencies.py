@@ -14,7 +14,7 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def test_what_is_installed_by_the_constraints_has_no_known_advisory() -> None:
+def test_pinned_cryptography_has_no_known_advisory() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (floor,) = [
         text.removeprefix("cryptography>=")

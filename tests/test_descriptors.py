@@ -19,7 +19,6 @@ from defl.errors import NoDescriptors, WorkerFailed
 from defl.ids import Digest, NodeId
 from defl.lab.experiments.processes import Nodes
 from defl.messages import Chunk, ChunkRequest, NotHeld
-from defl.node.report.telemetry import Log
 from defl.node.store import writing
 from defl.node.store.blobs import Head
 from defl.node.store.database import connect
@@ -28,6 +27,7 @@ from defl.node.store.writing import Writing
 from defl.output import Persist, StoreChunk
 from defl.participant import first_record
 from support.builders import Small
+from support.logs import log_to
 from support.node_here import Member, NodeHere, until
 from support.transports import pair
 
@@ -70,7 +70,7 @@ def test_a_write_waits_until_a_file_can_be_opened_and_loses_nothing(
     lines = io.StringIO()
 
     async def scenario() -> None:
-        writes = Writing(storage, Log("descriptors", as_json=True, stream=lines))
+        writes = Writing(storage, log_to(lines))
 
         async def write() -> None:
             if kind == "an own update":
@@ -92,18 +92,18 @@ def test_a_write_waits_until_a_file_can_be_opened_and_loses_nothing(
         writes.close()
 
     asyncio.run(scenario())
-    assert bytes(storage.read(BLOB.digest)) == BYTES
+    assert bytes(storage.blobs.read(BLOB.digest)) == BYTES
     begin, end = [json.loads(line) for line in lines.getvalue().splitlines()]
     assert begin["event"].startswith("too many open files")
     assert end["event"] == "files can be opened again"
 
 
 def reading_a_chunk(storage: Storage) -> None:
-    storage.read_chunk(SMALL.initial.digest, 0)
+    storage.blobs.read_chunk(SMALL.initial.digest, 0)
 
 
 def mapping_a_blob(storage: Storage) -> None:
-    storage.read(SMALL.initial.digest)
+    storage.blobs.read(SMALL.initial.digest)
 
 
 def opening_a_database(storage: Storage) -> None:
@@ -150,7 +150,7 @@ def test_a_node_goes_on_and_serves_what_it_could_not_read(
     async def scenario() -> None:
         here, member = NodeHere(folders[2]), Member(folders[1])
         victim, model = here.node.me, here.node.federation.initial
-        read_chunk, refused = here.node.storage.read_chunk, []
+        read_chunk, refused = here.node.storage.blobs.read_chunk, []
 
         def reading(digest: Digest, index: int, head: Head) -> memoryview:
             try:
@@ -159,7 +159,7 @@ def test_a_node_goes_on_and_serves_what_it_could_not_read(
                 refused.append(fault)
                 raise
 
-        monkeypatch.setattr(here.node.storage, "read_chunk", reading)
+        monkeypatch.setattr(here.node.storage.blobs, "read_chunk", reading)
         async with here.running(), member.connected(victim):
             await until(lambda: len(here.node.worker.pids) == 2)
             with none_left():
@@ -193,10 +193,12 @@ def test_callers_that_telemetry_cannot_accept_do_not_fill_the_log(
                 with none_left():
                     with contextlib.suppress(BlockingIOError):
                         caller.connect(("127.0.0.1", port))
-                    await until(lambda: here.logged("telemetry accepts nobody") or caplog.records)
+                    await until(
+                        lambda: here.logged("telemetry accepts no connection") or caplog.records
+                    )
         return here
 
     here = asyncio.run(scenario())
 
-    assert len(here.logged("telemetry accepts nobody")) == 1
+    assert len(here.logged("telemetry accepts no connection")) == 1
     assert [record for record in caplog.records if record.name == "asyncio"] == []

@@ -5,11 +5,13 @@ of its own (doc_world.py has the rest of that world). A line that would take min
 smaller values, by the table SMALLER; none is left out.
 """
 
+import json
 import re
 import shlex
 import shutil
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,10 @@ FLOWER_PROJECT = "tests/flower_projects/message_api"
 NOT_A_DEFL_COMMAND = {
     "make": "test_docs.py sees that its targets exist",
     "cp": "run with the tutorial",
+    "kill": "run with the tutorial",
+    "python3": "installs",
+    "source": "installs",
+    "mkdir": "the tutorial's folder, which the test makes",
     "tensorboard": "another program's, which serves until it is stopped",
     "pip": "installs",
 }
@@ -124,12 +130,12 @@ LINES = list(
 RUN = list(dict.fromkeys(smaller(line) for line in LINES))
 
 
-def test_a_command_that_does_not_exist_would_be_seen() -> None:
+def test_an_unknown_command_in_a_document_is_detected() -> None:
     with pytest.raises(AssertionError, match="no command"):
         split("defl dmo")
 
 
-def test_lines_are_found_in_blocks_and_in_sentences() -> None:
+def test_command_lines_are_found_in_blocks_and_sentences() -> None:
     document = (
         "Try `defl new\nx` or `.venv/bin/defl sim`.\n```\n$ A=1 defl run x  # now\nout\n```\n"
     )
@@ -138,20 +144,23 @@ def test_lines_are_found_in_blocks_and_in_sentences() -> None:
     assert mentioned_in(document) == ["defl new x", "defl sim"]
 
 
-def test_every_block_that_shows_a_prompt_shows_commands_that_are_known() -> None:
+def test_code_blocks_with_a_prompt_show_known_commands() -> None:
     for path in DOCUMENTS:
         for block in FENCE.findall(text(path)):
             for line in re.findall(r"^\$ (?:[A-Z_]+=\S+ )*(\S+)", block, re.MULTILINE):
                 assert line == "defl" or line in NOT_A_DEFL_COMMAND, f"{path.name}: {line}"
 
 
-def test_no_table_here_has_a_line_that_no_document_has() -> None:
+def test_tables_here_list_only_commands_in_documents() -> None:
     for part in (*SMALLER, *SMALL_TABLES):
         assert any(part in line for line in LINES), part
     assert set(EXIT_CODES) <= set(LINES)
 
 
 # --- The tutorial, from top to bottom ------------------------------------------------------------
+
+# Enough for a node to be killed and to come back before the last one closes.
+ROUNDS = 20
 
 
 @dataclass(frozen=True)
@@ -162,12 +171,22 @@ class World:
 
 
 def tutorial_lines() -> list[str]:
-    """With ports that nobody uses: its own may be taken on this machine."""
-    document = text(TUTORIAL)
+    """What follows the installation, with free ports and fewer rounds."""
+    document = text(TUTORIAL).partition("## 2.")[2].replace("--rounds 200", f"--rounds {ROUNDS}")
     for number, port in enumerate(free_ports(4), 7401):
         document = document.replace(f"127.0.0.1:{number}", f"127.0.0.1:{port}")
     blocks = FENCE.findall(document)
     return [line[2:] for block in blocks for line in block.splitlines() if line[:2] == "$ "]
+
+
+def await_round(round_: int, node: str, shell: Shell, folder: Path) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        status = shell.run(f"defl node status {node} --json", folder)
+        if status.returncode == 0 and json.loads(status.stdout)["round"] >= round_:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{node} did not close round {round_}")
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +203,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
                     shutil.copytree(folder, founded)
                 terminals.append(shell.start(line, folder))
                 continue
-            if " verify " in line:  # the nodes end by themselves when all rounds have closed
-                assert [terminal.wait(LIMIT_S) for terminal in terminals] == [0, 0, 0, 0]
+            if " verify " in line:  # the nodes exit by themselves after the last round
+                codes = [terminal.wait(LIMIT_S) for terminal in terminals]
+                assert codes == [0, -signal.SIGKILL, 0, 0, 0]
+            if line.startswith("kill "):
+                await_round(1, "bob", shell, folder)
             done = shell.run(line, folder)
             starting = " node status " in line  # it may not answer yet, or any more
             assert done.returncode == 0 or starting, f"{line}\n{done.stdout}{done.stderr}"
@@ -199,7 +221,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(shell, founded, folder)
 
 
-def test_the_tutorial_leads_to_an_exported_and_proven_model(world: World) -> None:
+def test_the_tutorial_ends_with_an_exported_and_proven_model(world: World) -> None:
     assert (world.finished / "irises.npz").stat().st_size > 0
     assert (world.finished / "alice" / "round-certificate.json").exists()
 
@@ -220,7 +242,7 @@ def make_room(folder: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("line", RUN, ids=RUN)
-def test_a_command_line_in_a_document_ends_as_it_should(
+def test_command_lines_in_documents_exit_as_documented(
     line: str, world: World, tmp_path: Path
 ) -> None:
     name = " ".join(split(line.partition("&&")[0])[1])

@@ -45,7 +45,7 @@ from defl.messages import (
 from defl.output import Reference, Response
 from defl.schema import Entry, Schema
 from defl.sim.byzantine import KINDS
-from defl.sim.checks import CHECKS
+from defl.sim.verdicts import CHECKS
 from test_layers import LAYER
 
 ROOT = Path(__file__).parent.parent
@@ -104,7 +104,7 @@ def names(rows: Iterable[list[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", [*MESSAGES, *PARTS], ids=lambda kind: kind.__name__)
-def test_the_protocol_describes_each_message_field_by_field(kind: type[msgspec.Struct]) -> None:
+def test_protocol_page_lists_every_field_of_every_message(kind: type[msgspec.Struct]) -> None:
     tag = kind.__struct_config__.tag
     heading = f"### {kind.__name__}" + ("" if tag is None else f" ({tag})")
 
@@ -115,11 +115,11 @@ def test_the_protocol_describes_each_message_field_by_field(kind: type[msgspec.S
 
 
 @pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
-def test_the_protocol_describes_each_hashed_record_in_its_order(kind: type[msgspec.Struct]) -> None:
+def test_protocol_page_lists_hashed_fields_in_order(kind: type[msgspec.Struct]) -> None:
     assert names(rows_after(protocol(), f"{kind.__name__}:")) == list(kind.__struct_fields__)
 
 
-def test_the_protocol_describes_no_message_that_does_not_exist() -> None:
+def test_protocol_page_describes_no_unknown_message() -> None:
     described = re.findall(r"^### (\w+) \((\d+)\)$", protocol(), re.MULTILINE)
     tags = {(kind.__name__, str(kind.__struct_config__.tag)) for kind in (*MESSAGES, *PARTS)}
 
@@ -142,17 +142,17 @@ def test_the_protocol_states_the_policy_of_each_message() -> None:
     }
 
 
-def test_the_protocol_lists_each_tag_of_a_signed_statement() -> None:
+def test_protocol_page_lists_every_signature_tag() -> None:
     assert set(re.findall(r"\| `(defl/[\w-]+)` \|", protocol())) == {
         tag.value.decode() for tag in Tag
     }
 
 
-def test_the_protocol_names_each_response_of_the_ledger() -> None:
+def test_protocol_page_names_every_ledger_response() -> None:
     assert [response for response in Response if f"`{response}`" not in protocol()] == []
 
 
-def test_the_check_values_of_the_protocol_are_computed_by_the_code() -> None:
+def test_protocol_check_values_match_the_code() -> None:
     ledger = Ledger.__new__(Ledger)  # encoding needs no federation
     genesis = ledger.encode(ledger.genesis())
     computed = (
@@ -177,14 +177,14 @@ def test_the_check_values_of_the_protocol_are_computed_by_the_code() -> None:
         ("blob digest", "messages", "Manifest.digest"),
     ],
 )
-def test_each_hash_has_the_prefix_that_the_protocol_says(what: str, module: str, name: str) -> None:
+def test_hash_prefixes_match_the_protocol_page(what: str, module: str, name: str) -> None:
     table = dict(rows_after(protocol(), "## Hashes and signatures"))
     prefix = table[what].split("`")[1]
 
     assert f"b{prefix}" in ast.unparse(definitions(f"{module}.py")[name]).replace("'", '"')
 
 
-def test_the_schema_digest_is_of_the_json_that_the_protocol_shows() -> None:
+def test_schema_digest_covers_the_json_on_the_protocol_page() -> None:
     shown = re.search(r"`(\[\{.*?\}\])`", protocol())
 
     assert shown is not None
@@ -220,7 +220,7 @@ BOUNDS = rows_after(protocol(), "## Bounds")
 
 
 @pytest.mark.parametrize("row", BOUNDS, ids=lambda row: row[0].strip("`"))
-def test_a_bound_in_the_protocol_is_the_codes_and_has_a_reason(row: list[str]) -> None:
+def test_protocol_bounds_match_the_code_and_have_a_reason(row: list[str]) -> None:
     constant, value, where, reason = row
 
     module = importlib.import_module(f"defl.{where}")
@@ -229,7 +229,7 @@ def test_a_bound_in_the_protocol_is_the_codes_and_has_a_reason(row: list[str]) -
     assert reason
 
 
-def test_no_bound_of_the_machine_is_missing_from_the_table() -> None:
+def test_protocol_page_lists_every_bound() -> None:
     machine = [path for path in SOURCE.rglob("*.py") if LAYER.get(room(path), 9) <= 2]
     outside = [path for path in machine if room(path) not in ("aggregation", "attacks")]
     bounds = {
@@ -295,11 +295,11 @@ def constants_named_in(document: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_no_document_names_a_constant_that_does_not_exist(path: Path) -> None:
+def test_documents_name_only_existing_constants(path: Path) -> None:
     assert constants_named_in(text(path)) - constants() == set()
 
 
-def test_a_constant_that_does_not_exist_would_be_seen() -> None:
+def test_an_unknown_constant_in_a_document_is_detected() -> None:
     assert constants_named_in("`VIEWS_AHEAD_MAX` and `PEERS_MAX`") - constants() == {"PEERS_MAX"}
 
 
@@ -307,7 +307,7 @@ def places_named_in(document: str) -> list[tuple[str, str]]:
     return re.findall(r"`([\w/]+\.py):([\w.]+)`", document)
 
 
-def test_every_place_that_a_document_names_exists() -> None:
+def test_places_named_in_documents_exist() -> None:
     places = [place for path in DOCUMENTS for place in places_named_in(text(path))]
 
     missing = [f"{file}:{name}" for file, name in places if name not in definitions(file)]
@@ -316,7 +316,7 @@ def test_every_place_that_a_document_names_exists() -> None:
     assert missing == []
 
 
-def test_every_file_that_a_document_names_exists() -> None:
+def test_files_named_in_documents_exist() -> None:
     """In backticks or as the target of a link, from the root, the package or the document."""
     missing = []
     for document in DOCUMENTS:
@@ -332,7 +332,7 @@ def test_every_file_that_a_document_names_exists() -> None:
     assert missing == []
 
 
-def test_the_architecture_has_every_module_in_its_layer() -> None:
+def test_architecture_page_lists_every_module_in_its_layer() -> None:
     order = ("VALUES", "CORES", "MACHINE", "CLIENTS", "SHELL", "SIMULATOR", "API", "LAB", "CLI")
     table = {
         row[0]: re.findall(r"`(\w+)`", row[1]) for row in rows_after(architecture(), "## Layers")
@@ -342,7 +342,7 @@ def test_the_architecture_has_every_module_in_its_layer() -> None:
     assert {module: order.index(layer) for layer in table for module in table[layer]} == LAYER
 
 
-def test_the_architecture_tells_of_every_file_of_the_consensus() -> None:
+def test_architecture_page_lists_every_consensus_file() -> None:
     files = {path.name for path in (SOURCE / "consensus").glob("[a-z]*.py")}
 
     assert {file for file in files if f"`consensus/{file}`" not in architecture()} == set()
@@ -351,7 +351,7 @@ def test_the_architecture_tells_of_every_file_of_the_consensus() -> None:
 # --- Commands ------------------------------------------------------------------------------------
 
 
-def test_every_command_has_a_sentence_of_help() -> None:
+def test_every_command_has_help() -> None:
     context = click.Context(cli)
     for name in COMMANDS:
         command = cli.get_command(context, name)
@@ -359,7 +359,7 @@ def test_every_command_has_a_sentence_of_help() -> None:
         assert command.get_short_help_str().strip()
 
 
-def test_every_option_of_the_simulator_is_in_its_help_with_a_text() -> None:
+def test_every_simulator_option_has_help() -> None:
     page = sim.get_help(click.Context(sim, info_name="sim"))
     options = [option for option in sim.params if isinstance(option, click.Option)]
     parameters = set(inspect.signature(sim.callback or sim).parameters)
@@ -370,7 +370,7 @@ def test_every_option_of_the_simulator_is_in_its_help_with_a_text() -> None:
         assert option.help, f"{option.opts[0]} has no help"
 
 
-def test_the_examples_in_the_help_are_understood() -> None:
+def test_examples_in_help_texts_parse() -> None:
     for line in re.findall(r"^ +(defl sim.*?)(?:  |$)", sim.epilog or "", re.MULTILINE):
         sim.make_context("sim", shlex.split(line)[2:])
 
@@ -431,13 +431,13 @@ def write_page() -> None:
     SIMULATOR.write_text(text(SIMULATOR).replace(shown, "\n".join(lines) + "\n"), encoding="utf-8")
 
 
-def test_the_number_of_liars_in_the_documents_is_right() -> None:
+def test_documents_state_the_right_number_of_byzantine_kinds() -> None:
     for path in (*DOCUMENTS, ROOT / "CHANGELOG.md"):
         counted = re.findall(r"(\d+) kinds of liar", text(path))
         assert all(int(number) == len(KINDS) for number in counted), path.name
 
 
-def test_what_is_checked_before_a_change_lands_is_the_readmes_test_command() -> None:
+def test_ci_runs_the_readmes_test_command() -> None:
     commands = [line.split("#")[0].strip() for line in text(ROOT / ".ci" / "run").splitlines()]
     readme = re.findall(r"^(make \w+)", text(ROOT / "README.md"), re.MULTILINE)
 
@@ -446,7 +446,7 @@ def test_what_is_checked_before_a_change_lands_is_the_readmes_test_command() -> 
     assert "make test" in commands
 
 
-def test_every_make_target_that_a_document_names_exists() -> None:
+def test_make_targets_named_in_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", text(ROOT / "Makefile"), re.MULTILINE))
     for path in DOCUMENTS:
         named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text(path), re.MULTILINE))

@@ -10,7 +10,7 @@ import pytest
 from defl import errors
 from defl.cli.exit_codes import MEANINGS, ExitCode, exit_code
 from defl.errors import DeflError
-from defl.node.store.storage import DATABASE
+from defl.node.store.records import DATABASE
 from test_first_start import alice, opened  # noqa: F401 - alice is a fixture
 
 OPERATING = Path(__file__).parent.parent / "docs" / "OPERATING.md"
@@ -24,7 +24,7 @@ FAULTS_OF_THIS_MACHINE = {
 }
 
 
-def test_operating_has_the_same_table_as_the_commands() -> None:
+def test_operating_page_and_commands_agree_on_exit_codes() -> None:
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", OPERATING.read_text(encoding="utf-8"), re.MULTILINE)
 
     assert rows == [(str(code.value), meaning) for code, meaning in MEANINGS.items()]
@@ -32,7 +32,7 @@ def test_operating_has_the_same_table_as_the_commands() -> None:
 
 
 @pytest.mark.parametrize("kind", [k for k in vars(errors).values() if isinstance(k, type)])
-def test_only_faults_of_this_machine_end_with_the_code_for_a_failure(
+def test_only_local_faults_exit_with_the_failure_code(
     kind: type[DeflError],
 ) -> None:
     expected = ExitCode.FAILED if kind.__name__ in FAULTS_OF_THIS_MACHINE else ExitCode.REFUSED
@@ -47,7 +47,7 @@ def start(folder: Path) -> "subprocess.CompletedProcess[str]":
     )  # fmt: skip
 
 
-def test_a_damaged_state_ends_a_start_with_the_code_that_its_help_names(
+def test_start_with_damaged_state_exits_with_the_documented_code(
     alice: Path,  # noqa: F811 - the fixture
 ) -> None:
     opened(alice)

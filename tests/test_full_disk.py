@@ -81,19 +81,19 @@ def storage_takes_nothing_and_loses_nothing(folder: Path) -> None:
     ]
     with Storage.open(disk / "state", reserve_bytes=0) as storage:
         storage.recovered()
-        storage.persist(Persist(record=records[1]))
+        storage.records.persist(Persist(record=records[1]))
         filler = fill(disk)
         attempts: list[Callable[[], None]] = [
-            lambda: storage.persist(Persist(record=records[2], blocks=blocks)),
-            lambda: storage.store_chunk(chunks[0]),
-            lambda: storage.store_blob(manifest, payload),
+            lambda: storage.records.persist(Persist(record=records[2], blocks=blocks)),
+            lambda: storage.blobs.store_chunk(chunks[0]),
+            lambda: storage.blobs.store_blob(manifest, payload),
         ]
         # statvfs is asked first; a moment later the room may be gone, so that is left out here.
         for asks_first in (True, False):
             for attempt in attempts:
                 with pytest.MonkeyPatch.context() as patched:
                     if not asks_first:
-                        patched.setattr("defl.node.store.storage.require_room", lambda *_: None)
+                        patched.setattr("defl.node.store.records.require_room", lambda *_: None)
                         patched.setattr("defl.node.store.blobs.require_room", lambda *_: None)
                     with pytest.raises(DiskFull) as full:
                         attempt()
@@ -119,14 +119,14 @@ def a_node_waits_for_room(folder: Path) -> None:
         nodes.start()
         nodes.wait(lambda: nodes.round(0) >= 1, LIMIT_S)
         filler = fill(disk)
-        nodes.wait(lambda: bool(nodes.status(0).get("disk_full")), LIMIT_S)
+        nodes.wait(lambda: nodes.status(0).disk_full, LIMIT_S)
         before = nodes.status(0)
-        nodes.wait(lambda: nodes.round(1) >= before["round"] + 2, LIMIT_S)
+        nodes.wait(lambda: nodes.round(1) >= before.round + 2, LIMIT_S)
         after = nodes.status(0)
-        assert after["disk_full"]
-        assert after["traffic"]["control"]["sent"] == before["traffic"]["control"]["sent"]
+        assert after.disk_full
+        assert after.traffic["control"].sent == before.traffic["control"].sent
         filler.unlink()
-        nodes.wait(lambda: not nodes.status(0)["disk_full"], LIMIT_S)
+        nodes.wait(lambda: not nodes.status(0).disk_full, LIMIT_S)
         nodes.finish(LIMIT_S)
         assert nodes.judge() == []
         assert any(line["event"].startswith("there is room") for line in nodes.log(0))

@@ -102,7 +102,7 @@ def traced() -> int:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_members_rubbish_is_counted_and_the_rounds_go_on(
+def test_garbage_from_a_member_is_counted_and_rounds_still_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setenv("DEFL_NODE", "2")
@@ -135,7 +135,7 @@ def test_a_members_rubbish_is_counted_and_the_rounds_go_on(
         assert node.participant.model is not None
         model = node.participant.model.hex()
         await until(lambda: not nodes.any_running)
-        assert [nodes.status(honest)["model"] for honest in (0, 3)] == [model, model]
+        assert [nodes.status(honest).model for honest in (0, 3)] == [model, model]
 
     try:
         nodes.start(0, 3)

@@ -91,7 +91,7 @@ def test_a_voter_that_restarts_keeps_its_lock_and_its_last_vote(rules: Rules) ->
     finish(cluster)
 
 
-def test_a_timeout_that_claims_a_qc_nobody_has_moves_nobody() -> None:
+def test_a_timeout_with_a_forged_high_qc_moves_no_view() -> None:
     """The QC must come with the claim, and be real: views without it are not believed."""
     cluster = cluster_of(4, rounds=2, seed=3)
     run_until(cluster, lambda: cluster.rounds_closed >= 1)
@@ -111,7 +111,7 @@ def test_a_timeout_that_claims_a_qc_nobody_has_moves_nobody() -> None:
 
 
 @BOTH_RULES
-def test_a_node_back_after_more_views_than_the_window_catches_up(rules: Rules) -> None:
+def test_a_node_that_missed_more_views_than_the_window_catches_up(rules: Rules) -> None:
     cluster = cluster_of(4, rounds=20, seed=2, rules=rules)
     away = NodeId(3)
     run_until(cluster, lambda: participant(cluster, 0).replica.view > 10)
@@ -126,7 +126,7 @@ def test_a_node_back_after_more_views_than_the_window_catches_up(rules: Rules) -
 
 @BOTH_RULES
 @pytest.mark.parametrize("power", [False, True])
-def test_all_nodes_killed_right_after_voting_go_on(rules: Rules, power: bool) -> None:
+def test_progress_resumes_after_all_nodes_die_right_after_voting(rules: Rules, power: bool) -> None:
     cluster = cluster_of(4, rounds=3, seed=9, rules=rules)
     seen = Seen(cluster)
     run_until(cluster, lambda: all(len(seen.of(member, Vote)) > 12 for member in range(4)))
@@ -140,7 +140,7 @@ def test_all_nodes_killed_right_after_voting_go_on(rules: Rules, power: bool) ->
     finish(cluster)
 
 
-def test_aggregates_that_all_nodes_lose_before_they_are_synced_are_made_again() -> None:
+def test_aggregates_lost_by_all_nodes_before_a_sync_are_recomputed() -> None:
     """Their updates are safe at their authors; no node has to be there that kept the model."""
     cluster = cluster_of(4, rounds=3, seed=6, conditions=Conditions(work_sigma=0.1))
 
@@ -188,7 +188,7 @@ def test_an_author_killed_after_one_peer_acked_offers_the_same_blob_again(power:
     assert offered == {first.manifest.digest}
 
 
-def test_a_restarted_author_is_not_asked_to_train_for_a_round_that_it_offered() -> None:
+def test_a_restarted_author_does_not_retrain_a_round_it_offered() -> None:
     cluster = cluster_of(4, rounds=2, seed=4)
     author = NodeId(1)
     seen = Seen(cluster)
@@ -227,7 +227,7 @@ def test_the_last_agg_before_the_last_update_closes_the_round_with_that_update()
 
 
 @BOTH_RULES
-def test_a_lone_node_that_missed_the_last_qc_is_told_by_the_idle_others(rules: Rules) -> None:
+def test_idle_nodes_send_the_last_qc_to_a_node_that_missed_it(rules: Rules) -> None:
     cluster = cluster_of(4, rounds=1, seed=3, rules=rules)
     lone = NodeId(2)
     seen = Seen(cluster)
@@ -315,7 +315,7 @@ def test_a_dead_authors_transaction_is_relayed_by_the_one_node_that_heard_it() -
     assert author in {ref.author for ref in closed.updates}
 
 
-def test_a_node_without_its_record_follows_and_signs_nothing() -> None:
+def test_a_node_without_a_safety_record_follows_and_signs_nothing() -> None:
     cluster = cluster_of(4, rounds=4, seed=2)
     lost = NodeId(2)
     run_until(cluster, lambda: cluster.rounds_closed == 1)
@@ -330,7 +330,7 @@ def test_a_node_without_its_record_follows_and_signs_nothing() -> None:
     assert participant(cluster, lost).replica.observing is not None
 
 
-def test_a_node_that_is_shown_its_own_later_signature_stops_signing() -> None:
+def test_a_node_that_receives_its_own_later_signature_stops_signing() -> None:
     """Its disk was rolled back to an old copy: the log remembers what it signed since."""
     cluster = cluster_of(4, rounds=4, seed=2)
     rolled = NodeId(2)
@@ -346,7 +346,7 @@ def test_a_node_that_is_shown_its_own_later_signature_stops_signing() -> None:
     assert any(node == rolled and isinstance(notice, Observing) for node, notice in notices)
 
 
-def test_a_node_that_fell_behind_the_pruned_log_returns_by_a_proven_snapshot() -> None:
+def test_a_node_behind_the_pruned_log_catches_up_from_a_proven_snapshot() -> None:
     cluster = cluster_of(4, rounds=12, seed=7)
     away = NodeId(0)
     seen = Seen(cluster)
@@ -359,7 +359,7 @@ def test_a_node_that_fell_behind_the_pruned_log_returns_by_a_proven_snapshot() -
     assert participant(cluster, away).state.round == Round(12)
 
 
-def test_a_node_that_returns_by_a_snapshot_remembers_what_the_others_do() -> None:
+def test_a_node_restored_from_a_snapshot_has_the_same_closed_rounds_as_the_others() -> None:
     """The memory is in the model that the ledger names: the checker compares every model."""
     cluster = cluster_of(4, rounds=12, seed=7, aggregation="adaptive")
     away = NodeId(0)
@@ -388,7 +388,7 @@ def test_the_same_seed_makes_the_same_run() -> None:
     assert fingerprint() == fingerprint()
 
 
-def test_a_quiet_log_is_quiet() -> None:
+def test_an_idle_federation_sends_nothing() -> None:
     """When the last round is closed and shown, no timer of consensus runs anywhere."""
     cluster = cluster_of(4, rounds=1, seed=4)
     run_until(
@@ -403,7 +403,7 @@ def test_a_quiet_log_is_quiet() -> None:
     assert [participant(cluster, m).replica.view for m in range(4)] == views
 
 
-def test_an_observer_is_one_after_its_next_restart_too() -> None:
+def test_an_observer_stays_one_across_restarts() -> None:
     """Shown its own later signature once, it must not forget that and sign after all."""
     cluster = cluster_of(4, rounds=6, seed=2)
     rolled = NodeId(2)
@@ -446,7 +446,7 @@ def test_an_observer_does_not_answer_every_timeout_with_a_broadcast() -> None:
     assert sum(len(items) for items in sent) <= 2
 
 
-def test_evidence_outlives_a_restart() -> None:
+def test_evidence_survives_a_restart() -> None:
     cluster = cluster_of(4, rounds=3, seed=3, byzantine={NodeId(1): KINDS["double-voter"]})
     run_until(cluster, lambda: bool(participant(cluster, 0).evidence))
     evidence = participant(cluster, 0).evidence
@@ -456,7 +456,7 @@ def test_evidence_outlives_a_restart() -> None:
     assert set(evidence) <= set(participant(cluster, 0).evidence)
 
 
-def test_blobs_of_the_grace_round_outlive_a_restart() -> None:
+def test_blobs_of_the_grace_round_survive_a_restart() -> None:
     cluster = cluster_of(4, rounds=6, seed=3)
     run_until(cluster, lambda: cluster.rounds_closed == 5)
     before = set(participant(cluster, 0).pool.labels)
@@ -467,7 +467,7 @@ def test_blobs_of_the_grace_round_outlive_a_restart() -> None:
     assert {label for label in before if label[0] <= 5} <= set(participant(cluster, 0).pool.labels)
 
 
-def test_a_peer_that_asks_for_blocks_without_end_gets_so_many_answers_in_a_period() -> None:
+def test_answers_to_block_requests_are_rate_limited_per_peer() -> None:
     cluster = cluster_of(4, rounds=2, seed=3)
     run_until(cluster, lambda: cluster.rounds_closed == 1)
     replica = participant(cluster, 0).replica
@@ -481,7 +481,7 @@ def test_a_peer_that_asks_for_blocks_without_end_gets_so_many_answers_in_a_perio
     assert answers == BLOCK_ANSWERS_PER_PERIOD_MAX
 
 
-def test_an_author_that_lost_its_memory_keeps_to_the_offer_that_it_is_shown() -> None:
+def test_an_author_without_memory_keeps_to_the_offer_a_peer_shows_it() -> None:
     """It is adopted and made durable, so that no later restart offers another."""
     cluster = cluster_of(4, rounds=2, seed=4)
     seen = Seen(cluster)
@@ -496,7 +496,7 @@ def test_an_author_that_lost_its_memory_keeps_to_the_offer_that_it_is_shown() ->
 
 
 @BOTH_RULES
-def test_a_byzantine_base_among_n_minus_f_updates_closes_nothing(rules: Rules) -> None:
+def test_n_minus_f_updates_with_different_bases_do_not_close_a_round(rules: Rules) -> None:
     """Certified, committed, and trained from something else: the round waits for an honest one."""
     liar, slow = NodeId(1), NodeId(3)
     elsewhere = digest_of(b"another model")

@@ -7,7 +7,6 @@ import pytest
 from defl.committee import Timing
 from defl.ids import NodeId, Round
 from defl.lab.experiments.bench_waiting import NOISY, STEADY, WaitingCase, measure
-from defl.sim.checks import NOBODY_LEFT_BEHIND
 from defl.sim.conditions import Conditions
 from defl.sim.presence import (
     LEFT_OUT_IN_A_ROW_MAX,
@@ -16,6 +15,7 @@ from defl.sim.presence import (
     Presence,
 )
 from defl.sim.scenario import cluster_of
+from defl.sim.verdicts import NOBODY_LEFT_BEHIND
 
 TIMING = Timing()
 
@@ -24,7 +24,7 @@ BREAKERS = ("claiming", "just-late", "alternating", "staggered", "silent-then-cl
 
 @pytest.mark.parametrize(("nodes", "rounds"), [(4, 40), (7, 40), (10, 20)])
 @pytest.mark.parametrize(("factor", "sigma"), [(1.2, STEADY), (5.0, STEADY), (50.0, NOISY)])
-def test_a_member_that_trains_longer_than_the_others_is_in_their_rounds(
+def test_a_slow_trainer_takes_part_in_the_rounds(
     nodes: int, rounds: int, factor: float, sigma: float
 ) -> None:
     measured = measure(WaitingCase("slow", factor, sigma), nodes, rounds, seed=1)
@@ -34,7 +34,7 @@ def test_a_member_that_trains_longer_than_the_others_is_in_their_rounds(
     assert measured.share >= 0.9
 
 
-def test_a_member_that_needs_a_little_longer_than_the_least_time_is_not_shut_out() -> None:
+def test_a_member_slightly_slower_than_the_minimum_wait_is_not_shut_out() -> None:
     """The defect that this check was made for: it was in 0 of 40 rounds."""
     training_s = 0.5
     longer = ((NodeId(3), 1.2 * TIMING.gst_lt_min_s / training_s),)
@@ -55,9 +55,7 @@ def silent_s(nodes: int) -> float:
 @pytest.mark.parametrize(
     ("nodes", "kind"), [*((4, kind) for kind in BREAKERS), (7, "claiming"), (10, "claiming")]
 )
-def test_f_members_that_promise_and_do_not_deliver_cost_little_more_than_silent_ones(
-    nodes: int, kind: str
-) -> None:
+def test_f_promise_breakers_cost_little_more_than_silent_members(nodes: int, kind: str) -> None:
     lied = measure(WaitingCase(kind, liars=kind), nodes, 40, seed=1)
 
     assert lied.holds
@@ -65,14 +63,14 @@ def test_f_members_that_promise_and_do_not_deliver_cost_little_more_than_silent_
     assert lied.virtual_s <= 1.5 * silent_s(nodes)
 
 
-def test_silent_members_are_not_waited_for_in_the_first_round_either() -> None:
+def test_the_first_round_does_not_wait_for_silent_members() -> None:
     silent = measure(WaitingCase("silent", liars="silent"), 4, 4, seed=1)
 
     assert silent.first_round_s < 5 * TIMING.gst_lt_min_s
 
 
 @pytest.mark.parametrize("factor", [1.0, 20.0])
-def test_a_member_that_crashed_takes_part_again_within_three_rounds(factor: float) -> None:
+def test_a_crashed_member_takes_part_again_within_three_rounds(factor: float) -> None:
     conditions = Conditions(work_sigma=STEADY, work_factors=((NodeId(3), factor),))
     cluster = cluster_of(4, rounds=20, conditions=conditions)
     cluster.run(until=lambda: cluster.rounds_closed >= 4)
@@ -94,7 +92,7 @@ def test_a_member_that_crashed_takes_part_again_within_three_rounds(factor: floa
 
 
 @pytest.mark.parametrize("factor", [20.0, 50.0])
-def test_a_slow_member_takes_part_again_soon_after_all_members_restarted(factor: float) -> None:
+def test_a_slow_member_rejoins_soon_after_all_members_restart(factor: float) -> None:
     """Nobody knows anybody's pace any more, the slow member not even its own. It was left out of
     all the rounds that followed."""
     slow = NodeId(0)
@@ -121,7 +119,7 @@ def test_a_slow_member_takes_part_again_soon_after_all_members_restarted(factor:
 # --- The check itself ------------------------------------------------------------------------
 
 
-def test_a_member_that_is_left_out_of_four_judged_rounds_in_a_row_is_left_behind() -> None:
+def test_four_judged_rounds_missed_in_a_row_fail_the_presence_check() -> None:
     presence = Presence()
     first = ROUNDS_TO_LEARN + 1
     faults = [
@@ -133,7 +131,7 @@ def test_a_member_that_is_left_out_of_four_judged_rounds_in_a_row_is_left_behind
     assert faults[-1] is not None
 
 
-def test_a_member_that_is_left_out_of_every_third_round_is_left_behind_in_the_long_run() -> None:
+def test_missing_every_third_round_fails_the_presence_check_in_the_long_run() -> None:
     presence = Presence()
     last = ROUNDS_TO_LEARN + ROUNDS_JUDGED_MIN
     faults = [presence.closed(Round(round_), present=round_ % 3 != 0) for round_ in range(1, 40)]
@@ -142,7 +140,7 @@ def test_a_member_that_is_left_out_of_every_third_round_is_left_behind_in_the_lo
     assert any(fault is not None for fault in faults[last - 1 :])
 
 
-def test_rounds_in_which_a_member_was_down_or_caught_up_are_not_judged() -> None:
+def test_rounds_in_which_a_member_was_down_or_catching_up_are_not_judged() -> None:
     presence = Presence()
     for round_ in range(1, 60):
         presence.away(Round(round_))

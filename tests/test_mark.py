@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from defl.ids import NodeId
 from defl.node.store import mark as mark_module
 from defl.node.store.mark import Mark
-from defl.node.store.storage import DATABASE, MARK, Storage
+from defl.node.store.records import DATABASE, MARK
+from defl.node.store.storage import Storage
 from defl.output import Durable, Event, Persist, Received, Tick
 from defl.participant import Participant
 from defl.recall import NOTHING_SEEN
@@ -40,7 +41,7 @@ def copy_of(storage: Storage, name: str = "copy") -> Path:
 
 def written(storage: Storage) -> Path:
     for view in range(1, VIEWS + 1):
-        storage.persist(Persist(record=record(view)))
+        storage.records.persist(Persist(record=record(view)))
     return copy_of(storage)
 
 
@@ -108,7 +109,7 @@ def statements_of(durable: Durable) -> set[str]:
 
 
 def test_a_node_that_lost_writes_signs_nothing(storage: Storage) -> None:
-    storage.persist(Persist(record=replace(SMALL.durable().record, observing=None)))
+    storage.records.persist(Persist(record=replace(SMALL.durable().record, observing=None)))
     whole, cut = copy_of(storage, "whole"), copy_of(storage, "cut")
     delete_log(cut)
 
@@ -119,11 +120,11 @@ def test_a_node_that_lost_writes_signs_nothing(storage: Storage) -> None:
 def test_an_old_database_in_the_newest_folder_is_noticed(
     storage: Storage,
 ) -> None:
-    storage.persist(Persist(record=record(1)))
+    storage.records.persist(Persist(record=record(1)))
     storage.close()
     old = (storage.folder / DATABASE).read_bytes()
     with Storage.open(storage.folder, reserve_bytes=0) as again:
-        again.persist(Persist(acks=(SMALL.ack(1, SMALL.offer(0, 1, SMALL.blob(1)[0])),)))
+        again.records.persist(Persist(acks=(SMALL.ack(1, SMALL.offer(0, 1, SMALL.blob(1)[0])),)))
     (storage.folder / DATABASE).write_bytes(old)
 
     durable, _ = reopened(storage.folder)
@@ -158,7 +159,7 @@ def test_a_crash_between_the_database_and_its_mark_is_not_taken_for_a_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And the mark is never first: at the moment it is written, the database is ahead already."""
-    storage.persist(Persist(record=record(1)))
+    storage.records.persist(Persist(record=record(1)))
     copies: list[Path] = []
     write = Mark.write
 
@@ -167,7 +168,7 @@ def test_a_crash_between_the_database_and_its_mark_is_not_taken_for_a_loss(
         write(mark, writes)
 
     monkeypatch.setattr(Mark, "write", crash_before)
-    storage.persist(Persist(record=record(2)))
+    storage.records.persist(Persist(record=record(2)))
     monkeypatch.undo()
 
     assert reopened(copies[0]) == (replace(SMALL.durable(), record=record(2)), ())
@@ -176,7 +177,7 @@ def test_a_crash_between_the_database_and_its_mark_is_not_taken_for_a_loss(
 def test_a_power_cut_that_loses_the_newest_marks_is_not_taken_for_a_loss(
     storage: Storage,
 ) -> None:
-    storage.persist(Persist(record=record(1)))
+    storage.records.persist(Persist(record=record(1)))
     old = (storage.folder / MARK).read_bytes()
     copy = written(storage)
     (copy / MARK).write_bytes(old)
@@ -199,7 +200,7 @@ def test_a_missing_or_damaged_mark_is_reported_once_and_stops_nothing(
     assert durable.record == record(VIEWS)
     assert "missing or damaged" in "".join(faults)
     with Storage.open(copy, reserve_bytes=0) as again:
-        again.persist(Persist(record=record(VIEWS + 1)))
+        again.records.persist(Persist(record=record(VIEWS + 1)))
     assert reopened(copy) == (replace(SMALL.durable(), record=record(VIEWS + 1)), ())
 
 
@@ -212,7 +213,7 @@ def test_a_state_made_before_there_were_marks_goes_on_and_gets_one(
 
     assert reopened(storage.folder) == (SMALL.durable(), ())
     with Storage.open(storage.folder, reserve_bytes=0) as again:
-        again.persist(Persist(record=record(1)))
+        again.records.persist(Persist(record=record(1)))
     mark = Mark(storage.folder / MARK)
     assert mark.read() == 1
     mark.close()
@@ -226,7 +227,7 @@ def test_marks_cost_one_sync_a_second_not_one_each(
     monkeypatch.setattr(mark_module.time, "monotonic", lambda: now)
     monkeypatch.setattr(Mark, "sync", lambda _: syncs.append(now))
     for step in range(1, 31):
-        storage.persist(Persist(record=record(step)))
+        storage.records.persist(Persist(record=record(step)))
         now += 0.125
 
     assert syncs == [1000.0, 1001.0, 1002.0, 1003.0]

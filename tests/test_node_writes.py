@@ -12,9 +12,10 @@ from defl.errors import LocalFault
 from defl.ids import Round
 from defl.lab.experiments.processes import Nodes
 from defl.node import node as driver
-from defl.node.node import PORT_FILE, STATUS_FILE
+from defl.node.files import PORT_FILE, STATUS_FILE
 from defl.node.report.model_file import shared_row, write_model
 from defl.node.report.results import MODEL
+from defl.node.store.records import Records
 from defl.node.store.storage import Storage
 from defl.output import ModelReady, Output, Persist
 from support.node_here import NodeHere, until
@@ -101,14 +102,14 @@ def test_records_that_come_while_the_disk_is_busy_are_written_together_and_befor
     written: list[int] = []  # records in each write
     free = threading.Event()
     done: list[tuple[Output, int]] = []  # what was performed, after how many writes
-    persist = Storage.persist
+    persist = Records.persist
 
-    def slow(storage: Storage, *persists: Persist) -> None:
+    def slow(records: Records, *persists: Persist) -> None:
         free.wait()
-        persist(storage, *persists)
+        persist(records, *persists)
         written.append(len(persists))
 
-    monkeypatch.setattr(Storage, "persist", slow)
+    monkeypatch.setattr(Records, "persist", slow)
     monkeypatch.setattr(node, "_perform", lambda output: done.append((output, len(written))))
     record = node.storage.recovered().record
     first, second, third = (Output(persist=Persist(record=record), wake_at=t) for t in (1, 2, 3))

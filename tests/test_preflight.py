@@ -1,5 +1,6 @@
 """`defl node check`: real sockets, real TLS, and one thing wrong at a time."""
 
+import asyncio
 import shutil
 import socket
 import ssl
@@ -14,30 +15,49 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from defl.ids import Digest, NodeId, digest_of
+from defl.node.net.framing import (
+    HEADER_BYTES,
+    HELLO_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Hello,
+    Lane,
+    encode_hello,
+)
+from defl.node.net.transport import Refusal
 from defl.node.setup import preflight as preflight_module
-from defl.node.setup import requirements as needs_module
+from defl.node.setup import requirements as requirements_module
 from defl.node.setup.config import Agreement, read_identity, read_node
 from defl.node.setup.identity import certificate_pem, make_identity
 from support.founding import NAMES, agree, defl, found
+from support.transports import Peer, running
 
 TIME_MAX_S = 10.0
 
 
 @contextmanager
-def answering(folder: Path, agreement: Agreement, listener: socket.socket) -> Iterator[None]:
-    """A member's door: TLS 1.3, only members come in; nothing is said inside."""
+def answering(
+    folder: Path, agreement: Agreement, listener: socket.socket, chain: Digest | None = None
+) -> Iterator[None]:
+    """A member's endpoint: TLS 1.3 for members only, and its hello; `chain` is its federation."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=b"".join(c.certificate for c in agreement.cards))
     context.load_cert_chain(folder / "node.crt", folder / "node.key")
-    with serving(listener, lambda plain: _greet(plain, context)):
+    member = next(i for i, card in enumerate(agreement.cards) if card.name == folder.name)
+    hello = Hello(
+        PROTOCOL_VERSION, chain or agreement.federation.chain, NodeId(member), Lane.CONTROL
+    )
+    with serving(listener, lambda plain: _greet(plain, context, encode_hello(hello))):
         yield
 
 
-def _greet(plain: socket.socket, context: ssl.SSLContext) -> None:
+def _greet(plain: socket.socket, context: ssl.SSLContext, hello: bytes) -> None:
     try:
         with context.wrap_socket(plain, server_side=True) as secure:
+            secure.recv(HELLO_BYTES_MAX)
+            secure.sendall(len(hello).to_bytes(HEADER_BYTES, "big") + hello)
             secure.recv(1)  # until the caller leaves
     except OSError:
         plain.close()
@@ -99,63 +119,109 @@ def doors(tmp_path: Path) -> Iterator[Doors]:
     made.close()
 
 
-def wrong_in(folder: Path, *options: str) -> dict[str, str]:
-    said = defl("node", "check", folder, "--json", *options)
-    assert said.code == (0 if said.json["ready"] else 1)
-    return {c["check"]: c["detail"] for c in said.json["checks"] if not c["holds"]}
+def failed_checks(folder: Path, *options: str) -> dict[str, str]:
+    result = defl("node", "check", folder, "--json", *options)
+    assert result.code == (0 if result.json["ready"] else 1)
+    return {c["check"]: c["detail"] for c in result.json["checks"] if not c["holds"]}
 
 
 def test_a_node_whose_peers_all_answer_is_ready(doors: Doors) -> None:
     with doors.answering("bob"), doors.answering("carol"), doors.answering("dan"):
-        said = defl("node", "check", doors.alice)
+        result = defl("node", "check", doors.alice)
 
-    assert said.code == 0, said.text
-    assert said.text.count("ok ") == len(said.text.splitlines()) - 2
-    assert said.text.endswith("ready\n")
+    assert result.code == 0, result.text
+    assert result.text.count("ok ") == len(result.text.splitlines()) - 2
+    assert result.text.endswith("ready\n")
 
 
-def test_each_peer_that_cannot_be_reached_has_its_reason(doors: Doors) -> None:
+def test_each_unreachable_peer_is_reported_with_its_reason(doors: Doors) -> None:
     doors.listeners["bob"].close()
     with (
         serving(doors.listeners["carol"], lambda plain: plain.sendall(b"HTTP/1.1 400 no\r\n\r\n")),
         answering(doors.folder / "bob", doors.agreement, doors.listeners["dan"]),
     ):
-        wrong = wrong_in(doors.alice)
+        failed = failed_checks(doors.alice)
 
-    assert set(wrong) == {"peer bob", "peer carol", "peer dan"}
-    assert "nobody listens there" in wrong["peer bob"]
-    assert "TLS failed" in wrong["peer carol"] or "hung up" in wrong["peer carol"]
-    assert "another certificate than its card" in wrong["peer dan"]
+    assert set(failed) == {"peer bob", "peer carol", "peer dan"}
+    assert "nobody listens there" in failed["peer bob"]
+    assert "TLS failed" in failed["peer carol"] or "hung up" in failed["peer carol"]
+    assert "another certificate than its card" in failed["peer dan"]
 
 
-def test_a_peer_that_does_not_know_this_node_is_told_apart(doors: Doors, tmp_path: Path) -> None:
-    """Its federation.toml is another one: it turns this node away after the handshake."""
+def test_a_peer_without_this_nodes_card_is_reported_as_hanging_up(doors: Doors) -> None:
+    """A peer with another federation.toml hangs up after the handshake."""
     strangers = Agreement(doors.agreement.federation, doors.agreement.cards[1:], b"")
     with (
         answering(doors.folder / "bob", strangers, doors.listeners["bob"]),
         doors.answering("carol"),
         doors.answering("dan"),
     ):
-        wrong = wrong_in(doors.alice)
+        failed = failed_checks(doors.alice)
 
-    assert set(wrong) == {"peer bob"}
-    assert "the same federation.toml" in wrong["peer bob"]
-
-
-def test_peers_need_not_be_asked(doors: Doors) -> None:
-    assert wrong_in(doors.alice, "--no-peers") == {}
+    assert set(failed) == {"peer bob"}
+    assert "the same federation.toml" in failed["peer bob"]
 
 
-def test_a_key_that_others_may_read_is_found(doors: Doors) -> None:
-    (doors.alice / "node.key").chmod(0o640)
+def test_a_peer_of_another_federation_is_reported_though_it_knows_this_node(doors: Doors) -> None:
+    other = digest_of(b"the same cards, another file")
+    with (
+        answering(doors.folder / "bob", doors.agreement, doors.listeners["bob"], other),
+        doors.answering("carol"),
+        doors.answering("dan"),
+    ):
+        failed = failed_checks(doors.alice)
 
-    assert "chmod 600" in wrong_in(doors.alice, "--no-peers")["key"]
+    assert set(failed) == {"peer bob"}
+    assert f"bob is of another federation ({other.hex()[:16]}, ours is" in failed["peer bob"]
+    assert "compare federation.toml" in failed["peer bob"]
+
+
+def test_a_check_beside_the_running_node_costs_it_no_connection(doors: Doors) -> None:
+    """The peers are real, and one of them already holds the connections of the node itself."""
+    cards, chain = doors.agreement.cards, doors.agreement.federation.chain
+    identities = [read_identity(doors.folder / name, name) for name in NAMES]
+    own_listener = socket.create_server(("127.0.0.1", 0))
+
+    async def scenario() -> dict[str, str]:
+        sockets = [own_listener, *(doors.listeners[name] for name in NAMES[1:])]
+        peers = [
+            Peer(i, cards, sockets[i], identity=identities[i], chain=chain)
+            for i in range(len(cards))
+        ]
+        alice, *others = peers
+        async with running(*peers):
+            await alice.until_connected(*others)
+            for other in others:
+                await other.until_connected(alice)
+            failed = await asyncio.to_thread(failed_checks, doors.alice)
+            for other in others:
+                await other.until(lambda p=other: p.transport.stats.refusals[Refusal.PROBE] == 1)
+                assert other.events.count(("connected", alice.me)) == 1
+                assert ("disconnected", alice.me) not in other.events
+                assert alice.me not in other.transport.stats.trouble
+        return failed
+
+    assert asyncio.run(scenario()) == {}
+
+
+def test_no_peers_skips_the_peers(doors: Doors) -> None:
+    assert failed_checks(doors.alice, "--no-peers") == {}
+
+
+def test_a_key_that_others_may_read_is_refused_by_check_and_start(doors: Doors) -> None:
+    key = doors.alice / "node.key"
+    key.chmod(0o644)
+
+    assert f"chmod 600 {key}" in failed_checks(doors.alice, "--no-peers")["identity"]
+    refused = defl("node", "start", doors.alice)
+    assert refused.code == 2
+    assert f"others may read this private key (mode 0644); do: chmod 600 {key}" in refused.text
 
 
 def test_the_check_names_a_folder_that_others_may_enter(doors: Doors) -> None:
     doors.alice.chmod(0o755)
 
-    assert "chmod 700" in wrong_in(doors.alice, "--no-peers")["folder"]
+    assert "chmod 700" in failed_checks(doors.alice, "--no-peers")["folder"]
 
 
 def test_no_node_is_made_in_a_folder_that_others_may_enter(tmp_path: Path) -> None:
@@ -173,35 +239,37 @@ def test_no_node_is_made_in_a_folder_that_others_may_enter(tmp_path: Path) -> No
     assert defl(*init).code == 0
 
 
-def test_a_lost_key_is_found(doors: Doors) -> None:
+def test_a_missing_key_is_reported(doors: Doors) -> None:
     (doors.alice / "node.key").unlink()
 
-    assert {"key", "identity"} == set(wrong_in(doors.alice, "--no-peers"))
+    assert "no such file" in failed_checks(doors.alice, "--no-peers")["identity"]
 
 
-def test_files_of_another_node_do_not_fit(doors: Doors) -> None:
+def test_the_key_of_another_node_is_reported(doors: Doors) -> None:
     shutil.copy(doors.folder / "bob" / "node.key", doors.alice / "node.key")
-    swapped = wrong_in(doors.alice)
+    swapped = failed_checks(doors.alice)
     assert "another key" in swapped["certificate"]
     assert "its key is not this node's" in swapped["card"]
     assert "calls this key 'bob'" in swapped["federation"]
-    assert "peers" in swapped
+    assert not any(name.startswith("peer ") for name in swapped), (
+        "left out: it cannot say who it is"
+    )
 
 
-def test_a_changed_address_asks_for_a_new_card(doors: Doors) -> None:
+def test_a_changed_address_requires_a_new_card(doors: Doors) -> None:
     path = doors.alice / "node.toml"
     text = path.read_text(encoding="utf-8")
     old = read_node(doors.alice).address
     path.write_text(text.replace(f'address = "{old}"', 'address = "b:1"'), encoding="utf-8")
 
-    assert f"defl node card {doors.alice}" in wrong_in(doors.alice, "--no-peers")["card"]
+    assert f"defl node card {doors.alice}" in failed_checks(doors.alice, "--no-peers")["card"]
     signed = defl("node", "card", doors.alice, "--json").json
     assert (signed["address"], signed["serial"]) == ("b:1", 1)
-    assert wrong_in(doors.alice, "--no-peers") == {}
+    assert failed_checks(doors.alice, "--no-peers") == {}
     assert defl("node", "card", doors.alice, "--json").json == signed, "nothing moved since"
 
 
-def test_a_card_of_another_key_is_not_counted_on(doors: Doors) -> None:
+def test_a_card_of_another_key_is_not_renewed(doors: Doors) -> None:
     shutil.copy(doors.folder / "bob" / "bob.card.toml", doors.alice / "alice.card.toml")
 
     said = defl("node", "card", doors.alice)
@@ -210,7 +278,7 @@ def test_a_card_of_another_key_is_not_counted_on(doors: Doors) -> None:
     assert "put this node's own card back" in said.text
 
 
-def test_an_expired_certificate_and_a_clock_that_is_behind_are_found(
+def test_an_expired_certificate_and_a_slow_clock_are_reported(
     doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity = read_identity(doors.alice, "alice")
@@ -223,9 +291,9 @@ def test_an_expired_certificate_and_a_clock_that_is_behind_are_found(
     )
     good = (doors.alice / "node.crt").read_bytes()
     (doors.alice / "node.crt").write_bytes(certificate_pem(expired.certificate))
-    wrong = wrong_in(doors.alice, "--no-peers")
-    assert "but it is" in wrong["certificate"]
-    assert "another certificate" in wrong["federation"]
+    failed = failed_checks(doors.alice, "--no-peers")
+    assert "but it is" in failed["certificate"]
+    assert "another certificate" in failed["federation"]
 
     class Behind(datetime):
         @classmethod
@@ -234,46 +302,62 @@ def test_an_expired_certificate_and_a_clock_that_is_behind_are_found(
 
     (doors.alice / "node.crt").write_bytes(good)
     monkeypatch.setattr(preflight_module, "datetime", Behind)
-    assert "set the clock" in wrong_in(doors.alice, "--no-peers")["clock"]
+    assert "set the clock" in failed_checks(doors.alice, "--no-peers")["clock"]
 
 
-def test_a_taken_port_is_found(doors: Doors) -> None:
+def test_a_port_in_use_is_reported(doors: Doors) -> None:
     host, port = read_node(doors.alice).listen_at
     with socket.create_server((host, port)):
-        assert "is the node running already?" in wrong_in(doors.alice, "--no-peers")["listen port"]
+        assert (
+            "is the node running already?"
+            in failed_checks(doors.alice, "--no-peers")["listen port"]
+        )
 
 
-def test_too_little_room_is_found(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs_module, "LOG_BYTES", 2**62)
+def test_too_small_a_disk_is_reported(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements_module, "LOG_BYTES", 2**62)
 
-    assert "make room" in wrong_in(doors.alice, "--no-peers")["disk"]
+    assert "make room" in failed_checks(doors.alice, "--no-peers")["disk"]
 
 
-def test_wrong_initial_weights_are_found(doors: Doors) -> None:
+@pytest.mark.parametrize("point", [np.ones(64, np.float32), np.zeros(65, np.float32)])
+def test_initial_weights_of_another_federation_are_reported_with_what_to_do(
+    doors: Doors, point: np.ndarray[Any, Any]
+) -> None:
     initial = doors.alice / "initial.safetensors"
-    save_file({**load_file(initial), "point": np.ones(64, np.float32)}, initial)
-    assert "not the agreed one" in wrong_in(doors.alice, "--no-peers")["initial weights"]
+    save_file({**load_file(initial), "point": point}, initial)
 
+    detail = failed_checks(doors.alice, "--no-peers")["initial weights"]
+
+    assert f"{initial} and federation.toml do not belong together" in detail
+    assert "copy both files from one member" in detail
+    assert detail in defl("node", "start", doors.alice).text
+
+
+def test_missing_initial_weights_are_reported_with_who_has_them(doors: Doors) -> None:
     (doors.alice / "initial.safetensors").unlink()
-    assert "no such file" in wrong_in(doors.alice, "--no-peers")["initial weights"]
+
+    detail = failed_checks(doors.alice, "--no-peers")["initial weights"]
+
+    assert "no such file; every member has initial.safetensors: copy it from any of" in detail
 
 
-def test_a_federation_without_this_node_is_found(doors: Doors, tmp_path: Path) -> None:
+def test_a_federation_without_this_node_is_reported(doors: Doors, tmp_path: Path) -> None:
     others = tmp_path / "others"
     others.mkdir()
     agree(others, found(others))
     shutil.copy(others / "federation.toml", doors.alice)
 
-    assert "give your card" in wrong_in(doors.alice, "--no-peers")["federation"]
+    assert "give your card" in failed_checks(doors.alice, "--no-peers")["federation"]
 
 
-def test_a_missing_or_spoilt_federation_file_is_one_of_the_answers(doors: Doors) -> None:
+def test_a_missing_or_malformed_federation_file_is_reported(doors: Doors) -> None:
     path = doors.alice / "federation.toml"
     path.write_text(path.read_text(encoding="utf-8").replace("tau =", "tao ="), encoding="utf-8")
-    assert "did you mean 'tau'?" in wrong_in(doors.alice)["federation"]
+    assert "did you mean 'tau'?" in failed_checks(doors.alice)["federation"]
 
     path.unlink()
-    assert "ask another member" in wrong_in(doors.alice)["federation"]
+    assert "ask another member" in failed_checks(doors.alice)["federation"]
 
 
 def test_a_folder_without_a_node_cannot_be_checked(tmp_path: Path) -> None:

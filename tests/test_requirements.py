@@ -1,5 +1,6 @@
 """What a federation asks of its nodes, which theorem covers it, and how both are shown."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from defl.aggregation.rules import DEFAULT, RULES
 from defl.committee import Charter, Federation, Membership
 from defl.errors import PreconditionBroken
 from defl.node.setup.config import Agreement, read_federation
-from defl.node.setup.requirements import coverage, needs_of
+from defl.node.setup.requirements import coverage, requirements_of
 from support.founding import agree, cards_in, create, defl, found
 
 
@@ -116,12 +117,14 @@ def test_a_rule_that_cannot_work_on_the_fewest_rows_is_refused_at_once(
 ) -> None:
     """At m = n - f, not at n: that many updates may close a round."""
 
-    def picky(rows: Any, base: Any, faults_max: int, ties: Any) -> AggregationResult:
+    def picky(
+        rows: Any, base: Any, faults_max: int, ties: Any, **_options: Any
+    ) -> AggregationResult:
         if len(rows) < 4:
             raise PreconditionBroken(f"needs 4 rows, not {len(rows)}")
         return fed_avg(rows, base, faults_max, ties)
 
-    monkeypatch.setitem(RULES, DEFAULT, picky)
+    monkeypatch.setitem(RULES, DEFAULT, replace(RULES[DEFAULT], function=picky))
 
     said = create(tmp_path, cards_in(founded))
 
@@ -141,7 +144,7 @@ def test_the_plain_mean_is_covered_only_when_nobody_lies(founded: Path, tmp_path
 def test_needs_grow_with_members_and_kept_rounds(founded: Path, tmp_path: Path) -> None:
     agreement = agree(tmp_path, cards_in(founded))
     small, wide, long = (
-        needs_of(facts_of(agreement, n, tau=tau)) for n, tau in ((4, 2), (8, 2), (4, 4))
+        requirements_of(facts_of(agreement, n, tau=tau)) for n, tau in ((4, 2), (8, 2), (4, 4))
     )
 
     assert small.update_bytes == small.model_bytes == (model := 4 * (64 + 8 + 64))

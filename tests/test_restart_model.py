@@ -42,7 +42,7 @@ class VotesAgain(Replica[bytes]):
 
 
 @BOTH
-def test_from_every_state_of_the_first_view_a_fair_schedule_commits(rules: Rules) -> None:
+def test_a_fair_schedule_commits_from_every_state_of_the_first_view(rules: Rules) -> None:
     """Six events are enough for the whole quorum to give a view up and restart."""
     result = Explorer(rules).explore(6, starts=1)
 
@@ -52,7 +52,7 @@ def test_from_every_state_of_the_first_view_a_fair_schedule_commits(rules: Rules
 
 
 @BOTH
-def test_from_every_state_near_each_view_of_a_growing_log_a_fair_schedule_commits(
+def test_a_fair_schedule_commits_from_every_state_of_a_growing_log(
     rules: Rules,
 ) -> None:
     result = Explorer(rules).explore(3)
@@ -62,7 +62,7 @@ def test_from_every_state_near_each_view_of_a_growing_log_a_fair_schedule_commit
 
 
 @BOTH
-def test_random_walks_of_many_events_end_in_no_dead_end(rules: Rules) -> None:
+def test_long_random_walks_find_no_dead_end(rules: Rules) -> None:
     result = Explorer(rules).wander(8, 40, seed=2)
 
     assert not result.violations, result.violations[0]
@@ -79,7 +79,7 @@ def test_the_model_finds_a_quorum_that_restarted_and_forgot_its_own_timeouts(rul
     assert sum("starts again" in line for line in lines) == len(LIVING)
 
 
-def test_two_restarts_leave_one_who_still_counts_all_timeouts() -> None:
+def test_two_restarts_leave_one_member_that_counts_all_timeouts() -> None:
     result = Explorer(Rules.HOTSTUFF, ForgetsItsTimeout).explore(6, starts=1, restarts=2)
 
     assert not result.violations
@@ -95,7 +95,7 @@ def test_the_silent_member_leads_first_and_then_every_fourth_view() -> None:
     assert [leader(view) for view in range(1, 6)] == [SILENT, *LIVING, SILENT]
 
 
-def test_a_replica_that_is_replayed_is_the_same_as_the_one_that_went_on() -> None:
+def test_a_replayed_replica_equals_the_original() -> None:
     """Situations are told apart by their fingerprint, so the same way must give the same one."""
     model = Explorer(Rules.HOTSTUFF)
     model.explore(4, starts=2)

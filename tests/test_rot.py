@@ -36,7 +36,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage
     Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
     with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
         opened.recovered()
-        opened.store_blob(BLOB, BYTES)
+        opened.blobs.store_blob(BLOB, BYTES)
         yield opened
 
 
@@ -54,7 +54,7 @@ def never(*_: object) -> NoReturn:
 
 
 def held(storage: Storage) -> frozenset[int]:
-    return dict(storage._blobs.held)[BLOB]
+    return dict(storage.blobs.held)[BLOB]
 
 
 # --- The disk --------------------------------------------------------------------------------
@@ -62,43 +62,43 @@ def held(storage: Storage) -> frozenset[int]:
 
 @pytest.mark.parametrize("damage", ["a bit", "cut off"])
 def test_a_rotten_chunk_is_not_read_but_discarded(storage: Storage, damage: str) -> None:
-    path = storage.path(BLOB.digest)
+    path = storage.blobs.path(BLOB.digest)
     if damage == "a bit":
         rot(path, CHUNK)
     else:
         os.truncate(path, CHUNK + 1)
 
     with pytest.raises(ChunkRotten, match=f"blob {BLOB.digest.hex()} is corrupt in chunk 1"):
-        storage.read_chunk(BLOB.digest, 1)
+        storage.blobs.read_chunk(BLOB.digest, 1)
 
     assert held(storage) == {0}
-    assert storage.read_chunk(BLOB.digest, 0) == BYTES[:CHUNK]
+    assert storage.blobs.read_chunk(BLOB.digest, 0) == BYTES[:CHUNK]
     with pytest.raises(LocalFault, match="not here whole"):
-        storage.path(BLOB.digest)
+        storage.blobs.path(BLOB.digest)
     with pytest.raises(LocalFault, match="is not here") as again:
-        storage.read_chunk(BLOB.digest, 1)
+        storage.blobs.read_chunk(BLOB.digest, 1)
     assert not isinstance(again.value, ChunkRotten), "it is found once"
 
 
 def test_a_discarded_chunk_can_be_stored_again(storage: Storage) -> None:
     for index in (0, 1):
-        rot(storage._blobs._path(BLOB.digest, "part" if index else "blob"), index * CHUNK)
+        rot(storage.blobs._path(BLOB.digest, "part" if index else "blob"), index * CHUNK)
         with pytest.raises(ChunkRotten):
-            storage.read_chunk(BLOB.digest, index)
+            storage.blobs.read_chunk(BLOB.digest, index)
     assert held(storage) == frozenset()
 
     for index in (1, 0):
         data = BYTES[index * CHUNK : (index + 1) * CHUNK]
-        storage.store_chunk(StoreChunk(BLOB, index, data))
+        storage.blobs.store_chunk(StoreChunk(BLOB, index, data))
 
-    assert bytes(storage.read(BLOB.digest)) == BYTES
-    assert storage.read_chunk(BLOB.digest, 1) == BYTES[CHUNK:]
+    assert bytes(storage.blobs.read(BLOB.digest)) == BYTES
+    assert storage.blobs.read_chunk(BLOB.digest, 1) == BYTES[CHUNK:]
 
 
 def test_a_discarded_chunk_is_missing_after_a_restart_too(storage: Storage) -> None:
-    rot(storage.path(BLOB.digest), 0)
+    rot(storage.blobs.path(BLOB.digest), 0)
     with pytest.raises(ChunkRotten):
-        storage.read_chunk(BLOB.digest, 0)
+        storage.blobs.read_chunk(BLOB.digest, 0)
     storage.close()
 
     with Storage.open(storage.folder) as again:
@@ -113,7 +113,7 @@ def test_a_chunk_that_the_disk_cannot_read_is_rotten(
 
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(ChunkRotten):
-        storage.read_chunk(BLOB.digest, 0)
+        storage.blobs.read_chunk(BLOB.digest, 0)
 
 
 def test_a_fault_that_is_not_the_chunks_leaves_it_where_it_is(
@@ -125,24 +125,24 @@ def test_a_fault_that_is_not_the_chunks_leaves_it_where_it_is(
     with monkeypatch.context() as patched:
         patched.setattr(os, "preadv", short_of_memory)
         with pytest.raises(LocalFault, match="cannot read chunk 0"):
-            storage.read_chunk(BLOB.digest, 0)
-    assert storage.read_chunk(BLOB.digest, 0) == BYTES[:CHUNK]
+            storage.blobs.read_chunk(BLOB.digest, 0)
+    assert storage.blobs.read_chunk(BLOB.digest, 0) == BYTES[:CHUNK]
 
 
 def test_a_blob_that_was_made_anew_while_the_old_one_was_read_is_kept(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def meanwhile(*_: object) -> int:
-        storage.drop(BLOB.digest)
-        storage.store_blob(BLOB, BYTES)
+        storage.blobs.drop(BLOB.digest)
+        storage.blobs.store_blob(BLOB, BYTES)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "preadv", meanwhile)
         with pytest.raises(LocalFault) as fault:
-            storage.read_chunk(BLOB.digest, 0)
+            storage.blobs.read_chunk(BLOB.digest, 0)
     assert not isinstance(fault.value, ChunkRotten)
-    assert bytes(storage.read(BLOB.digest)) == BYTES
+    assert bytes(storage.blobs.read(BLOB.digest)) == BYTES
 
 
 def test_only_chunks_that_have_lain_for_a_while_are_hashed(
@@ -156,22 +156,22 @@ def test_only_chunks_that_have_lain_for_a_while_are_hashed(
 
     monkeypatch.setattr(blobs, "digest_of", hashing)
     monkeypatch.setattr(blobs, "SOUND_FOR_S", 3600.0)
-    storage.read_chunk(BLOB.digest, 0)
+    storage.blobs.read_chunk(BLOB.digest, 0)
     assert hashed == []
     monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
-    storage.read_chunk(BLOB.digest, 0)
+    storage.blobs.read_chunk(BLOB.digest, 0)
     assert hashed == [BYTES[:CHUNK]]
 
 
 def test_whoever_asks_for_a_rotten_chunk_gets_nothing_and_it_is_reported_once(
     storage: Storage,
 ) -> None:
-    rot(storage.path(BLOB.digest), 0)
+    rot(storage.blobs.path(BLOB.digest), 0)
     reported: list[tuple[Digest, int]] = []
 
     async def scenario() -> None:
         serving = Serving(
-            storage.read_chunk,
+            storage.blobs.read_chunk,
             lambda digest, index, _: reported.append((digest, index)),
             send=never,
             drained=never,
@@ -252,7 +252,7 @@ def test_a_node_says_that_a_chunk_rotted_and_fetches_it_back(
     async def scenario() -> None:
         here, member = NodeHere(folders[2]), Member(folders[1])
         victim, model = here.node.me, here.node.federation.initial
-        path = here.node.storage.path(model)
+        path = here.node.storage.blobs.path(model)
         good = path.read_bytes()[1024:2048]
         rot(path, 1500)
         async with here.running(), member.connected(victim):

@@ -33,7 +33,7 @@ from defl.messages import (
     transactions_root,
 )
 from defl.output import Durable
-from defl.sim.twins import Tape, mark
+from defl.sim.bare_replicas import Tape, mark
 
 HOTSTUFF, JOLTEON = RULES[Rules.HOTSTUFF], RULES[Rules.JOLTEON]
 SIGNATURE = bytes(64)

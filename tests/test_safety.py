@@ -1,6 +1,7 @@
 """The safety record: what it forbids, what it remembers, and that it goes first."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from defl.committee import Rules
 from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import Replica
 from defl.consensus.safety import Safety, first_record
+from defl.errors import SigningRefused
 from defl.ids import NodeId, View, digest_of
 from defl.messages import (
     QC,
@@ -24,9 +26,9 @@ from defl.messages import (
     vote_statement,
 )
 from defl.output import Durable, Observing, SafetyRecord
+from defl.sim.bare_replicas import LIVE, facts
 from defl.sim.script import BlockFacts, Cast, Script, Stage, TcFacts
 from defl.sim.signer import NoopSigner
-from defl.sim.twins import LIVE, facts
 
 BOTH = pytest.mark.parametrize("rules", list(Rules))
 ME, PEER = NodeId(0), NodeId(1)
@@ -142,6 +144,72 @@ def test_one_proposal_is_signed_for_a_view() -> None:
     assert not said.may_propose(View(2))
     assert not said.may_propose(View(1))
     assert said.may_propose(View(3))
+
+
+# --- The signer guards itself ----------------------------------------------------------------
+
+
+@contextmanager
+def refused(signer: Safety) -> Iterator[None]:
+    """The signer refuses, and its record stays as it was."""
+    record, signer.changed = signer.record, False
+    with pytest.raises(SigningRefused):
+        yield
+    assert signer.record is record
+    assert not signer.changed
+
+
+def test_the_signer_never_votes_for_two_blocks_of_one_view() -> None:
+    cast = Cast(SCENE, Rules.HOTSTUFF)
+    signer = safety()
+    signer.sign_vote(cast.block("b"), GENESIS_QC)
+
+    for name in ("late", "b", "a"):  # view 2 again, and an earlier view
+        with refused(signer):
+            signer.sign_vote(cast.block(name), GENESIS_QC)
+    with refused(restarted := safety(signer.record)):
+        restarted.sign_vote(cast.block("late"), GENESIS_QC)
+
+
+def test_the_signer_never_votes_in_a_view_that_it_has_given_up() -> None:
+    signer = safety()
+    signer.sign_timeout(View(2))
+
+    with refused(signer):
+        signer.sign_vote(Cast(SCENE, Rules.HOTSTUFF).block("b"), GENESIS_QC)
+
+
+def test_the_signer_never_times_out_twice_in_one_view() -> None:
+    signer = safety()
+    signer.sign_timeout(View(4))
+    signer.learn_qc(qc_of(3))  # another timeout for view 4 would report it
+
+    for view in (4, 3):
+        with refused(signer):
+            signer.sign_timeout(View(view))
+
+
+def test_the_signer_never_proposes_two_blocks_for_one_view() -> None:
+    cast = Cast(SCENE, Rules.HOTSTUFF)
+    signer = safety()
+    signer.sign_proposal(cast.block("b"))
+
+    for name in ("late", "a"):
+        with refused(signer):
+            signer.sign_proposal(cast.block(name))
+
+
+def test_the_signer_of_an_observer_refuses_everything() -> None:
+    block = Cast(SCENE, Rules.HOTSTUFF).block("b")
+    signer = safety()
+    signer.observe("the record is old")
+
+    with refused(signer):
+        signer.sign_vote(block, GENESIS_QC)
+    with refused(signer):
+        signer.sign_timeout(View(2))
+    with refused(signer):
+        signer.sign_proposal(block)
 
 
 # --- Persist before send ------------------------------------------------------------------

@@ -238,7 +238,6 @@ def test_the_memory_of_another_federation_is_not_taken_over(founded: Path, tmp_p
         (("--model", "json:decoder"), "has no initial_weights, train, evaluate"),
         (("--strict", "--aggregation", "multi_krum"), "DeFL's Multi-Krum needs m >= 3f + 3"),
         (("--strict", "--aggregation", "fed_avg"), "the mean tolerates no Byzantine row"),
-        (("--aggregation", "bulyan"), "Bulyan needs m >= 4f + 3"),
         (("--aggregation", "krum"), "no neighbour is left to count"),
     ],
 )
@@ -292,6 +291,19 @@ def test_two_cards_of_one_key_are_refused(founded: Path, tmp_path: Path) -> None
 
     assert said.code == 2
     assert "are cards of one key" in said.text
+
+
+def test_two_cards_of_one_address_are_refused_and_both_files_named(
+    founded: Path, tmp_path: Path
+) -> None:
+    taken = read_node(founded / "bob").address
+    assert defl("node", "init", tmp_path / "x", "--name", "eve", "--address", taken).code == 0
+    other = tmp_path / "x" / "eve.card.toml"
+
+    result = create(tmp_path, [*cards_in(founded), other])
+
+    assert result.code == 2
+    assert f"{cards_in(founded)[1]} and {other} are cards of one address ({taken})" in result.text
 
 
 def test_a_card_that_was_altered_or_is_missing_is_refused(founded: Path, tmp_path: Path) -> None:

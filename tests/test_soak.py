@@ -79,11 +79,11 @@ def test_some_scenarios_leave_exactly_a_quorum_that_all_restart() -> None:
     assert len(quorum_only) > len(SCENARIOS) / 10
 
 
-def test_trouble_ends_in_every_scenario() -> None:
+def test_every_scenario_becomes_calm() -> None:
     assert all(options.conditions.last_trouble_s <= 70 for options in SCENARIOS)
 
 
-def test_a_seed_makes_the_same_scenario_and_the_same_run_again() -> None:
+def test_a_seed_reproduces_its_scenario_and_its_run() -> None:
     seed = next(seed for seed in count(5000) if scenario(seed).nodes == 4)
 
     first, second = simulate(scenario(seed)), simulate(scenario(seed))
@@ -93,7 +93,7 @@ def test_a_seed_makes_the_same_scenario_and_the_same_run_again() -> None:
     assert first.bytes == second.bytes
 
 
-def test_a_scenario_is_run_again_by_its_seed() -> None:
+def test_the_command_line_repeats_a_scenario_by_its_seed() -> None:
     seed = next(seed for seed in count(6000) if scenario(seed).nodes == 4)
 
     again = CliRunner().invoke(sim, ["--scenario", str(seed), "--json"])
@@ -102,7 +102,7 @@ def test_a_scenario_is_run_again_by_its_seed() -> None:
     assert f'"events": {simulate(scenario(seed)).events}' in again.output
 
 
-def test_after_a_one_way_cut_all_rounds_close_and_meanwhile_only_one_side_hears() -> None:
+def test_a_one_way_cut_silences_one_direction_and_all_rounds_close_after_it() -> None:
     cut = OneWay(frozenset({NodeId(1)}), frozenset({NodeId(2), NodeId(3)}), 0.0, 20.0)
     arrivals = Arrivals(Conditions(one_way=(cut,)))
 
@@ -122,7 +122,7 @@ def test_after_votes_were_censored_all_rounds_close(rules: Rules) -> None:
     assert Timeout in kinds
 
 
-def test_a_censor_of_one_source_and_target_spares_the_others() -> None:
+def test_a_censor_with_a_source_and_target_drops_nothing_else() -> None:
     censor = Censor("Vote", 0.0, 20.0, source=NodeId(1), target=NodeId(2))
 
     assert censor.drops("Vote", NodeId(1), NodeId(2))
@@ -131,7 +131,7 @@ def test_a_censor_of_one_source_and_target_spares_the_others() -> None:
     assert not censor.drops("Timeout", NodeId(1), NodeId(2))
 
 
-def test_a_quorum_that_restarts_while_each_is_alone_goes_on() -> None:
+def test_a_quorum_whose_members_restart_in_isolation_makes_progress() -> None:
     """The run of version 0.1 that closed one round of six and then stopped for ever."""
     conditions = Conditions(partitions=(parse_partition("0|2|3@6-30", 4),), all_crash_at_s=(25.0,))
     for rules in Rules:
@@ -179,7 +179,7 @@ def test_planned_faults_are_read_from_the_command_line() -> None:
         (parse_rollback, "7@1:5"),
     ],
 )
-def test_a_fault_that_cannot_be_planned_is_refused_with_its_text(
+def test_a_malformed_fault_option_is_refused_with_its_text(
     parse: Callable[[str, int], object], text: str
 ) -> None:
     with pytest.raises(UserError, match=re.escape(text.partition("@")[0])):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defl.node.node import PID_FILE
+from defl.node.files import PID_FILE
 from defl.node.store.storage import LOCK, Storage
 from support.founding import defl
 from test_first_start import alice, opened  # noqa: F401 - alice is a fixture
@@ -35,7 +35,7 @@ def stranger() -> Iterator["subprocess.Popen[bytes]"]:
     process.communicate()
 
 
-def test_a_stale_pid_file_does_not_end_a_strangers_process(
+def test_stop_with_a_stale_pid_file_kills_no_other_process(
     alice: Path,  # noqa: F811 - the fixture
     stranger: "subprocess.Popen[bytes]",
 ) -> None:
@@ -50,7 +50,7 @@ def test_a_stale_pid_file_does_not_end_a_strangers_process(
     assert stranger.poll() is None
 
 
-def test_stop_ends_neither_a_process_that_only_reads_the_state_nor_a_stranger(
+def test_stop_signals_only_the_process_that_holds_the_lock(
     alice: Path,  # noqa: F811 - the fixture
     stranger: "subprocess.Popen[bytes]",
 ) -> None:
@@ -71,7 +71,7 @@ def test_a_node_that_never_ran_is_not_running(
     assert "the node is not running" in defl("node", "stop", alice).text
 
 
-def test_the_process_that_holds_the_state_is_asked_to_end(
+def test_stop_signals_the_process_that_holds_the_state(
     alice: Path,  # noqa: F811 - the fixture
 ) -> None:
     opened(alice)

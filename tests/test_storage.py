@@ -23,7 +23,8 @@ from defl.ids import NodeId, Round, View
 from defl.messages import Evidence, Manifest
 from defl.node.store import blobs
 from defl.node.store.mark import Mark
-from defl.node.store.storage import DATABASE, MARK, Storage
+from defl.node.store.records import DATABASE, MARK
+from defl.node.store.storage import Storage
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk
 from defl.participant import Participant
 from defl.sim.disk import Disk
@@ -79,7 +80,7 @@ def test_a_new_nodes_storage_is_what_a_participant_starts_from(storage: Storage)
 
     assert durable == SMALL.durable()
     Participant(SMALL.federation, NodeId(0), SMALL.signers[0], durable)
-    assert bytes(storage.read(SMALL.initial.digest)) == SMALL.initial_payload
+    assert bytes(storage.blobs.read(SMALL.initial.digest)) == SMALL.initial_payload
 
 
 def test_everything_that_was_persisted_comes_back(storage: Storage) -> None:
@@ -95,7 +96,7 @@ def test_everything_that_was_persisted_comes_back(storage: Storage) -> None:
         model=(Round(1), other[0]),
         evidence=(Evidence(offer, SMALL.offer(1, 1, other[0])),),
     )
-    storage.persist(change)
+    storage.records.persist(change)
 
     durable = reopened(storage)
     assert durable.record == change.record
@@ -117,14 +118,14 @@ def test_it_keeps_and_forgets_as_the_simulated_disk_does(folder: Path, seed: int
         changes = [random_persist(rng, 3 * step + i) for i in range(rng.randint(1, 3))]
         for change in changes:
             disk.apply(change)
-        storage.persist(*changes)
+        storage.records.persist(*changes)
         for chunk in rng.sample(chunks_of(SMALL.blob(rng.randrange(4))), k=1):
             disk.store_chunk(chunk)
-            storage.store_chunk(chunk)
+            storage.blobs.store_chunk(chunk)
         if rng.random() < 0.3:
             gone = SMALL.blob(rng.randrange(4))[0].digest
             disk.drop(gone)
-            storage.drop(gone)
+            storage.blobs.drop(gone)
 
     found, expected = reopened(storage), disk.recovered()
     held = dict(found.held)
@@ -168,15 +169,15 @@ def random_persist(rng: random.Random, step: int) -> Persist:
 def test_a_dropped_blob_leaves_its_file_to_the_next_one(storage: Storage) -> None:
     first, second = chunks_of(SMALL.blob(1)), chunks_of(SMALL.blob(2))
     for chunk in first:
-        storage.store_chunk(chunk)
-    inode = storage.path(first[0].manifest.digest).stat().st_ino
+        storage.blobs.store_chunk(chunk)
+    inode = storage.blobs.path(first[0].manifest.digest).stat().st_ino
     used = storage.bytes_used
-    storage.drop(first[0].manifest.digest)
+    storage.blobs.drop(first[0].manifest.digest)
 
     for chunk in second:
-        storage.store_chunk(chunk)
+        storage.blobs.store_chunk(chunk)
 
-    path = storage.path(second[0].manifest.digest)
+    path = storage.blobs.path(second[0].manifest.digest)
     assert path.stat().st_ino == inode
     assert path.read_bytes() == b"".join(chunk.data for chunk in second)
     assert storage.bytes_used == used
@@ -185,13 +186,13 @@ def test_a_dropped_blob_leaves_its_file_to_the_next_one(storage: Storage) -> Non
 def test_a_file_is_not_written_over_while_somebody_reads_it(storage: Storage) -> None:
     first, second = chunks_of(SMALL.blob(1)), chunks_of(SMALL.blob(2))
     for chunk in first:
-        storage.store_chunk(chunk)
+        storage.blobs.store_chunk(chunk)
     digest = first[0].manifest.digest
 
-    with storage.reading((digest,)), storage.path(digest).open("rb") as opened:
-        storage.drop(digest)
+    with storage.blobs.reading((digest,)), storage.blobs.path(digest).open("rb") as opened:
+        storage.blobs.drop(digest)
         for chunk in second:
-            storage.store_chunk(chunk)
+            storage.blobs.store_chunk(chunk)
 
         assert opened.read() == b"".join(chunk.data for chunk in first)
 
@@ -199,20 +200,20 @@ def test_a_file_is_not_written_over_while_somebody_reads_it(storage: Storage) ->
 def test_what_a_worker_makes_may_go_over_a_spare_file(storage: Storage, tmp_path: Path) -> None:
     first = chunks_of(SMALL.blob(1))
     for chunk in first:
-        storage.store_chunk(chunk)
+        storage.blobs.store_chunk(chunk)
     size = first[0].manifest.size
-    storage.drop(first[0].manifest.digest)
+    storage.blobs.drop(first[0].manifest.digest)
 
-    assert not storage.take_spare(size + 1, tmp_path / "made")
-    assert storage.take_spare(size, tmp_path / "made")
+    assert not storage.blobs.take_spare(size + 1, tmp_path / "made")
+    assert storage.blobs.take_spare(size, tmp_path / "made")
     assert (tmp_path / "made").stat().st_size == size
-    assert not storage.take_spare(size, tmp_path / "another")
+    assert not storage.blobs.take_spare(size, tmp_path / "another")
 
 
 def test_spare_files_are_gone_after_a_restart(storage: Storage) -> None:
     for chunk in chunks_of(SMALL.blob(1)):
-        storage.store_chunk(chunk)
-    storage.drop(SMALL.blob(1)[0].digest)
+        storage.blobs.store_chunk(chunk)
+    storage.blobs.drop(SMALL.blob(1)[0].digest)
 
     storage.close()
     with Storage.open(storage.folder) as again:
@@ -222,36 +223,36 @@ def test_spare_files_are_gone_after_a_restart(storage: Storage) -> None:
 
 def test_a_fetch_goes_on_where_a_restart_interrupted_it(storage: Storage) -> None:
     first, second = chunks_of(SMALL.blob(1))
-    storage.store_chunk(second)
+    storage.blobs.store_chunk(second)
 
     storage.close()
     with Storage.open(storage.folder) as again:
         assert (first.manifest, frozenset({1})) in again.recovered().held
-        assert again.read_chunk(first.manifest.digest, 1) == second.data
-        again.store_chunk(first)
-        assert bytes(again.read(first.manifest.digest)) == first.data + second.data
+        assert again.blobs.read_chunk(first.manifest.digest, 1) == second.data
+        again.blobs.store_chunk(first)
+        assert bytes(again.blobs.read(first.manifest.digest)) == first.data + second.data
         assert again.faults == ()
 
 
 def test_a_chunk_that_is_not_here_is_never_served(storage: Storage) -> None:
     first, second = chunks_of(SMALL.blob(1))
-    storage.store_chunk(second)
+    storage.blobs.store_chunk(second)
 
     with pytest.raises(LocalFault, match="chunk 0 of blob"):
-        storage.read_chunk(first.manifest.digest, 0)
+        storage.blobs.read_chunk(first.manifest.digest, 0)
     with pytest.raises(LocalFault, match="not here whole"):
-        storage.read(first.manifest.digest)
+        storage.blobs.read(first.manifest.digest)
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own blob", "another's blob"])
 def test_a_rotten_chunk_is_named_and_fetched_again(storage: Storage, own: bool) -> None:
     manifest, payload = SMALL.blob(1)
     if own:
-        storage.store_blob(manifest, payload)
+        storage.blobs.store_blob(manifest, payload)
     else:
         for chunk in chunks_of((manifest, payload)):
-            storage.store_chunk(chunk)
-    path = storage.path(manifest.digest)
+            storage.blobs.store_chunk(chunk)
+    path = storage.blobs.path(manifest.digest)
     storage.close()
     path.write_bytes(payload[:CHUNK] + b"\xff" + payload[CHUNK + 1 :])
 
@@ -260,15 +261,15 @@ def test_a_rotten_chunk_is_named_and_fetched_again(storage: Storage, own: bool) 
         (fault,) = again.faults
         assert manifest.digest.hex() in fault
         assert "chunk 1" in fault
-        again.store_chunk(chunks_of((manifest, payload))[1])
-        assert bytes(again.read(manifest.digest)) == payload
+        again.blobs.store_chunk(chunks_of((manifest, payload))[1])
+        assert bytes(again.blobs.read(manifest.digest)) == payload
 
 
 @pytest.mark.parametrize("length", [0, 1, CHUNK, CHUNK + 1])
 def test_a_torn_blob_keeps_the_chunks_that_are_whole(storage: Storage, length: int) -> None:
     manifest, payload = SMALL.blob(1)
-    storage.store_blob(manifest, payload)
-    path = storage.path(manifest.digest)
+    storage.blobs.store_blob(manifest, payload)
+    path = storage.blobs.path(manifest.digest)
     storage.close()
     path.write_bytes(payload[:length])
 
@@ -277,14 +278,14 @@ def test_a_torn_blob_keeps_the_chunks_that_are_whole(storage: Storage, length: i
         assert held.get(manifest, frozenset()) == frozenset(range(length // CHUNK))
         assert manifest.digest.hex() in "".join(again.faults)
         for chunk in chunks_of((manifest, payload)):
-            again.store_chunk(chunk)
-        assert bytes(again.read(manifest.digest)) == payload
+            again.blobs.store_chunk(chunk)
+        assert bytes(again.blobs.read(manifest.digest)) == payload
 
 
 def test_a_corrupt_manifest_is_named_and_its_blob_is_gone(storage: Storage) -> None:
     manifest, payload = SMALL.blob(1)
-    storage.store_blob(manifest, payload)
-    storage.path(manifest.digest).with_suffix(".manifest").write_bytes(b"\x95\x00")
+    storage.blobs.store_blob(manifest, payload)
+    storage.blobs.path(manifest.digest).with_suffix(".manifest").write_bytes(b"\x95\x00")
 
     assert manifest not in dict(reopened(storage).held)
     assert [name for name in files(storage) if manifest.digest.hex() in name] == []
@@ -303,12 +304,12 @@ def test_leftovers_of_a_crash_are_swept_away(storage: Storage) -> None:
 
 def test_who_has_a_blob_mapped_keeps_its_bytes_when_it_is_dropped(storage: Storage) -> None:
     manifest, payload = SMALL.blob(1)
-    storage.store_blob(manifest, payload)
+    storage.blobs.store_blob(manifest, payload)
     used = storage.bytes_used
-    with storage.reading((manifest.digest,)):
-        mapped = storage.read(manifest.digest)
-        storage.drop(manifest.digest)
-        storage.drop(name("never held"))
+    with storage.blobs.reading((manifest.digest,)):
+        mapped = storage.blobs.read(manifest.digest)
+        storage.blobs.drop(manifest.digest)
+        storage.blobs.drop(name("never held"))
 
         assert bytes(mapped) == payload
     assert storage.bytes_used == used - manifest.size
@@ -320,11 +321,11 @@ def test_a_file_that_a_worker_made_is_moved_in_not_copied(storage: Storage) -> N
     made = storage.work / "made"
     made.write_bytes(payload)
     inode = made.stat().st_ino
-    storage.place(manifest, made)
+    storage.blobs.place(manifest, made)
 
-    assert storage.path(manifest.digest).stat().st_ino == inode
+    assert storage.blobs.path(manifest.digest).stat().st_ino == inode
     assert not made.exists()
-    assert bytes(storage.read(manifest.digest)) == payload
+    assert bytes(storage.blobs.read(manifest.digest)) == payload
 
 
 def test_what_a_node_makes_itself_is_synced_and_anothers_chunk_is_not(
@@ -339,11 +340,11 @@ def test_what_a_node_makes_itself_is_synced_and_anothers_chunk_is_not(
 
     monkeypatch.setattr(os, "fsync", watched)
     for chunk in chunks_of(SMALL.blob(1)):
-        storage.store_chunk(chunk)
+        storage.blobs.store_chunk(chunk)
     assert synced == []
 
     manifest, payload = SMALL.blob(2)
-    storage.store_blob(manifest, payload)
+    storage.blobs.store_blob(manifest, payload)
     digest = manifest.digest.hex()
     assert synced == [f"{digest}.blob", f"{digest}.manifest", "blobs"]
 
@@ -363,7 +364,9 @@ def test_a_corrupt_record_stops_the_node_and_is_named(storage: Storage, kind: st
     offer = SMALL.offer(1, 1, blob)
     evidence = Evidence(offer, SMALL.offer(1, 1, other))
     acks = (SMALL.ack(1, SMALL.offer(0, 1, blob)),)
-    storage.persist(Persist(blocks=(SMALL.block(),), acks=acks, offer=offer, evidence=(evidence,)))
+    storage.records.persist(
+        Persist(blocks=(SMALL.block(),), acks=acks, offer=offer, evidence=(evidence,))
+    )
     storage.close()
     spoil(
         storage.folder,
@@ -379,7 +382,7 @@ def test_a_corrupt_record_stops_the_node_and_is_named(storage: Storage, kind: st
 
 def test_a_record_in_the_wrong_place_is_corrupt(storage: Storage) -> None:
     """An ack that moved to another slot would let a second one be signed."""
-    storage.persist(Persist(acks=(SMALL.ack(1, SMALL.offer(0, 1, SMALL.blob(1)[0])),)))
+    storage.records.persist(Persist(acks=(SMALL.ack(1, SMALL.offer(0, 1, SMALL.blob(1)[0])),)))
     storage.close()
     spoil(storage.folder, "UPDATE records SET slot = x'920101' WHERE kind = 'ack'")
 
@@ -388,7 +391,7 @@ def test_a_record_in_the_wrong_place_is_corrupt(storage: Storage) -> None:
 
 
 def test_a_missing_safety_record_makes_an_observer_never_a_fresh_one(storage: Storage) -> None:
-    storage.persist(Persist(record=record(3)))
+    storage.records.persist(Persist(record=record(3)))
     storage.close()
     spoil(storage.folder, "DELETE FROM records WHERE kind = 'safety'")
 
@@ -406,7 +409,7 @@ def test_a_database_of_rubbish_is_named(storage: Storage) -> None:
 
 def test_a_page_of_zeros_in_the_database_is_noticed(storage: Storage) -> None:
     for view in range(50):
-        storage.persist(Persist(blocks=(SMALL.block((SMALL.agg(0, 1),), view=view + 1),)))
+        storage.records.persist(Persist(blocks=(SMALL.block((SMALL.agg(0, 1),), view=view + 1),)))
     storage.close()
     path = storage.folder / DATABASE
     data = bytearray(path.read_bytes())
@@ -436,7 +439,7 @@ def rotten_record(folder: Path) -> None:
 def test_a_damaged_record_is_never_to_be_restored_from_a_copy(
     storage: Storage, damage: Callable[[Path], None]
 ) -> None:
-    storage.persist(Persist(record=record(1)))
+    storage.records.persist(Persist(record=record(1)))
     storage.close()
     damage(storage.folder)
 
@@ -450,7 +453,7 @@ def test_a_damaged_record_is_never_to_be_restored_from_a_copy(
 def log_after_a_kill(storage: Storage, at: float) -> Path:
     """A copy of the folder as a killed process leaves it, with a rotten byte in SQLite's log."""
     for view in range(1, 11):
-        storage.persist(Persist(record=record(view)))
+        storage.records.persist(Persist(record=record(view)))
     copy = storage.folder.with_name("copy")
     shutil.copytree(storage.folder, copy)
     log = copy / f"{DATABASE}-wal"
@@ -477,10 +480,10 @@ def test_a_torn_end_of_the_log_is_a_transaction_that_never_was(storage: Storage)
 
 
 def test_what_a_checkpoint_left_in_the_log_is_no_damage(storage: Storage) -> None:
-    storage._database.execute("PRAGMA wal_autocheckpoint = 20")
-    storage.persist(Persist(blocks=tuple(SMALL.block(view=view) for view in range(1, 60))))
+    storage.records._database.execute("PRAGMA wal_autocheckpoint = 20")
+    storage.records.persist(Persist(blocks=tuple(SMALL.block(view=view) for view in range(1, 60))))
     for view in range(1, 31):
-        storage.persist(Persist(record=record(view)))
+        storage.records.persist(Persist(record=record(view)))
         copy = storage.folder.with_name(f"copy{view}")
         shutil.copytree(storage.folder, copy)
         with Storage.open(copy) as again:
@@ -521,20 +524,20 @@ def test_a_folder_without_a_node_and_one_of_another_federation_are_refused(
 
 
 def test_a_full_disk_takes_no_record_and_goes_on_when_there_is_room(storage: Storage) -> None:
-    storage.persist(Persist(record=record(1)))
-    database = storage._database
+    storage.records.persist(Persist(record=record(1)))
+    database = storage.records._database
     pages = database.execute("PRAGMA page_count").fetchone()[0]
     database.execute(f"PRAGMA max_page_count = {pages}")
     blocks = tuple(SMALL.block((SMALL.upd(0, 1),), view=view) for view in range(1, 60))
     change = Persist(record=record(2), blocks=blocks)
 
     with pytest.raises(DiskFull):
-        storage.persist(change)
+        storage.records.persist(change)
     assert storage.recovered().record == record(1)
     assert storage.recovered().blocks == ()
 
     database.execute("PRAGMA max_page_count = 1000000")
-    storage.persist(change)
+    storage.records.persist(change)
     durable = reopened(storage)
     assert durable.record == record(2)
     assert durable.blocks == blocks
@@ -558,9 +561,9 @@ def test_a_full_disk_leaves_no_half_of_a_blob(
     made = storage.work / "made"
     made.write_bytes(payload)
     attempts: list[Callable[[], None]] = [
-        lambda: storage.store_chunk(chunks_of((manifest, payload))[0]),
-        lambda: storage.store_blob(manifest, payload),
-        lambda: storage.place(manifest, made),
+        lambda: storage.blobs.store_chunk(chunks_of((manifest, payload))[0]),
+        lambda: storage.blobs.store_blob(manifest, payload),
+        lambda: storage.blobs.place(manifest, made),
     ]
     for attempt in attempts:
         turn = count()
@@ -570,11 +573,11 @@ def test_a_full_disk_leaves_no_half_of_a_blob(
                 attempt()
         assert files(storage) == before
         with pytest.raises(LocalFault, match="not here"):
-            storage.read_chunk(manifest.digest, 0)
+            storage.blobs.read_chunk(manifest.digest, 0)
     assert made.read_bytes() == payload
     for attempt in attempts:
         attempt()
-    assert bytes(storage.read(manifest.digest)) == payload
+    assert bytes(storage.blobs.read(manifest.digest)) == payload
 
 
 def test_a_disk_that_is_full_at_the_first_chunk_leaves_nothing(
@@ -591,7 +594,7 @@ def test_a_disk_that_is_full_at_the_first_chunk_leaves_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", full)
         with pytest.raises(DiskFull):
-            storage.store_chunk(chunks_of(SMALL.blob(1))[0])
+            storage.blobs.store_chunk(chunks_of(SMALL.blob(1))[0])
     assert files(storage) == before
 
 
@@ -599,7 +602,7 @@ def test_a_full_disk_in_the_middle_of_a_fetch_keeps_what_is_there(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = chunks_of(SMALL.blob(1))
-    storage.store_chunk(first)
+    storage.blobs.store_chunk(first)
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "full")
@@ -607,7 +610,7 @@ def test_a_full_disk_in_the_middle_of_a_fetch_keeps_what_is_there(
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwrite", full)
         with pytest.raises(DiskFull):
-            storage.store_chunk(second)
+            storage.blobs.store_chunk(second)
     assert (first.manifest, frozenset({0})) in reopened(storage).held
 
 
@@ -629,15 +632,15 @@ def test_the_reserve_stops_blobs_before_the_log(
         again.recovered()
         free = 60_000
         with pytest.raises(DiskFull, match="reserve"):
-            again.store_blob(*SMALL.blob(1))
+            again.blobs.store_blob(*SMALL.blob(1))
         with pytest.raises(DiskFull, match="reserve"):
-            again.store_chunk(chunks_of(SMALL.blob(1))[0])
-        again.persist(Persist(record=record(4)))
+            again.blobs.store_chunk(chunks_of(SMALL.blob(1))[0])
+        again.records.persist(Persist(record=record(4)))
         free = 25_000
         with pytest.raises(DiskFull, match="reserve"):
-            again.persist(Persist(record=record(5)))
+            again.records.persist(Persist(record=record(5)))
         free = 200_000
-        again.store_blob(*SMALL.blob(1))
+        again.blobs.store_blob(*SMALL.blob(1))
         assert again.recovered().record == record(4)
 
 
@@ -671,15 +674,15 @@ for step in range(1, 100_000):
 
 def acknowledged_step(storage: Storage, step: int) -> None:
     blob = SMALL.blob(step % 5)
-    storage.persist(
+    storage.records.persist(
         Persist(record=record(step), acks=(SMALL.ack(1, SMALL.offer(0, step, blob[0])),))
     )
     if step % 2:
-        storage.store_blob(*blob)
+        storage.blobs.store_blob(*blob)
     else:
         for chunk in chunks_of(blob):
-            storage.store_chunk(chunk)
-        storage.drop(SMALL.blob((step + 2) % 5)[0].digest)
+            storage.blobs.store_chunk(chunk)
+        storage.blobs.drop(SMALL.blob((step + 2) % 5)[0].digest)
 
 
 def python(code: str, folder: Path) -> "subprocess.Popen[str]":

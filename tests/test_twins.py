@@ -44,7 +44,7 @@ def told(broken: list[tuple[TwinsCase, list[str]]]) -> str:
 
 @BOTH
 @pytest.mark.parametrize("first", [0, EVERY // 2])
-def test_four_members_with_one_twin_pair_agree_and_go_on(rules: Rules, first: int) -> None:
+def test_four_members_with_one_twin_pair_agree_and_make_progress(rules: Rules, first: int) -> None:
     count, broken = search(spread(exhaustive(3), 2 * EVERY, first), rules)
 
     assert count > 300
@@ -52,13 +52,13 @@ def test_four_members_with_one_twin_pair_agree_and_go_on(rules: Rules, first: in
 
 
 @BOTH
-def test_seven_members_with_two_twin_pairs_agree_and_go_on(rules: Rules) -> None:
+def test_seven_members_with_two_twin_pairs_agree_and_make_progress(rules: Rules) -> None:
     _, broken = search((random_case(seed) for seed in range(60)), rules)
 
     assert not broken, told(broken)
 
 
-def test_the_exhaustive_set_holds_each_case_once_up_to_names() -> None:
+def test_the_exhaustive_set_has_each_case_once_up_to_symmetry() -> None:
     found = {case.steps for case in exhaustive(2)}
     classes = {
         frozenset((renamed(one, names), renamed(two, names)) for names in SYMMETRIES)
@@ -69,7 +69,7 @@ def test_the_exhaustive_set_holds_each_case_once_up_to_names() -> None:
     assert all(len(found & alike) == 1 for alike in classes)
 
 
-def test_twin_leaders_contradict_each_other_and_are_found_out() -> None:
+def test_twin_leaders_contradict_each_other_and_leave_evidence() -> None:
     """Two proposals, and two votes, of one member for one view."""
     run = Run(TwinsCase(4, (NodeId(0),), (Step(NodeId(0), WHOLE),) * 2), Rules.HOTSTUFF)
     run.run()
@@ -78,7 +78,7 @@ def test_twin_leaders_contradict_each_other_and_are_found_out() -> None:
     assert run.evidence == {(0, "SignedHeader"), (0, "Vote")}
 
 
-def test_a_cut_without_a_quorum_on_either_side_lasts_until_all_gave_the_view_up() -> None:
+def test_a_cut_without_a_quorum_lasts_until_all_replicas_time_out() -> None:
     both_twins_and_one = (0, 0, 1, 1, 0)
     run = Run(
         TwinsCase(4, (NodeId(0),), (Step(NodeId(1), both_twins_and_one),)), Rules.HOTSTUFF
@@ -88,7 +88,7 @@ def test_a_cut_without_a_quorum_on_either_side_lasts_until_all_gave_the_view_up(
     assert all(replica.head.view > 1 for replica in run.replicas[1:4])
 
 
-def test_two_twin_pairs_among_four_members_are_too_many_and_the_checks_see_it() -> None:
+def test_two_twin_pairs_among_four_members_break_agreement_and_the_checks_detect_it() -> None:
     """f + 1 liars: some case must end in two logs, or the checks are blind."""
     cases = (random_case(seed, members=4, pairs=2) for seed in range(400))
     violations = (said for case in cases for said in Run(case, Rules.JOLTEON).run().violations)
@@ -97,7 +97,7 @@ def test_two_twin_pairs_among_four_members_are_too_many_and_the_checks_see_it() 
 
 
 @BOTH
-def test_a_replica_that_is_killed_at_any_moment_goes_on_from_what_was_durable(
+def test_a_replica_killed_at_any_moment_resumes_from_durable_state(
     rules: Rules,
 ) -> None:
     count, broken = search(with_one_crash(spread(exhaustive(2), 40), rules), rules)
@@ -122,7 +122,7 @@ class Amnesia(Run):
         pass
 
 
-def test_the_checks_see_a_replica_that_forgets_what_it_signed() -> None:
+def test_the_checks_detect_a_replica_that_forgets_what_it_signed() -> None:
     cases = with_one_crash(spread(exhaustive(2), 60), Rules.JOLTEON)
     violations = (said for case in cases for said in Amnesia(case, Rules.JOLTEON).run().violations)
 

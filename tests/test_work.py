@@ -1,6 +1,7 @@
 """Work on bytes: checking, aggregating and encoding updates, the same at every honest node."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -150,9 +151,9 @@ def test_what_a_rule_remembers_travels_in_the_model_from_round_to_round() -> Non
         (_, payload), _ = aggregate(store.federation, store.work(), store.read)
         model = model_row(store.federation, payload)
 
-    standings = model[50:54].tolist()
-    assert standings[0] < -1, "of member 0, though its update was the second"
-    assert min(standings[1:]) > 1
+    alignments = model[50:54].tolist()
+    assert alignments[0] < -1, "of member 0, though its update was the second"
+    assert min(alignments[1:]) > 1
     assert (model[54:] != 0).any(), "the last aggregate's change, for the next round"
 
 
@@ -169,7 +170,7 @@ def test_ties_differ_by_closing_block_author_and_digest(monkeypatch: pytest.Monk
         seen.append(list(ties))
         return fed_avg(rows, base, faults_max, ties)
 
-    monkeypatch.setitem(RULES, "fed_avg", noting)
+    monkeypatch.setitem(RULES, "fed_avg", replace(RULES["fed_avg"], function=noting))
     store = filled(members=3)
     store.add(3, store.base_row)
     store.references.append(tampered(store.references[-1], author=NodeId(4)))

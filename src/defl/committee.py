@@ -83,7 +83,8 @@ class Charter(Struct, frozen=True, forbid_unknown_fields=True):
     """The facts that never change, whoever the members are."""
 
     schema: Schema
-    initial: ADigest  # of the blob of initial weights, which every member has and serves
+    # Of the blob of initial weights, which every member has and serves; zero in a draft.
+    initial: ADigest = NO_DIGEST
     tau: int = TAU_MIN
     rules: Rules = Rules.HOTSTUFF
     agg_quorum: AggQuorum = AggQuorum.QUORUM

@@ -9,7 +9,8 @@ DeflError
 │   ├── Exhausted              the machine ran out of something; the same call works later
 │   │   ├── DiskFull               there is no room on the disk
 │   │   └── NoDescriptors          too many files and connections are open
-│   └── ChunkRotten            the disk no longer gives back the bytes that were stored
+│   ├── ChunkRotten            the disk no longer gives back the bytes that were stored
+│   └── SigningRefused         this node's own code asked its signer for a contradiction
 ├── WorkerFailed           a piece of work was not done; says why
 └── PeerFault              a peer broke the protocol: record it, drop the message, carry on
     ├── Malformed              the bytes are not a canonical message within its bounds
@@ -61,6 +62,13 @@ class NoDescriptors(Exhausted):
 
 class ChunkRotten(LocalFault):
     """A stored chunk is not what it was: it is discarded, and no longer counted as held."""
+
+
+class SigningRefused(LocalFault):
+    """A signer was called for a statement that its record forbids: nothing was signed.
+
+    Only a bug of ours leads here, since every caller asks first.
+    """
 
 
 class WorkerFailed(DeflError):

@@ -13,7 +13,7 @@ from defl.consensus.chain import genesis_of
 from defl.consensus.effects import ConsensusEffects
 from defl.consensus.mempool import Slot, slot_of
 from defl.consensus.replica import Replica
-from defl.consensus.safety import first_record
+from defl.consensus.safety import Safety, first_record
 from defl.crypto import Signer
 from defl.finish import Finish
 from defl.ids import Digest, NodeId, Round
@@ -93,12 +93,17 @@ def first_durable(federation: Federation, initial: Manifest) -> Durable:
 
 class Participant:
     def __init__(
-        self, federation: Federation, me: NodeId, signer: Signer, durable: Durable
+        self,
+        federation: Federation,
+        me: NodeId,
+        signer: Signer,
+        durable: Durable,
+        safety: type[Safety] = Safety,
     ) -> None:
         self.federation = federation
         self.me = me
         self._replica: Replica[LedgerState] = Replica(
-            federation, me, signer, Ledger(federation), durable
+            federation, me, signer, Ledger(federation), durable, safety=safety
         )
         self._round = self._replica.state.round
         self._pool = Pool(federation, me, signer, durable, self._round)

@@ -97,7 +97,8 @@ class History:
     byzantine: Mapping[str, str] = field(default_factory=dict)  # members that attack, and how
     digests: Mapping[str, str | None]  # of each member's newest model, in hex
     traffic: Mapping[str, MemberTraffic]
-    seconds: float  # that the whole run took, by the clock on the wall
+    # That the whole run took, by the clock on the wall; equal runs may differ in it.
+    seconds: float = field(compare=False)
 
     _ROUND_SECONDS: ClassVar[str] = "seconds"  # the head of a column
 
@@ -189,8 +190,13 @@ class History:
         return "the members hold different models: some are behind, or the run was cut short"
 
     def _notes(self) -> list[str]:
-        """What a kind of result adds below the tables."""
-        return []
+        """Below the tables: why members had no update; each kind of result adds its own."""
+        details: dict[str, str] = {}
+        for record in self.rounds:
+            for omission in record.omissions:
+                if omission.reason is OmissionReason.NO_UPDATE and omission.detail:
+                    details.setdefault(omission.member, omission.detail)
+        return [f"{member} had no update: {detail}" for member, detail in details.items()]
 
     def _rounds_table(self) -> tuple[list[str], list[list[str]]]:
         shown = self.metric_names[:METRICS_SHOWN_MAX]
@@ -268,7 +274,9 @@ class Simulation(History):
         return all(self.checks.values())
 
     def _notes(self) -> list[str]:
-        notes = [f"stopped: {self.stopped}"] if self.stopped else []
+        notes = History._notes(self)
+        if self.stopped:
+            notes.append(f"stopped: {self.stopped}")
         failed = [name for name, holds in self.checks.items() if not holds]
         if not failed:
             return notes
@@ -301,7 +309,7 @@ class Result(History):
         return History._verdict(self)  # `super()` has no class to start from where slots are
 
     def _notes(self) -> list[str]:
-        notes = []
+        notes = History._notes(self)
         for member, error in self.worker_errors.items():
             last = error.strip().rpartition("\n")[2]
             log = self.folder / member / "node.log"

@@ -10,7 +10,7 @@ from enum import StrEnum
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
-from defl.aggregation.rules import DEFAULT, check_name
+from defl.aggregation.rules import DEFAULT, rule_named
 from defl.clients.protocol import Client, Metrics, roles_of, schema_of
 from defl.committee import Rules, Timing, require_counts
 from defl.errors import UserError, WeightsError
@@ -69,12 +69,12 @@ def simulate(
     started = perf_counter()
     clients = list(clients)
     schema = _common_schema(clients)
-    if not isinstance(rounds, int):
-        raise UserError(f"rounds is a whole number, not {rounds!r}")
+    for name, value in (("rounds", rounds), ("seed", seed)):
+        if not isinstance(value, int):
+            raise UserError(f"{name} is a whole number, not {value!r}")
     require_counts(len(clients), rounds)
-    check_name(aggregation)
-    byzantine = dict(byzantine or {})
-    _check_byzantine(byzantine, len(clients))
+    rule_named(aggregation)
+    byzantine = _checked_byzantine({} if byzantine is None else byzantine, len(clients))
     founded = found_live(
         schema,
         clients[0].initial_weights(),
@@ -147,11 +147,15 @@ def _option(options: type[E], value: str) -> E:
     return options(value)
 
 
-def _check_byzantine(byzantine: Mapping[int, str], members: int) -> None:
+def _checked_byzantine(byzantine: Mapping[int, str], members: int) -> dict[int, str]:
+    example = f"for example byzantine={{{members - 1}: 'sign_flip'}}"
+    if not isinstance(byzantine, Mapping):
+        raise UserError(f"byzantine says which member does what, {example}")
     for member, name in byzantine.items():
         if not isinstance(member, int) or not 0 <= member < members:
             raise UserError(
-                f"byzantine names member {member!r}; the members are 0 to {members - 1}"
+                f"byzantine names member {member!r}; members are numbered 0 to {members - 1}, "
+                f"{example}"
             )
         if name not in KINDS:
             _attack_named(name)
@@ -161,6 +165,7 @@ def _check_byzantine(byzantine: Mapping[int, str], members: int) -> None:
             f"{members} members tolerate {tolerated} Byzantine ones, not {len(byzantine)}; "
             f"take at least {3 * len(byzantine) + 1} clients"
         )
+    return dict(byzantine)
 
 
 def _attack_named(name: str) -> "Attack":

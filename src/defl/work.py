@@ -1,7 +1,7 @@
 """Work that a participant asks for, done on bytes: checking, aggregating and encoding updates.
 
-Pure functions that both drivers call, in another process or on a virtual clock. The user's
-training is between `row_of` and `update_of`.
+Pure functions that both drivers call: the node in a child process, the simulator on its virtual
+clock. The user's training runs between `model_row` and `update_blob`.
 """
 
 from collections.abc import Callable
@@ -10,18 +10,31 @@ from defl.aggregation.aggregate import AggregationResult
 from defl.aggregation.model import aggregate_model
 from defl.committee import Federation
 from defl.errors import BadBlob
-from defl.ids import Digest, digest_of
+from defl.ids import NO_DIGEST, Digest, digest_of
 from defl.messages import Manifest
-from defl.output import Aggregate
+from defl.output import Aggregate, Train, Validate, Work
 from defl.pool.weights import FP32, Payload, check_payload, decode, encode, manifest_of
 from defl.schema import Row
 
 Read = Callable[[Digest], Payload]
+# Called with a blob's bytes before they are hashed, so that a disk can write them meanwhile.
+Write = Callable[[Payload], None]
 Blob = tuple[Manifest, Payload]
 
 
+def inputs_of(work: Work) -> tuple[Digest, ...]:
+    """The blobs that a piece of work reads."""
+    match work:
+        case Validate(manifest=manifest):
+            return (manifest.digest,)
+        case Aggregate(base=base, updates=updates):
+            return (base, *(reference.digest for reference in updates))
+        case Train(base=base):
+            return (base,)
+
+
 def validate(federation: Federation, payload: Payload) -> str | None:
-    """What is wrong with an update's bytes, or None; every honest node finds the same."""
+    """Why an update's bytes are invalid, or None; the same at every honest node."""
     try:
         check_payload(payload, federation.schema, federation.codec)
     except BadBlob as fault:
@@ -29,51 +42,57 @@ def validate(federation: Federation, payload: Payload) -> str | None:
     return None
 
 
-def model_blob(federation: Federation, row: Row) -> Blob:
-    """An aggregate (or the initial weights) as a blob: always canonical fp32, without a base."""
-    payload = encode(row, federation.schema, FP32)
-    return manifest_of(payload, federation.schema, FP32, federation.chunk_bytes), payload
-
-
 def model_row(federation: Federation, payload: Payload) -> Row:
     return decode(payload, federation.schema, FP32)
 
 
-def update_blob(federation: Federation, row: Row, base: Digest, base_row: Row) -> Blob:
-    """A trained row as the blob that is offered."""
-    payload = encode(row, federation.schema, federation.codec, base_row)
-    manifest = manifest_of(
-        payload, federation.schema, federation.codec, federation.chunk_bytes, base
-    )
-    return manifest, payload
+def model_blob(federation: Federation, row: Row, write: Write | None = None) -> Blob:
+    """Encode a model (the initial weights or an aggregate): always fp32, without a base."""
+    return _blob(federation, row, FP32, NO_DIGEST, None, write)
+
+
+def update_blob(
+    federation: Federation, row: Row, base: Digest, base_row: Row, write: Write | None = None
+) -> Blob:
+    """Encode a trained row as the blob that is offered."""
+    return _blob(federation, row, federation.codec, base, base_row, write)
+
+
+def _blob(
+    federation: Federation,
+    row: Row,
+    codec: str,
+    base: Digest,
+    base_row: Row | None,
+    write: Write | None,
+) -> Blob:
+    payload = encode(row, federation.schema, codec, base_row)
+    if write is not None:
+        write(payload)
+    return manifest_of(payload, federation.schema, codec, federation.chunk_bytes, base), payload
 
 
 def aggregate(
-    federation: Federation, work: Aggregate, read: Read
+    federation: Federation, work: Aggregate, read: Read, write: Write | None = None
 ) -> tuple[Blob, AggregationResult]:
-    """The round's model as a blob, and the rule's reasons."""
-    result = aggregated(federation, work, read)
-    return model_blob(federation, result.values), result
-
-
-def aggregated(federation: Federation, work: Aggregate, read: Read) -> AggregationResult:
-    """The round's model, the same bits at every honest node, and the rule's reasons."""
+    """The round's model as a blob, the same bits at every honest node, and the rule's reasons."""
     base_row = model_row(federation, read(work.base))
     rows = [
-        decode(read(ref.digest), federation.schema, federation.codec, base_row)
-        for ref in work.updates
+        decode(read(reference.digest), federation.schema, federation.codec, base_row)
+        for reference in work.updates
     ]
     # Nobody can choose to win a tie: the closing block's id is not known when updates are made.
     ties = [
-        digest_of(work.closing_block + ref.author.to_bytes(8, "big") + ref.digest)
-        for ref in work.updates
+        digest_of(work.closing_block + reference.author.to_bytes(8, "big") + reference.digest)
+        for reference in work.updates
     ]
-    return aggregate_model(
+    result = aggregate_model(
         federation.aggregation,
         federation.schema,
         rows,
         base_row,
         faults_max=federation.updates_faults_max,
         ties=ties,
-        members=[ref.author for ref in work.updates],
+        members=[reference.author for reference in work.updates],
     )
+    return model_blob(federation, result.values, write), result

@@ -1,12 +1,12 @@
-"""A federation in plain numbers whose rule remembers, for tests that go from round to round."""
+"""A small synthetic federation under the adaptive rule, for tests over several rounds."""
 
 import numpy as np
-from made_rounds import Row, ties_for, whole
+from synthetic_rounds import Row, dyadic, ties_for
 
 from defl.aggregation.aggregate import AggregationResult
 from defl.aggregation.memory import Memory, with_memory
 from defl.aggregation.model import aggregate_model
-from defl.aggregation.reputation import Standing
+from defl.aggregation.reputation import Reputation
 from defl.schema import Entry, Role, Schema
 
 MODEL = Schema(
@@ -17,46 +17,46 @@ VALUES = MODEL.values
 
 
 class Federation:
-    """Seven members with points of their own far apart; the first two may flip their changes.
+    """Seven members, each drawn towards a distant point of its own; the first two may flip signs.
 
-    Flipped around a model that is far from everybody, a change stands out; near the middle, where
-    honest changes point everywhere, one round says nothing.
+    While the model is far from all points a flipped change is an outlier. Near the middle, where
+    honest changes point in all directions, a single round reveals nothing.
     """
 
     def __init__(self, seed: int = 1, flipping: int = 2) -> None:
         rng = np.random.default_rng(seed)
-        common = whole(rng, VALUES, 12)
-        self.points = [common + whole(rng, VALUES, 12) for _ in range(7)]
+        common = dyadic(rng, VALUES, 12)
+        self.points = [common + dyadic(rng, VALUES, 12) for _ in range(7)]
         self.flipping = flipping
         self.rng = rng
         self.model = np.zeros(SCHEMA.values, dtype=np.float32)
 
     def rows(self) -> list[Row]:
-        made = []
+        rows = []
         for i, point in enumerate(self.points):
             now = self.model.copy()
-            step = (point - now[:VALUES]) / 8 + whole(self.rng, VALUES, 12) / 16
+            step = (point - now[:VALUES]) / 8 + dyadic(self.rng, VALUES, 12) / 16
             now[:VALUES] += -step if i < self.flipping else step
-            made.append(now.astype(np.float32))
-        return made
+            rows.append(now.astype(np.float32))
+        return rows
 
     def round(
         self, rows: list[Row] | None = None, members: list[int] | None = None
     ) -> AggregationResult:
         rows = self.rows() if rows is None else rows
         ties = ties_for(len(rows))
-        made = aggregate_model(
+        result = aggregate_model(
             "adaptive", SCHEMA, rows, self.model, faults_max=2, ties=ties, members=members
         )
-        self.model = made.values
-        return made
+        self.model = result.values
+        return result
 
     @property
-    def standings(self) -> tuple[Standing, ...]:
+    def reputations(self) -> tuple[Reputation, ...]:
         memory = Memory.of(SCHEMA)
         assert memory is not None
-        return memory.past([], self.model, range(7)).standings
+        return memory.past([], self.model, range(7)).reputations
 
 
-def left_out(made: AggregationResult) -> list[int]:
-    return [i for i, weight in enumerate(made.weights) if weight == 0]
+def left_out(result: AggregationResult) -> list[int]:
+    return [i for i, weight in enumerate(result.weights) if weight == 0]

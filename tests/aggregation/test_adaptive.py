@@ -1,57 +1,57 @@
-"""The adaptive rule: everybody when all is calm, as few as needed left out when not."""
+"""The adaptive rule averages all updates that pass the gate and leaves out as few as needed."""
 
 import numpy as np
 import pytest
-from made_rounds import made_round, ties_for, whole
+from synthetic_rounds import dyadic, synthetic_round, ties_for
 
-from defl.aggregation.adaptive import GATE, adaptive, calmest_by_size
+from defl.aggregation.adaptive import GATE, adaptive, tightest_by_size
 from defl.aggregation.fed_avg import fed_avg
 
 
 @pytest.mark.parametrize("members", [4, 7, 10, 31])
 def test_without_attack_it_is_the_plain_mean_bit_for_bit(members: int) -> None:
-    rows, base = made_round(members, members, 2000)
+    rows, base = synthetic_round(members, members, 2000)
     faults = (members - 1) // 3
-    made = adaptive(rows, base, faults, ties_for(members))
+    result = adaptive(rows, base, faults, ties_for(members))
     plain = fed_avg(rows, base, 0, ties_for(members))
-    np.testing.assert_array_equal(made.values, plain.values)
-    assert made.reason.startswith(f"the mean of all {members} updates")
+    np.testing.assert_array_equal(result.values, plain.values)
+    assert result.reason.startswith(f"the mean of all {members} updates")
 
 
 @pytest.mark.parametrize("attackers", [0, 1, 2, 3])
-def test_as_many_are_left_out_as_attack_and_no_more(attackers: int) -> None:
-    rows, base = made_round(5, 10, 2000)
+def test_exactly_the_attackers_are_left_out(attackers: int) -> None:
+    rows, base = synthetic_round(5, 10, 2000)
     for i in range(attackers):
         rows[i] = (base - 6 * (rows[i] - base)).astype(np.float32)
-    made = adaptive(rows, base, 3, ties_for(10))
-    assert [weight == 0 for weight in made.weights] == [i < attackers for i in range(10)]
+    result = adaptive(rows, base, 3, ties_for(10))
+    assert [weight == 0 for weight in result.weights] == [i < attackers for i in range(10)]
 
 
-def test_colluders_below_the_gate_move_the_mean_no_farther_than_argued() -> None:
-    """Three identical rows, pushed out until the gate closes on them."""
+def test_colluders_below_the_gate_stay_within_the_bound() -> None:
+    """Three identical rows, pushed out until they exceed the gate."""
     rng = np.random.default_rng(1)
     base = np.zeros(400, dtype=np.float32)
-    honest = [whole(rng, 400, 12) for _ in range(7)]
+    honest = [dyadic(rng, 400, 12) for _ in range(7)]
     mean = np.mean(honest, axis=0)
-    direction = whole(rng, 400, 12)
+    direction = dyadic(rng, 400, 12)
     farthest = 0.0
     for push in np.linspace(0, 5, 26):
         bad = (mean + push * direction).astype(np.float32)
-        made = adaptive([*honest, bad, bad, bad], base, 3, ties_for(10))
-        if made.weights[-1] > 0:
-            farthest = max(farthest, float(np.linalg.norm(made.values - mean)))
+        result = adaptive([*honest, bad, bad, bad], base, 3, ties_for(10))
+        if result.weights[-1] > 0:
+            farthest = max(farthest, float(np.linalg.norm(result.values - mean)))
     offsets = np.stack(honest).astype(float) - mean
     largest = np.linalg.eigvalsh(offsets @ offsets.T / 7)[-1]
     assert farthest > 0
     assert farthest <= np.sqrt(GATE * 3 / 7 * largest) * 1.02
 
 
-def test_with_too_many_subsets_the_sizes_come_from_one_filter() -> None:
+def test_with_too_many_subsets_outliers_are_removed_one_at_a_time() -> None:
     rng = np.random.default_rng(2)
     points = rng.standard_normal((40, 6))
     points[:9] += 20
     distances = np.square(points[:, None] - points[None, :]).sum(axis=2)
-    by_size = calmest_by_size(distances, 13)
+    by_size = tightest_by_size(distances, 13)
     assert [len(kept) for kept, _ in by_size] == list(range(40, 26, -1))
     assert not set(by_size[-1][0]) & set(range(9))
     assert by_size[0][1] > GATE * by_size[-1][1]

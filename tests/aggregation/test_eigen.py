@@ -1,4 +1,4 @@
-"""Eigenvalues by rotations of disjoint pairs: every pair has its turn, and LAPACK agrees."""
+"""Eigenvalues by rotations of disjoint pairs cover every pair and agree with LAPACK."""
 
 import numpy as np
 import pytest
@@ -7,15 +7,15 @@ from defl.aggregation.eigen import largest_eigenvalues, pairings
 
 
 @pytest.mark.parametrize("size", range(1, 17))
-def test_every_pair_meets_once_and_nobody_twice_in_a_step(size: int) -> None:
+def test_every_pair_occurs_once_and_pairs_of_a_step_are_disjoint(size: int) -> None:
     steps = pairings(size)
-    met = [pair for one, other in steps for pair in zip(one, other, strict=True)]
-    assert sorted(met) == [(p, q) for p in range(size) for q in range(p + 1, size)]
-    assert all(len({*one, *other}) == len(one) + len(other) for one, other in steps)
+    pairs = [pair for p, q in steps for pair in zip(p, q, strict=True)]
+    assert sorted(pairs) == [(p, q) for p in range(size) for q in range(p + 1, size)]
+    assert all(len({*p, *q}) == len(p) + len(q) for p, q in steps)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 10, 11])
-def test_the_largest_eigenvalues_are_those_of_lapack(size: int) -> None:
+def test_largest_eigenvalues_agree_with_lapack(size: int) -> None:
     rng = np.random.default_rng(size)
     factors = rng.standard_normal((50, size, size))
     matrices = factors @ factors.swapaxes(1, 2)

@@ -1,12 +1,13 @@
-"""What Krum means here: golden vectors for neighbours, squares, ties and counts."""
+"""The definition of Krum used here: golden vectors for neighbours, squares, ties and counts."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from made_rounds import ties_for
+from synthetic_rounds import ties_for
 
 from defl.aggregation.krum import Neighbours, krum, multi_krum
+from defl.aggregation.rules import RULES
 from defl.errors import PreconditionBroken
 
 
@@ -30,19 +31,19 @@ GOLDEN: list[tuple[Neighbours, list[float], list[float]]] = [
 def test_scores_are_sums_of_squares_over_the_stated_neighbours(
     neighbours: Neighbours, scores: Sequence[float], weights: Sequence[float]
 ) -> None:
-    made = multi_krum(line(0, 1, 3, 7, 15), BASE, 1, ties_for(5), neighbours=neighbours)
-    assert list(made.scores) == scores
-    assert list(made.weights) == weights
-    assert made.values.tolist() == [2.75, 0, 0]
+    result = multi_krum(line(0, 1, 3, 7, 15), BASE, 1, ties_for(5), neighbours=neighbours)
+    assert list(result.scores) == scores
+    assert list(result.weights) == weights
+    assert result.values.tolist() == [2.75, 0, 0]
 
 
 def test_krum_returns_the_one_best_row_itself() -> None:
-    made = krum(line(0, 1, 3, 7, 15), BASE, 1, ties_for(5))
-    assert made.weights == (0, 1, 0, 0, 0)
-    assert made.values.tolist() == [1, 0, 0]
+    result = krum(line(0, 1, 3, 7, 15), BASE, 1, ties_for(5))
+    assert result.weights == (0, 1, 0, 0, 0)
+    assert result.values.tolist() == [1, 0, 0]
 
 
-def test_counting_oneself_changes_who_wins() -> None:
+def test_counting_the_row_itself_changes_the_winner() -> None:
     """Rows at 0, 1, 3, 7, 15: with two others row 1 is best, with three others row 3 is."""
     blanchard = krum(line(0, 1, 3, 7, 15), BASE, 1, ties_for(5), neighbours="blanchard")
     defl = krum(line(0, 1, 3, 7, 15), BASE, 1, ties_for(5), neighbours="defl")
@@ -50,31 +51,31 @@ def test_counting_oneself_changes_who_wins() -> None:
     assert defl.values[0] == 3
 
 
-def test_ties_among_identical_rows_fall_by_tie_breaker_not_by_place() -> None:
-    """Four identical rows, three kept: the largest tie-breaker is out, wherever it stands."""
+def test_tie_breakers_not_places_decide_among_identical_rows() -> None:
+    """Four identical rows, three kept: the largest tie-breaker loses, at every place."""
     rows = line(5, 5, 5, 5)
     for last in range(4):
         ties = [b"\x00" + bytes([i]) for i in range(4)]
         ties[last] = b"\xff"
-        made = multi_krum(rows, BASE, 1, ties)
-        assert [i for i, weight in enumerate(made.weights) if weight == 0] == [last]
+        result = multi_krum(rows, BASE, 1, ties)
+        assert [i for i, weight in enumerate(result.weights) if weight == 0] == [last]
 
 
-def test_the_papers_own_setting_works_but_says_that_it_is_outside_the_proof() -> None:
+def test_the_papers_own_setting_works_and_reports_that_it_is_outside_the_proof() -> None:
     rows = line(0, 1, 2, 50)
-    made = multi_krum(rows, BASE, 1, ties_for(4))
-    assert made.weights[3] == 0
-    assert "Outside the proof" in made.reason
-    assert "6 rows" in made.reason
+    result = RULES["multi_krum"](rows, BASE, 1, ties_for(4))
+    assert result.weights[3] == 0
+    assert "Outside the proof" in result.reason
+    assert "6 rows" in result.reason
     with pytest.raises(PreconditionBroken, match="3f \\+ 3"):
-        multi_krum(rows, BASE, 1, ties_for(4), strict=True)
+        RULES["multi_krum"](rows, BASE, 1, ties_for(4), strict=True)
 
 
-def test_a_count_is_never_clamped() -> None:
+def test_counts_are_never_clamped() -> None:
     """n = 4, f = 2 leaves no neighbour by Blanchard's count; the authors' code used max(1, 0)."""
     with pytest.raises(PreconditionBroken, match="no neighbour"):
         multi_krum(line(0, 1, 2, 50), BASE, 2, ties_for(4), neighbours="blanchard")
-    with pytest.raises(PreconditionBroken, match="from 1 to 3"):
+    with pytest.raises(PreconditionBroken, match="must be 1 to 3"):
         multi_krum(line(0, 1, 2, 50), BASE, 1, ties_for(4), keep=4)
-    with pytest.raises(PreconditionBroken, match="from 1 to 3"):
+    with pytest.raises(PreconditionBroken, match="must be 1 to 3"):
         multi_krum(line(0, 1, 2, 50), BASE, 1, ties_for(4), keep=0)

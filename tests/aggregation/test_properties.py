@@ -1,10 +1,10 @@
-"""What every rule promises, tried on rows that Hypothesis makes up."""
+"""Properties of every rule, tested on rows that Hypothesis generates."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_rounds import ties_for
+from synthetic_rounds import ties_for
 
 from defl.aggregation.adaptive import GATE_FEW
 from defl.aggregation.rules import RULES
@@ -25,9 +25,9 @@ def rows_of(values: list[list[float]]) -> list[np.ndarray]:
 
 @st.composite
 def rounds(draw: st.DrawFn) -> tuple[list[np.ndarray], np.ndarray, int]:
-    """Honest rows first, then faults_max rows that may hold anything."""
+    """Honest rows first, then faults_max arbitrary rows."""
     faults = draw(st.integers(0, 2))
-    members = draw(st.integers(max(4 * faults + 3, 2), 4 * faults + 4))
+    members = draw(st.integers(3 * faults + 3, 4 * faults + 4))
     row = st.lists(small, min_size=COLUMNS, max_size=COLUMNS)
     bad = st.lists(any_size, min_size=COLUMNS, max_size=COLUMNS)
     honest = draw(st.lists(row, min_size=members - faults, max_size=members - faults))
@@ -38,9 +38,9 @@ def rounds(draw: st.DrawFn) -> tuple[list[np.ndarray], np.ndarray, int]:
 
 @pytest.mark.parametrize("name", RULES)
 @DETERMINISTIC
-@given(made=rounds(), shuffle=st.randoms(use_true_random=False))
-def test_permuting_rows_permutes_weights_and_scores_exactly(name, made, shuffle) -> None:
-    rows, base, faults = made
+@given(drawn=rounds(), shuffle=st.randoms(use_true_random=False))
+def test_permuting_rows_permutes_weights_and_scores_exactly(name, drawn, shuffle) -> None:
+    rows, base, faults = drawn
     ties = ties_for(len(rows))
     order = list(range(len(rows)))
     shuffle.shuffle(order)
@@ -53,9 +53,9 @@ def test_permuting_rows_permutes_weights_and_scores_exactly(name, made, shuffle)
 
 @pytest.mark.parametrize("name", RULES)
 @DETERMINISTIC
-@given(made=rounds(), power=st.integers(-20, 20))
-def test_scaling_by_a_power_of_two_scales_the_aggregate_exactly(name, made, power) -> None:
-    rows, base, faults = made
+@given(drawn=rounds(), power=st.integers(-20, 20))
+def test_scaling_by_a_power_of_two_scales_the_aggregate_exactly(name, drawn, power) -> None:
+    rows, base, faults = drawn
     rows = [np.clip(row, -(2.0**60), 2.0**60) for row in rows]
     rows = [np.where(np.abs(row) < 2.0**-30, 0, row).astype(np.float32) for row in rows]
     scale = np.float32(2.0**power)
@@ -68,10 +68,10 @@ def test_scaling_by_a_power_of_two_scales_the_aggregate_exactly(name, made, powe
 
 @pytest.mark.parametrize("name", RULES)
 @DETERMINISTIC
-@given(made=rounds(), shift=st.lists(small, min_size=COLUMNS, max_size=COLUMNS))
-def test_moving_everything_moves_the_aggregate_along(name, made, shift) -> None:
-    """Exact here, since whole numbers this small are exact in float32 and the changes the same."""
-    rows, base, faults = made
+@given(drawn=rounds(), shift=st.lists(small, min_size=COLUMNS, max_size=COLUMNS))
+def test_translating_everything_translates_the_aggregate(name, drawn, shift) -> None:
+    """Integers this small are exact in float32, so the changes stay the same."""
+    rows, base, faults = drawn
     rows = [np.clip(np.rint(row), -(2**20), 2**20) for row in rows]
     by = rows_of([shift])[0]
     ties = ties_for(len(rows))
@@ -86,10 +86,10 @@ def diameter(rows: list[np.ndarray]) -> float:
     return max(float(np.linalg.norm(a - b)) for a in wide for b in wide)
 
 
-def reach(name: str, rows: list[np.ndarray], base: np.ndarray, faults: int) -> float:
-    """How far from the first honest row the aggregate may lie, by the rule's own argument.
+def bound(name: str, rows: list[np.ndarray], base: np.ndarray, faults: int) -> float:
+    """The rule's bound on the aggregate's distance from the first honest row.
 
-    `across` is the honest rows' diameter; the arguments are in docs/AGGREGATION.md.
+    `across` is the honest rows' diameter; docs/AGGREGATION.md lists the bounds.
     """
     m, f = len(rows), faults
     across = diameter(rows[: m - f])
@@ -109,21 +109,21 @@ def reach(name: str, rows: list[np.ndarray], base: np.ndarray, faults: int) -> f
 
 @pytest.mark.parametrize("name", [name for name in RULES if name != "fed_avg"])
 @DETERMINISTIC
-@given(made=rounds())
-def test_faults_max_arbitrary_rows_move_the_aggregate_no_farther_than_promised(name, made) -> None:
-    rows, base, faults = made
+@given(drawn=rounds())
+def test_faults_max_arbitrary_rows_move_the_aggregate_within_the_bound(name, drawn) -> None:
+    rows, base, faults = drawn
     result = RULES[name](rows, base, faults, ties_for(len(rows)))
     away = float(np.linalg.norm(result.values.astype(np.float64) - rows[0]))
-    # The grid may move each row by 0.3 % of its norm, and a kept row lies near the honest ones.
+    # The grid moves each row by up to 0.3 % of its norm, and kept rows are near the honest ones.
     grid = 0.03 * (1 + max(float(np.linalg.norm(row - base)) for row in rows[: len(rows) - faults]))
-    assert away <= reach(name, rows, base, faults) * 1.02 + grid
+    assert away <= bound(name, rows, base, faults) * 1.02 + grid
 
 
 @pytest.mark.parametrize("name", ["coordinate_median", "trimmed_mean"])
 @DETERMINISTIC
-@given(made=rounds())
-def test_every_coordinate_stays_within_the_honest_range(name, made) -> None:
-    rows, base, faults = made
+@given(drawn=rounds())
+def test_every_coordinate_stays_within_the_honest_range(name, drawn) -> None:
+    rows, base, faults = drawn
     result = RULES[name](rows, base, faults, ties_for(len(rows)))
     honest = np.stack(rows[: len(rows) - faults])
     assert (result.values >= honest.min(axis=0)).all()

@@ -1,4 +1,4 @@
-"""Standing: who does not go along is in doubt, and that allows nothing which the gate forbids."""
+"""Reputation: unaligned members become suspect, and the gate holds whatever is remembered."""
 
 from itertools import combinations
 
@@ -7,136 +7,138 @@ import pytest
 from federations import VALUES, Federation, left_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_rounds import Row, ties_for, whole
+from synthetic_rounds import Row, dyadic, ties_for
 
 from defl.aggregation.adaptive import adaptive, gate_for
 from defl.aggregation.eigen import largest_variances
 from defl.aggregation.gram import Gram
 from defl.aggregation.reputation import (
-    CALM_SHARE,
-    FADING,
-    GOING_ALONG,
-    LOUD_SHARE,
-    Past,
-    Standing,
-    along_with_others,
-    in_doubt,
-    standings_after,
+    ALIGNMENT_MIN,
+    DECAY,
+    MEAN_SHARE_MIN,
+    TOTAL_SHARE_MIN,
+    PastRounds,
+    Reputation,
+    cosines_with_inliers,
+    suspects,
+    updated_reputations,
 )
 
-# --- How far a member goes along -------------------------------------------------------------
+# --- Alignment -------------------------------------------------------------------------------
 
 
-def test_a_row_goes_along_by_its_cosine_with_the_calm_others() -> None:
+def test_alignment_is_the_cosine_with_the_other_inliers() -> None:
     rows = [np.array(values, dtype=np.float32) for values in ([1, 0], [1, 1], [0, 2], [-3, 0])]
     gram = Gram(np.zeros(2, dtype=np.float32))
     gram.add(rows)
-    found = along_with_others(gram.measured().geometry, {0, 1})
+    cosines = cosines_with_inliers(gram.measured().geometry, {0, 1})
     half = 0.5**0.5
-    assert found == pytest.approx([half, half, 1 / 5**0.5, -2 / 5**0.5])
+    assert cosines == pytest.approx([half, half, 1 / 5**0.5, -2 / 5**0.5])
 
 
-def test_no_change_goes_along_with_nobody() -> None:
+def test_zero_change_is_aligned_with_nobody() -> None:
     gram = Gram(np.zeros(2, dtype=np.float32))
     gram.add([np.zeros(2, dtype=np.float32), np.ones(2, dtype=np.float32)])
     geometry = gram.measured().geometry
-    assert along_with_others(geometry, {1}) == [0, 0]
-    assert along_with_others(geometry, {0}) == [0, 0]
+    assert cosines_with_inliers(geometry, {1}) == [0, 0]
+    assert cosines_with_inliers(geometry, {0}) == [0, 0]
 
 
-def test_a_round_counts_only_if_most_members_go_along() -> None:
-    before = (Standing(1.0, 2.0), Standing(), Standing(-1.0, 2.0))
-    counted = standings_after(Past(before, None), [0.5, GOING_ALONG, -0.5])
-    assert [s.along for s in counted] == pytest.approx([FADING + 0.5, GOING_ALONG, -FADING - 0.5])
-    assert [s.rounds for s in counted] == pytest.approx([2 * FADING + 1, 1, 2 * FADING + 1])
-    assert standings_after(Past(before, None), [0.5, 0.09, -0.5]) == before
+def test_round_counts_only_if_the_median_member_is_aligned() -> None:
+    before = (Reputation(1.0, 2.0), Reputation(), Reputation(-1.0, 2.0))
+    counted = updated_reputations(PastRounds(before, None), [0.5, ALIGNMENT_MIN, -0.5])
+    assert [r.alignment for r in counted] == pytest.approx(
+        [DECAY + 0.5, ALIGNMENT_MIN, -DECAY - 0.5]
+    )
+    assert [r.rounds for r in counted] == pytest.approx([2 * DECAY + 1, 1, 2 * DECAY + 1])
+    assert updated_reputations(PastRounds(before, None), [0.5, 0.09, -0.5]) == before
 
 
-def test_the_others_of_this_round_and_the_last_aggregate_count_alike() -> None:
-    before = (Standing(),) * 3
-    past = Past(before, (0.8, 0.3, -0.9))
-    found = standings_after(past, [0.2, 0.3, 0.4])
-    assert [s.mean for s in found] == pytest.approx([0.5, 0.3, -0.25])
+def test_inliers_and_last_aggregate_count_equally() -> None:
+    before = (Reputation(),) * 3
+    past = PastRounds(before, (0.8, 0.3, -0.9))
+    after = updated_reputations(past, [0.2, 0.3, 0.4])
+    assert [r.mean for r in after] == pytest.approx([0.5, 0.3, -0.25])
 
 
-def test_old_rounds_fade_and_sums_stay_bounded() -> None:
-    standing = Standing()
+def test_old_rounds_decay_and_totals_stay_bounded() -> None:
+    reputation = Reputation()
     for _ in range(2000):
-        standing = standing.after(-1.0)
-    assert standing.rounds == pytest.approx(1 / (1 - FADING), rel=1e-3)
-    assert standing.mean == pytest.approx(-1)
+        reputation = reputation.after(-1.0)
+    assert reputation.rounds == pytest.approx(1 / (1 - DECAY), rel=1e-3)
+    assert reputation.mean == pytest.approx(-1)
     for _ in range(40):
-        standing = standing.after(1.0)
-    assert standing.mean > 0, "newer rounds outweigh older ones"
+        reputation = reputation.after(1.0)
+    assert reputation.mean > 0, "newer rounds outweigh older ones"
 
 
-# --- Who is in doubt -------------------------------------------------------------------------
+# --- Suspects --------------------------------------------------------------------------------
 
 
-def test_a_calm_round_doubts_who_has_gone_along_less_than_a_share_of_one_usual_round() -> None:
-    usual = Standing(4.0, 10.0)
-    limit = CALM_SHARE * usual.mean
-    little = [Standing(limit - 0.01, 1.0), Standing(limit, 10.0), Standing(-2.0, 10.0)]
-    assert in_doubt([*little, *[usual] * 4], 3, loud=False) == {0, 2}
+def test_within_the_gate_a_total_below_a_share_of_one_median_round_is_suspect() -> None:
+    usual = Reputation(4.0, 10.0)
+    limit = TOTAL_SHARE_MIN * usual.mean
+    little = [Reputation(limit - 0.01, 1.0), Reputation(limit, 10.0), Reputation(-2.0, 10.0)]
+    assert suspects([*little, *[usual] * 4], 3, gate_exceeded=False) == {0, 2}
 
 
-def test_a_loud_round_doubts_who_goes_along_less_than_a_share_of_what_is_usual() -> None:
-    usual = Standing(4.0, 10.0)
-    some = [Standing(LOUD_SHARE * 4.0 - 0.1, 10.0), Standing(LOUD_SHARE * 4.0, 10.0)]
-    assert in_doubt([*some, *[usual] * 5], 3, loud=True) == {0}
-    assert in_doubt([*some, *[usual] * 5], 3, loud=False) == frozenset()
+def test_above_the_gate_a_mean_below_a_share_of_the_median_is_suspect() -> None:
+    usual = Reputation(4.0, 10.0)
+    some = [Reputation(MEAN_SHARE_MIN * 4.0 - 0.1, 10.0), Reputation(MEAN_SHARE_MIN * 4.0, 10.0)]
+    assert suspects([*some, *[usual] * 5], 3, gate_exceeded=True) == {0}
+    assert suspects([*some, *[usual] * 5], 3, gate_exceeded=False) == frozenset()
 
 
-def test_of_whom_nothing_is_known_is_doubted_in_loud_rounds_alone() -> None:
-    """So a member that was away in the first rounds is not left out for ever."""
-    standings = [Standing(), *[Standing(4.0, 10.0)] * 3]
-    assert in_doubt(standings, 1, loud=False) == frozenset()
-    assert in_doubt(standings, 1, loud=True) == {0}
+def test_new_member_is_suspect_only_when_the_round_exceeds_the_gate() -> None:
+    """So a member that was offline in the first rounds is not left out for ever."""
+    reputations = [Reputation(), *[Reputation(4.0, 10.0)] * 3]
+    assert suspects(reputations, 1, gate_exceeded=False) == frozenset()
+    assert suspects(reputations, 1, gate_exceeded=True) == {0}
 
 
-def test_where_no_round_has_counted_nobody_is_doubted() -> None:
-    assert in_doubt([Standing()] * 4, 1, loud=True) == frozenset()
+def test_nobody_is_suspect_before_a_round_has_counted() -> None:
+    assert suspects([Reputation()] * 4, 1, gate_exceeded=True) == frozenset()
 
 
-def test_at_most_faults_max_are_doubted_the_lowest_first() -> None:
-    low = [Standing(along, 10.0) for along in (-1.0, -3.0, -2.0)]
-    standings = [*low, *[Standing(4.0, 10.0)] * 7]
-    assert in_doubt(standings, 3, loud=False) == {0, 1, 2}
-    assert in_doubt(standings, 2, loud=False) == {1, 2}
-    assert in_doubt(standings, 0, loud=False) == frozenset()
+def test_at_most_faults_max_are_suspect_the_least_aligned_first() -> None:
+    low = [Reputation(total, 10.0) for total in (-1.0, -3.0, -2.0)]
+    reputations = [*low, *[Reputation(4.0, 10.0)] * 7]
+    assert suspects(reputations, 3, gate_exceeded=False) == {0, 1, 2}
+    assert suspects(reputations, 2, gate_exceeded=False) == {1, 2}
+    assert suspects(reputations, 0, gate_exceeded=False) == frozenset()
 
 
 # --- From round to round ---------------------------------------------------------------------
 
 
-def test_flippers_that_one_round_cannot_tell_are_left_out_once_they_are_known() -> None:
+def test_flippers_that_pass_the_gate_are_left_out_once_they_have_a_reputation() -> None:
     federation = Federation()
     for _ in range(12):
         federation.round()
     rows = federation.rows()
-    forgetful = adaptive([r[:VALUES] for r in rows], federation.model[:VALUES], 2, ties_for(7))
-    assert left_out(forgetful) != [0, 1]
+    memoryless = adaptive([r[:VALUES] for r in rows], federation.model[:VALUES], 2, ties_for(7))
+    assert left_out(memoryless) != [0, 1]
 
-    made = federation.round(rows)
+    result = federation.round(rows)
 
-    assert left_out(made) == [0, 1]
-    assert "2 left out in doubt" in made.reason
-    means = [standing.mean for standing in federation.standings]
+    assert left_out(result) == [0, 1]
+    assert "2 left out as suspect" in result.reason
+    means = [reputation.mean for reputation in federation.reputations]
     assert max(means[:2]) < 0 < min(means[2:])
 
 
-def test_who_does_not_go_along_is_in_doubt_in_the_very_first_round() -> None:
-    """Two rows that vary no more than the others, and lack what the others have in common."""
+def test_unaligned_member_is_suspect_in_the_very_first_round() -> None:
+    """Two rows that vary no more than the others but lack the others' common direction."""
     rng = np.random.default_rng(3)
-    common = whole(rng, 400, 12) / 2
-    rows = [whole(rng, 400, 12) + (common if i > 1 else 0) for i in range(7)]
+    common = dyadic(rng, 400, 12) / 2
+    rows = [dyadic(rng, 400, 12) + (common if i > 1 else 0) for i in range(7)]
     base = np.zeros(400, dtype=np.float32)
-    forgetful = adaptive(rows, base, 2, ties_for(7))
-    assert left_out(forgetful) == []
+    memoryless = adaptive(rows, base, 2, ties_for(7))
+    assert left_out(memoryless) == []
 
-    made = adaptive(rows, base, 2, ties_for(7), past=Past((Standing(),) * 7, None))
+    result = adaptive(rows, base, 2, ties_for(7), past=PastRounds((Reputation(),) * 7, None))
 
-    assert left_out(made) == [0, 1]
+    assert left_out(result) == [0, 1]
 
 
 def test_without_attack_nobody_is_ever_left_out() -> None:
@@ -145,44 +147,45 @@ def test_without_attack_nobody_is_ever_left_out() -> None:
         assert left_out(federation.round()) == []
 
 
-def test_a_member_that_behaves_again_comes_back_when_there_is_something_to_learn() -> None:
+def test_reformed_member_returns_once_the_model_learns_something_new() -> None:
     federation = Federation()
     for _ in range(8):
-        made = federation.round()
-    assert left_out(made) == [0, 1]
+        result = federation.round()
+    assert left_out(result) == [0, 1]
     federation.flipping = 0
     for _ in range(20):
-        assert left_out(federation.round()) == [0, 1], "a converged model tells nothing of anybody"
+        assert left_out(federation.round()) == [0, 1], "no round of a converged model counts"
     rounds = 0
-    while left_out(made):
+    while left_out(result):
         federation.points = [point + 1 for point in federation.points]
-        made = federation.round()
+        result = federation.round()
         rounds += 1
         assert rounds < 50
     assert rounds > 1
 
 
-# --- What memory can and cannot do -----------------------------------------------------------
+# --- Memory cannot override the gate ---------------------------------------------------------
 
 
 @st.composite
-def judged_rounds(draw: st.DrawFn) -> tuple[list[Row], Past, int]:
+def remembered_rounds(draw: st.DrawFn) -> tuple[list[Row], PastRounds, int]:
     size = draw(st.integers(4, 8))
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
-    rows = [whole(rng, 12, 12) * draw(st.sampled_from([1, 1, 1, 4])) for _ in range(size)]
-    known = st.builds(Standing, st.sampled_from([-2.0, -0.5, 0.0, 2.0]), st.sampled_from([0, 1, 5]))
-    standings = draw(st.lists(known, min_size=size, max_size=size))
+    rows = [dyadic(rng, 12, 12) * draw(st.sampled_from([1, 1, 1, 4])) for _ in range(size)]
+    totals, counts = st.sampled_from([-2.0, -0.5, 0.0, 2.0]), st.sampled_from([0, 1, 5])
+    known = st.builds(Reputation, totals, counts)
+    reputations = draw(st.lists(known, min_size=size, max_size=size))
     cosines = st.lists(st.sampled_from([-1.0, 0.0, 0.5, 1.0]), min_size=size, max_size=size)
-    going_on = draw(st.none() | cosines.map(tuple))
-    past = Past(tuple(standings), going_on)
+    last_cosines = draw(st.none() | cosines.map(tuple))
+    past = PastRounds(tuple(reputations), last_cosines)
     return [r.astype(np.float32) for r in rows], past, (size - 1) // 3
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(judged_rounds())
-def test_whatever_is_remembered_the_gate_holds_and_at_most_f_are_left_out(made) -> None:  # type: ignore[no-untyped-def]
-    """So attackers who frame honest members gain no more than f honest rows left out."""
-    rows, past, faults = made
+@given(remembered_rounds())
+def test_whatever_is_remembered_the_gate_holds_and_at_most_f_are_left_out(drawn) -> None:  # type: ignore[no-untyped-def]
+    """So attackers who frame honest members gain at most f honest rows left out."""
+    rows, past, faults = drawn
     base = np.zeros(12, dtype=np.float32)
     result = adaptive(rows, base, faults, ties_for(len(rows)), past=past)
     kept = [i for i, weight in enumerate(result.weights) if weight > 0]
@@ -190,15 +193,15 @@ def test_whatever_is_remembered_the_gate_holds_and_at_most_f_are_left_out(made) 
     wide = np.stack(rows).astype(np.float64)
     distances = np.square(wide[:, None] - wide[None, :]).sum(axis=2)
     subsets = list(combinations(range(len(rows)), len(rows) - faults))
-    calmest = min(largest_variances(distances, subsets))
+    tightest = min(largest_variances(distances, subsets))
     own = largest_variances(distances, [kept])[0]
-    assert own <= gate_for(len(rows)) * calmest * 1.02
+    assert own <= gate_for(len(rows)) * tightest * 1.02
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(judged_rounds(), st.randoms(use_true_random=False))
-def test_permuting_rows_and_their_past_permutes_weights_and_standings(made, random) -> None:  # type: ignore[no-untyped-def]
-    rows, past, faults = made
+@given(remembered_rounds(), st.randoms(use_true_random=False))
+def test_permuting_rows_and_their_past_permutes_weights_and_reputations(drawn, random) -> None:  # type: ignore[no-untyped-def]
+    rows, past, faults = drawn
     ties = ties_for(len(rows))
     order = list(range(len(rows)))
     random.shuffle(order)
@@ -209,21 +212,21 @@ def test_permuting_rows_and_their_past_permutes_weights_and_standings(made, rand
         base,
         faults,
         [ties[i] for i in order],
-        past=Past(
-            tuple(past.standings[i] for i in order),
-            None if past.going_on is None else tuple(past.going_on[i] for i in order),
+        past=PastRounds(
+            tuple(past.reputations[i] for i in order),
+            None if past.last_cosines is None else tuple(past.last_cosines[i] for i in order),
         ),
     )
     assert [first.weights[i] for i in order] == list(second.weights)
-    assert [first.standings[i] for i in order] == list(second.standings)
+    assert [first.reputations[i] for i in order] == list(second.reputations)
 
 
-def test_when_the_others_alone_vary_too_much_memory_is_overruled() -> None:
-    """Two honest members framed, and the rest are attackers far apart: the gate decides."""
+def test_suspects_are_kept_if_the_others_alone_exceed_the_gate() -> None:
+    """Two honest members are framed and two attackers are far off: the gate decides."""
     rng = np.random.default_rng(4)
-    calm = [whole(rng, 50, 12) for _ in range(5)]
-    rows = [*calm, *(30 * whole(rng, 50, 12) for _ in range(2))]
-    past = Past((*[Standing(-9.0, 5.0)] * 2, *[Standing(3.0, 5.0)] * 5), None)
-    made = adaptive(rows, np.zeros(50, dtype=np.float32), 2, ties_for(7), past=past)
-    assert left_out(made) == [5, 6]
-    assert "2 would be left out in doubt, but the others alone vary more" in made.reason
+    inliers = [dyadic(rng, 50, 12) for _ in range(5)]
+    rows = [*inliers, *(30 * dyadic(rng, 50, 12) for _ in range(2))]
+    past = PastRounds((*[Reputation(-9.0, 5.0)] * 2, *[Reputation(3.0, 5.0)] * 5), None)
+    result = adaptive(rows, np.zeros(50, dtype=np.float32), 2, ties_for(7), past=past)
+    assert left_out(result) == [5, 6]
+    assert "2 suspect but kept: the others alone exceed the gate" in result.reason

@@ -11,7 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 GOLDEN = json.loads((HERE / "golden_digests.json").read_text(encoding="utf-8"))
 
-# One machine after another, as far as environment variables can pretend them.
+# Different machines, as far as environment variables can imitate them.
 MACHINES = {
     "as it is": (1, {}),
     "two threads": (2, {"OPENBLAS_NUM_THREADS": "2"}),
@@ -28,13 +28,13 @@ MACHINES = {
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_rule_gives_the_golden_bytes_on(machine: str, tmp_path: Path) -> None:
     threads, settings = MACHINES[machine]
-    keep = {"NUMBA_CACHE_DIR": str(tmp_path)} if "NUMBA_CPU_NAME" in settings else {}
-    done = subprocess.run(
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path)} if "NUMBA_CPU_NAME" in settings else {}
+    child = subprocess.run(
         [sys.executable, HERE / "digests.py", str(threads)],
-        env={**os.environ, **settings, **keep},
+        env={**os.environ, **settings, **cache},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"numpy": GOLDEN, "numba": GOLDEN}
+    assert child.returncode == 0, child.stderr
+    assert json.loads(child.stdout) == {"numpy": GOLDEN, "numba": GOLDEN}

@@ -29,10 +29,11 @@ from defl.output import (
     StoreChunk,
 )
 from defl.participant import Participant
-from defl.sim.checks import CHECKS, Checker
+from defl.sim.checks import Checker
 from defl.sim.disk import Disk
 from defl.sim.scenario import cluster_of, federation_of, signers_of
 from defl.sim.transcript import Transcript
+from defl.sim.verdicts import CHECKS
 
 LIAR = NodeId(3)
 SIGNERS, SCHEME = signers_of(4, seed=1, real=False)

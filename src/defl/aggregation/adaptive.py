@@ -1,27 +1,26 @@
-"""Everybody's mean, unless somebody makes the round vary more than honest members would, or does
-not go along with the others, this round and before.
+"""The default rule: the mean of all updates, without outliers and without suspects.
 
-Of all subsets of at least m - f rows, those are allowed whose largest variance (the greatest
-eigenvalue of their covariance) is at most GATE times that of the calmest m - f rows. The largest
-allowed one is averaged, of equals the calmest. When nobody attacks that is all rows, so nothing is
-lost; a row that stands out is left out alone, not together with f - 1 honest ones.
+Gate. The inliers are the m - f rows with the smallest largest variance (the greatest eigenvalue of
+their covariance). A subset of at least m - f rows passes the gate if its largest variance is at
+most GATE times that of the inliers. The rule averages the largest subset that passes; among
+subsets of one size, the one that varies least. Without an attack that is all rows, so nothing is
+lost; an outlier is left out alone, not together with f - 1 honest rows.
 
-Members whose standing (standing.py) leaves them in doubt, at most f of them, are left out as long
-as an allowed subset without them exists. So memory chooses among what the gate allows and never
+Suspects. Members of low reputation (reputation.py), at most f, are left out as long as a subset
+without them passes the gate. So memory chooses among the subsets that the gate allows and never
 allows more, and the bound below holds whatever it remembers.
 
 What f colluding attackers below the gate can do: let s^2 be the largest variance of the honest
-rows. a attackers among the k rows kept, at a distance t from the mean of the honest kept, alone
-make a variance of a (k - a) t^2 / k^2 in their direction, and the gate allows GATE s^2 at most; so
-they move the aggregate by a t / k <= s sqrt(GATE a / (k - a)). With everybody kept and f = m/3
-that is s sqrt(GATE / 2), which is no more than s. Honest rows that were left out (m - k of
-them) move it by at most s sqrt((m - k) / (k - f)). No direction or length is out of reach below
-the gate: what is bounded is how far, and the bound shrinks with the honest rows' own variance.
-Attackers who have honest members doubted gain no more than the last term, f honest rows out, and
-stay themselves only as far off as the first one allows.
+rows. a attackers among the k rows kept, at a distance t from the mean of the honest rows kept,
+cause a variance of a (k - a) t^2 / k^2 in their direction, and the gate allows GATE s^2 at most; so
+they move the aggregate by a t / k <= s sqrt(GATE a / (k - a)). With all rows kept and f = m/3 that
+is s sqrt(GATE / 2), at most s. The m - k rows left out, if honest, move it by at most
+s sqrt((m - k) / (k - f)). Below the gate every direction is open to attackers; the distance is
+bounded, and the bound shrinks with the honest rows' own variance. Attackers who make honest
+members suspect gain no more than the last term, f honest rows left out.
 
-Condition m >= 2f + 1, as for the smallest-eigenvalue subset (Allouah et al., ICML 2023), on which
-it is built; breakdown below a half. docs/AGGREGATION.md tells how GATE was found and what else was
+Condition m >= 2f + 1, as for the smallest-eigenvalue subset (Allouah et al., ICML 2023) on which it
+is built; breakdown below a half. docs/AGGREGATION.md says how GATE was chosen and what else was
 tried.
 """
 
@@ -33,17 +32,16 @@ from math import comb
 import numpy as np
 
 from defl.aggregation.aggregate import AggregationResult, Row
-from defl.aggregation.conditions import MAJORITY, check_round
-from defl.aggregation.geometric import Verdict, admit, aggregate_by, measure, placed
+from defl.aggregation.geometric import Verdict, aggregate_by, finite_rows, measure, placed
 from defl.aggregation.gram import Geometry, MeasuredRows, below_one
 from defl.aggregation.reputation import (
-    Past,
-    Standing,
-    along_with_others,
-    in_doubt,
-    standings_after,
+    PastRounds,
+    Reputation,
+    cosines_with_inliers,
+    suspects,
+    updated_reputations,
 )
-from defl.aggregation.subset import SUBSETS_MAX, Matrix, best_subset, filtered, mean_square
+from defl.aggregation.subset import SUBSETS_MAX, Matrix, mean_square, peeled, tightest_subset
 from defl.aggregation.workers import ALONE, Workers
 
 # Just above the 99th percentile of the ratio without attack, at Dirichlet alpha = 0.3: 1.85 at
@@ -59,65 +57,71 @@ def gate_for(rows: int) -> float:
     return GATE_FEW if rows <= FEW else GATE
 
 
-def calmest_by_size(distances: Matrix, faults_max: int) -> BySize:
-    """The calmest subset of m, m - 1, ... m - f rows, each with its largest variance."""
+def tightest_by_size(distances: Matrix, faults_max: int) -> BySize:
+    """The subset of m, m - 1, ... m - f rows that varies least, each with its largest variance."""
     size = len(distances)
     if comb(size, faults_max) <= SUBSETS_MAX:
-        return [best_subset(distances, size - out) for out in range(faults_max + 1)]
-    return filtered(distances, size - faults_max)
+        return [tightest_subset(distances, size - out) for out in range(faults_max + 1)]
+    return peeled(distances, size - faults_max)
 
 
 def judge_adaptive(
-    geometry: Geometry, faults_max: int, by_size: BySize, doubted: frozenset[int]
+    geometry: Geometry, faults_max: int, by_size: BySize, suspected: frozenset[int]
 ) -> Verdict:
     size = geometry.size
-    calmest = by_size[-1][1]
+    inlier_variance = by_size[-1][1]
     gate = gate_for(size)
-    ratio = by_size[0][1] / calmest if calmest > 0 else float(by_size[0][1] > 0)
-    kept = next(rows for rows, variance in by_size if variance <= gate * calmest)
-    heeded = False
-    if doubted:
-        trusted = [i for i in range(size) if i not in doubted]
+    all_variance = by_size[0][1]
+    ratio = all_variance / inlier_variance if inlier_variance > 0 else float(all_variance > 0)
+    kept = next(rows for rows, variance in by_size if variance <= gate * inlier_variance)
+    suspects_left_out = False
+    if suspected:
+        trusted = [i for i in range(size) if i not in suspected]
         distances = below_one(geometry.squared_distances)[np.ix_(trusted, trusted)]
-        others = calmest_by_size(distances, faults_max - len(doubted))
-        allowed = [rows for rows, variance in others if variance <= gate * calmest]
-        if allowed:
-            kept, heeded = tuple(trusted[i] for i in allowed[0]), True
+        without_suspects = tightest_by_size(distances, faults_max - len(suspected))
+        passing = [
+            rows for rows, variance in without_suspects if variance <= gate * inlier_variance
+        ]
+        if passing:
+            kept, suspects_left_out = tuple(trusted[i] for i in passing[0]), True
     return Verdict(
         tuple(1.0 / len(kept) if i in kept else 0.0 for i in range(size)),
         tuple(mean_square(geometry, kept, i) for i in range(size)),
-        in_words(size, len(kept), faults_max, gate, ratio, len(doubted), heeded),
+        explain(size, len(kept), faults_max, gate, ratio, len(suspected), suspects_left_out),
     )
 
 
-def in_words(
-    size: int, kept: int, faults_max: int, gate: float, ratio: float, doubted: int, heeded: bool
+def explain(
+    size: int,
+    kept: int,
+    faults_max: int,
+    gate: float,
+    ratio: float,
+    suspected: int,
+    suspects_left_out: bool,
 ) -> str:
-    calm = f"that of the calmest {size - faults_max}"
+    inliers = f"that of the {size - faults_max} most similar updates"
     if kept == size:
-        said = (
-            f"the mean of all {size} updates: their largest variance is {ratio:.2f} times {calm}, "
-            f"and {gate:g} times would be allowed."
+        reason = (
+            f"the mean of all {size} updates: their largest variance is {ratio:.2f} times "
+            f"{inliers}, and the gate is {gate:g} times."
         )
-    elif heeded and kept == size - doubted:
-        said = f"the mean of {kept} of {size} updates."
+    elif suspects_left_out and kept == size - suspected:
+        reason = f"the mean of {kept} of {size} updates."
     else:
-        more = size - kept - (doubted if heeded else 0)
-        said = (
-            f"the mean of {kept} of {size} updates; with {more} more the largest variance would be "
-            f"more than {gate:g} times {calm}."
+        outliers = size - kept - (suspected if suspects_left_out else 0)
+        reason = (
+            f"the mean of {kept} of {size} updates: with {outliers} more the largest variance "
+            f"would exceed the gate, {gate:g} times {inliers}."
         )
-    if heeded:
-        said += (
-            f" {doubted} left out in doubt: over the rounds so far they went along with the "
-            "others far less than most."
+    if suspects_left_out:
+        reason += (
+            f" {suspected} left out as suspect: over the rounds so far their changes were far "
+            "less aligned with the others than most."
         )
-    elif doubted:
-        said += (
-            f" {doubted} would be left out in doubt, but the others alone vary more than is "
-            "allowed."
-        )
-    return said
+    elif suspected:
+        reason += f" {suspected} suspect but kept: the others alone exceed the gate."
+    return reason
 
 
 def adaptive(
@@ -126,37 +130,33 @@ def adaptive(
     faults_max: int,
     ties: Sequence[bytes],
     *,
-    strict: bool = False,
     workers: Workers = ALONE,
     measured: MeasuredRows | None = None,
-    past: Past | None = None,
+    past: PastRounds | None = None,
 ) -> AggregationResult:
     """The gated mean; a row's score is its squared distance to the aggregate."""
-    check_round(rows, base, faults_max, ties)
-    known = measured or measure(rows, base, workers)
-    admitted = admit(known, faults_max, ties)
-    distances = below_one(admitted.geometry.squared_distances)
-    by_size = calmest_by_size(distances, admitted.faults_max)
-    standings: tuple[Standing, ...] = ()
-    doubted: frozenset[int] = frozenset()
+    measured = measured or measure(rows, base, workers)
+    judged = finite_rows(measured, faults_max, ties)
+    distances = below_one(judged.geometry.squared_distances)
+    by_size = tightest_by_size(distances, judged.faults_max)
+    reputations: tuple[Reputation, ...] = ()
+    suspected: frozenset[int] = frozenset()
     if past is not None:
-        calm, variance = by_size[-1]
-        along = along_with_others(admitted.geometry, frozenset(calm))
-        standings = standings_after(past, placed(along, admitted.order, len(rows), -1.0))
-        doubted = in_doubt(
-            [standings[i] for i in admitted.order],
-            admitted.faults_max,
-            loud=by_size[0][1] > gate_for(len(admitted.order)) * variance,
+        inliers, inlier_variance = by_size[-1]
+        cosines = cosines_with_inliers(judged.geometry, frozenset(inliers))
+        reputations = updated_reputations(past, placed(cosines, judged.order, len(rows), -1.0))
+        suspected = suspects(
+            [reputations[i] for i in judged.order],
+            judged.faults_max,
+            gate_exceeded=by_size[0][1] > gate_for(len(judged.order)) * inlier_variance,
         )
-    made = aggregate_by(
-        partial(judge_adaptive, by_size=by_size, doubted=doubted),
+    result = aggregate_by(
+        partial(judge_adaptive, by_size=by_size, suspected=suspected),
         rows,
         base,
         faults_max,
         ties,
-        condition=MAJORITY,
-        strict=strict,
         workers=workers,
-        measured=known,
+        measured=measured,
     )
-    return replace(made, standings=standings)
+    return replace(result, reputations=reputations)

@@ -1,12 +1,12 @@
-"""What every rule returns, and the one weighted sum that geometric rules end in.
+"""What every rule returns, and the weighted sum in which geometric rules end.
 
-A rule gets the m rows of a round in member order, the agreed base that they were trained from,
-how many of them may be Byzantine, and one tie-breaker per row; it returns the new values and its
+A rule gets the m rows of a round in member order, the agreed base from which they were trained,
+how many of them may be Byzantine, and one tie-breaker per row. It returns the new values and its
 reasons. Nothing here may depend on threads, BLAS or CPU features: every honest node must get the
 same bits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from defl.aggregation import kernels
 from defl.aggregation.gram import plain
-from defl.aggregation.reputation import Standing
+from defl.aggregation.reputation import Reputation
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
 Row = NDArray[np.float32]
 
-# The weighted sum works in float64 on at most this many columns at a time and per worker (512 KB),
-# so that the memory beyond input and output stays small whatever the size of the model.
+# The weighted sum works in float64 on at most this many columns at a time per worker (512 KB), so
+# that memory beyond input and output stays small whatever the size of the model.
 COLUMNS_PER_PASS = 1 << 16
 
 
@@ -32,12 +32,9 @@ class AggregationResult:
 
     values: Row
     weights: tuple[float, ...]  # one per row, in member order; 0 means left out
-    scores: tuple[float, ...]  # one per row; what they mean is the rule's to say
+    scores: tuple[float, ...]  # one per row; rules.AggregationRule.score says what they mean
     reason: str  # a sentence or two for a person
-    standings: tuple[Standing, ...] = ()  # one per row, from a rule that was told the past
-
-
-Rule = Callable[[Sequence[Row], Row, int, Sequence[bytes]], AggregationResult]
+    reputations: tuple[Reputation, ...] = ()  # one per row, from a rule that remembers
 
 
 def weighted_sum(
@@ -47,9 +44,9 @@ def weighted_sum(
     workers: Workers = ALONE,
     loops: ModuleType | None = None,
 ) -> Row:
-    """Elementwise in float64, in the order of the rows, with one rounding to float32 at the end.
+    """The sum of rows times weights in float64, in row order, rounded once to float32.
 
-    A row of weight 0 is not read: what was left out cannot reach the sum, be it NaN.
+    A row of weight 0 is not read, so nothing in it (a NaN, say) can reach the sum.
     """
     if not rows or len(rows) != len(weights):
         raise PreconditionBroken(f"{len(rows)} rows and {len(weights)} weights do not pair up")

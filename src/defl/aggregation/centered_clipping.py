@@ -1,57 +1,30 @@
-"""Shorten every change to at most the median length, then average around the last aggregate.
+"""Centred clipping: clip every change to the median length, then average around the base.
 
-Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021: with
-the last aggregate (here: the base) as centre, one step, and a fixed radius. The radius here is
-the lower median of the rows' norms, which a minority of Byzantine rows cannot push above the
-largest honest norm; so each Byzantine row moves the aggregate by at most that radius / m.
+Karimireddy, He, Jaggi: Learning from History for Byzantine Robust Optimization, ICML 2021: one
+step around the last aggregate (here: the base). The radius, fixed there, is here the lower median
+of the rows' norms, which a minority of Byzantine rows cannot push above the largest honest norm.
+So each Byzantine row moves the aggregate by at most radius / m.
 
-Proved for at most a tenth Byzantine. Without attack nobody is left out, only shortened. Known to
-break: a small bias in the same direction every round, below the radius (Ozfatura et al. 2023).
+Proved for at most a tenth Byzantine. It leaves nobody out, it only clips. Known weakness: a small
+bias in the same direction every round, below the radius (Ozfatura et al. 2023).
 """
 
-from collections.abc import Sequence
 from math import sqrt
 
-from defl.aggregation.aggregate import AggregationResult, Row
-from defl.aggregation.conditions import CLIPPING
-from defl.aggregation.geometric import Verdict, aggregate_by
-from defl.aggregation.gram import Geometry, MeasuredRows
-from defl.aggregation.workers import ALONE, Workers
+from defl.aggregation.geometric import Verdict
+from defl.aggregation.gram import Geometry
 
 
 def judge_clipping(geometry: Geometry, faults_max: int) -> Verdict:  # noqa: ARG001 - every judge has this signature
+    """One step of centred clipping; a row's score is the length of its change."""
     size = geometry.size
     squares = [geometry.products[i][i] for i in range(size)]
     radius = sorted(squares)[(size - 1) // 2]
     shares = [1.0 if square <= radius else sqrt(radius / square) for square in squares]
-    shortened = sum(share < 1.0 for share in shares)
+    clipped = sum(share < 1.0 for share in shares)
     return Verdict(
         tuple(share / size for share in shares),
         tuple(sqrt(geometry.real(square)) for square in squares),
-        f"the mean of {size} changes, {shortened} of them shortened to the median length "
+        f"the mean of {size} changes, {clipped} of them clipped to the median length "
         f"{sqrt(geometry.real(radius)):.4g}.",
-    )
-
-
-def centered_clipping(
-    rows: Sequence[Row],
-    base: Row,
-    faults_max: int,
-    ties: Sequence[bytes],
-    *,
-    strict: bool = False,
-    workers: Workers = ALONE,
-    measured: MeasuredRows | None = None,
-) -> AggregationResult:
-    """One step of centred clipping; a row's score is the norm of its change."""
-    return aggregate_by(
-        judge_clipping,
-        rows,
-        base,
-        faults_max,
-        ties,
-        condition=CLIPPING,
-        strict=strict,
-        workers=workers,
-        measured=measured,
     )

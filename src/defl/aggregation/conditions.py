@@ -1,7 +1,8 @@
-"""Under which condition each rule's theorem holds, in numbers and in words.
+"""The condition under which each rule's theorem holds, and what every round must satisfy.
 
-A rule outside its theorem may still be useful (the paper's own n = 4, f = 1 is outside Krum's),
-but it says so; with `strict` it refuses. What a rule cannot compute at all is always refused.
+A rule outside its theorem may still be useful (the DeFL paper's own n = 4, f = 1 is outside
+Krum's), but its reason says so; with `strict` it refuses. A rule always refuses what it cannot
+compute at all.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +16,17 @@ from defl.errors import PreconditionBroken
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The fewest rows for which the rule's promise holds with `faults_max` Byzantine among them."""
+    """The fewest rows m with which a rule's theorem covers `faults_max` Byzantine ones."""
 
+    formula: str  # for the documentation
     rows_min: Callable[[int], int | None]  # None: no number of rows is enough
     words: str  # the condition as its source states it
 
     def outside(self, rows: int, faults_max: int) -> str | None:
-        """What to tell a person when the theorem does not cover these numbers."""
+        """Why the theorem does not cover these numbers; None if it does.
+
+        Of a federation, ask with the fewest rows on which a round may close, n - f.
+        """
         needed = self.rows_min(faults_max)
         if needed is None:
             return f"Outside the proof: {self.words}, and faults_max is {faults_max}."
@@ -33,10 +38,10 @@ class Condition:
         )
 
     def check(self, rows: int, faults_max: int, *, strict: bool) -> str | None:
-        words = self.outside(rows, faults_max)
-        if words is not None and strict:
-            raise PreconditionBroken(words)
-        return words
+        reason = self.outside(rows, faults_max)
+        if reason is not None and strict:
+            raise PreconditionBroken(reason)
+        return reason
 
 
 def check_round(
@@ -45,14 +50,14 @@ def check_round(
     faults_max: int,
     ties: Sequence[bytes],
 ) -> None:
-    """What every rule needs before it can compute anything."""
+    """Refuse rows that no rule can aggregate."""
     if not rows:
         raise PreconditionBroken("there are no rows to aggregate")
     if len(ties) != len(rows):
         raise PreconditionBroken(f"{len(rows)} rows need one tie-breaker each, not {len(ties)}")
     if not 0 <= faults_max < len(rows):
         raise PreconditionBroken(
-            f"faults_max is {faults_max}; with {len(rows)} rows it lies from 0 to {len(rows) - 1}"
+            f"faults_max is {faults_max}; with {len(rows)} rows it must be 0 to {len(rows) - 1}"
         )
     for i, row in enumerate((*rows, base)):
         if row.shape != (base.size,) or row.dtype != np.float32:
@@ -63,12 +68,23 @@ def check_round(
 
 
 NO_FAULT = Condition(
-    lambda faults: 1 if faults == 0 else None, "the mean tolerates no Byzantine row"
+    "f = 0", lambda faults: 1 if faults == 0 else None, "the mean tolerates no Byzantine row"
 )
-MAJORITY = Condition(lambda faults: 2 * faults + 1, "the honest must be a majority, m >= 2f + 1")
-KRUM = Condition(lambda faults: 2 * faults + 3, "Krum (Blanchard et al. 2017) needs m >= 2f + 3")
-DEFL = Condition(lambda faults: 3 * faults + 3, "DeFL's Multi-Krum needs m >= 3f + 3")
-BULYAN = Condition(lambda faults: 4 * faults + 3, "Bulyan needs m >= 4f + 3")
+MAJORITY = Condition(
+    "m >= 2f + 1",
+    lambda faults: 2 * faults + 1,
+    "the honest must be a majority, m >= 2f + 1",
+)
+BLANCHARD = Condition(
+    "m >= 2f + 3",
+    lambda faults: 2 * faults + 3,
+    "Krum (Blanchard et al. 2017) needs m >= 2f + 3",
+)
+DEFL = Condition(
+    "m >= 3f + 3", lambda faults: 3 * faults + 3, "DeFL's Multi-Krum needs m >= 3f + 3"
+)
 CLIPPING = Condition(
-    lambda faults: 10 * faults, "centred clipping is proved for at most a tenth Byzantine"
+    "m >= 10f",
+    lambda faults: 10 * faults,
+    "centred clipping is proved for at most a tenth Byzantine",
 )

@@ -1,13 +1,13 @@
-"""Rules that treat every coordinate for itself: the median and the trimmed mean.
+"""Rules that treat every coordinate separately: the median and the trimmed mean.
 
 Yin, Chen, Ramchandran, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018. Condition
-m >= 2f + 1 for both; breakdown point f/m (trimmed mean) and a half (median). Every coordinate of
-the aggregate lies within the honest rows' range of that coordinate, if at most f are Byzantine.
+m >= 2f + 1 for both; breakdown point f/m (trimmed mean) and a half (median). With at most f
+Byzantine rows, every coordinate of the aggregate lies within the honest rows' range.
 
 Values are sorted as integers (kernels_numpy.mean_of_middle), where a NaN is just the most extreme
-value: it is cut off like any other. The weights and scores of a row are shares of sampled
-coordinates, since a row has no single weight here: the mean share that it had in the kept values,
-and how often it was cut off.
+value and is cut off like any other. A row has no single weight here, so weights and scores are
+shares of sampled coordinates: the row's mean share in the kept values, and how often it was cut
+off.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from defl.aggregation import kernels
 from defl.aggregation.aggregate import AggregationResult, Row
-from defl.aggregation.conditions import MAJORITY, check_round
 from defl.aggregation.geometric import sentences
 from defl.aggregation.gram import plain
 from defl.aggregation.workers import ALONE, Workers
@@ -28,17 +27,15 @@ COLUMNS_SAMPLED = 4096
 BITS_PER_PASS = 1 << 20  # at most 4 MB of float32 bits are held at a time by one worker
 COLUMNS_PER_PASS_MAX = 1 << 16
 
-# Which places of the sorted column are averaged, of how many rows and with how many faulty.
-Middle = Callable[[int, int], tuple[int, int]]
-# The columns of a slice, of all rows.
-Columns = Callable[[slice], Sequence[Row]]
+Places = tuple[int, int]  # the first and the last place of a sorted column that are averaged
+Columns = Callable[[slice], Sequence[Row]]  # the columns of a slice, of all rows
 
 
-def middle_of_median(rows: int, faults_max: int) -> tuple[int, int]:  # noqa: ARG001 - as every Middle
+def median_places(rows: int) -> Places:
     return (rows - 1) // 2, rows // 2
 
 
-def middle_of_trimmed(rows: int, faults_max: int) -> tuple[int, int]:
+def trimmed_places(rows: int, faults_max: int) -> Places:
     if 2 * faults_max >= rows:
         raise PreconditionBroken(
             f"cutting {faults_max} values off each end leaves none of {rows} rows"
@@ -50,7 +47,7 @@ def middle_mean(
     columns_of: Columns,
     rows: int,
     columns: int,
-    places: tuple[int, int],
+    places: Places,
     *,
     workers: Workers,
     loops: ModuleType | None = None,
@@ -73,7 +70,7 @@ def middle_mean(
 
 
 def shares(
-    sample: NDArray[np.float32], places: tuple[int, int]
+    sample: NDArray[np.float32], places: Places
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Each row's mean share in the kept values of the sampled columns, and how often it was cut."""
     bits = sample.view(np.int32)
@@ -82,7 +79,7 @@ def shares(
     kept = (keys >= order[places[0]]) & (keys <= order[places[1]])
     columns = sample.shape[1]
     sharing = 1.0 / kept.sum(axis=0)
-    # Accumulated, so first to last: a plain sum's order would be NumPy's to choose.
+    # Accumulated first to last: NumPy chooses the order of a plain sum.
     totals = np.add.accumulate(np.where(kept, sharing, 0.0), axis=1)[:, -1]
     weights = tuple(float(total) / columns for total in totals)
     cut = tuple((columns - int(row.sum())) / columns for row in kept)
@@ -95,19 +92,8 @@ def sampled(rows: Sequence[Row]) -> NDArray[np.float32]:
 
 
 def aggregate_middle(
-    middle: Middle,
-    rows: Sequence[Row],
-    base: Row,
-    faults_max: int,
-    ties: Sequence[bytes],
-    *,
-    said: str,
-    strict: bool,
-    workers: Workers,
+    rows: Sequence[Row], places: Places, reason: str, workers: Workers
 ) -> AggregationResult:
-    check_round(rows, base, faults_max, ties)
-    outside = MAJORITY.check(len(rows), faults_max, strict=strict)
-    places = middle(len(rows), faults_max)
     flat = [plain(row) for row in rows]
     values = middle_mean(
         lambda part: [row[part] for row in flat],
@@ -117,40 +103,34 @@ def aggregate_middle(
         workers=workers,
     )
     weights, cut = shares(sampled(flat), places)
-    of_what = f"Weights and scores are shares of at most {COLUMNS_SAMPLED} sampled coordinates."
-    return AggregationResult(values, weights, cut, sentences(said, of_what, outside))
+    meaning = f"Weights and scores are shares of at most {COLUMNS_SAMPLED} sampled coordinates."
+    return AggregationResult(values, weights, cut, sentences(reason, meaning))
 
 
 def coordinate_median(
     rows: Sequence[Row],
-    base: Row,
-    faults_max: int,
-    ties: Sequence[bytes],
+    base: Row,  # noqa: ARG001 - every rule has this signature
+    faults_max: int,  # noqa: ARG001 - as above
+    ties: Sequence[bytes],  # noqa: ARG001 - as above
     *,
-    strict: bool = False,
     workers: Workers = ALONE,
 ) -> AggregationResult:
     """The median of every coordinate (of an even number of rows: the mean of the middle two)."""
-    said = f"the median of every coordinate of {len(rows)} updates."
-    return aggregate_middle(
-        middle_of_median, rows, base, faults_max, ties, said=said, strict=strict, workers=workers
-    )
+    reason = f"the median of every coordinate of {len(rows)} updates."
+    return aggregate_middle(rows, median_places(len(rows)), reason, workers)
 
 
 def trimmed_mean(
     rows: Sequence[Row],
-    base: Row,
+    base: Row,  # noqa: ARG001 - as above
     faults_max: int,
-    ties: Sequence[bytes],
+    ties: Sequence[bytes],  # noqa: ARG001 - as above
     *,
-    strict: bool = False,
     workers: Workers = ALONE,
 ) -> AggregationResult:
     """The mean of every coordinate without its `faults_max` smallest and largest values."""
-    said = (
+    reason = (
         f"the mean of every coordinate of {len(rows)} updates without the {faults_max} smallest "
         f"and the {faults_max} largest values."
     )
-    return aggregate_middle(
-        middle_of_trimmed, rows, base, faults_max, ties, said=said, strict=strict, workers=workers
-    )
+    return aggregate_middle(rows, trimmed_places(len(rows), faults_max), reason, workers)

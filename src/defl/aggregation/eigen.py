@@ -1,7 +1,7 @@
 """Largest eigenvalues of small symmetric matrices, many at a time, the same bits everywhere.
 
-Jacobi's rotations in a fixed order with + - * / and square root alone; no LAPACK, whose results
-differ from build to build.
+Jacobi rotations in a fixed order with + - * / and square root alone; no LAPACK, whose results
+differ between builds.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
 
-# Rotations converge quadratically; 30 sweeps are far above what matrices of this size need, and
-# the loop ends as soon as nothing off the diagonal is left.
+# Rotations converge quadratically: 30 sweeps are far more than matrices of this size need, and the
+# loop ends as soon as nothing is left off the diagonal.
 SWEEPS_MAX = 30
 NEGLIGIBLE = 1e-15  # of the largest entry
 
-POWER_STEPS = 100  # only for many rows, where the direction need not be perfect
+POWER_STEPS = 100  # only for many rows, where an approximate direction is enough
 
 
 def centred(distances: Matrix) -> Matrix:
@@ -41,38 +41,38 @@ def largest_eigenvalues(matrices: Matrix) -> Matrix:
     limit = np.abs(a).max(axis=(1, 2)) * NEGLIGIBLE
     steps = pairings(size)
     for _ in range(SWEEPS_MAX):
-        for one, other in steps:
-            rotate(a, one, other)
+        for p, q in steps:
+            rotate(a, p, q)
         off = np.abs(a)
-        for p in range(size):
-            off[:, p, p] = 0.0
+        for k in range(size):
+            off[:, k, k] = 0.0
         if bool((off.max(axis=(1, 2)) <= limit).all()):
             break
     largest = a[:, 0, 0].copy()
-    for p in range(1, size):
-        np.maximum(largest, a[:, p, p], out=largest)
+    for k in range(1, size):
+        np.maximum(largest, a[:, k, k], out=largest)
     return largest
 
 
 def pairings(size: int) -> list[tuple[list[int], list[int]]]:
-    """Every pair of 0 ... size - 1 once, in steps of pairs that share nothing.
+    """Every pair of 0 ... size - 1 once, in steps of disjoint pairs.
 
-    The circle method of tournaments: the last one stays, the others move on by one each step.
+    The circle method of round-robin tournaments: the last one stays, the others move by one.
     """
-    last = size - 1 + size % 2  # one more than there are, for whoever has no partner
+    last = size - 1 + size % 2  # with an odd size, a dummy that leaves its partner out
     steps = []
-    for turn in range(last):
-        circle = [*((turn + k) % last for k in range(last)), last]
-        met = [sorted((circle[k], circle[last - k])) for k in range((last + 1) // 2)]
-        real = [(one, other) for one, other in met if other < size]
-        steps.append(([one for one, _ in real], [other for _, other in real]))
+    for shift in range(last):
+        circle = [*((shift + k) % last for k in range(last)), last]
+        pairs = [sorted((circle[k], circle[last - k])) for k in range((last + 1) // 2)]
+        real = [(p, q) for p, q in pairs if q < size]
+        steps.append(([p for p, _ in real], [q for _, q in real]))
     return steps
 
 
 def rotate(a: Matrix, p: list[int], q: list[int]) -> None:
     """Jacobi rotations that bring every a[p, q] to zero, in every matrix (Golub, Van Loan 8.5).
 
-    Rotations of pairs that share nothing do not touch one another's entries at (p, q).
+    Rotations of disjoint pairs do not touch one another's entries at (p, q).
     """
     apq = a[:, p, q]
     zero = np.abs(apq) < 1e-300
@@ -95,8 +95,8 @@ def rotate(a: Matrix, p: list[int], q: list[int]) -> None:
 def roughly_largest(matrices: Matrix) -> Matrix:
     """A lower bound of each largest eigenvalue, at most 1 % below it.
 
-    A column of the matrix's 1,024th power (ten squarings) lies almost in the main direction; the
-    error of such a Rayleigh quotient is at most ln(size) / 2,048 and less than half a percent.
+    A column of the matrix's 1,024th power (ten squarings) is almost parallel to the main direction.
+    The error of its Rayleigh quotient is at most ln(size) / 2,048, less than half a percent.
     """
     power = matrices.copy()
     size = power.shape[-1]
@@ -128,10 +128,10 @@ def largest_variances(distances: Matrix, subsets: Sequence[Sequence[int]]) -> li
     return [float(value) / size for value in largest_eigenvalues(products)]
 
 
-def calmest(distances: Matrix, subsets: Sequence[Sequence[int]]) -> tuple[int, float]:
-    """Which subset of rows has the smallest largest variance, and that variance.
+def tightest(distances: Matrix, subsets: Sequence[Sequence[int]]) -> tuple[int, float]:
+    """The index of the subset with the smallest largest variance, and that variance.
 
-    Exact eigenvalues are made only for those that a rough bound leaves in question.
+    Exact eigenvalues are computed only for the subsets that a rough bound does not rule out.
     """
     size = len(subsets[0])
     if size == 1:
@@ -146,7 +146,7 @@ def calmest(distances: Matrix, subsets: Sequence[Sequence[int]]) -> tuple[int, f
 
 
 def applied(matrix: Matrix, vector: Matrix) -> Matrix:
-    """Matrix times vector, one column after the other: a fixed order on every machine."""
+    """Matrix times vector, column by column: the same order on every machine."""
     total: Matrix = matrix[0] * vector[0]
     for k in range(1, len(vector)):
         total = total + matrix[k] * vector[k]
@@ -165,7 +165,7 @@ def main_direction(products: Matrix) -> Matrix:
 
 
 def stretch(products: Matrix, vector: Matrix) -> float:
-    """By how much the matrix stretches the direction: its eigenvalue, for an eigenvector."""
+    """The Rayleigh quotient: the eigenvalue, if the vector is an eigenvector."""
     size = float(np.abs(vector).max())
     if size == 0.0:
         return 0.0

@@ -1,15 +1,14 @@
-"""The mean: every row counts the same, or by a count of samples that the federation bounds.
+"""FedAvg: the mean, with equal weights or by sample counts that the federation bounds.
 
-McMahan et al., AISTATS 2017 (FedAvg). Tolerates no Byzantine row: one is enough to move the
-aggregate anywhere. It is the yardstick for a round without attackers. A count that a node reports
-about itself is a claim: it weighs at most `count_max`, and the reason names whose claim was cut.
+McMahan et al., AISTATS 2017. Tolerates no Byzantine row: one is enough to move the aggregate
+anywhere. It is the yardstick for a round without attackers. A count that a node reports about
+itself is a claim: it weighs at most `count_max`, and the reason names the rows whose claim was cut.
 """
 
 from collections.abc import Sequence
 
 from defl.aggregation.aggregate import AggregationResult, Row, weighted_sum
-from defl.aggregation.conditions import NO_FAULT, check_round
-from defl.aggregation.geometric import sentences
+from defl.aggregation.conditions import check_round
 from defl.aggregation.gram import plain
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
@@ -23,22 +22,20 @@ def fed_avg(
     *,
     counts: Sequence[int] | None = None,
     count_max: int | None = None,
-    strict: bool = False,
     workers: Workers = ALONE,
 ) -> AggregationResult:
-    """The plain mean, or the mean by `counts`, of which none weighs more than `count_max`."""
-    check_round(rows, base, faults_max, ties)
-    outside = NO_FAULT.check(len(rows), faults_max, strict=strict)
+    """The plain mean, or the mean by `counts`, none of which weighs more than `count_max`."""
+    check_round(rows, base, faults_max, ties)  # the baselines call this without the record
     if counts is None:
         weights = (1.0 / len(rows),) * len(rows)
-        said = f"the plain mean of all {len(rows)} updates."
+        reason = f"the plain mean of all {len(rows)} updates."
     else:
-        weights, said = by_counts(counts, count_max, len(rows))
+        weights, reason = weights_by_count(counts, count_max, len(rows))
     values = weighted_sum([plain(row) for row in rows], weights, workers=workers)
-    return AggregationResult(values, weights, (0.0,) * len(rows), sentences(said, outside))
+    return AggregationResult(values, weights, (0.0,) * len(rows), reason)
 
 
-def by_counts(
+def weights_by_count(
     counts: Sequence[int], count_max: int | None, rows: int
 ) -> tuple[tuple[float, ...], str]:
     if count_max is None or count_max < 1:
@@ -48,7 +45,7 @@ def by_counts(
     bounded = [min(count, count_max) for count in counts]
     cut = [i for i, count in enumerate(counts) if count > count_max]
     total = sum(bounded)
-    said = f"the mean of {rows} updates by their counts."
+    reason = f"the mean of {rows} updates by their counts."
     if cut:
-        said += f" Rows {cut} claimed more than {count_max} and count as {count_max}."
-    return tuple(count / total for count in bounded), said
+        reason += f" Rows {cut} claimed more than {count_max} and count as {count_max}."
+    return tuple(count / total for count in bounded), reason

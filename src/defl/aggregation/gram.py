@@ -1,7 +1,7 @@
-"""Exact inner products of the changes of one round, the one thing that geometric rules look at.
+"""Exact inner products of the changes of one round: all that geometric rules look at.
 
-Changes are put on the grid of grid.py; everything after that is integers, hence the same on every
-machine and in every order. The matrix can be fed row by row while updates arrive.
+Changes are rounded to the grid of grid.py; from there on everything is integers, hence the same on
+every machine and in every order. Rows can be added one by one while updates arrive.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,10 +20,9 @@ from defl.errors import PreconditionBroken
 
 @dataclass(frozen=True)
 class Geometry:
-    """All inner products of the rows' changes, exact, in units of 2^UNIT_POWER / divisor."""
+    """All inner products of the rows' changes, exact, in units of 2^UNIT_POWER."""
 
     products: tuple[tuple[int, ...], ...]
-    divisor: int = 1
 
     @property
     def size(self) -> int:
@@ -37,23 +36,11 @@ class Geometry:
 
     def taken(self, order: Sequence[int]) -> "Geometry":
         """The geometry of some of the rows, in this order."""
-        return Geometry(
-            tuple(tuple(self.products[i][j] for j in order) for i in order), self.divisor
-        )
+        return Geometry(tuple(tuple(self.products[i][j] for j in order) for i in order))
 
     def real(self, amount: int) -> float:
         """A number of units as a float64, rounded once."""
-        return amount / (self.divisor << -UNIT_POWER)
-
-    def mixed(self, groups: Sequence[Sequence[int]]) -> "Geometry":
-        """The geometry of the means of groups of rows, all of one size; still exact."""
-        sums = [
-            [sum(self.products[i][j] for i in group) for j in range(self.size)] for group in groups
-        ]
-        return Geometry(
-            tuple(tuple(sum(row[j] for j in group) for group in groups) for row in sums),
-            self.divisor * len(groups[0]) ** 2,
-        )
+        return amount / (1 << -UNIT_POWER)
 
 
 def below_one(matrix: Sequence[Sequence[int]]) -> NDArray[np.float64]:
@@ -64,7 +51,7 @@ def below_one(matrix: Sequence[Sequence[int]]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """What is known of the rows of a round before a rule judges them, in member order."""
+    """The geometry of a round's rows and which of them are finite, in member order."""
 
     geometry: Geometry
     finite: tuple[bool, ...]
@@ -73,8 +60,8 @@ class MeasuredRows:
 class Gram:
     """Accumulates the products of rows against one base as the rows arrive.
 
-    The rows themselves are kept by reference (a mapped file will do), never copied. Only the
-    columns `counted` (default: all) count in the products; all must be finite.
+    Rows are kept by reference (a mapped file will do), never copied. Only the columns `counted`
+    (default: all) enter the products; a row counts as finite only if all its columns are.
     """
 
     def __init__(
@@ -98,12 +85,12 @@ class Gram:
         self._sums: list[list[int]] = []
 
     def add(self, rows: Sequence[NDArray[np.float32]]) -> None:
-        """Take in one row or several; only products with the new ones are made."""
+        """Add one row or several; only products with the new ones are computed."""
         first = len(self.rows)
         for row in rows:
             if row.shape != self.base.shape or row.dtype != np.float32:
                 raise PreconditionBroken(
-                    f"a row of {row.shape} {row.dtype} does not fit the base's {self.base.shape}"
+                    f"a row of {row.shape} {row.dtype} does not match the base's {self.base.shape}"
                     " float32"
                 )
             self.rows.append(plain(row))
@@ -142,7 +129,7 @@ class Gram:
                 yield slice(piece.start + part.start, piece.start + part.stop)
 
     def measured(self, order: Sequence[int] | None = None) -> MeasuredRows:
-        """What is known of the rows, in the order of arrival or in the order that is given."""
+        """The measured rows, in the order of arrival or in the order given."""
         chosen = range(len(self.rows)) if order is None else order
         return MeasuredRows(
             Geometry(
@@ -153,11 +140,11 @@ class Gram:
 
 
 def joined(by_power: NDArray[np.int64]) -> int:
-    """Sums that were kept apart by the power of their unit, as one whole number."""
+    """Join sums that were kept apart by the power of their unit into one integer."""
     used = np.flatnonzero(by_power).tolist()
     return sum(int(by_power[power]) << power for power in used)
 
 
 def plain(row: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A contiguous array without subclass (a mapped file is one); copies only a strided row."""
+    """A contiguous plain array, not a subclass such as memmap; copies only a strided row."""
     return np.ascontiguousarray(row).view(np.ndarray)

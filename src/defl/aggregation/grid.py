@@ -1,14 +1,14 @@
-"""The grid on which the geometry of a round is measured: facts that every node must share.
+"""The grid on which the geometry of a round is measured: constants that all nodes must share.
 
-A change is cut into blocks of BLOCK columns. In each block of each row, 2^e is the smallest power
+A change is split into blocks of BLOCK columns. In each block of each row, 2^e is the smallest power
 of two above every magnitude, and each value becomes the nearest whole number (ties to even) of
 steps of 2^(e - NUMBER_BITS), at most NUMBER_MAX of them. Each value moves by at most half a step
 (less than one in the last half step below 2^e), while the block's norm is at least half of 2^e;
-so a whole row moves by at most
+so rounding moves a whole row by at most
 
-    sqrt(BLOCK) * 2^-NUMBER_BITS = 0.28 %  of its own norm, whatever it holds
+    sqrt(BLOCK) * 2^-NUMBER_BITS = 0.28 %  of its own norm, whatever its values
 
-(a row with random values by about a tenth of that).
+(with random values, about a tenth of that).
 
 Why these numbers: BLOCK products of NUMBER_MAX stay below 2^31, so one block's product is exact
 in 32-bit integers, which processors multiply fastest.
@@ -20,8 +20,8 @@ BLOCK: Final = 128
 NUMBER_BITS: Final = 12
 NUMBER_MAX: Final = (1 << NUMBER_BITS) - 1
 
-# Blocks below this power share its grid. Changes under 2^-103 then count as zero, the same on a
-# processor that is set to flush denormal numbers.
+# Blocks below this power share its grid. Changes below 2^-103 then count as zero, also on a
+# processor that flushes denormal numbers.
 EXPONENT_MIN: Final = -90
 EXPONENT_MAX: Final = 128  # no finite float32 lies above 2^128
 
@@ -37,5 +37,5 @@ ROUNDER: Final = 12582912.0  # 1.5 * 2^23: adding it rounds a small float32 to a
 
 
 def pair_index(i: int, j: int) -> int:
-    """The place of the pair i >= j among all pairs."""
+    """The index of the pair i >= j among all pairs."""
     return i * (i + 1) // 2 + j

@@ -1,4 +1,4 @@
-"""Which inner loops run: the compiled ones where numba (extra `fast`) is installed, else NumPy's.
+"""Selects the inner loops: compiled if numba (extra `fast`) is installed, otherwise NumPy.
 
 Both give the same bits, so nodes with and without numba agree; a test compares them.
 """

@@ -1,9 +1,12 @@
 """The inner loops over columns, compiled: the same bits as kernels_numpy.py, several times faster.
 
 Nothing here may be compiled with a flag that lets the compiler reorder or fuse floating-point
-operations. Signatures are fixed, so that nothing is compiled while a round waits. All rows of a
-round are walked together, a few columns at a time, so that each is read from memory once and what
-lies between stays in the nearest caches; pointers.py says why loops run over bare memory.
+operations. Signatures are fixed, so that nothing is compiled while a round waits. Loops walk all
+rows of a round together, a few columns at a time, so that each row is read from memory once and
+intermediate results stay in the nearest caches; pointers.py says why they run over raw memory.
+
+numba computes int32 expressions in 64 bits. The np.int32(...) casts let LLVM narrow them again,
+and only narrow loops become vector instructions.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,23 +19,20 @@ from numpy.typing import NDArray
 from defl.aggregation import grid
 from defl.aggregation.network import middle_network
 from defl.aggregation.pointers import (
-    ROWS_AT_A_TIME,
     addresses,
     bits_of,
     doubles_at,
-    fetch_ahead,
     float_of,
     floats_at,
     ints_at,
     longs_at,
-    multiply_four,
+    prefetch,
     shorts_at,
 )
-from defl.aggregation.registers import ROWS_SORTED_MAX, average_keys, sort_rows
 
 NAME = "numba"
 
-# Plain names: a compiled function takes globals as constants.
+# Plain module names: a compiled function treats globals as constants.
 BLOCK = grid.BLOCK
 NUMBER_BITS = grid.NUMBER_BITS
 EXPONENT_MIN = grid.EXPONENT_MIN
@@ -52,8 +52,8 @@ BLOCK_BYTES = 4 * BLOCK  # of float32
 NUMBERS_BYTES = 2 * BLOCK
 BLOCKS = 8  # put on the grid at a time: 4 KB of every row
 SUMMED = 1 << 13  # columns summed at a time, 64 KB of float64
-TILE = 128  # columns sorted at a time: 50 rows of them stay in the processor's nearest cache
-LINE = 64  # bytes that a processor fetches from memory at a time
+TILE = 128  # columns sorted at a time: 50 rows of them fit into the nearest cache
+LINE = 64  # bytes in a cache line
 
 ADDRESSES = types.Array(int64, 1, "C", readonly=True)
 COMPARATORS = types.Array(int32, 2, "C", readonly=True)
@@ -62,32 +62,32 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def compiled(signature: object) -> Callable[[Function], Function]:
-    """Compile once, keep the code beside the module, release the interpreter while running."""
+    """Compile once, cache the code beside the module, release the GIL while running."""
 
     def decorate(function: Function) -> Function:
         try:
-            kept: Function = njit(signature, nogil=True, cache=True)(function)
-        except (RuntimeError, OSError):  # no folder where compiled code can be kept, or a full disk
-            kept = njit(signature, nogil=True)(function)
-        return kept
+            result: Function = njit(signature, nogil=True, cache=True)(function)
+        except (RuntimeError, OSError):  # no writable cache folder, or a full disk
+            result = njit(signature, nogil=True)(function)
+        return result
 
     return decorate
 
 
 def inlined(function: Function) -> Function:
-    """Compile into those who call it."""
+    """Compile into the callers."""
     part: Function = njit(nogil=True)(function)
     return part
 
 
 def columns_per_pass(rows: int) -> int:  # noqa: ARG001 - as in kernels_numpy
-    return 1 << 18  # enough to hide the cost of a call, few enough to share out among threads
+    return 1 << 18  # enough to hide the cost of a call, few enough to spread over threads
 
 
 @inlined
-def fetch_columns(address: int, columns: int) -> None:
+def prefetch_columns(address: int, columns: int) -> None:
     for k in range(0, 4 * columns, LINE):
-        fetch_ahead(address + k)
+        prefetch(address + k)
 
 
 @inlined
@@ -102,9 +102,9 @@ def largest_change(mine: int, ours: int) -> np.int32:
 
 @inlined
 def round_block(mine: int, ours: int, factor: np.float32, numbers: int) -> None:
-    """Numbers of a block, k beside k + HALF: products do not mind the order within a block.
+    """Round a block to the grid, number k next to k + HALF: a product ignores their order.
 
-    Adding the rounder rounds; the low half of 1.5 * 2^23 + q holds q.
+    Adding ROUNDER rounds; the low 16 bits of 1.5 * 2^23 + q hold q.
     """
     values, base, words = floats_at(mine), floats_at(ours), ints_at(numbers)
     for k in range(HALF):
@@ -115,7 +115,7 @@ def round_block(mine: int, ours: int, factor: np.float32, numbers: int) -> None:
 
 @inlined
 def round_block_clamped(mine: int, ours: int, factor: np.float32, numbers: int) -> None:
-    """The same where NUMBER_MAX + 1 can occur, which would carry 128 products beyond 2^31."""
+    """The same for a block that may reach NUMBER_MAX + 1, which could exceed 2^31 in a product."""
     values, base, words = floats_at(mine), floats_at(ours), ints_at(numbers)
     for k in range(HALF):
         first = (values[k] - base[k]) * factor + ROUNDER
@@ -129,21 +129,22 @@ def round_block_clamped(mine: int, ours: int, factor: np.float32, numbers: int) 
 def quantise(
     mine: int, ours: int, blocks: int, numbers: int, exponents: int, largest: int, rows: int
 ) -> bool:
-    """Some blocks of one row; block b's numbers and exponent stand b * rows places further on.
+    """Put some blocks of one row on the grid; False if any is not finite.
 
-    All exponents first: the next block's need not wait for the rounding of this one.
+    The numbers and the exponent of block b go b * rows places further on. All exponents come
+    first, so that no block's exponent waits for the rounding of the block before.
     """
     powers, largests = shorts_at(exponents), ints_at(largest)
     finite = True
     for block in range(blocks):
         of_row = mine + block * BLOCK_BYTES
-        fetch_columns(of_row + BLOCKS * BLOCK_BYTES, BLOCK)
-        found = largest_change(of_row, ours + block * BLOCK_BYTES)
-        finite &= bool(found < NOT_FINITE)
-        found = found if found < NOT_FINITE else np.int32(0)
-        power = int(found >> 23) - 126
+        prefetch_columns(of_row + BLOCKS * BLOCK_BYTES, BLOCK)
+        top = largest_change(of_row, ours + block * BLOCK_BYTES)
+        finite &= bool(top < NOT_FINITE)
+        top = top if top < NOT_FINITE else np.int32(0)
+        power = int(top >> 23) - 126
         powers[block * rows] = (power if power > EXPONENT_MIN else EXPONENT_MIN) - EXPONENT_MIN
-        largests[block] = found
+        largests[block] = top
     for block in range(blocks):
         power = powers[block * rows] + EXPONENT_MIN
         factor = float_of(np.int32((NUMBER_BITS + 127 - power) << 23))
@@ -157,17 +158,24 @@ def quantise(
 
 
 @inlined
-def add_products(numbers: int, exponents: int, rows: int, first: int, four: int, sums: int) -> None:
-    """One block's products of row i >= first with row j <= i, by the power of their unit."""
-    powers, totals, products = shorts_at(exponents), longs_at(sums), ints_at(four)
+def block_product(mine: NDArray[np.int16], theirs: NDArray[np.int16]) -> np.int32:
+    """The inner product of two blocks; grid.py bounds it below 2^31."""
+    total = np.int32(0)
+    for k in range(BLOCK):
+        total = np.int32(total + np.int32(np.int32(mine[k]) * np.int32(theirs[k])))
+    return total
+
+
+@inlined
+def add_products(numbers: int, exponents: int, rows: int, first: int, sums: int) -> None:
+    """Add one block's products of row i >= first with row j <= i, by the power of their unit."""
+    powers, totals = shorts_at(exponents), longs_at(sums)
     for i in range(first, rows):
         mine = shorts_at(numbers + i * NUMBERS_BYTES)
-        for j in range(0, i + 1, ROWS_AT_A_TIME):
-            # Up to three products too many are made, with what follows row i, and not added.
-            multiply_four(mine, shorts_at(numbers + j * NUMBERS_BYTES), products)
-            for k in range(min(ROWS_AT_A_TIME, i + 1 - j)):
-                pair = i * (i + 1) // 2 + j + k
-                totals[pair * SUMS_PER_PAIR + powers[i] + powers[j + k]] += products[k]
+        for j in range(i + 1):
+            product = block_product(mine, shorts_at(numbers + j * NUMBERS_BYTES))
+            pair = i * (i + 1) // 2 + j
+            totals[pair * SUMS_PER_PAIR + powers[i] + powers[j]] += product
 
 
 @compiled(void(ADDRESSES, int64, int64, int64, int64[:, ::1], boolean[::1]))
@@ -180,11 +188,10 @@ def measure_at(
     finite: NDArray[np.bool_],
 ) -> None:
     count = rows.size
-    numbers = np.zeros((BLOCKS * count + ROWS_AT_A_TIME - 1, BLOCK), np.int16)
+    numbers = np.zeros((BLOCKS * count, BLOCK), np.int16)
     exponents = np.zeros((BLOCKS, count), np.int16)
     largest = np.zeros(BLOCKS, np.int32)
-    four = np.zeros(ROWS_AT_A_TIME, np.int32)
-    padded = np.zeros((2, BLOCK), np.float32)  # the last columns and their base, made a block
+    padded = np.zeros((2, BLOCK), np.float32)  # the last columns and their base, padded to a block
     to, powers = numbers.ctypes.data, exponents.ctypes.data
     for start in range(0, columns, BLOCKS * BLOCK):
         whole = min(BLOCKS, (columns - start) // BLOCK)
@@ -222,7 +229,6 @@ def measure_at(
                 powers + 2 * block * count,
                 count,
                 first,
-                four.ctypes.data,
                 sums.ctypes.data,
             )
 
@@ -237,8 +243,8 @@ def measure(
     finite = np.ones(len(rows), dtype=np.bool_)
     at = addresses([*rows, base], base.shape[0])
     measure_at(at[:-1], int(at[-1]), base.shape[0], first, sums, finite)
-    answer: list[bool] = finite.tolist()
-    return answer
+    result: list[bool] = finite.tolist()
+    return result
 
 
 @inlined
@@ -286,14 +292,40 @@ def weighted_sum(
 
 
 @inlined
-def sort_groups(rows: NDArray[np.int64], offset: int, keys: int) -> None:
-    """A tile's keys of rows 0..7, 8..15, ..., each group sorted for itself."""
-    for group in range(0, rows.size, ROWS_SORTED_MAX):
-        count = min(ROWS_SORTED_MAX, rows.size - group)
-        for i in range(group, group + count):
-            fetch_columns(rows[i] + offset + 4 * TILE, TILE)
-        to = keys + 4 * TILE * group
-        sort_rows(rows.ctypes.data + 8 * group, offset, TILE, to, 4 * TILE, count)
+def flip_order(source: int, to: int, size: int) -> None:
+    """Float bits to integer keys in the order of the floats, or back: it is its own inverse."""
+    bits, keys = ints_at(source), ints_at(to)
+    for k in range(size):
+        keys[k] = np.int32(bits[k] ^ np.int32(np.int32(bits[k] >> 31) & NO_SIGN))
+
+
+@inlined
+def compare_exchange(low: int, high: int) -> None:
+    """The smaller key of each column to `low`, the larger to `high`."""
+    lower, upper = ints_at(low), ints_at(high)
+    for k in range(TILE):
+        a, b = lower[k], upper[k]
+        lower[k] = min(a, b)
+        upper[k] = max(a, b)
+
+
+@inlined
+def average(values: int, stride: int, count: int, size: int, total: int, out: int) -> np.int32:
+    """The mean of `count` rows in float64, first to last, rounded once; its largest magnitude."""
+    sums, row, means = doubles_at(total), floats_at(values), floats_at(out)
+    for k in range(size):
+        sums[k] = np.float64(row[k])
+    for i in range(1, count):
+        row = floats_at(values + i * stride)
+        for k in range(size):
+            sums[k] += np.float64(row[k])
+    divisor = float64(count)
+    largest = np.int32(0)
+    for k in range(size):
+        means[k] = np.float32(sums[k] / divisor)
+    for k in range(size):
+        largest = max(largest, np.int32(bits_of(means[k]) & NO_SIGN))
+    return largest
 
 
 @compiled(boolean(ADDRESSES, COMPARATORS, int64, int64, float32[::1]))
@@ -305,37 +337,23 @@ def mean_of_middle_at(
     out: NDArray[np.float32],
 ) -> bool:
     tile = np.zeros((rows.size, TILE), np.int32)
-    cut = np.zeros((rows.size, TILE), np.int32)  # the last columns, fewer than a tile
-    cut_out = np.zeros(TILE, np.float32)
-    cut_rows = np.zeros(rows.size, np.int64)
-    keys = tile.ctypes.data
+    total = np.zeros(TILE, np.float64)
+    keys, stride = tile.ctypes.data, 4 * TILE
     largest = np.int32(0)
     for start in range(0, out.size, TILE):
+        # Columns beyond the last, in a partial tile, are sorted along and not averaged.
         size = min(TILE, out.size - start)
-        if size == TILE:
-            sort_groups(rows, 4 * start, keys)
-        else:
-            for i in range(rows.size):
-                cut_rows[i] = cut.ctypes.data + 4 * TILE * i
-                source = ints_at(rows[i] + 4 * start)
-                for k in range(size):
-                    cut[i, k] = source[k]
-            sort_groups(cut_rows, 0, keys)
+        for i in range(rows.size):
+            prefetch_columns(rows[i] + 4 * (start + TILE), TILE)
+            flip_order(rows[i] + 4 * start, keys + stride * i, size)
         for pair in range(comparators.shape[0]):
-            low = ints_at(keys + 4 * TILE * comparators[pair, 0])
-            high = ints_at(keys + 4 * TILE * comparators[pair, 1])
-            for k in range(TILE):
-                a, b = low[k], high[k]
-                low[k] = min(a, b)
-                high[k] = max(a, b)
-        to = int64(out.ctypes.data) + 4 * start if size == TILE else int64(cut_out.ctypes.data)
-        average_keys(keys + 4 * TILE * first, 4 * TILE, last - first + 1, TILE, to)
-        means = floats_at(to)
-        for k in range(size):
-            largest = max(largest, np.int32(bits_of(means[k]) & NO_SIGN))
-        if size < TILE:
-            for k in range(size):
-                out[start + k] = cut_out[k]
+            low, high = comparators[pair, 0], comparators[pair, 1]
+            compare_exchange(keys + stride * low, keys + stride * high)
+        for i in range(first, last + 1):
+            flip_order(keys + stride * i, keys + stride * i, size)
+        middle, to = keys + stride * first, int64(out.ctypes.data) + 4 * start
+        top = average(middle, stride, last - first + 1, size, total.ctypes.data, to)
+        largest = max(largest, top)
     return bool(largest < NOT_FINITE)
 
 
@@ -346,6 +364,6 @@ def mean_of_middle(
     out: NDArray[np.float32],
 ) -> bool:
     """As kernels_numpy.mean_of_middle."""
-    comparators = middle_network(len(rows), first, last, ROWS_SORTED_MAX)
+    comparators = middle_network(len(rows), first, last)
     finite: bool = mean_of_middle_at(addresses(rows, out.shape[0]), comparators, first, last, out)
     return finite

@@ -26,7 +26,7 @@ COLUMNS_PER_PASS_MAX = 1 << 17  # enough to hide the cost of a call, small enoug
 
 
 def columns_per_pass(rows: int) -> int:
-    """How many columns of that many rows are best passed at a time; whole blocks."""
+    """How many columns of that many rows to pass at a time; a multiple of BLOCK."""
     fitting = NUMBERS_PER_PASS // max(1, rows) // BLOCK * BLOCK
     return max(BLOCK, min(COLUMNS_PER_PASS_MAX, fitting))
 
@@ -39,7 +39,7 @@ def measure(
 ) -> list[bool]:
     """Put all rows on the grid and add the products of row i >= first with row j <= i to `sums`.
 
-    Tells which rows are finite; what is added for the others means nothing.
+    Returns which rows are finite; what is added for the others is meaningless.
     """
     blocks = -(-base.shape[0] // BLOCK)
     numbers = np.empty((len(rows), blocks * BLOCK), dtype=np.int16)
@@ -58,10 +58,10 @@ def quantise(
     numbers: NDArray[np.int16],
     exponents: NDArray[np.int16],
 ) -> bool:
-    """The change `values - base` on the grid of grid.py; False if any of it is not finite."""
+    """The change `values - base` on the grid of grid.py; False if it is not finite."""
     blocks = exponents.shape[0]
     change = np.zeros(blocks * BLOCK, dtype=np.float32)
-    with np.errstate(all="ignore"):  # an overflow or NaN is found below, by its bits
+    with np.errstate(all="ignore"):  # an overflow or a NaN shows in the bits below
         np.subtract(values, base, out=change[: values.shape[0]])
     largest = (change.view(np.int32) & 0x7FFFFFFF).reshape(blocks, BLOCK).max(axis=1)
     finite = bool((largest < NOT_FINITE).all())
@@ -88,8 +88,8 @@ def add_products(
     rows, blocks = exponents.shape
     lowest = exponents.min(axis=1).astype(np.int32)
     spread = exponents - lowest[:, None]
-    # All blocks of the pass in one product, if even the widest numbers keep every partial sum
-    # below 2^53, where float64 is exact in any order; else block by block.
+    # One product over all blocks of the pass if every partial sum stays below 2^53, where float64
+    # is exact in any order; otherwise block by block.
     if 2 * (NUMBER_BITS + int(spread.max())) + (numbers.shape[1] - 1).bit_length() <= 53:
         wide = numbers.reshape(rows, blocks, BLOCK) * np.ldexp(1.0, spread)[:, :, None]
         flat = wide.reshape(rows, blocks * BLOCK)
@@ -109,7 +109,7 @@ def add_products(
 def weighted_sum(
     rows: Sequence[NDArray[np.float32]], weights: Sequence[float], out: NDArray[np.float32]
 ) -> None:
-    """In float64, in the order of the rows, rounded once."""
+    """The sum of rows times weights in float64, in row order, rounded once."""
     total = rows[0].astype(np.float64) * weights[0]
     for row, weight in zip(rows[1:], weights[1:], strict=True):
         total += row.astype(np.float64) * weight
@@ -125,7 +125,7 @@ def mean_of_middle(
 ) -> bool:
     """Sort each column and average its places first..last, smallest first; False if not finite.
 
-    A float's bits, with the lower 31 flipped if it is negative, are in the order of the floats;
+    As integers, the bits of floats (the lower 31 flipped for negative ones) sort like the floats;
     a NaN lies beyond the infinity of its sign.
     """
     bits = np.stack(rows).view(np.int32)
@@ -136,7 +136,7 @@ def mean_of_middle(
         keys[i] = low
     kept = keys[first : last + 1]
     values = (kept ^ ((kept >> 31) & 0x7FFFFFFF)).view(np.float32)
-    with np.errstate(all="ignore"):  # what is not finite is refused by the caller
+    with np.errstate(all="ignore"):  # the caller refuses what is not finite
         total = values[0].astype(np.float64)
         for place in values[1:]:
             total += place

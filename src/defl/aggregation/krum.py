@@ -7,10 +7,10 @@ Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries, Neu
 the neighbours are the m - f - 2 closest *others*, and the proof needs m >= 2f + 3. DeFL counts
 the m - f closest *including the row itself*, and needs m >= 3f + 3. Libraries differ further (the
 distance itself instead of its square, one neighbour more or less): the golden vectors in
-tests/aggregation/test_krum.py say what is meant here.
+tests/aggregation/test_krum.py define what is meant here.
 
-Breakdown: below a half of the rows within its condition. Costs honest outliers when nobody
-attacks: m - keep rows are always thrown away.
+Breakdown: below a half of the rows within its condition. Without attack it costs honest outliers:
+m - keep rows are always discarded.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,6 @@ from functools import partial
 from typing import Literal
 
 from defl.aggregation.aggregate import AggregationResult, Row
-from defl.aggregation.conditions import DEFL, KRUM
 from defl.aggregation.geometric import Verdict, aggregate_by
 from defl.aggregation.gram import Geometry, MeasuredRows
 from defl.aggregation.workers import ALONE, Workers
@@ -51,11 +50,12 @@ def krum_scores(geometry: Geometry, others: int) -> list[int]:
 def judge_krum(
     geometry: Geometry, faults_max: int, *, keep: int | None, neighbours: Neighbours
 ) -> Verdict:
+    """Keep the rows with the lowest scores: sums of squared distances to the nearest others."""
     rows = geometry.size
     count = rows - faults_max if keep is None else keep
     if not 1 <= count <= rows - faults_max:
         raise PreconditionBroken(
-            f"keep is {count}; with {rows} rows and faults_max = {faults_max} it lies from 1 to "
+            f"keep is {count}; with {rows} rows and faults_max = {faults_max} it must be 1 to "
             f"{rows - faults_max}"
         )
     others = others_counted(rows, faults_max, neighbours)
@@ -65,8 +65,8 @@ def judge_krum(
     return Verdict(
         weights,
         tuple(geometry.real(score) for score in scores),
-        f"the mean of the {count} of {rows} updates with the lowest sum of squared distances to "
-        f"their {others} nearest others.",
+        f"the mean of the {count} of {rows} updates with the smallest sum of squared distances to "
+        f"their {others} nearest neighbours.",
     )
 
 
@@ -78,7 +78,6 @@ def multi_krum(
     *,
     keep: int | None = None,
     neighbours: Neighbours = "defl",
-    strict: bool = False,
     workers: Workers = ALONE,
     measured: MeasuredRows | None = None,
 ) -> AggregationResult:
@@ -89,33 +88,10 @@ def multi_krum(
         base,
         faults_max,
         ties,
-        condition=DEFL if neighbours == "defl" else KRUM,
-        strict=strict,
         workers=workers,
         measured=measured,
     )
 
 
-def krum(
-    rows: Sequence[Row],
-    base: Row,
-    faults_max: int,
-    ties: Sequence[bytes],
-    *,
-    neighbours: Neighbours = "blanchard",
-    strict: bool = False,
-    workers: Workers = ALONE,
-    measured: MeasuredRows | None = None,
-) -> AggregationResult:
-    """The one row with the lowest score; by default as Blanchard et al. define it."""
-    return multi_krum(
-        rows,
-        base,
-        faults_max,
-        ties,
-        keep=1,
-        neighbours=neighbours,
-        strict=strict,
-        workers=workers,
-        measured=measured,
-    )
+# The one row with the lowest score, as Blanchard et al. define it.
+krum = partial(multi_krum, keep=1, neighbours="blanchard")

@@ -1,9 +1,9 @@
 """A rule applied to a whole model whose entries play different roles (schema.py).
 
-Distances are measured over trainable entries alone: statistics such as a batch norm's are of
-another size and would drown or fake a distance. They follow the weights that the trainable entries
-earned, and a variance never goes below zero. What a rule remembers (memory.py) is read from the
-base and written into the aggregate.
+Distances cover trainable entries alone: statistics such as a batch norm's are of another magnitude
+and would drown a distance, or fake one. They follow the weights that the trainable entries earned,
+and a variance never goes below zero. What a rule remembers (memory.py) is read from the base and
+written into the aggregate.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from defl.aggregation.aggregate import AggregationResult, Row
-from defl.aggregation.gram import Gram
+from defl.aggregation.gram import Gram, MeasuredRows
 from defl.aggregation.memory import Memory
-from defl.aggregation.rules import GEOMETRIC, REMEMBERING, rule_named
+from defl.aggregation.reputation import PastRounds
+from defl.aggregation.rules import rule_named
 from defl.aggregation.workers import ALONE, Workers
 from defl.schema import Role, Schema
 
@@ -30,30 +31,27 @@ def aggregate_model(
     members: Sequence[int] | None = None,
     workers: Workers = ALONE,
 ) -> AggregationResult:
-    """The named rule on rows that are laid out as the schema says.
+    """Apply the named rule to rows that are laid out as the schema says.
 
     `members` says whose row each is, for a rule that remembers; default: row i is member i's.
     """
+    rule = rule_named(name)
     authors = range(len(rows)) if members is None else members
     memory = Memory.of(schema)
-    if name in GEOMETRIC:
+    measured: MeasuredRows | None = None
+    past: PastRounds | None = None
+    if rule.geometric:
         gram = Gram(base, counted=schema.columns(Role.TRAINABLE), workers=workers)
         gram.add(rows)
-        known = gram.measured()
-        if name in REMEMBERING and memory is not None:
-            past = memory.past(rows, base, authors)
-            made = REMEMBERING[name](
-                rows, base, faults_max, ties, workers=workers, measured=known, past=past
-            )
-        else:
-            made = GEOMETRIC[name](rows, base, faults_max, ties, workers=workers, measured=known)
-    else:
-        made = rule_named(name)(rows, base, faults_max, ties, workers=workers)
-    values = made.values
+        measured = gram.measured()
+    if rule.remembers and memory is not None:
+        past = memory.past(rows, base, authors)
+    result = rule(rows, base, faults_max, ties, workers=workers, measured=measured, past=past)
+    values = result.values
     for part in schema.columns(Role.VARIANCE):
         np.maximum(values[part], 0, out=values[part])
-    if memory is not None and made.standings:
-        memory.write(values, base, authors, made.standings)
+    if memory is not None and result.reputations:
+        memory.write(values, base, authors, result.reputations)
     elif memory is not None:
         memory.keep(values, base)
-    return replace(made, values=values)
+    return replace(result, values=values)

@@ -1,15 +1,15 @@
-"""Standing: what a member's rounds so far say of it, and who is in doubt because of it.
+"""Reputation: how well a member's changes aligned with the others' so far, and who is suspect.
 
-One round alone hardly tells an update made from flipped labels, or with its sign flipped, from an
-honest one trained on unusual data; a few rounds do. Honest members, however different their data,
-tend to learn in a common direction while the model learns fast; whoever trains against the others
-does not. So each round in which most members go along adds to every member's standing how far its
-change went along: the mean of two cosines, with the sum of the calmest other changes of the round,
-and with the change that the last aggregate made. Other rounds say nothing (once a model has
-converged, steps are noise) and change nothing.
+A single round hardly distinguishes an update trained on flipped labels, or with its sign flipped,
+from an honest one trained on unusual data; a few rounds do. While the model learns fast, honest
+members learn in a common direction, however different their data; a member that trains against
+them does not. A member's alignment in a round is the mean of two cosines: of its change with the
+sum of the other inliers' changes, and of its change with the last aggregate's. A round in which
+the median member is aligned adds to every member's reputation. Other rounds change nothing: once a
+model has converged, steps are noise.
 
 The cosines come from exact inner products (gram.py), then + - * / and square roots in a fixed
-order, rounded to float32, as the model will carry them (memory.py).
+order, rounded to float32, because that is how the model carries them (memory.py).
 """
 
 from collections.abc import Collection, Sequence
@@ -20,87 +20,93 @@ import numpy as np
 
 from defl.aggregation.gram import Geometry
 
-# A round counts when the median member goes along at least this far.
-GOING_ALONG = 0.1
-FADING = 0.98  # with each round that counts; half is gone after 34 of them
-# In a calm round in doubt is who has gone along, in all rounds together, less than this share of
-# what the median member does in one: who goes along at all is soon believed, who goes against the
-# others never. In a loud one, which varies more than honest members would, in doubt is who goes
-# along less than this share of the median member's mean.
-CALM_SHARE = 1 / 3
-LOUD_SHARE = 1 / 2
+ALIGNMENT_MIN = 0.1  # of the median member; a round below it does not count
+DECAY = 0.98  # per counted round; half is gone after 34 of them
+# In a round within the gate, a member is suspect if its total alignment is below this share of the
+# median member's alignment in one round: an aligned member is cleared within a few rounds, a member
+# that opposes the others never.
+TOTAL_SHARE_MIN = 1 / 3
+# In a round that exceeds the gate, a member is suspect if its mean alignment is below this share
+# of the median member's.
+MEAN_SHARE_MIN = 1 / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How far a member went along, summed over the rounds that counted, and how many they were."""
+class Reputation:
+    """A member's total alignment over the counted rounds, and their number; both decay."""
 
-    along: float = 0.0
+    alignment: float = 0.0
     rounds: float = 0.0
 
     @property
     def mean(self) -> float:
-        return self.along / self.rounds if self.rounds > 0 else 0.0
+        return self.alignment / self.rounds if self.rounds > 0 else 0.0
 
-    def after(self, cosine: float) -> "Standing":
-        return Standing(
-            float(np.float32(FADING * self.along + cosine)),
-            float(np.float32(FADING * self.rounds + 1)),
+    def after(self, alignment: float) -> "Reputation":
+        return Reputation(
+            float(np.float32(DECAY * self.alignment + alignment)),
+            float(np.float32(DECAY * self.rounds + 1)),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """What is known of the rows of a round from earlier rounds, in member order."""
+class PastRounds:
+    """What earlier rounds say about the rows of a round, in member order."""
 
-    standings: tuple[Standing, ...]
-    going_on: tuple[float, ...] | None  # cosines with the last aggregate's change; None: no last
+    reputations: tuple[Reputation, ...]
+    # Each row's cosine with the last aggregate's change; None: there is no last aggregate.
+    last_cosines: tuple[float, ...] | None
 
 
-def along_with_others(geometry: Geometry, calm: Collection[int]) -> list[float]:
-    """The cosine between each row and the sum of the calm rows other than itself."""
+def cosines_with_inliers(geometry: Geometry, inliers: Collection[int]) -> list[float]:
+    """The cosine between each row and the sum of the inliers other than itself."""
     products, real = geometry.products, geometry.real
-    with_calm = [sum(row[j] for j in calm) for row in products]
-    square = sum(with_calm[i] for i in calm)
-    found = []
-    for i, inner in enumerate(with_calm):
+    with_inliers = [sum(row[j] for j in inliers) for row in products]
+    square = sum(with_inliers[i] for i in inliers)
+    cosines = []
+    for i, inner in enumerate(with_inliers):
         own = products[i][i]
-        others, length = (inner - own, square - 2 * inner + own) if i in calm else (inner, square)
+        others, length = (
+            (inner - own, square - 2 * inner + own) if i in inliers else (inner, square)
+        )
         both = sqrt(real(own)) * sqrt(real(length))
-        found.append(real(others) / both if both > 0 else 0.0)
-    return found
+        cosines.append(real(others) / both if both > 0 else 0.0)
+    return cosines
 
 
-def standings_after(past: Past, beside: Sequence[float]) -> tuple[Standing, ...]:
-    """The standings with this round, in which the rows went along `beside` the calm ones."""
-    found = (
-        list(beside)
-        if past.going_on is None
-        else [(now + on) / 2 for now, on in zip(beside, past.going_on, strict=True)]
+def updated_reputations(past: PastRounds, cosines: Sequence[float]) -> tuple[Reputation, ...]:
+    """The reputations after this round, given each row's cosine with the inliers."""
+    alignments = (
+        list(cosines)
+        if past.last_cosines is None
+        else [(now + last) / 2 for now, last in zip(cosines, past.last_cosines, strict=True)]
     )
-    if lower_median(found) < GOING_ALONG:
-        return past.standings
+    if lower_median(alignments) < ALIGNMENT_MIN:
+        return past.reputations
     return tuple(
-        standing.after(cosine) for standing, cosine in zip(past.standings, found, strict=True)
+        reputation.after(alignment)
+        for reputation, alignment in zip(past.reputations, alignments, strict=True)
     )
 
 
-def in_doubt(standings: Sequence[Standing], faults_max: int, *, loud: bool) -> frozenset[int]:
-    """The rows whose members went along too little; of more than faults_max the lowest ones.
+def suspects(
+    reputations: Sequence[Reputation], faults_max: int, *, gate_exceeded: bool
+) -> frozenset[int]:
+    """The rows whose members are suspect, at most faults_max, the least aligned first.
 
-    Of whom no round has counted yet, nothing bad is known: that is enough in a calm round.
+    A member with no counted rounds is not suspect in a round within the gate.
     """
-    middle = lower_median([standing.mean for standing in standings])
-    if middle <= 0:
+    median = lower_median([reputation.mean for reputation in reputations])
+    if median <= 0:
         return frozenset()
 
-    def doubted(standing: Standing) -> bool:
-        if loud:
-            return standing.mean < LOUD_SHARE * middle
-        return standing.rounds > 0 and standing.along < CALM_SHARE * middle
+    def is_suspect(reputation: Reputation) -> bool:
+        if gate_exceeded:
+            return reputation.mean < MEAN_SHARE_MIN * median
+        return reputation.rounds > 0 and reputation.alignment < TOTAL_SHARE_MIN * median
 
-    low = [i for i, standing in enumerate(standings) if doubted(standing)]
-    return frozenset(sorted(low, key=lambda i: (standings[i].mean, i))[:faults_max])
+    low = [i for i, reputation in enumerate(reputations) if is_suspect(reputation)]
+    return frozenset(sorted(low, key=lambda i: (reputations[i].mean, i))[:faults_max])
 
 
 def lower_median(values: Sequence[float]) -> float:

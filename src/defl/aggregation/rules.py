@@ -1,28 +1,51 @@
-"""The rules by the names that a federation may choose."""
+"""The aggregation rules that a federation can choose: one record per rule.
 
-from collections.abc import Sequence
+Whoever needs to know something about a rule (its condition, whether it remembers) asks its record.
+Calling the record aggregates: it checks the round and the rule's condition, then runs the rule.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from defl.aggregation.adaptive import adaptive
 from defl.aggregation.aggregate import AggregationResult, Row
-from defl.aggregation.bulyan import bulyan
-from defl.aggregation.centered_clipping import centered_clipping
-from defl.aggregation.conditions import BULYAN, CLIPPING, DEFL, KRUM, MAJORITY, NO_FAULT, Condition
+from defl.aggregation.centered_clipping import judge_clipping
+from defl.aggregation.conditions import (
+    BLANCHARD,
+    CLIPPING,
+    DEFL,
+    MAJORITY,
+    NO_FAULT,
+    Condition,
+    check_round,
+)
 from defl.aggregation.coordinate import coordinate_median, trimmed_mean
 from defl.aggregation.fed_avg import fed_avg
-from defl.aggregation.geometric_median import geometric_median
+from defl.aggregation.geometric import aggregate_by, sentences
+from defl.aggregation.geometric_median import judge_geometric_median
 from defl.aggregation.gram import MeasuredRows
 from defl.aggregation.krum import krum, multi_krum
 from defl.aggregation.mixing import nearest_neighbour_mixing
-from defl.aggregation.reputation import Past
-from defl.aggregation.subset import smallest_eigenvalue_subset
+from defl.aggregation.reputation import PastRounds
+from defl.aggregation.subset import judge_subset
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import UserError
 
 
-class NamedRule(Protocol):
-    """An aggregate.Rule that can also be given threads to work with."""
+@dataclass(frozen=True, slots=True)
+class AggregationRule:
+    """What the project knows about one rule."""
+
+    name: str
+    summary: str  # one line for the documentation
+    score: str  # what the score of an update means
+    condition: Condition
+    # (rows, base, faults_max, ties, workers=) -> AggregationResult; a geometric rule also takes
+    # `measured`, a rule that remembers also `past`.
+    function: Callable[..., AggregationResult]
+    geometric: bool = False  # decides by the distances between updates alone
+    remembers: bool = False  # uses what earlier rounds say about the members
 
     def __call__(
         self,
@@ -31,97 +54,131 @@ class NamedRule(Protocol):
         faults_max: int,
         ties: Sequence[bytes],
         *,
-        workers: Workers = ALONE,
-    ) -> AggregationResult: ...
-
-
-class GeometricRule(NamedRule, Protocol):
-    """A rule that looks at distances between rows, and can be given what was measured before."""
-
-    def __call__(
-        self,
-        rows: Sequence[Row],
-        base: Row,
-        faults_max: int,
-        ties: Sequence[bytes],
-        *,
+        strict: bool = False,
         workers: Workers = ALONE,
         measured: MeasuredRows | None = None,
-    ) -> AggregationResult: ...
+        past: PastRounds | None = None,
+    ) -> AggregationResult:
+        """Aggregate the rows of a round; `strict` refuses what the rule's theorem does not cover.
+
+        `measured` is used by geometric rules and `past` by rules that remember; others ignore it.
+        """
+        check_round(rows, base, faults_max, ties)
+        outside = self.condition.check(len(rows), faults_max, strict=strict)
+        run = partial(self.function, rows, base, faults_max, ties, workers=workers)
+        if self.geometric:
+            run = partial(run, measured=measured)
+        if self.remembers:
+            run = partial(run, past=past)
+        result = run()
+        return replace(result, reason=sentences(result.reason, outside))
 
 
-class RememberingRule(GeometricRule, Protocol):
-    """A geometric rule that also heeds what earlier rounds say of the members (standing.py)."""
-
-    def __call__(
-        self,
-        rows: Sequence[Row],
-        base: Row,
-        faults_max: int,
-        ties: Sequence[bytes],
-        *,
-        workers: Workers = ALONE,
-        measured: MeasuredRows | None = None,
-        past: Past | None = None,
-    ) -> AggregationResult: ...
-
-
-REMEMBERING: dict[str, RememberingRule] = {"adaptive": adaptive}
-
-GEOMETRIC: dict[str, GeometricRule] = {
-    "krum": krum,
-    "multi_krum": multi_krum,
-    "multi_krum_blanchard": partial(multi_krum, neighbours="blanchard"),
-    "multi_krum_two": partial(multi_krum, neighbours="blanchard", keep=2),
-    "geometric_median": geometric_median,
-    "centered_clipping": centered_clipping,
-    "nearest_neighbour_mixing": nearest_neighbour_mixing,
-    "smallest_eigenvalue_subset": smallest_eigenvalue_subset,
-    "bulyan": bulyan,
-    **REMEMBERING,
-}
-
-# Of new federations: docs/AGGREGATION.md says by which criterion.
+# The default of new federations: docs/AGGREGATION.md says why.
 DEFAULT = "adaptive"
 
-RULES: dict[str, NamedRule] = {
-    "fed_avg": fed_avg,
-    "coordinate_median": coordinate_median,
-    "trimmed_mean": trimmed_mean,
-    **GEOMETRIC,
+RULES: dict[str, AggregationRule] = {
+    rule.name: rule
+    for rule in (
+        AggregationRule(
+            "fed_avg",
+            "mean of all updates; one attacker is enough to control it",
+            "always 0",
+            NO_FAULT,
+            fed_avg,
+        ),
+        AggregationRule(
+            "coordinate_median",
+            "median of each coordinate",
+            "share of coordinates in which the update was cut off",
+            MAJORITY,
+            coordinate_median,
+        ),
+        AggregationRule(
+            "trimmed_mean",
+            "mean of each coordinate without its f smallest and f largest values",
+            "share of coordinates in which the update was cut off",
+            MAJORITY,
+            trimmed_mean,
+        ),
+        AggregationRule(
+            "krum",
+            "the one update with the closest neighbours, as Blanchard et al. count them",
+            "sum of squared distances to the m - f - 2 nearest others",
+            BLANCHARD,
+            krum,
+            geometric=True,
+        ),
+        AggregationRule(
+            "multi_krum",
+            "mean of the m - f updates with the closest neighbours, as the DeFL paper counts them",
+            "sum of squared distances to the m - f - 1 nearest others",
+            DEFL,
+            multi_krum,
+            geometric=True,
+        ),
+        AggregationRule(
+            "multi_krum_blanchard",
+            "multi_krum with the neighbours of Blanchard et al.",
+            "as krum",
+            BLANCHARD,
+            partial(multi_krum, neighbours="blanchard"),
+            geometric=True,
+        ),
+        AggregationRule(
+            "multi_krum_two",
+            "mean of the two best updates by krum, as the DeFL paper's authors ran n = 4",
+            "as krum",
+            BLANCHARD,
+            partial(multi_krum, neighbours="blanchard", keep=2),
+            geometric=True,
+        ),
+        AggregationRule(
+            "geometric_median",
+            "the point with the smallest sum of distances to all updates, iterated to convergence",
+            "distance to the aggregate",
+            MAJORITY,
+            partial(aggregate_by, judge_geometric_median),
+            geometric=True,
+        ),
+        AggregationRule(
+            "centered_clipping",
+            "mean of all changes, the long ones clipped to the median length",
+            "length of the change",
+            CLIPPING,
+            partial(aggregate_by, judge_clipping),
+            geometric=True,
+        ),
+        AggregationRule(
+            "nearest_neighbour_mixing",
+            "replaces each update by the mean of its m - f nearest, then trimmed_mean",
+            "as trimmed_mean, of the mixed update",
+            MAJORITY,
+            nearest_neighbour_mixing,
+            geometric=True,
+        ),
+        AggregationRule(
+            "smallest_eigenvalue_subset",
+            "mean of the m - f updates with the smallest largest variance (SMEA)",
+            "squared distance to the aggregate",
+            MAJORITY,
+            partial(aggregate_by, judge_subset),
+            geometric=True,
+        ),
+        AggregationRule(
+            "adaptive",
+            "mean of all updates, without outliers beyond a variance gate and without suspects",
+            "squared distance to the aggregate",
+            MAJORITY,
+            adaptive,
+            geometric=True,
+            remembers=True,
+        ),
+    )
 }
 
-CONDITIONS: dict[str, Condition] = {
-    "fed_avg": NO_FAULT,
-    "krum": KRUM,
-    "multi_krum": DEFL,
-    "multi_krum_blanchard": KRUM,
-    "multi_krum_two": KRUM,
-    "coordinate_median": MAJORITY,
-    "trimmed_mean": MAJORITY,
-    "geometric_median": MAJORITY,
-    "centered_clipping": CLIPPING,
-    "nearest_neighbour_mixing": MAJORITY,
-    "smallest_eigenvalue_subset": MAJORITY,
-    "bulyan": BULYAN,
-    "adaptive": MAJORITY,
-}
 
-
-def rule_named(name: str) -> NamedRule:
-    check_name(name)
-    return RULES[name]
-
-
-def outside_proof(name: str, rows: int, faults_max: int) -> str | None:
-    """What to tell a person whose federation lies outside the rule's theorem; None if inside.
-
-    Ask with the fewest rows that a round may close on, n - f.
-    """
-    check_name(name)
-    return CONDITIONS[name].outside(rows, faults_max)
-
-
-def check_name(name: str) -> None:
+def rule_named(name: str) -> AggregationRule:
     if name not in RULES:
         raise UserError(f"no aggregation rule is named {name!r}; there are: {', '.join(RULES)}")
+    return RULES[name]

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from defl.aggregation.rules import RULES, rule_named
-from defl.committee import MEMBERS_MIN, Rules
+from defl.committee import MEMBERS_MIN, Rules, faults_of
 from defl.errors import UserError
 from defl.lab.experiments import robustness
 from defl.lab.experiments.bench_round import bench_commit, bench_round
@@ -57,17 +57,16 @@ def rules(
 
     Exit code 0: measured; 2: it cannot be measured as asked, and what to change.
     """
-    tolerated = (members - 1) // 3 if faults is None else faults
+    tolerated = faults_of(members) if faults is None else faults
     if members < 1 or columns < 1 or repeats < 1 or not 0 <= tolerated < members:
         raise UserError("n, d and repeats are at least 1, and faults lies from 0 to n - 1")
     for name in names:
         rule_named(name)
-    possible = [r for r in RULES if r != "bulyan" or members >= 4 * tolerated + 3]
     result = bench_rules(
         members,
         columns,
         tolerated,
-        list(names) or possible,
+        list(names or RULES),
         repeats=repeats,
         rivals=not no_rivals,
         progress=lambda line: click.echo(line, err=True),

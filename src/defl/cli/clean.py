@@ -29,7 +29,10 @@ HOUR_S, DAY_S = 3600, 86_400
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; deletes only with --yes.")
 def clean(dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Delete the folders of earlier runs: models, logs and, of runs that were cut short, keys."""
+    """Delete the folders that earlier runs left behind.
+
+    They hold models and logs and, of runs that were cut short, keys.
+    """
     found = left_overs()
     free = [left_over for left_over in found if not left_over.in_use]
     deleting = bool(free) and not dry_run

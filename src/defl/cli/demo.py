@@ -151,7 +151,7 @@ def _report(
             }
             for record in result.rounds
         },
-        "commit_ms": result.commit_ms[name_of(WITNESS)],
+        "commit_ms": result.commit_ms.get(name_of(WITNESS), {}),
         "bytes_sent": max(member.sent_bytes for member in traffic),
         "bytes_received": max(member.received_bytes for member in traffic),
         "disk_bytes": max(result.disk_bytes[name] for name in honest),

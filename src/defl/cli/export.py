@@ -8,7 +8,7 @@ import click
 
 from defl.errors import UserError
 from defl.node.report.export import described, kept_model, proven_model, write_export
-from defl.node.setup.check import all_hold
+from defl.node.setup.requirements import all_hold
 
 EXAMPLES = """
 Examples:

@@ -1,36 +1,33 @@
 """`defl federation`: the agreed file, made from the members' cards and shown in words."""
 
 import json
-import os
 from dataclasses import asdict
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import click
 
-from defl.aggregation.memory import ENTRY, with_memory
-from defl.aggregation.rules import DEFAULT, REMEMBERING, RULES
-from defl.clients.protocol import Roles, schema_of, starting_row
+from defl.aggregation.rules import DEFAULT, RULES
+from defl.clients.protocol import schema_of
 from defl.committee import TAU_MIN, AggQuorum, Charter, Federation, Rules, Timing
-from defl.errors import PreconditionBroken, UserError
-from defl.ids import Digest
-from defl.node.report.model_file import read_model, read_npz, write_model
+from defl.founding import found
+from defl.node.setup.assemble import (
+    read_cards,
+    read_weights,
+    require_new,
+    roles_of_patterns,
+    write_agreement,
+)
 from defl.node.setup.config import (
     INITIAL_FILE,
     Agreement,
-    federation_of,
     fingerprint,
-    read_card_file,
+    membership_of,
     read_federation,
-    write_federation,
 )
-from defl.node.setup.identity import Card
-from defl.node.setup.requirements import computable, coverage, needs_of, required
-from defl.node.work.first_weights import first_weights
-from defl.pool.weights import FP32, encode, manifest_of
-from defl.schema import MODEL_ROLES, Codec, Row, Schema, Weights
+from defl.node.setup.requirements import coverage, require_conditions, requirements_of
+from defl.schema import Codec
 
 CREATE_EXAMPLES = """
 Examples:
@@ -121,37 +118,22 @@ def create(
     The initial weights are written beside it; hand both to every member. The same cards, weights
     and options always make the same bytes, in whatever order the cards are named.
     """
-    initial_path = output.parent / INITIAL_FILE
-    for path in (output, initial_path):
-        if path.exists() and not force:
-            raise UserError(f"{path} exists; choose another folder, or overwrite it with --force")
-    if not output.parent.is_dir():
-        raise UserError(f"{output.parent}: no such folder; make it first")
-    members = _members(cards)
-    weights, own = _weights(model, project)
-    schema = schema_of(weights, {**own, **_roles(roles, list(weights))})
-    if facts["aggregation"] in REMEMBERING:
-        schema = with_memory(schema, len(members))
-    row = starting_row(weights, schema)
-    charter = Charter(
-        schema,
-        _initial_digest(schema, row, facts["chunk_bytes"]),
+    require_new(output, force=force)
+    members = read_cards(cards)
+    weights, own_roles = read_weights(model, project)
+    draft = Charter(
+        schema_of(weights, {**own_roles, **roles_of_patterns(roles, list(weights))}),
         timing=Timing(view_base_s, view_cap_s, gst_lt_min_s, gst_lt_max_s, grace_s),
         **_typed(facts),
     )
-    proposed = federation_of(members, charter, rounds=rounds)
-    _require_conditions(proposed, strict)
-    write_model(
-        initial_path, schema, row, {"round": "0", "digest": proposed.initial.hex(), "format": "np"}
-    )
-    try:
-        agreement = write_federation(output, proposed, members)
-    except OSError as error:
-        raise UserError(f"{output}: cannot be written: {error.strerror}") from error
+    membership = membership_of(members, rounds=rounds)
+    founding = found(draft, membership, draft.schema.flatten(weights))
+    require_conditions(founding.federation, strict=strict)
+    agreement = write_agreement(output, founding, members)
     if as_json:
         click.echo(json.dumps(_json(agreement), indent=1))
         return
-    click.echo(f"Wrote {output} and {initial_path}; give both to every member.\n")
+    click.echo(f"Wrote {output} and {output.parent / INITIAL_FILE}; give both to every member.\n")
     click.echo(_text(agreement))
 
 
@@ -161,66 +143,6 @@ def _typed(facts: dict[str, Any]) -> dict[str, Any]:
         "agg_quorum": AggQuorum(facts["agg_quorum"]),
         "codec": Codec(facts["codec"]),
     }
-
-
-def _members(paths: tuple[Path, ...]) -> list[Card]:
-    """By name, so that the order of the arguments makes no other file."""
-    cards: list[tuple[Path, Card]] = []
-    for path in paths:
-        card = read_card_file(path)
-        for earlier, other in cards:
-            for what in ("name", "key"):
-                if getattr(card, what) == getattr(other, what):
-                    raise UserError(
-                        f"{earlier} and {path} are cards of one {what} ({card.name}); leave one "
-                        "out, or ask one of the two members to choose another name"
-                    )
-        cards.append((path, card))
-    return sorted((card for _, card in cards), key=lambda card: card.name)
-
-
-def _weights(model: str, project: Path) -> tuple[Weights, Roles]:
-    """The first weights, and the roles that a client gives its entries."""
-    path = Path(model)
-    if path.suffix == ".safetensors":
-        arrays = read_model(path)[0]
-        arrays.pop(ENTRY, None)  # the model of another federation: its memory is of its members
-        return arrays, {}
-    if path.suffix == ".npz":
-        return read_npz(path), {}
-    if ":" in model:
-        return first_weights(model, project, os.environ)
-    raise UserError(
-        f"--model {model!r}: name a .safetensors or .npz file, or a client as module:attribute"
-    )
-
-
-def _roles(wanted: tuple[str, ...], names: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in wanted:
-        pattern, equals, role = text.rpartition("=")
-        if not (equals and pattern and role in MODEL_ROLES):
-            raise UserError(
-                f"--role takes NAME=ROLE with a role of {', '.join(MODEL_ROLES)}, not {text!r}"
-            )
-        matched = [name for name in names if fnmatchcase(name, pattern)]
-        if not matched:
-            raise UserError(f"--role {text!r} matches no entry; there are: {', '.join(names[:20])}")
-        found.update(dict.fromkeys(matched, role))
-    return found
-
-
-def _initial_digest(schema: Schema, row: Row, chunk_bytes: int) -> Digest:
-    if not 256 <= chunk_bytes <= 2**26:
-        raise UserError(f"--chunk-bytes is {chunk_bytes}, but 256 to {2**26} are allowed")
-    return manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
-
-
-def _require_conditions(proposed: Federation, strict: bool) -> None:
-    """What a rule cannot compute would stop every round; what is unproven is for members to say."""
-    for check in required(proposed) if strict else [computable(proposed)]:
-        if not check.holds:
-            raise PreconditionBroken(f"{check.name}: {check.detail}")
 
 
 @federation.command(epilog=SHOW_EXAMPLES)
@@ -255,7 +177,7 @@ def _json(agreement: Agreement) -> dict[str, object]:
         "values": facts.schema.values,
         "initial": facts.initial.hex(),
         "coverage": [check.json for check in coverage(facts)],
-        "needs": asdict(needs_of(facts)),
+        "requirements": asdict(requirements_of(facts)),
     }
 
 
@@ -268,7 +190,7 @@ def _text(agreement: Agreement) -> str:
     facts = agreement.federation
     n, f, q = facts.committee.size, facts.committee.faults, facts.committee.quorum
     width = max(len(card.name) for card in agreement.cards) + 2
-    needs = needs_of(facts)
+    requires = requirements_of(facts)
     lines = [
         f"fingerprint  {fingerprint(facts.chain)}",
         "             read it to each other on the phone before anybody starts",
@@ -302,10 +224,10 @@ def _text(agreement: Agreement) -> str:
     lines += [f"  {check.line}" for check in coverage(facts)]
     lines += [
         "",
-        "each node needs",
-        f"  disk     {_size(needs.disk_bytes)} at most: weights of tau + 3 rounds, models, log",
-        f"  memory   {_size(needs.memory_bytes)} about, with its worker",
-        f"  traffic  {_size(needs.sent_bytes_per_round)} sent per round and as much received",
+        "each node requires",
+        f"  disk     {_size(requires.disk_bytes)} at most: weights of tau + 3 rounds, models, log",
+        f"  memory   {_size(requires.memory_bytes)} about, with its worker",
+        f"  traffic  {_size(requires.sent_bytes_per_round)} sent per round and as much received",
     ]
     return "\n".join(lines)
 

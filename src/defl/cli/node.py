@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from defl.node.setup.check import all_hold
 from defl.node.setup.config import (
     CONFIG_FILE,
     KEY_FILE,
@@ -18,6 +17,7 @@ from defl.node.setup.config import (
 )
 from defl.node.setup.identity import make_card, make_identity, split_address
 from defl.node.setup.preflight import preflight
+from defl.node.setup.requirements import all_hold
 
 INIT_EXAMPLES = """
 Example:

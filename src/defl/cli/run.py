@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from defl.aggregation.rules import DEFAULT, RULES
 from defl.cli.exit_codes import ExitCode
@@ -165,7 +166,9 @@ def signals_interrupt() -> Iterator[None]:
 
 def _report(result: Result) -> dict[str, Any]:
     """The Result, and by member what the final statuses hold."""
-    statuses = {name: last_status(result.folder / name) or {} for name in result.members}
+    statuses = {
+        name: to_builtins(last_status(result.folder / name)) or {} for name in result.members
+    }
 
     def of_all(field: str, default: object) -> dict[str, Any]:
         return {name: status.get(field, default) for name, status in statuses.items()}
@@ -174,7 +177,7 @@ def _report(result: Result) -> dict[str, Any]:
         **result.as_json(),
         "rounds_closed": len(result.rounds),
         "digests_equal": result.agreed,
-        "commit_ms": of_all("commit_ms", {}),
+        "commit_ms": {name: held or {} for name, held in of_all("commit_ms", {}).items()},
         "traffic": of_all("traffic", {}),
         "evaluation": of_all("evaluation", None),
         "left_out": of_all("left_out", {}),

@@ -70,6 +70,7 @@ class Replica(Generic[S]):
         application: Application[S],
         durable: Durable,
         leader: Callable[[View], NodeId] | None = None,
+        safety: type[Safety] = Safety,
     ) -> None:
         self._application = application
         self._committee = federation.committee
@@ -90,7 +91,7 @@ class Replica(Generic[S]):
         missing = record is None or record.epoch != federation.epoch
         if record is None or missing:
             record = first_record(federation.epoch, genesis_qc(genesis.id))
-        self._safety = Safety(record, federation.chain, me, signer)
+        self._safety = safety(record, federation.chain, me, signer)
         if missing:
             self.observe("the safety record is missing, so what was signed before is unknown")
         elif record.observing is not None:

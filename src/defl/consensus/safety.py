@@ -2,12 +2,14 @@
 
 Every signature changes the record first; `changed` tells the replica that the record must be
 durable before the signature leaves. After a restart the same bytes are sent again, and nothing is
-ever signed twice for one (kind, epoch, view).
+ever signed twice for one (kind, epoch, view). The signer does not rely on its callers: each
+`sign_*` repeats the check of its `may_*`, and refuses with the record untouched.
 """
 
 from msgspec.structs import replace
 
 from defl.crypto import Signer, Tag, statement
+from defl.errors import SigningRefused
 from defl.ids import Digest, NodeId, View
 from defl.messages import (
     QC,
@@ -80,10 +82,14 @@ class Safety:
         self.changed = True
 
     def may_vote(self, view: View) -> bool:
+        if self.record.observing is not None:
+            return False
         return view > self.record.last_voted_view and view > self.record.last_timeout_view
 
     def sign_vote(self, block: Block, lock: QC) -> Vote:
         """`lock`: what the rule set says a vote for this block locks on."""
+        if not self.may_vote(block.view):
+            raise self._refusal("vote", block.view)
         record = self.record
         high_tc_view = record.high_tc.view if record.high_tc is not None else View(0)
         message = vote_statement(self._chain, record.epoch, block.view, block.id)
@@ -106,9 +112,11 @@ class Safety:
         return vote
 
     def may_time_out(self, view: View) -> bool:
-        return view > self.record.last_timeout_view
+        return self.record.observing is None and view > self.record.last_timeout_view
 
     def sign_timeout(self, view: View) -> Timeout:
+        if not self.may_time_out(view):
+            raise self._refusal("timeout", view)
         record = self.record
         high_qc = record.high_qc
         tc = (
@@ -123,12 +131,25 @@ class Safety:
         return timeout
 
     def may_propose(self, view: View) -> bool:
+        if self.record.observing is not None:
+            return False
         last = self.record.last_proposal
         return last is None or view > last.block.view
 
     def sign_proposal(self, block: Block) -> Proposal:
+        if not self.may_propose(block.view):
+            raise self._refusal("proposal", block.view)
         message = statement(Tag.PROPOSAL, self._chain, self.record.epoch, block.view, block.id)
         proposal = Proposal(block, self._signer.sign(message))
         self.record = replace(self.record, last_proposal=proposal)
         self.changed = True
         return proposal
+
+    def _refusal(self, kind: str, view: View) -> SigningRefused:
+        record = self.record
+        proposed = View(0) if record.last_proposal is None else record.last_proposal.block.view
+        return SigningRefused(
+            f"no {kind} is signed for view {view}: this node has voted up to view "
+            f"{record.last_voted_view}, timed out up to {record.last_timeout_view}, proposed up to "
+            f"{proposed}" + (f", and observes: {record.observing}" if record.observing else "")
+        )

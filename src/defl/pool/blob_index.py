@@ -78,11 +78,9 @@ class BlobIndex:
         self._holdings.pop(digest, None)
         self._labels = {label: named for label, named in self._labels.items() if named != digest}
 
-    def expire(self, updates: Round, models: Round) -> list[Digest]:
-        """Drop updates of rounds at or below `updates`, and models likewise."""
-        old = [
-            label for label in self._labels if label[0] <= (models if label[1] is None else updates)
-        ]
+    def expire(self, round_: Round) -> list[Digest]:
+        """Drop updates and models of this round and older; returns what no label names any more."""
+        old = [label for label in self._labels if label[0] <= round_]
         digests: set[Digest | None] = {self._labels.pop(label) for label in old}
         return self._unnamed(digests)
 

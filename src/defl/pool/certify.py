@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from defl.committee import Federation
 from defl.crypto import Signer
+from defl.errors import SigningRefused
 from defl.ids import NodeId, Round
 from defl.messages import Manifest, Offer, StoreAck, Upd, ack_statement, bitmap_of
 from defl.output import Durable
@@ -26,6 +27,7 @@ class Certifier:
         self._me = me
         self._signer = signer
         self._given: dict[Slot, StoreAck] = {(ack.round, ack.author): ack for ack in durable.acks}
+        self._offered = {offer.round: offer.manifest.digest for offer in durable.offers}
         self._collected: dict[Round, dict[NodeId, StoreAck]] = {}
 
     def __len__(self) -> int:
@@ -42,7 +44,14 @@ class Certifier:
         """The acks of this member for this node's own updates."""
         return tuple(acks[acker] for acks in self._collected.values() if acker in acks)
 
+    def may_offer(self, round_: Round, manifest: Manifest) -> bool:
+        """No other blob of this node was ever offered for this round."""
+        return self._offered.get(round_, manifest.digest) == manifest.digest
+
     def sign_offer(self, round_: Round, manifest: Manifest) -> Offer:
+        if not self.may_offer(round_, manifest):
+            raise SigningRefused(f"this node has offered another blob for round {round_}")
+        self._offered[round_] = manifest.digest
         unsigned = Offer(round_, self._me, manifest, b"")
         signature = self._signer.sign(unsigned.statement(self._chain, self._epoch))
         return replace(unsigned, signature=signature)
@@ -57,6 +66,11 @@ class Certifier:
         return given if given is not None and given.digest == offer.manifest.digest else None
 
     def sign_ack(self, offer: Offer) -> StoreAck:
+        if not self.may_ack(offer):
+            raise SigningRefused(
+                f"this node has acknowledged another blob of member {offer.author} for round "
+                f"{offer.round}"
+            )
         manifest = offer.manifest
         message = ack_statement(
             self._chain,
@@ -112,4 +126,5 @@ class Certifier:
 
     def forget(self, round_: Round) -> None:
         self._given = {slot: ack for slot, ack in self._given.items() if slot[0] > round_}
+        self._offered = {r: digest for r, digest in self._offered.items() if r > round_}
         self._collected = {r: acks for r, acks in self._collected.items() if r > round_}

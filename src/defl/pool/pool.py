@@ -124,16 +124,19 @@ class Pool:
         return effects
 
     def ask(self, now: float) -> None:
-        """Send the questions that are due, and repeat this node's offer until it is certified."""
-        for source, question in self._transfer.due(now):
-            self._send(source, question)
+        """Send the requests that are due, and repeat this node's offer until it is certified."""
+        for source, request in self._transfer.due(now):
+            self._send(source, request)
         offer = self.offer_for(Round(self._round + 1))
         if offer is None or self.muted or self._certifier.is_certified(offer):
             self._repeat_at = None
         elif self._repeat_at is None or now >= self._repeat_at:
             self._repeat_at = now + self._repeat_s
-            missing = tuple(m for m in self._everybody if not self._certifier.has_ack(offer, m))
-            self._effects.send.append(Envelope(missing, offer))
+            self._send_offer(offer)
+
+    def _send_offer(self, offer: Offer) -> None:
+        missing = tuple(m for m in self._everybody if not self._certifier.has_ack(offer, m))
+        self._effects.send.append(Envelope(missing, offer))
 
     # --- What this node offers -------------------------------------------------------------
 
@@ -380,9 +383,7 @@ class Pool:
         self._round = round_
         tau = self._federation.tau
         self._repeat_at = None
-        self._effects.drop.extend(
-            self._shelf.expire(Round(round_ - tau - 1), Round(round_ - tau - 1))
-        )
+        self._effects.drop.extend(self._shelf.expire(Round(round_ - tau - 1)))
         self._certifier.forget(Round(round_ - tau))
         self._offers = {slot: o for slot, o in self._offers.items() if slot[0] > round_ - tau}
         self._refused = {slot for slot in self._refused if slot[0] > round_ - tau}

@@ -3,13 +3,16 @@
 import time
 from collections.abc import Mapping
 
+from msgspec.structs import asdict
+
 from defl.errors import DeflError
+from defl.node.report.status import NodeStatus
+from defl.node.report.status_client import asked_status, last_status
 from defl.node.setup.config import read_federation
 from defl.node.setup.local import FEDERATION_FILE, Local
 from defl.node.setup.processes import Processes
 from defl.progress import Progress
 from defl.results import MemberTraffic, Result, RoundRecord
-from defl.running.member_status import MemberStatus, final_status, live_status
 from defl.running.plan import RunPlan, require_kills
 from defl.running.progress import (
     MemberNow,
@@ -66,9 +69,9 @@ class ActiveRun:
         self._processes = Processes(local, plan.environment)
         self._names = plan.names
         self._answering: set[str] = set()
-        self._statuses: dict[str, MemberStatus] = {}
+        self._statuses: dict[str, NodeStatus] = {}
         for node in local.nodes:
-            if (status := final_status(node)) is not None:  # of the run that is resumed
+            if (status := last_status(node)) is not None:  # of the run that is resumed
                 self._statuses[node.name] = status
         self._records = RunRecords(read_records(local.folder))
         self._down: dict[str, int] = {}  # killed members -> rounds that were closed then
@@ -139,11 +142,11 @@ class ActiveRun:
         self._answering.clear()
         for number, node in enumerate(self.local.nodes):
             running = self._processes.running(number)
-            status = live_status(node) if running else None
+            status = asked_status(node) if running else None
             if status is not None:
                 self._answering.add(node.name)
             elif not running and node.name not in self._down:
-                status = final_status(node)
+                status = last_status(node)
             if status is not None:
                 self._statuses[node.name] = status
                 if status.round >= self._closed:
@@ -207,7 +210,7 @@ class ActiveRun:
             state,
             round=status.round,
             metrics=None if metrics is None else metrics.get(name),
-            commit_ms=status.commit_ms.get("p50"),
+            commit_ms=None if status.commit_ms is None else status.commit_ms.p50,
             sent_bytes=status.sent_bytes,
             received_bytes=status.received_bytes,
         )
@@ -245,7 +248,11 @@ class ActiveRun:
             seconds=time.monotonic() - self._started,
             folder=self.local.folder,
             interrupted=interrupted,
-            commit_ms={name: status.commit_ms for name, status in statuses.items()},
+            commit_ms={
+                name: asdict(status.commit_ms)
+                for name, status in statuses.items()
+                if status.commit_ms is not None
+            },
             disk_bytes={name: status.disk_bytes for name, status in statuses.items()},
             worker_errors={
                 name: status.worker_error

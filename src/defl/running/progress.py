@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from defl.node.report.status import NodeStatus
 from defl.progress import Progress, in_notebook
 from defl.results import ACCURACY, Metrics
-from defl.running.member_status import MemberStatus
 from defl.running.records import RunRecords, not_finite
 
 # The evaluation of a model is shown at the latest when this many more rounds have closed, by those
@@ -81,7 +81,7 @@ class ProgressLines:
 
     def update(
         self,
-        statuses: Mapping[str, MemberStatus],
+        statuses: Mapping[str, NodeStatus],
         closed: int,
         evaluating: Collection[str],
         now: float,
@@ -151,7 +151,7 @@ class ProgressLines:
         overdue = number <= self._closed - EVALUATION_ROUNDS_MAX
         return overdue or set(evaluating) <= set(self._records.metrics.get(number, ()))
 
-    def _error_lines(self, statuses: Mapping[str, MemberStatus]) -> list[str]:
+    def _error_lines(self, statuses: Mapping[str, NodeStatus]) -> list[str]:
         lines = []
         for name, status in statuses.items():
             if status.worker_error is not None:
@@ -162,7 +162,7 @@ class ProgressLines:
         self._errors.update(lines)
         return lines
 
-    def _machine_lines(self, statuses: Mapping[str, MemberStatus]) -> list[str]:
+    def _machine_lines(self, statuses: Mapping[str, NodeStatus]) -> list[str]:
         lines = []
         for name, status in statuses.items():
             for lacks, (begin, end) in zip(
@@ -177,7 +177,7 @@ class ProgressLines:
                     lines.append(f"{name}: {end}")
         return lines
 
-    def _divergence_lines(self, statuses: Mapping[str, MemberStatus]) -> list[str]:
+    def _divergence_lines(self, statuses: Mapping[str, NodeStatus]) -> list[str]:
         """Reported when it begins, and again if it comes back."""
         lines = []
         for kind, by_round in (
@@ -229,7 +229,7 @@ def _evaluation_line(error: str) -> str:
     return f"evaluation failed: {reason}"
 
 
-def _waiting_lines(statuses: Mapping[str, MemberStatus], closed: int) -> list[str]:
+def _waiting_lines(statuses: Mapping[str, NodeStatus], closed: int) -> list[str]:
     for name, status in statuses.items():
         if not status.finished:
             return [f"round {closed + 1} is open; {name} waits {status.waiting}"]

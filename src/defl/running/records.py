@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from msgspec import convert
 
+from defl.node.report.status import Aggregation, NodeStatus
+from defl.node.report.status import Metrics as FiniteMetrics
 from defl.results import ByMember, Metrics, Omission, OmissionReason, RoundRecord
-from defl.running.member_status import AggregationStatus, FiniteMetrics, MemberStatus
 
 T = TypeVar("T")
 # Of a run that was cut short, for the one that resumes it.
@@ -29,7 +30,7 @@ class RunRecords:
         }
         self._seconds: dict[int, float | None] = {r.number: r.seconds for r in earlier}
 
-    def observe(self, statuses: Mapping[str, MemberStatus]) -> None:
+    def observe(self, statuses: Mapping[str, NodeStatus]) -> None:
         for name, status in statuses.items():
             for report in status.history:
                 if report.metrics:
@@ -76,7 +77,7 @@ class RunRecords:
             if member not in omissions or reason is OmissionReason.LATE:
                 omissions[member] = Omission(member, reason)
 
-    def _add_scores(self, aggregation: AggregationStatus) -> None:
+    def _add_scores(self, aggregation: Aggregation) -> None:
         kept = [share.score for share in aggregation.members.values() if share.weight]
         worst = max((score for score in kept if score), default=None)
         omissions = self._omissions.get(aggregation.round, {})

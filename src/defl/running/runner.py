@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from defl.aggregation.rules import DEFAULT
 from defl.errors import UserError
+from defl.node.report.status_client import last_status
 from defl.node.setup.local import (
     Local,
     existing_local,
@@ -24,7 +25,6 @@ from defl.results import Result
 from defl.running import flower as flower_project
 from defl.running.active_run import ActiveRun, RunInterrupted
 from defl.running.folders import PREFIX, held, running_nodes, strip
-from defl.running.member_status import final_status
 from defl.running.plan import (
     DEFAULT_ROUNDS,
     ProjectSettings,
@@ -194,7 +194,7 @@ def _reopened(folder: Path) -> Local:
             f"{running[0]} is still running; stop it first: defl node stop {running[0]}"
         )
     local = existing_local(folder)
-    statuses = [final_status(node) for node in local.nodes]
+    statuses = [last_status(node) for node in local.nodes]
     if all(status is not None and status.finished for status in statuses):
         raise UserError(
             f"{folder} holds a run that is complete; use its model: defl export "

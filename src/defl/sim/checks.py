@@ -1,22 +1,18 @@
 """What must hold in every run, whatever the seed, the faults and up to f liars do.
 
 The checker watches honest nodes from outside: what they send, commit and store. It shares no
-decision with the code that it judges; certificates are counted again here.
+decision with the code that it judges.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
 
 from defl.committee import Federation
 from defl.crypto import Scheme
 from defl.ids import Digest, NodeId, Round, View, digest_of
 from defl.ledger import LedgerState
 from defl.messages import (
-    QC,
-    TC,
     Attestation,
-    Block,
     Blocks,
     Certificates,
     Evidence,
@@ -30,10 +26,6 @@ from defl.messages import (
     Transaction,
     Upd,
     Vote,
-    ack_statement,
-    members_in,
-    timeout_statement,
-    vote_statement,
 )
 from defl.output import (
     Committed,
@@ -47,49 +39,25 @@ from defl.output import (
 from defl.participant import Participant
 from defl.sim.disk import Disk
 from defl.sim.presence import Presence
-
-NO_CONFLICTING_COMMITS = "no conflicting commits"
-SAME_LOG = "same log prefix"
-SAME_LEDGER = "same ledger"
-NOTHING_SIGNED_TWICE = "nobody signed twice"
-CERTIFICATES = "certificates have q distinct members"
-RETRIEVABLE = "committed updates retrievable"
-ONE_UPDATE = "one update per author and round"
-TRANSACTIONS = "honest transactions committed or round closed"
-ROUNDS_CLOSE = "rounds close"
-WITHIN_BOUNDS = "memory, log and pool within bounds"
-SAME_MODEL = "same model everywhere"
-NOBODY_LEFT_BEHIND = "nobody honest is left behind"
-
-CHECKS = (
+from defl.sim.recount import REMEMBERED, Recount, forget_oldest
+from defl.sim.verdicts import (
     NO_CONFLICTING_COMMITS,
-    SAME_LOG,
-    SAME_LEDGER,
-    NOTHING_SIGNED_TWICE,
-    CERTIFICATES,
-    RETRIEVABLE,
-    ONE_UPDATE,
-    TRANSACTIONS,
-    ROUNDS_CLOSE,
-    WITHIN_BOUNDS,
-    SAME_MODEL,
     NOBODY_LEFT_BEHIND,
+    NOTHING_SIGNED_TWICE,
+    ONE_UPDATE,
+    RETRIEVABLE,
+    ROUNDS_CLOSE,
+    SAME_LEDGER,
+    SAME_LOG,
+    SAME_MODEL,
+    TRANSACTIONS,
+    WITHIN_BOUNDS,
+    CheckVerdicts,
 )
-
-
-# The checker's own memory is bounded, so that a long run shows whether the nodes' memory is.
-REMEMBERED = 512
 
 # Besides one block per view: the snapshot's, and second ones of views that turned out to be the
 # certified ones.
 BLOCKS_SLACK = 8
-
-K = TypeVar("K")
-
-
-def _forget_oldest(remembered: dict[K, Any]) -> None:
-    while len(remembered) > REMEMBERED:
-        del remembered[next(iter(remembered))]
 
 
 def _blocks_max(participant: Participant) -> int:
@@ -111,25 +79,22 @@ class Checker:
     ) -> None:
         self._federation = federation
         self._committee = federation.committee
-        self._scheme = scheme
         self._honest = honest
-        self.violations: list[str] = []
-        self._failed: set[str] = set()
+        self._verdicts = CheckVerdicts()
+        self._recount = Recount(federation, scheme, self.violate)
         self._log: dict[int, Digest] = {}  # height -> block, by whoever committed first
         self._heights: dict[NodeId, dict[int, Digest]] = defaultdict(dict)
         self._newest: dict[NodeId, int] = {}  # committed height
         self._signed: dict[tuple[NodeId, str], dict[tuple[int, ...], object]] = defaultdict(dict)
-        self._certificates: dict[QC | TC | Upd, None] = {}
         self._models: dict[Round, Digest] = {}
         self._updates: dict[tuple[Round, NodeId], Digest] = {}
-        self._certified: dict[tuple[Round, NodeId], Digest] = {}
         self._submitted: set[Transaction] = set()
         self._progress: tuple[Round, View] = (Round(0), View(0))  # newest round, view of its close
         self.closed_at: dict[Round, float] = {}
         self.views_per_round_max = 0
-        self.quiet = True  # nothing but liars stands in the way: views are judged
+        self.quiet = True  # only liars hinder progress now, so views per round are judged
         self.largest: dict[str, int] = {}
-        # Honest members whose disk is put back: they may contradict what too few others know.
+        # Honest members whose disk is rolled back: they may contradict what too few others know.
         self.rolled_back: set[NodeId] = set()
         self._took_in: dict[tuple[NodeId, str, tuple[int, ...]], set[NodeId]] = {}
         self._down: set[NodeId] = set()
@@ -137,14 +102,16 @@ class Checker:
             member: Presence() for member in self._committee.members if honest(member)
         }
 
-    def violate(self, check: str, what: str) -> None:
-        self._failed.add(check)
-        if len(self.violations) < 100:
-            self.violations.append(f"{check}: {what}")
+    def violate(self, check: str, sentence: str) -> None:
+        self._verdicts.violate(check, sentence)
+
+    @property
+    def violations(self) -> list[str]:
+        return self._verdicts.violations
 
     @property
     def verdicts(self) -> dict[str, bool]:
-        return {check: check not in self._failed for check in CHECKS}
+        return self._verdicts.by_check()
 
     # --- While it runs ---------------------------------------------------------------------
 
@@ -153,20 +120,20 @@ class Checker:
         self._progress = (self._progress[0], view)
 
     def restarted(self, node: NodeId, height: int) -> None:
-        """Its newest committed block must still be the one that it had."""
+        """A restarted node must still have its newest committed block."""
         newest = self._newest.get(node, 0)
         if self._honest(node) and node not in self.rolled_back and height < newest:
             self.violate(SAME_LOG, f"node {node} restarted at height {height}, it was at {newest}")
         self._newest[node] = height
 
     def away(self, *members: NodeId) -> None:
-        """These members cannot take part in the open round as usual."""
+        """These members cannot take part in the open round normally."""
         for member in members:
             if member in self._presence:
                 self._presence[member].away(self._progress[0])
 
     def down(self, member: NodeId) -> None:
-        """It is dead, or its disk is full, until it is `up` again."""
+        """The process is dead or its disk is full, until `up` is called."""
         self._down.add(member)
 
     def up(self, member: NodeId) -> None:
@@ -195,27 +162,27 @@ class Checker:
             self._log.pop(height - REMEMBERED, None)
 
     def sent(self, node: NodeId, message: Message) -> None:
-        """An honest node lets this leave."""
+        """An honest node sends this."""
         match message:
             case Vote():
                 self._once(node, "vote", (message.epoch, message.view), message.block)
             case Timeout():
                 key = (message.epoch, message.view)
                 self._once(node, "timeout", key, message.high_qc.view)
-                self._certificate(message.high_qc)
-                self._certificate(message.tc)
+                self._recount.certificate(message.high_qc)
+                self._recount.certificate(message.tc)
             case Proposal(block=block):
                 self._once(node, "proposal", (block.header.epoch, block.view), block.id)
-                self._block(block)
+                self._recount.block(block)
             case Certificates(qc=qc, tc=tc):
-                self._certificate(qc)
-                self._certificate(tc)
+                self._recount.certificate(qc)
+                self._recount.certificate(tc)
             case Blocks(blocks=blocks):
                 for block in blocks:
-                    self._block(block)
+                    self._recount.block(block)
             case Snapshot(proof=proof, proof_qc=qc):
-                self._certificate(proof.qc)
-                self._certificate(qc)
+                self._recount.certificate(proof.qc)
+                self._recount.certificate(qc)
             case Offer(author=author) if author == node:
                 self._once(node, "offer", (message.round,), message.manifest.digest)
             case StoreAck():
@@ -226,31 +193,31 @@ class Checker:
                 for tx in transactions:
                     self._transaction(node, tx)
             case Evidence(first=first, second=second):
-                for said in (first, second):
-                    if isinstance(said, Upd):
-                        self._certificate(said)
+                for statement in (first, second):
+                    if isinstance(statement, Upd):
+                        self._recount.certificate(statement)
             case _:
                 pass
 
     def _transaction(self, node: NodeId, tx: Transaction) -> None:
         if isinstance(tx, Upd):
-            self._certificate(tx)
+            self._recount.certificate(tx)
         if tx.author == node:
             self._submitted.add(tx)
             if isinstance(tx, Upd):
                 self._once(node, "update", (tx.round,), tx.digest)
 
     def _once(self, node: NodeId, kind: str, key: tuple[int, ...], value: object) -> None:
-        """`key` rises as time goes on; what is older than all that is remembered is too old."""
-        said = self._signed[node, kind]
-        if key not in said and len(said) == REMEMBERED and key < next(iter(said)):
+        """`key` grows over time, so a key older than all that are kept cannot be honest."""
+        signed = self._signed[node, kind]
+        if key not in signed and len(signed) == REMEMBERED and key < next(iter(signed)):
             self.violate(NOTHING_SIGNED_TWICE, f"node {node} signs the long past {kind} {key}")
-        elif said.setdefault(key, value) != value and not self._may_forget(node, kind, key):
+        elif signed.setdefault(key, value) != value and not self._may_forget(node, kind, key):
             self.violate(NOTHING_SIGNED_TWICE, f"node {node} contradicts its own {kind} {key}")
-        _forget_oldest(said)
+        forget_oldest(signed)
 
     def took_in(self, node: NodeId, message: Message) -> None:
-        """An honest node has handled this message; only of members that are rolled back."""
+        """Record which honest nodes know a statement of a rolled-back member."""
         slot: tuple[NodeId, str, tuple[int, ...]]
         match message:
             case Vote(author=author, epoch=epoch, view=view):
@@ -265,15 +232,15 @@ class Checker:
                 return
         if slot[0] in self.rolled_back and self._honest(node):
             self._took_in.setdefault(slot, set()).add(node)
-            _forget_oldest(self._took_in)
+            forget_oldest(self._took_in)
 
     def forgot(self, node: NodeId) -> None:
-        """Its process ended, and with it its memory of what others said."""
+        """The process died, and with it its memory of what others signed."""
         for members in self._took_in.values():
             members.discard(node)
 
     def _may_forget(self, node: NodeId, kind: str, key: tuple[int, ...]) -> bool:
-        """What q others know of is never contradicted, not even by a node with an old disk."""
+        """A rolled-back node may contradict what fewer than q others know, and nothing else."""
         known_to = self._took_in.get((node, kind, key), set())
         return node in self.rolled_back and len(known_to) < self._committee.quorum
 
@@ -290,7 +257,7 @@ class Checker:
             case EvidenceFound(evidence=evidence) if self._honest(evidence.first.author):
                 accused = evidence.first.author
                 if accused in self.rolled_back:
-                    return  # judged by what it sends: `_may_forget`
+                    return  # judged by what it sends, in `_may_forget`
                 self.violate(NOTHING_SIGNED_TWICE, f"there is evidence against honest {accused}")
             case Observing(reason=reason) if node not in self.rolled_back:
                 self.violate(NOBODY_LEFT_BEHIND, f"honest node {node} fell silent: {reason}")
@@ -314,15 +281,14 @@ class Checker:
             self.views_per_round_max = max(self.views_per_round_max, view - since)
         self._progress = (round_, view)
         self._submitted = {tx for tx in self._submitted if tx.round > round_}
-        _forget_oldest(self._updates)
-        _forget_oldest(self._certified)
-        _forget_oldest(self._models)
+        forget_oldest(self._updates)
+        forget_oldest(self._models)
 
     def _judge_presence(self, round_: Round, authors: tuple[NodeId, ...]) -> None:
         self.away(*(self._down if self.quiet else self._committee.members))
         for member, presence in self._presence.items():
             if member in self.rolled_back:
-                continue  # it signs nothing any more once it knows
+                continue  # it stops signing once it learns of the rollback
             fault = presence.closed(round_, present=member in authors)
             if fault is not None:
                 what = f"honest member {member} was left out of {fault} up to round {round_}"
@@ -343,67 +309,6 @@ class Checker:
                     self.violate(
                         ONE_UPDATE, f"round {closed.round}: two committed updates of {ref.author}"
                     )
-
-    # --- Certificates, counted again -------------------------------------------------------
-
-    def _block(self, block: Block) -> None:
-        self._certificate(block.qc)
-        self._certificate(block.header.tc)
-        for tx in block.transactions:
-            if isinstance(tx, Upd):
-                self._certificate(tx)
-
-    def _certificate(self, certificate: QC | TC | Upd | None) -> None:
-        if certificate is None or certificate in self._certificates:
-            return
-        self._certificates[certificate] = None
-        _forget_oldest(self._certificates)
-        chain, epoch = self._federation.chain, self._federation.epoch
-        match certificate:
-            case QC(view=0):
-                return
-            case QC(view=view, block=block):
-                message = vote_statement(chain, epoch, view, block)
-                signed = [(message, s) for s in certificate.signatures]
-                bitmap = certificate.signers
-            case TC(view=view):
-                bitmap = certificate.signers
-                signed = [
-                    (timeout_statement(chain, epoch, view, high), s)
-                    for high, s in zip(certificate.high_views, certificate.signatures, strict=False)
-                ]
-                if certificate.qc.view != max(certificate.high_views):
-                    self.violate(CERTIFICATES, f"TC {view} does not carry its maximum QC")
-                self._certificate(certificate.qc)
-            case Upd():
-                bitmap = certificate.ackers
-                message = ack_statement(
-                    chain,
-                    epoch,
-                    certificate.round,
-                    certificate.author,
-                    certificate.digest,
-                    certificate.base,
-                    certificate.size,
-                )
-                signed = [(message, s) for s in certificate.acks]
-        members = members_in(bitmap)
-        keys = self._committee.keys
-        valid = {
-            member
-            for member, (message, signature) in zip(members, signed, strict=False)
-            if member < len(keys) and self._scheme.verify(keys[member], message, signature)
-        }
-        if len(valid) < self._committee.quorum:
-            kind = type(certificate).__name__
-            self.violate(
-                CERTIFICATES, f"a {kind} with {len(valid)} valid distinct members was used"
-            )
-        elif isinstance(certificate, Upd):
-            slot = (certificate.round, certificate.author)
-            if self._certified.setdefault(slot, certificate.digest) != certificate.digest:
-                what = f"round {slot[0]}: two certified updates of {slot[1]}"
-                self.violate(ONE_UPDATE, what)
 
     # --- Bounds ----------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
-"""n participants on a virtual clock: the other driver of the machine that node/ drives.
+"""n participants on a virtual clock: the simulator's driver of the machine that node/ drives.
 
-One heap of things that happen, one seed for all chance. Frames are real bytes that pass through
-the real ingress; only the wire, the disk, the clock and the training are simulated. It mirrors
-the order of duty of node/node.py step by step, crashes included, and is kept whole for that.
+One event heap, one seed for all randomness. Frames are real bytes that pass the real ingress; only
+the wire, the disk, the clock and the training are simulated. It mirrors the order of duty of
+node/node.py step by step, crashes included, and is one file for that reason.
 """
 
 import random
@@ -43,9 +43,10 @@ from defl.sim.conditions import Conditions
 from defl.sim.disk import Disk
 from defl.sim.network import Network
 from defl.sim.processor import Processor, ProcessorWorld
+from defl.sim.signer import LiarSafety
 from defl.sim.transcript import Transcript
 from defl.wire import encode
-from defl.work import aggregate
+from defl.work import aggregate, inputs_of
 
 # A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
 EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
@@ -57,7 +58,7 @@ AGGREGATION_SHARE = 0.1
 
 
 class Behaviour(Protocol):
-    """What a node does: an honest participant, or a liar wrapped around one."""
+    """A node's behaviour: an honest participant, or a liar wrapped around one."""
 
     @property
     def participant(self) -> Participant: ...
@@ -74,7 +75,7 @@ class Honest:
 
 
 class Unruly(Output, frozen=True):
-    """A liar's output: besides messages, frames that are none."""
+    """A liar's output: messages, and frames that are not messages."""
 
     frames: tuple[tuple[NodeId, bytes], ...] = ()
 
@@ -121,7 +122,7 @@ class Cluster:
         self.events = 0
         self.messages: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
-        # From one node to another, with what they carry of blobs counted apart.
+        # From one node to another; the bytes of blobs in them are counted separately.
         self.frames_bytes: Counter[tuple[NodeId, NodeId, Lane]] = Counter()
         self.weights_bytes: Counter[tuple[NodeId, NodeId]] = Counter()
         self.crashes = 0
@@ -151,11 +152,11 @@ class Cluster:
         return member not in self._wraps
 
     def _choose_power_victims(self) -> frozenset[NodeId]:
-        """Who may lose unsynced bytes by chance.
+        """Members that may lose unsynced bytes in a random power cut.
 
-        Every author's own updates are synced, so without liars all may. A liar may withhold its
-        own, and a member that is put back to an old copy has lost them; then f + 1 honest members
-        hold them, of whom at most f may lose them.
+        Every author syncs its own updates, so without liars all members may. A liar may withhold
+        its own, and a rolled-back member has lost them; then f + 1 honest members hold them, and at
+        most f of these may lose them.
         """
         members = self.federation.committee.members
         if not self._wraps and not self.conditions.rollbacks:
@@ -179,8 +180,8 @@ class Cluster:
         return node
 
     def _boot(self, node: SimNode) -> None:
-        """A process begins with nothing on its way. Liars verify everything at no cost, so that
-        they hear and repeat whatever there is."""
+        """A new process has nothing in flight. Liars verify everything at no cost, so that they
+        can repeat whatever exists."""
         budget = Budget(self.federation.committee) if node.honest else None
         cost_s = self.conditions.signature_s if node.honest else 0.0
         world = ProcessorWorld(
@@ -195,11 +196,13 @@ class Cluster:
         node.processor = Processor(node.ingress, budget, cost_s, world)
 
     def _behaviour(self, member: NodeId, durable: Durable) -> Behaviour:
-        participant = Participant(self.federation, member, self.signers[member], durable)
+        facts = self.federation, member, self.signers[member], durable
         if member in self._wraps:
             rng = random.Random(f"{self.seed}/{member}")
-            return self._wraps[member](participant, self.signers[member], rng)
-        return Honest(participant)
+            return self._wraps[member](
+                Participant(*facts, safety=LiarSafety), self.signers[member], rng
+            )
+        return Honest(Participant(*facts))
 
     def _plan(self) -> None:
         for node in self.nodes:
@@ -252,7 +255,7 @@ class Cluster:
                     return
 
     def _notice_quiet(self) -> None:
-        """From the moment at which all is healed, rounds must close within so many views."""
+        """Once all faults are over, rounds must close within a bounded number of views."""
         over = self.calm and self.now >= self.conditions.planned_trouble_s
         if over and not self.checker.quiet:
             self.checker.quiet = True
@@ -316,7 +319,7 @@ class Cluster:
             node.copies.append(node.disk.copy())
 
     def _leave(self, node: SimNode, output: Output, sends: int) -> None:
-        """What may follow once the persists and stores are done."""
+        """Carry out what may follow once the persists and stores are done."""
         for item in output.send[:sends]:
             self._send(node, item)
         if isinstance(output, Unruly):
@@ -361,7 +364,7 @@ class Cluster:
             takes *= 1.0 if isinstance(work, Train) else AGGREGATION_SHARE
 
         # A worker keeps its inputs open: retention may drop their names while it works.
-        inputs = {digest: node.disk.read(digest) for digest in task.inputs_of(work)}
+        inputs = {digest: node.disk.read(digest) for digest in inputs_of(work)}
 
         def done() -> None:
             if node.alive and node.incarnation == incarnation:
@@ -428,7 +431,7 @@ class Cluster:
         incarnation = node.incarnation
 
         def deliver() -> None:
-            # A connection does not outlive either process, and a full node reads nothing.
+            # A connection dies with either process, and a node with a full disk reads nothing.
             if node.alive and node.incarnation == incarnation and not node.waiting:
                 self.receive(node, source, frame, heavy=heavy)
 
@@ -462,7 +465,7 @@ class Cluster:
     # --- Faults of one machine -------------------------------------------------------------
 
     def _die_during(self, node: SimNode, output: Output) -> None:
-        """Stop at a random place of the order of duty."""
+        """Crash at a random point of the order of duty."""
         place = self._rng.random()
         if place < 0.25:
             pass  # nothing was written
@@ -509,7 +512,7 @@ class Cluster:
         self.crash(node.id, power=False)
         node.disk = node.copies[0].copy()
         if self._transcript is not None:
-            self._transcript.text(self.now, node.id, "is put back to an old copy of its disk")
+            self._transcript.text(self.now, node.id, "has its disk rolled back")
 
     def _crash_all(self) -> None:
         for node in self.nodes:
@@ -523,7 +526,7 @@ class Cluster:
         self._boot(node)
         node.behaviour = self._behaviour(member, node.disk.recovered())
         if self._transcript is not None:
-            self._transcript.text(self.now, member, "starts again")
+            self._transcript.text(self.now, member, "restarts")
         self.checker.restarted(member, node.behaviour.participant.replica.head.height)
         self.checker.disturbed(self._newest_view)
         self.checker.up(member)

@@ -1,7 +1,7 @@
-"""What a simulated world does to its nodes: the network, the crashes, the clocks, the disks.
+"""Simulated faults: network, crashes, clocks, disks.
 
-All of it is chance drawn from one seed, or stated with times. Faults strike until half of the
-rounds have closed or `calm_after_s` has passed; then the world is calm, and progress is judged.
+Faults are random, drawn from one seed, or planned with times. They strike until half of the rounds
+have closed or `calm_after_s` has passed. Then the network is calm and progress is judged.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ SLOWNESS = 10.0  # of the nodes that are slow
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Between `start_s` and `end_s` only members of one group hear each other."""
+    """Between `start_s` and `end_s` only members of the same group reach each other."""
 
     groups: tuple[frozenset[NodeId], ...]
     start_s: float
@@ -41,7 +41,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class OneWay:
-    """Between `start_s` and `end_s` the deaf hear nothing of the mute, who still hear them."""
+    """Between `start_s` and `end_s` messages from `mute` do not reach `deaf`; the reverse do."""
 
     mute: frozenset[NodeId]
     deaf: frozenset[NodeId]
@@ -76,8 +76,8 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    latency_s: float = 0.02  # the least time a message takes
-    jitter_s: float = 0.02  # mean of what is added, exponentially distributed: reorders messages
+    latency_s: float = 0.02  # minimum time that a message takes
+    jitter_s: float = 0.02  # mean of the exponential delay added to it, which reorders messages
     bandwidth_bytes_s: float = 10e6  # per link, for chunks; small messages have their own lane
     loss: float = 0.0  # share of messages that are lost
     duplication: float = 0.0  # share that arrives twice
@@ -119,7 +119,7 @@ class Conditions:
 
     @property
     def disturbing(self) -> bool:
-        """Does anything but liars stand in the way of progress?"""
+        """Does anything but liars hinder progress?"""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
         planned = self.all_crash_at_s or self.kills or self.rollbacks or any(self._spans())
         return bool(by_chance or planned)
@@ -143,7 +143,7 @@ class Conditions:
 
     @property
     def last_trouble_s(self) -> float:
-        """The same, or until when chance is allowed to strike at most."""
+        """The same, or the latest time of a random fault."""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
         return max(self.planned_trouble_s, self.calm_after_s if by_chance else 0.0)
 

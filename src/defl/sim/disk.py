@@ -1,9 +1,9 @@
 """A simulated disk: what survives a killed process, and what survives a power cut.
 
-Persists are atomic and synced. Blobs of others are written but not synced: a power cut loses
-them. An update is synced before it is offered, and with it the aggregate that it was trained from:
-even if all members lose power at once, every update is at its author, and every model is there or
-can be aggregated anew.
+Persists are atomic and synced. Other members' blobs are written but not synced, so a power cut
+loses them. An update is synced before it is offered, together with the aggregate it was trained
+from: even if all members lose power at once, every author has its update, and every model exists
+or can be aggregated again.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class StoredBlob:
     manifest: Manifest
     chunks: dict[int, bytes]
     synced: bool = False
-    made: bool = False  # by this node
+    own: bool = False  # this node computed it
 
     @property
     def payload(self) -> bytes:
@@ -42,7 +42,7 @@ class Disk:
         self.full = False
 
     def copy(self) -> "Disk":
-        """As a person would copy the folder."""
+        """A copy, as an operator would copy the folder."""
         copied = copy(self)
         for name in ("blocks", "acks", "offers", "models"):
             setattr(copied, name, dict(getattr(self, name)))
@@ -78,18 +78,18 @@ class Disk:
         blob.chunks[chunk.index] = bytes(chunk.data)
 
     def place(self, manifest: Manifest, payload: bytes | memoryview, chunk_bytes: int) -> None:
-        """A blob that this node made itself, whole, but not synced yet."""
+        """Place a blob that this node computed: complete, but not synced yet."""
         chunks = {
             index: bytes(payload[index * chunk_bytes : (index + 1) * chunk_bytes])
             for index in range(len(manifest.chunks))
         }
-        self.blobs[manifest.digest] = StoredBlob(manifest, chunks, made=True)
+        self.blobs[manifest.digest] = StoredBlob(manifest, chunks, own=True)
 
     def store_blob(self, manifest: Manifest, payload: bytes | memoryview, chunk_bytes: int) -> None:
-        """The same, synced with all that was made before it."""
+        """Place it and sync it together with all of this node's earlier blobs."""
         self.place(manifest, payload, chunk_bytes)
         for blob in self.blobs.values():
-            blob.synced |= blob.made
+            blob.synced |= blob.own
 
     def drop(self, digest: Digest) -> None:
         self.blobs.pop(digest, None)

@@ -9,20 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from defl.aggregation.aggregate import AggregationResult
-from defl.aggregation.memory import with_memory
-from defl.aggregation.rules import REMEMBERING
-from defl.clients.protocol import Client, Metrics, Training, starting_row
-from defl.committee import TAU_MIN, Charter, Federation, Member, Membership, Rules, Timing
+from defl.clients.protocol import Client, Metrics, Training
+from defl.committee import TAU_MIN, Charter, Federation, Membership, Rules, Timing
 from defl.crypto import Scheme, Signer
 from defl.errors import Diverged, WeightsError
+from defl.founding import found
 from defl.ids import Digest, NodeId, Round
 from defl.messages import Manifest
 from defl.output import Aggregate, ModelReady, Notice, OwnUpdateLate, RoundClosed
-from defl.pool.weights import FP32, encode, manifest_of
 from defl.schema import Codec, Role, Row, Schema, Weights
 from defl.sim.cluster import Cluster, Wrap
 from defl.sim.conditions import Conditions
-from defl.sim.scenario import signers_of
+from defl.sim.scenario import members_of, signers_of
 from defl.sim.task import Training as TrainRow
 from defl.work import Blob, Read, aggregate, model_row
 
@@ -56,13 +54,8 @@ def found_live(
 ) -> LiveFederation:
     """`schema` is the clients' own; a rule that remembers gets its entry here."""
     signers, scheme = signers_of(members, seed=seed, real=False)
-    if aggregation in REMEMBERING:
-        schema = with_memory(schema, members)
-    payload = bytes(encode(starting_row(weights, schema), schema, FP32))
-    manifest = manifest_of(payload, schema, FP32, chunk_bytes)
-    charter = Charter(
+    draft = Charter(
         schema,
-        manifest.digest,
         tau=tau,
         rules=rules,
         aggregation=aggregation,
@@ -71,11 +64,10 @@ def found_live(
         chunk_bytes=chunk_bytes,
         timing=timing,
     )
-    names = (f"node-{i}" for i in range(members))
-    keys = (signer.public_key for signer in signers)
-    membership = Membership(rounds=rounds, members=tuple(map(Member, names, keys)))
-    federation = Federation(charter, membership)
-    return LiveFederation(federation, signers, scheme, (manifest, payload))
+    membership = Membership(rounds=rounds, members=members_of(signers))
+    founding = found(draft, membership, schema.flatten(weights))
+    manifest, payload = founding.initial
+    return LiveFederation(founding.federation, signers, scheme, (manifest, bytes(payload)))
 
 
 # --- Running -------------------------------------------------------------------------------------

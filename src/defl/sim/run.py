@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from defl.committee import Rules
+from defl.committee import Rules, faults_of
 from defl.errors import UserError
 from defl.ids import NodeId
 from defl.messages import MEMBERS_MAX
@@ -47,7 +47,7 @@ class Options:
                 )
             if count < 1:
                 raise UserError(f"{kind}:{count} asks for no node at all; the count is 1 or more")
-        faults = (self.nodes - 1) // 3
+        faults = faults_of(self.nodes)
         liars = sum(count for _, count in self.byzantine)
         rolled_back = {rollback.member for rollback in self.conditions.rollbacks}
         if liars + len(rolled_back) > faults:

@@ -1,17 +1,15 @@
 """A federation with keys, facts and first weights, ready to be simulated."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from defl.aggregation.memory import with_memory
-from defl.aggregation.rules import REMEMBERING
 from defl.committee import Charter, Federation, Member, Membership, Rules, Timing
 from defl.crypto import Ed25519Scheme, Ed25519Signer, Scheme, Signer
+from defl.founding import found
 from defl.ids import NodeId
 from defl.messages import Manifest
 from defl.output import Notice
-from defl.pool.weights import FP32, encode, manifest_of
 from defl.sim import task
 from defl.sim.cluster import Cluster, Wrap
 from defl.sim.conditions import Conditions
@@ -26,6 +24,10 @@ def signers_of(nodes: int, *, seed: int, real: bool) -> tuple[tuple[Signer, ...]
     return tuple(NoopSigner(key) for key in keys), NoopScheme()
 
 
+def members_of(signers: Sequence[Signer]) -> tuple[Member, ...]:
+    return tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers))
+
+
 def federation_of(
     signers: tuple[Signer, ...],
     *,
@@ -38,23 +40,19 @@ def federation_of(
     timing: Timing = Timing(),  # noqa: B008 - frozen; as it ships
     **facts: Any,
 ) -> tuple[Federation, tuple[Manifest, bytes]]:
-    schema = task.schema_of(values)
-    if facts.get("aggregation") in REMEMBERING:
-        schema = with_memory(schema, len(signers))
-    payload = bytes(encode(task.initial_row(schema.values), schema, FP32))
-    initial = manifest_of(payload, schema, FP32, chunk_bytes)
-    members = tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers))
-    charter = Charter(
-        schema,
-        initial.digest,
+    draft = Charter(
+        task.schema_of(values),
         tau=tau,
         rules=rules,
         chunk_bytes=chunk_bytes,
         timing=timing,
         **facts,
     )
-    federation = Federation(charter, Membership(epoch=epoch, rounds=rounds, members=members))
-    return federation, (initial, payload)
+    members = members_of(signers)
+    membership = Membership(epoch=epoch, rounds=rounds, members=members)
+    founding = found(draft, membership, task.initial_row(values))
+    manifest, payload = founding.initial
+    return founding.federation, (manifest, bytes(payload))
 
 
 def cluster_of(

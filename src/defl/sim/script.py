@@ -1,9 +1,8 @@
 """Directed attack scripts: one honest replica on a stage, everybody else is played by the script.
 
-A script names blocks and time-out certificates, then says step by step what reaches the replica
-and what exactly the replica does of it: more, less or something else is a failure. Messages pass
-the real verifier. Only what was durable survives a restart. How a script is written stands in
-tests/scenarios/README.md.
+A script names blocks and timeout certificates, then lists step by step what reaches the replica
+and exactly what the replica must do: more, less or something else is a failure. Messages pass the
+real verifier. Only durable state survives a restart. tests/scenarios/README.md explains the format.
 """
 
 import tomllib
@@ -50,8 +49,8 @@ from defl.output import (
     PeerMisbehaved,
     SafetyRecord,
 )
+from defl.sim.bare_replicas import LIVE, Tape, facts, mark
 from defl.sim.signer import NoopScheme
-from defl.sim.twins import LIVE, Tape, facts, mark
 from defl.verifier import Verifier
 
 MEMBERS = 4
@@ -142,27 +141,27 @@ class Cast:
         if name not in self._blocks:
             if name not in self._script.blocks:
                 raise UserError(f"the script {self._script.title!r} names no block {name!r}")
-            self.learn(name, self._made(self._script.blocks[name]))
+            self.learn(name, self._block_from(self._script.blocks[name]))
         return self._blocks[name]
 
-    def _made(self, said: BlockFacts) -> Block:
-        certified = self.block(said.on)
-        parent = self.block(said.parent) if said.parent is not None else certified
-        view = View(said.view)
+    def _block_from(self, spec: BlockFacts) -> Block:
+        certified = self.block(spec.on)
+        parent = self.block(spec.parent) if spec.parent is not None else certified
+        view = View(spec.view)
         target = commit_target(parent, self._rules, self._by_id.get)
         root = self._tape.root_of(self._tape.encode(self._states[target]))
-        transactions = (self._signed(mark(said.mark)),) if said.mark else ()
-        author = said.author if said.author is not None else leader_of(view)
+        transactions = (self._signed(mark(spec.mark)),) if spec.mark else ()
+        author = spec.author if spec.author is not None else leader_of(view)
         header = Header(
             epoch=self.federation.epoch,
             view=view,
-            height=Height(parent.height + 1 if said.height is None else said.height),
+            height=Height(parent.height + 1 if spec.height is None else spec.height),
             parent=parent.id,
-            qc=self.qc(said.on),
-            tc=self.tc(said.tc) if said.tc is not None else None,
+            qc=self.qc(spec.on),
+            tc=self.tc(spec.tc) if spec.tc is not None else None,
             transactions_root=transactions_root(transactions),
-            committed=self.block(said.committed).id if said.committed is not None else target,
-            state_root=WRONG if said.state_root is not None else root,
+            committed=self.block(spec.committed).id if spec.committed is not None else target,
+            state_root=WRONG if spec.state_root is not None else root,
             author=NodeId(author),
         )
         return Block(header, transactions)
@@ -182,10 +181,10 @@ class Cast:
         return QC(block.view, block.id, bitmap_of(signers, MEMBERS), signatures)
 
     def tc(self, name: str) -> TC:
-        said = self._script.tcs[name]
-        reports = {NodeId(int(member)): self.qc(on) for member, on in sorted(said.reports.items())}
+        spec = self._script.tcs[name]
+        reports = {NodeId(int(member)): self.qc(on) for member, on in sorted(spec.reports.items())}
         newest = max(reports.values(), key=lambda qc: qc.view)
-        view = View(said.view)
+        view = View(spec.view)
         return TC(
             view=view,
             signers=bitmap_of(reports, MEMBERS),
@@ -194,7 +193,7 @@ class Cast:
                 self._signers[member].sign(self._gives_up(view, qc))
                 for member, qc in reports.items()
             ),
-            qc=self.qc(said.carries) if said.carries is not None else newest,
+            qc=self.qc(spec.carries) if spec.carries is not None else newest,
         )
 
     def _gives_up(self, view: View, qc: QC) -> Digest:
@@ -231,7 +230,7 @@ class Stage:
         self._record: SafetyRecord = self.cast.record
         self._durable_blocks: dict[Digest, Block] = {}
         self._snapshot: Snapshot | None = None
-        self._said: dict[tuple[type, View], Message] = {}
+        self._signed_in: dict[tuple[type, View], Message] = {}
         self.replica = self._start()
 
     def play(self) -> list[tuple[str, list[str], list[str]]]:
@@ -256,7 +255,7 @@ class Stage:
                     refusal = self._deliver(peer, message)
                     if refusal is not None:
                         return [refusal]
-        return self._told(self.replica.take())
+        return self._describe(self.replica.take())
 
     def _start(self) -> Replica[bytes]:
         blocks = tuple(self._durable_blocks.values())
@@ -299,16 +298,16 @@ class Stage:
 
     # --- What the replica does, in words ---------------------------------------------------
 
-    def _told(self, effects: ConsensusEffects) -> list[str]:
+    def _describe(self, effects: ConsensusEffects) -> list[str]:
         if effects.record is not None:
             self._record = effects.record
         self._durable_blocks.update((block.id, block) for block in effects.blocks)
         if effects.snapshot is not None:
             self._snapshot = effects.snapshot
-        told = [self._sent(envelope) for envelope in effects.send]
-        told += [self._committed(committed) for committed in effects.committed]
-        told += [self._noticed(notice) for notice in effects.notices]
-        return [word for word in told if word]
+        lines = [self._sent(envelope) for envelope in effects.send]
+        lines += [self._committed(committed) for committed in effects.committed]
+        lines += [self._noticed(notice) for notice in effects.notices]
+        return [word for word in lines if word]
 
     def _sent(self, envelope: Envelope) -> str:
         message, name_of = envelope.message, self.cast.name_of
@@ -316,14 +315,14 @@ class Stage:
             case Proposal(block=block):
                 self.cast.learn(f"mine{block.view}", block)
                 after = f" after TC {block.header.tc.view}" if block.header.tc is not None else ""
-                said = f"propose {block.view} on {name_of(block.parent)}{after}"
-                return said + self._wrong(message, block.view, self._record.last_proposal)
+                proposal = f"propose {block.view} on {name_of(block.parent)}{after}"
+                return proposal + self._flaw(message, block.view, self._record.last_proposal)
             case Vote(view=view, block=block_id):
-                wrong = self._wrong(message, view, self._record.last_vote)
-                return f"vote {name_of(block_id)}" + wrong
+                flaw = self._flaw(message, view, self._record.last_vote)
+                return f"vote {name_of(block_id)}" + flaw
             case Timeout(view=view, high_qc=qc):
-                wrong = self._wrong(message, view, self._record.last_timeout)
-                return f"timeout {view} with {name_of(qc.block)}" + wrong
+                flaw = self._flaw(message, view, self._record.last_timeout)
+                return f"timeout {view} with {name_of(qc.block)}" + flaw
             case Certificates(qc=qc, tc=tc):
                 shown = f"qc {name_of(qc.block)}" + (f" tc {tc.view}" if tc is not None else "")
                 return f"tell all {shown}" if envelope.to is None else f"answer {shown}"
@@ -334,12 +333,12 @@ class Stage:
             case _:
                 return type(message).__name__
 
-    def _wrong(self, message: Message, view: View, durable: Message | None) -> str:
-        """Whatever is signed stands in the durable record, and is said in one way only."""
+    def _flaw(self, message: Message, view: View, durable: Message | None) -> str:
+        """Empty if the message is in the durable record and contradicts none before it."""
         if message != durable:
             return ", which is not in the record"
-        if self._said.setdefault((type(message), view), message) != message:
-            return ", which contradicts what it said before"
+        if self._signed_in.setdefault((type(message), view), message) != message:
+            return ", which contradicts what it signed before"
         return ""
 
     def _committed(self, committed: Committed) -> str:

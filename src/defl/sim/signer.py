@@ -1,9 +1,10 @@
-"""Signatures that cost nothing, for the simulator only.
+"""Signatures that cost nothing, and a signer without scruples: for the simulator only.
 
 A "signature" is the statement followed by the signer's public key: as unforgeable as the
 simulated liars are honest about not copying it, which their code keeps to.
 """
 
+from defl.consensus.safety import Safety
 from defl.ids import Digest
 
 
@@ -22,3 +23,11 @@ class NoopSigner:
 class NoopScheme:
     def verify(self, public_key: bytes, message: Digest, signature: bytes) -> bool:
         return signature == message + public_key
+
+
+class LiarSafety(Safety):
+    """A Byzantine member's: it goes on signing when the others show it signatures beyond its
+    record, since those are its own lies."""
+
+    def observe(self, reason: str) -> None:
+        pass

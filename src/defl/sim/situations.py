@@ -28,8 +28,8 @@ from defl.messages import (
     Vote,
 )
 from defl.output import Durable, EvidenceFound, Observing, SafetyBroken
+from defl.sim.bare_replicas import LIVE, Tape, durable_after, facts
 from defl.sim.signer import NoopSigner
-from defl.sim.twins import LIVE, Tape, durable_after, facts
 
 MEMBERS = 4
 SILENT = NodeId(3)
@@ -80,7 +80,7 @@ def fingerprint(value: object, now: float) -> Hashable:
     if kind in CONSTANT:
         return None
     if isinstance(value, float):
-        # All periods are one second (twins.TIMING), so what is older than that is over.
+        # All periods are one second (bare_replicas.TIMING), so what is older than that is over.
         return max(-1.0, value - now)
     if isinstance(value, Block):
         return value.id

@@ -1,4 +1,4 @@
-"""Random scenarios until time is up: which faults, which liars, how many nodes, all from a seed."""
+"""Random scenarios until time is up. A seed decides the faults, the liars and the size."""
 
 import random
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from defl.committee import Rules
+from defl.committee import Rules, faults_of
 from defl.ids import NodeId
 from defl.sim.byzantine import KINDS
 from defl.sim.conditions import (
@@ -20,13 +20,13 @@ from defl.sim.conditions import (
 )
 from defl.sim.run import Options, SimReport, placed, simulate
 
-# The small ones are fast and find most; sizes that are not 3f + 1 have other quorums. The largest
-# takes some tens of seconds, so it comes rarely, with a round or two.
+# Small federations are fast and find most faults; sizes other than 3f + 1 have other quorums. The
+# largest takes tens of seconds, so it is rare and has a round or two.
 SIZES = {4: 30, 5: 12, 6: 10, 7: 16, 8: 8, 9: 8, 10: 10, 13: 5, 31: 1}
 LARGE = 31
-# One scenario in so many has exactly a quorum of members that speak, all of whom restart.
+# Share of scenarios in which exactly a quorum is not silent, and all of its members restart.
 QUORUM_ONLY_SHARE = 0.15
-# Where one more member may fail, so often one is put back to an old copy of its disk.
+# Where one more member may fail: the share in which a disk is rolled back.
 ROLLBACK_SHARE = 0.3
 # Planned faults begin within this time and last no longer than the second one.
 FAULTS_WITHIN_S = 30.0
@@ -61,7 +61,7 @@ def scenario(seed: int) -> Options:
         chunk_bytes=rng.choice((256, 4096)),
     )
     liars = placed(options)
-    if len(liars) < (nodes - 1) // 3 and rng.random() < ROLLBACK_SHARE:
+    if len(liars) < faults_of(nodes) and rng.random() < ROLLBACK_SHARE:
         rollback = _rollback(rng, [NodeId(i) for i in range(nodes) if i not in liars])
         options = replace(options, conditions=replace(conditions, rollbacks=(rollback,)))
     return options
@@ -74,7 +74,7 @@ def _rollback(rng: random.Random, honest: list[NodeId]) -> Rollback:
 
 
 def _liars(rng: random.Random, nodes: int, *, quorum_only: bool) -> tuple[tuple[str, int], ...]:
-    faults = (nodes - 1) // 3
+    faults = faults_of(nodes)
     if quorum_only:
         return (("silent", faults),)
     kinds = [rng.choice(list(KINDS)) for _ in range(rng.randint(0, faults))]
@@ -82,7 +82,7 @@ def _liars(rng: random.Random, nodes: int, *, quorum_only: bool) -> tuple[tuple[
 
 
 def _restarts(rng: random.Random, nodes: int) -> dict[str, Any]:
-    """Everybody restarts: together, or one after the other, while nobody hears anybody or not."""
+    """All members restart, together or one by one, isolated from each other or not."""
     start, end = _span(rng)
     apart = Partition(tuple(frozenset({NodeId(i)}) for i in range(nodes)), start, end)
     together = rng.random() < 0.5

@@ -51,17 +51,6 @@ def train(seed: int, node: NodeId, round_: Round, base: Row) -> Row:
     return np.asarray(base + step + noise, dtype=np.float32)
 
 
-def inputs_of(work: Work) -> tuple[Digest, ...]:
-    """The blobs that a piece of work reads."""
-    match work:
-        case Validate(manifest=manifest):
-            return (manifest.digest,)
-        case Aggregate(base=base, updates=updates):
-            return (base, *(ref.digest for ref in updates))
-        case Train(base=base):
-            return (base,)
-
-
 def done(
     federation: Federation,
     training: Training,

@@ -49,32 +49,32 @@ def _block(block: Block) -> str:
 def described(message: Message) -> str:
     match message:
         case Proposal(block=block):
-            said = _block(block)
+            summary = _block(block)
         case Vote(view=view, block=block_id):
-            said = f"view {view} block {short(block_id)}"
+            summary = f"view {view} block {short(block_id)}"
         case Timeout(view=view, high_qc=qc):
-            said = f"view {view}, high QC {qc.view}"
+            summary = f"view {view}, high QC {qc.view}"
         case Certificates(qc=qc, tc=tc):
-            said = f"QC {qc.view}" + (f", TC {tc.view}" if tc is not None else "")
+            summary = f"QC {qc.view}" + (f", TC {tc.view}" if tc is not None else "")
         case Status(view=view, high_qc_view=high):
-            said = f"view {view}, high QC {high}"
+            summary = f"view {view}, high QC {high}"
         case Gossip(transactions=transactions):
-            said = "; ".join(_transaction(tx) for tx in transactions)
+            summary = "; ".join(_transaction(tx) for tx in transactions)
         case BlockRequest(block=block_id, height=height):
-            said = f"block {short(block_id)} above height {height}"
+            summary = f"block {short(block_id)} above height {height}"
         case Blocks(blocks=blocks):
-            said = "; ".join(_block(block) for block in blocks)
+            summary = "; ".join(_block(block) for block in blocks)
         case Snapshot(block=header, proof=proof):
-            said = f"state after height {header.height}, proven by view {proof.view}"
+            summary = f"state after height {header.height}, proven by view {proof.view}"
         case Offer(round=round_, author=author, manifest=manifest):
-            said = f"round {round_} of {author}: blob {short(manifest.digest)}"
+            summary = f"round {round_} of {author}: blob {short(manifest.digest)}"
         case StoreAck(round=round_, author=author, digest=digest):
-            said = f"round {round_} of {author}: blob {short(digest)}"
+            summary = f"round {round_} of {author}: blob {short(digest)}"
         case Chunk(digest=digest, index=index, data=data):
-            said = f"{index} of blob {short(digest)}, {len(data)} bytes"
+            summary = f"{index} of blob {short(digest)}, {len(data)} bytes"
         case _:
-            said = _fields(message)
-    return f"{type(message).__name__} {said}"
+            summary = _fields(message)
+    return f"{type(message).__name__} {summary}"
 
 
 def _fields(value: msgspec.Struct) -> str:

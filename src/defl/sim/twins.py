@@ -12,20 +12,15 @@ import random
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import cycle, islice, permutations, product
 from time import perf_counter
 
-from defl.committee import Federation, Rules, Timing
-from defl.consensus.chain import genesis_of
+from defl.committee import Rules
 from defl.consensus.effects import ConsensusEffects
 from defl.consensus.mempool import Mempool
 from defl.consensus.replica import Replica
-from defl.consensus.safety import first_record
-from defl.crypto import SIGNATURE_BYTES, Signer
-from defl.ids import NO_DIGEST, Digest, Height, NodeId, Round, View, digest_of
+from defl.ids import Digest, Height, NodeId, View
 from defl.messages import (
-    Agg,
     Block,
     Gossip,
     Message,
@@ -33,21 +28,16 @@ from defl.messages import (
     Timeout,
     Transaction,
     Vote,
-    genesis_qc,
 )
 from defl.output import (
     Durable,
     Envelope,
     EvidenceFound,
     Observing,
-    Response,
     SafetyBroken,
-    SafetyRecord,
 )
-from defl.sim.scenario import federation_of, signers_of
+from defl.sim.bare_replicas import LIVE, TIMING, Tape, durable_after, facts, mark
 
-# Every step of time ends all views that cannot end by themselves: no back-off is needed.
-TIMING = Timing(view_base_s=1.0, view_cap_s=1.0)
 # Views after healing by which every honest replica must have committed a block made after it. The
 # three-chain needs the three honest leaders in a row. One that lacks a block loses its turn, three
 # views, for each question: to a twin without the block, for a snapshot, for the blocks above it.
@@ -59,43 +49,6 @@ STEPS_PER_VIEW_MAX = 4
 # In a view each replica tells each other one about its proposal, vote, timeout, certificates and
 # transactions, and asks or answers a few times: with more than this they talk for ever.
 MESSAGES_PER_VIEW_AND_PAIR_MAX = 20
-
-
-# --- The log that is ordered ---------------------------------------------------------------
-
-
-class Tape:
-    """An application whose state is the hash of all that was executed, and that is never idle."""
-
-    def genesis(self) -> bytes:
-        return NO_DIGEST
-
-    def execute(self, state: bytes, block: Block) -> tuple[bytes, tuple[Response, ...]]:
-        return digest_of(state + block.id), (Response.OK,) * len(block.transactions)
-
-    def encode(self, state: bytes) -> bytes:
-        return state
-
-    def root_of(self, encoded: bytes) -> Digest:
-        return digest_of(encoded)
-
-    def decode(self, data: bytes) -> bytes:
-        return data
-
-    def live(self, state: bytes, transaction: Transaction) -> bool:
-        del state
-        return transaction.round == 1
-
-    def wanted(self, state: bytes, transaction: Transaction) -> bool:
-        return self.live(state, transaction)
-
-
-def mark(number: int) -> Agg:
-    """A transaction that only says where it comes from."""
-    return Agg(Round(number), NodeId(0), bytes(SIGNATURE_BYTES))
-
-
-LIVE = mark(1)
 
 
 class OwnMark(Mempool):
@@ -110,7 +63,7 @@ class OwnMark(Mempool):
 
 
 class Twin(Replica[bytes]):
-    """Honest by itself, but it takes its brother's signatures for granted."""
+    """Honest by itself, but not alarmed by the signatures of its other copy."""
 
     def _saw_own_signature(self, kind: str, view: View) -> None:
         pass
@@ -120,18 +73,6 @@ class Twin(Replica[bytes]):
 
 
 # --- Cases ---------------------------------------------------------------------------------
-
-
-def durable_after(durable: Durable, effects: ConsensusEffects) -> Durable:
-    """What a replica has on its disk once the effects of an event are written."""
-    snapshot = effects.snapshot or durable.snapshot
-    lowest = snapshot.block.height if snapshot is not None else -1
-    blocks = {block.id: block for block in (*durable.blocks, *effects.blocks)}
-    return Durable(
-        effects.record or durable.record,
-        snapshot,
-        tuple(block for block in blocks.values() if block.height > lowest),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,15 +214,6 @@ def random_case(seed: int, *, members: int = 7, pairs: int = 2, views: int = 6) 
 # --- Running one ---------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=8)
-def facts(members: int, rules: Rules) -> tuple[Federation, tuple[Signer, ...], SafetyRecord]:
-    """A federation of no-op signers and the record that each of its replicas starts with."""
-    signers, _ = signers_of(members, seed=1, real=False)
-    federation, _ = federation_of(signers, rounds=1, rules=rules, timing=TIMING)
-    genesis = genesis_of(federation, Tape())
-    return federation, signers, first_record(federation.epoch, genesis_qc(genesis.id))
-
-
 class Run:
     """One case from start to healing. `violations` says in words what went wrong."""
 
@@ -308,7 +240,7 @@ class Run:
         self._delivered = 0
         self._lifted = View(0)  # cuts of views up to here are over
         self._log: dict[Height, Digest] = {}
-        self._said: dict[tuple[type, NodeId, View], Message] = {}
+        self._signed: dict[tuple[type, NodeId, View], Message] = {}
         # Honest replicas that have committed no block of a view after the scripted ones.
         self._behind = {i for i, honest in enumerate(self._is_honest) if honest}
 
@@ -429,7 +361,7 @@ class Run:
         if isinstance(message, Vote | Timeout | Proposal):
             view = message.block.view if isinstance(message, Proposal) else message.view
             if self._is_honest[place]:
-                self._check_said(sender, view, message)
+                self._check_signed_once(sender, view, message)
         elif isinstance(message, Gossip):
             return  # all have the one transaction from the start
         else:
@@ -444,8 +376,8 @@ class Run:
             if target != place and (cut is None or cut[target] == cut[place]):
                 self._queue.append((target, sender, message))
 
-    def _check_said(self, author: NodeId, view: View, message: Message) -> None:
-        if self._said.setdefault((type(message), author, view), message) != message:
+    def _check_signed_once(self, author: NodeId, view: View, message: Message) -> None:
+        if self._signed.setdefault((type(message), author, view), message) != message:
             kind = type(message).__name__.lower()
             self.violations.append(f"honest member {author} signed two {kind}s in view {view}")
 

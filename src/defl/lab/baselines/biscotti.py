@@ -107,7 +107,8 @@ class BiscottiNode:
         self._federation, self._me, self._signer, self._scheme = federation, me, signer, scheme
         self._profile = profile
         self._rng = rng
-        self._mean = merge_of(replace(federation, aggregation="fed_avg"), by_samples=False)
+        plain = replace(federation, charter=replace(federation.charter, aggregation="fed_avg"))
+        self._mean = merge_of(plain, by_samples=False)
         self._merge = merge or self._mean
         self._others = tuple(m for m in federation.committee.members if m != me)
         self._learner = SeatLearner(federation.rounds, initial)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from defl.committee import faults_of
 from defl.ids import NodeId, Round
 from defl.output import Notice, RoundClosed
 from defl.sim.byzantine import KINDS
@@ -63,7 +64,7 @@ def cases() -> Iterator[WaitingCase]:
 
 def measure(case: WaitingCase, nodes: int, rounds: int, seed: int) -> WaitingMeasurement:
     """With the simulator's usual bounds of waiting and half a second of training."""
-    faults = (nodes - 1) // 3
+    faults = faults_of(nodes)
     liars = ((case.liars, faults),) if case.liars is not None else ()
     slow = NodeId(nodes - 1)
     closed: dict[Round, frozenset[NodeId]] = {}

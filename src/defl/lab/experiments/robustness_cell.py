@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from defl.aggregation.aggregate import AggregationResult, Row
-from defl.aggregation.memory import with_memory
 from defl.aggregation.model import aggregate_model
-from defl.aggregation.rules import REMEMBERING
+from defl.committee import faults_of
 from defl.errors import PreconditionBroken
+from defl.founding import schema_with_rule
 from defl.lab.attacks.attack import Attack
 from defl.lab.attacks.attacks import attack_named
 from defl.lab.attacks.crafted import against_rule, alie, alie_deviation
@@ -55,7 +55,7 @@ class RobustnessCell:
 
     @property
     def faults_max(self) -> int:
-        return (self.members - 1) // 3
+        return faults_of(self.members)
 
     @property
     def attackers(self) -> int:
@@ -123,7 +123,7 @@ class Rounds:
         schema = Schema((Entry("weights", weights.shape),))
         self._cell = cell
         self._size = weights.size
-        self._schema = with_memory(schema, cell.members) if cell.rule in REMEMBERING else schema
+        self._schema = schema_with_rule(schema, cell.rule, cell.members)
         self._model = np.zeros(self._schema.values, dtype=np.float32)
         self._model[: self._size] = weights
         self._round = 0

@@ -16,8 +16,8 @@ from defl.errors import UserError
 from defl.node.report.certificate import read_certificate, verify_model
 from defl.node.report.model_file import read_model
 from defl.node.report.results import CERTIFICATE, MODEL, PROVEN
-from defl.node.setup.check import Check
 from defl.node.setup.config import read_federation, read_node
+from defl.node.setup.requirements import Check
 from defl.node.store.storage import Storage
 from defl.schema import Array
 from defl.work import model_row
@@ -76,7 +76,7 @@ def kept_model(source: Path, round_: int | None) -> ExportedModel:
             rounds = ", ".join(str(number) for number in sorted(kept))
             raise UserError(f"{source}: of round {round_} no model is kept; there are: {rounds}")
         digest = kept[round_].digest
-        row = model_row(federation, storage.read(digest)).copy()
+        row = model_row(federation, storage.blobs.read(digest)).copy()
     return ExportedModel(
         federation.schema.unflatten(row), {"round": str(round_), "digest": digest.hex()}
     )

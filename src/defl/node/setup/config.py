@@ -19,10 +19,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from msgspec import Meta, Struct
 
-from defl.aggregation.memory import check_memory
-from defl.aggregation.rules import REMEMBERING, rule_named
-from defl.committee import AggQuorum, Charter, Federation, Member, Membership, Rules, Timing
+from defl.committee import (
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_MIN,
+    AggQuorum,
+    Charter,
+    Federation,
+    Member,
+    Membership,
+    Rules,
+    Timing,
+)
 from defl.errors import UserError
+from defl.founding import check_founded
 from defl.ids import Digest, NodeId, digest_of
 from defl.messages import MEMBERS_MAX
 from defl.node.report.tracking import Track
@@ -35,6 +44,7 @@ from defl.node.setup.identity import (
     key_pem,
     make_card,
     read_card,
+    require_distinct,
     split_address,
 )
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
@@ -212,8 +222,14 @@ def _write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
 def read_identity(folder: Path, name: str) -> Identity:
     hint = "this folder has lost its identity; put the file back from your own safe copy"
     key_path, certificate_path = folder / KEY_FILE, folder / CERTIFICATE_FILE
+    key_bytes = read_bytes(key_path, hint)
+    if mode := open_to_others(key_path):
+        raise UserError(
+            f"{key_path}: others may read this private key (mode {mode:04o}); do: chmod 600 "
+            f"{key_path}"
+        )
     try:
-        key = load_pem_private_key(read_bytes(key_path, hint), password=None)
+        key = load_pem_private_key(key_bytes, password=None)
     except (ValueError, TypeError) as error:
         raise UserError(f"{key_path}: not a private key in PEM form; {hint}") from error
     if not isinstance(key, Ed25519PrivateKey):
@@ -283,31 +299,25 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     aggregation: str
     faults_max: int
     codec: Codec
-    chunk_bytes: Annotated[int, Meta(ge=256, le=2**26)]
+    chunk_bytes: Annotated[int, Meta(ge=CHUNK_BYTES_MIN, le=CHUNK_BYTES_MAX)]
     timing: Timing
     model: _Model
     # Bounded here, before the signature of each card is verified.
     members: Annotated[tuple[dict[str, Any], ...], Meta(max_length=MEMBERS_MAX)]
 
 
-def federation_of(
-    cards: Sequence[Card], charter: Charter, *, rounds: int, epoch: int = 0
-) -> Federation:
-    rule_named(charter.aggregation)
+def membership_of(cards: Sequence[Card], *, rounds: int, epoch: int = 0) -> Membership:
     members = tuple(Member(card.name, card.key) for card in cards)
-    federation = Federation(charter, Membership(epoch=epoch, rounds=rounds, members=members))
-    if charter.aggregation in REMEMBERING:
-        check_memory(charter.schema, len(cards))
-    return federation
+    return Membership(epoch=epoch, rounds=rounds, members=members)
 
 
 def read_federation(path: Path) -> Agreement:
     hint = "it is made by defl federation create; ask another member for it"
     text = read_bytes(path, hint)
     file = parse(text, _FederationFile, path)
-    cards = tuple(
-        card_of(fields, f"{path}, member {index + 1}") for index, fields in enumerate(file.members)
-    )
+    sources = [f"{path}, member {index + 1}" for index in range(len(file.members))]
+    cards = tuple(map(card_of, file.members, sources))
+    require_distinct(cards, sources)
     try:
         charter = Charter(
             Schema(file.model.entries),
@@ -322,7 +332,8 @@ def read_federation(path: Path) -> Agreement:
             timing=file.timing,
             document=digest_of(text),
         )
-        federation = federation_of(cards, charter, rounds=file.rounds, epoch=file.epoch)
+        federation = Federation(charter, membership_of(cards, rounds=file.rounds, epoch=file.epoch))
+        check_founded(federation)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return Agreement(federation, cards, text)

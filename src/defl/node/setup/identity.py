@@ -7,6 +7,7 @@ identity lies in is config.py's matter.
 
 import base64
 import binascii
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -230,6 +231,24 @@ def _certificate_defect(certificate: bytes, key: bytes) -> str | None:
     except InvalidSignature:
         return "the certificate is not signed by the key that it is about"
     return None
+
+
+def require_distinct(cards: Sequence[Card], sources: Sequence[object]) -> None:
+    """No two members share a name, a key or an address; `sources` say where each card is from."""
+    first: dict[tuple[str, object], int] = {}
+    for index, card in enumerate(cards):
+        host, port = split_address(card.address)
+        for what, value, shown in (
+            ("name", card.name, card.name),
+            ("key", card.key, card.name),
+            ("address", (host.lower(), port), card.address),
+        ):
+            earlier = first.setdefault((what, value), index)
+            if earlier != index:
+                raise UserError(
+                    f"{sources[earlier]} and {sources[index]} are cards of one {what} ({shown}); "
+                    f"leave one out, or ask one of the two members for a card with another {what}"
+                )
 
 
 def split_address(address: str) -> tuple[str, int]:

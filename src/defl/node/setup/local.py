@@ -14,11 +14,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from defl.aggregation.memory import with_memory
-from defl.aggregation.rules import DEFAULT, REMEMBERING
-from defl.clients.protocol import Roles, schema_of, starting_row
+from defl.aggregation.rules import DEFAULT
+from defl.clients.protocol import Roles, schema_of
 from defl.committee import Charter, Rules, Timing, require_counts
 from defl.errors import UserError
+from defl.founding import found
 from defl.node.report.model_file import write_model
 from defl.node.report.tracking import Track
 from defl.node.setup.config import (
@@ -27,13 +27,12 @@ from defl.node.setup.config import (
     LogFormat,
     NodeConfig,
     create_node,
-    federation_of,
+    membership_of,
     read_federation,
     write_federation,
 )
 from defl.node.setup.identity import Card, make_card, make_identity
 from defl.node.work.first_weights import first_weights
-from defl.pool.weights import FP32, encode, manifest_of
 from defl.schema import Weights
 
 FEDERATION_FILE = "federation.toml"
@@ -124,23 +123,19 @@ def make_local(
     if weights is None:
         variables = {**environment_of(0, count), **(environment or {})}
         weights, roles = first_weights(client, project, variables)
-    schema = schema_of(weights, roles)
-    if aggregation in REMEMBERING:
-        schema = with_memory(schema, count)
-    row = starting_row(weights, schema)
-    initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
-    clients = [(others or {}).get(number, client) for number in range(count)]
-    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track)
-    charter = Charter(
-        schema,
-        initial,
+    draft = Charter(
+        schema_of(weights, roles),
         aggregation=aggregation,
         chunk_bytes=chunk_bytes,
         rules=rules,
         timing=timing,
     )
-    federation = federation_of(cards, charter, rounds=rounds)
-    write_model(folder / INITIAL_FILE, schema, row, {"round": "0"})
+    clients = [(others or {}).get(number, client) for number in range(count)]
+    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track)
+    membership = membership_of(cards, rounds=rounds)
+    founding = found(draft, membership, draft.schema.flatten(weights))
+    federation = founding.federation
+    write_model(folder / INITIAL_FILE, federation.schema, founding.weights, {"round": "0"})
     write_federation(folder / FEDERATION_FILE, federation, cards)
     return Local(folder, tuple(folder / card.name for card in cards))
 

@@ -1,6 +1,6 @@
-"""Is this node ready to start? Each question is answered on its own, with what to do about it.
+"""Is this node ready to start? One check per question, each with what to do if it fails.
 
-Nothing is changed and nothing is signed; a peer sees one TLS handshake.
+Nothing is changed and nothing is signed. A peer sees one connection that asks for its hello.
 """
 
 import shutil
@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from defl.errors import UserError
-from defl.node.report.model_file import model_digest, shared_row
-from defl.node.setup.check import Check
+from defl.ids import NO_DIGEST, NodeId
+from defl.node.net.admission import check_hello
+from defl.node.net.framing import (
+    HEADER_BYTES,
+    HELLO_BYTES_MAX,
+    PROTOCOL_VERSION,
+    Hello,
+    Lane,
+    decode_hello,
+    encode_hello,
+)
+from defl.node.net.tls import client_context
 from defl.node.setup.config import (
-    CERTIFICATE_FILE,
     INITIAL_FILE,
     KEY_FILE,
     Agreement,
@@ -35,25 +44,28 @@ from defl.node.setup.identity import (
     certificate_validity,
     split_address,
 )
-from defl.node.setup.requirements import needs_of
+from defl.node.setup.initial import read_initial
+from defl.node.setup.requirements import Check, requirements_of
 
 # A file system may round times, and the clock may be corrected a little while a file is written.
 CLOCK_STEP = timedelta(minutes=2)
 CONNECT_TIME_MAX_S = 5.0
-# A TLS 1.3 server refuses a client's certificate only after the handshake; so long we listen.
-REFUSAL_TIME_MAX_S = 0.5
 PROBES_AT_ONCE_MAX = 32
 
 T = TypeVar("T")
 
 
 def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
-    """All checks that can be made; what depends on a broken one is left out."""
+    """Every check whose inputs are sound; a failed check leaves out those that depend on it."""
     config = read_node(folder)
-    checks = [_folder_mode(folder), _key_mode(folder)]
+    checks = [_folder_mode(folder)]
     identity = _tried(checks, "identity", lambda: read_identity(folder, config.name))
+    presentable = False
     if identity is not None:
-        checks += [_certificate(identity), _clock(folder, identity)]
+        checks.append(Check("identity", True, f"{folder / KEY_FILE}, readable by its owner alone"))
+        certificate = _certificate(identity)
+        presentable = certificate.holds
+        checks += [certificate, _clock(folder, identity)]
     card = _tried(checks, "card", lambda: read_card_file(card_file(folder, config.name)))
     if identity is not None and card is not None:
         checks.append(_card(folder, config, identity, card))
@@ -66,8 +78,8 @@ def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
     checks.append(_disk(folder, config, agreement))
     if identity is not None:
         checks.append(_membership(identity, card, agreement))
-    if identity is not None and peers:
-        checks += _peers(folder, identity, agreement)
+    if identity is not None and presentable and peers:
+        checks += _peers(identity, agreement)
     return checks
 
 
@@ -87,16 +99,7 @@ def _folder_mode(folder: Path) -> Check:
             f"others may enter it (mode {mode:04o}), and everybody's weights lie in it; do: "
             f"chmod 700 {folder}",
         )
-    return Check("folder", True, f"{folder}, its owner's alone")
-
-
-def _key_mode(folder: Path) -> Check:
-    path = folder / KEY_FILE
-    if not path.exists():
-        return Check("key", False, f"{path} is missing; put it back from your own safe copy")
-    if mode := open_to_others(path):
-        return Check("key", False, f"others may read it (mode {mode:04o}); do: chmod 600 {path}")
-    return Check("key", True, f"{path}, its owner's alone")
+    return Check("folder", True, f"{folder}, readable by its owner alone")
 
 
 def _certificate(identity: Identity) -> Check:
@@ -116,10 +119,10 @@ def _certificate(identity: Identity) -> Check:
 
 
 def _clock(folder: Path, identity: Identity) -> Check:
-    """Nothing outside is asked: time may not lie before what was made here."""
+    """The time must not be before this node was made. No time server is asked."""
     now = datetime.now(UTC)
-    made = datetime.fromtimestamp((folder / KEY_FILE).stat().st_mtime, UTC)
-    newest = max(made, certificate_validity(identity.certificate)[0])
+    key_written = datetime.fromtimestamp((folder / KEY_FILE).stat().st_mtime, UTC)
+    newest = max(key_written, certificate_validity(identity.certificate)[0])
     if now < newest - CLOCK_STEP:
         return Check(
             "clock",
@@ -174,27 +177,22 @@ def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> 
 
 
 def _initial(path: Path, agreement: Agreement) -> Check:
-    federation = agreement.federation
     try:
-        digest = model_digest(federation, shared_row(path, federation.schema)[0])
+        manifest, _ = read_initial(path, agreement.federation)
     except UserError as error:
-        return Check("initial weights", False, f"{error}; get the file with federation.toml")
-    if digest != federation.initial:
-        return Check(
-            "initial weights", False, f"{path} is not the agreed one; get it with federation.toml"
-        )
-    return Check("initial weights", True, f"digest {digest.hex()[:16]}, as agreed")
+        return Check("initial weights", False, str(error))
+    return Check("initial weights", True, f"digest {manifest.digest.hex()[:16]}, as agreed")
 
 
 def _disk(folder: Path, config: NodeConfig, agreement: Agreement) -> Check:
     state = folder / config.state
     held = sum(path.stat().st_size for path in state.rglob("*") if path.is_file())
-    needed = max(0, needs_of(agreement.federation).disk_bytes - held)
+    needed = max(0, requirements_of(agreement.federation).disk_bytes - held)
     free = shutil.disk_usage(state if state.exists() else folder).free
-    told = f"{free / 1e6:.0f} MB free, {needed / 1e6:.0f} MB more needed at most"
+    balance = f"{free / 1e6:.0f} MB free, {needed / 1e6:.0f} MB more needed at most"
     if free < needed:
-        return Check("disk", False, f"{told}; make room, or lower tau in a new federation")
-    return Check("disk", True, told)
+        return Check("disk", False, f"{balance}; make room, or lower tau in a new federation")
+    return Check("disk", True, balance)
 
 
 def _port(config: NodeConfig) -> Check:
@@ -216,58 +214,75 @@ def _port(config: NodeConfig) -> Check:
     return Check("listen port", True, f"{config.listen} is free")
 
 
-def _peers(folder: Path, identity: Identity, agreement: Agreement) -> list[Check]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # the certificate is compared with the card's instead
-    try:
-        context.load_cert_chain(folder / CERTIFICATE_FILE, folder / KEY_FILE)
-    except ssl.SSLError as error:
-        return [Check("peers", False, f"key and certificate do not make a TLS identity: {error}")]
-    others = [card for card in agreement.cards if card.key != identity.public_key]
+def _peers(identity: Identity, agreement: Agreement) -> list[Check]:
+    me = agreement.member(identity.public_key)
+    if me is None:
+        return []
+    others = [member for member in agreement.federation.committee.members if member != me]
     with ThreadPoolExecutor(min(len(others), PROBES_AT_ONCE_MAX)) as pool:
-        return list(pool.map(lambda card: probe(card, context), others))
+        return list(pool.map(lambda peer: _probe(peer, me, identity, agreement), others))
 
 
-def probe(card: Card, context: ssl.SSLContext) -> Check:
-    """One handshake with a peer, and why there was none."""
+def _probe(peer: NodeId, me: NodeId, identity: Identity, agreement: Agreement) -> Check:
+    """Connect to a peer and compare its hello with what it should be."""
+    card = agreement.cards[peer]
     name = f"peer {card.name}"
+    # No federation in ours: the peer answers with its own hello and closes the connection, so a
+    # node of this identity that is running keeps its connections.
+    hello = encode_hello(Hello(PROTOCOL_VERSION, NO_DIGEST, me, Lane.CONTROL))
     try:
         with (
             socket.create_connection(split_address(card.address), CONNECT_TIME_MAX_S) as plain,
-            context.wrap_socket(plain) as secure,
+            client_context(identity, card).wrap_socket(plain) as secure,
         ):
-            if secure.getpeercert(binary_form=True) != card.certificate:
-                return Check(
-                    name,
-                    False,
-                    f"{card.address} shows another certificate than its card: somebody else "
-                    "listens there, or the member has a newer card",
-                )
-            _await_refusal(secure)
+            secure.sendall(len(hello).to_bytes(HEADER_BYTES, "big") + hello)
+            answer = _received_hello(secure)
+            certificate = secure.getpeercert(binary_form=True)
     except OSError as error:
         return Check(name, False, f"{card.address}: {_reason(error)}")
-    return Check(name, True, f"{card.address} answers with its certificate")
+    refused = check_hello(
+        answer,
+        certificate=certificate,
+        dialled=(peer, Lane.CONTROL),
+        me=me,
+        chain=agreement.federation.chain,
+        cards={NodeId(id_): card for id_, card in enumerate(agreement.cards)},
+    )
+    if refused is not None:
+        return Check(name, False, f"{card.address} answers, but {refused.text}")
+    return Check(name, True, f"{card.address} answers as a member of this federation")
 
 
-def _await_refusal(secure: ssl.SSLSocket) -> None:
-    secure.settimeout(REFUSAL_TIME_MAX_S)
-    try:
-        if secure.recv(1) == b"":
-            raise ConnectionResetError("it hung up after the handshake")
-    except TimeoutError:
-        return
+def _received_hello(secure: ssl.SSLSocket) -> Hello | None:
+    """A TLS 1.3 server refuses a client's certificate only now, by hanging up."""
+    length = int.from_bytes(_received(secure, HEADER_BYTES), "big")
+    return decode_hello(_received(secure, length)) if length <= HELLO_BYTES_MAX else None
+
+
+def _received(secure: ssl.SSLSocket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = secure.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError("hung up")
+        data += part
+    return data
 
 
 def _reason(error: OSError) -> str:
     match error:
         case socket.gaierror():
-            return "the name is not known; check the address and this machine's DNS"
+            return "the name cannot be resolved; check the address and this machine's DNS"
         case ConnectionRefusedError():
             return "nobody listens there; is the node started, and its port open?"
         case TimeoutError():
-            return "no answer in time; is a firewall between?"
+            return "no answer in time; is a firewall in between?"
+        case ssl.SSLCertVerificationError():
+            return (
+                "it shows another certificate than its card, or an expired one "
+                f"({error.verify_message}): somebody else listens there, or the member has a newer "
+                "card"
+            )
         case ssl.SSLError():
             return (
                 f"TLS failed ({error.reason or error}); does it run DeFL, with the same "

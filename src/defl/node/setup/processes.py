@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from defl.errors import UserError
+from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import asked_status, last_status
 from defl.node.setup.local import Local, environment_of
 from defl.node.store.storage import RESERVE_BYTES
@@ -74,13 +75,14 @@ class Processes:
     def pid(self, member: int) -> int:
         return self._processes[member].pid
 
-    def status(self, member: int) -> dict[str, Any]:
-        """From the running node, else its final status; round 0 if there is neither."""
+    def status(self, member: int) -> NodeStatus | None:
+        """Its present status, or the final one; None as long as there is neither."""
         node = self.local.nodes[member]
-        return asked_status(node) or last_status(node) or {"round": 0, "model": None, "view": 0}
+        return asked_status(node) or last_status(node)
 
     def round(self, member: int) -> int:
-        return int(self.status(member)["round"])
+        status = self.status(member)
+        return 0 if status is None else status.round
 
     def require_no_failure(self) -> None:
         """A node that failed by itself is reported with the end of its log."""

@@ -1,51 +1,72 @@
-"""What a federation asks of each node, and which proofs cover it: consequences of the facts.
+"""What a federation requires of each node, and which theorems cover it: consequences of the facts.
 
-Figures are for planning: bytes of weights exactly, the rest by stated allowances.
+Figures are for planning: bytes of weights are exact, the rest are stated allowances.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from defl.aggregation.rules import outside_proof, rule_named
+from defl.aggregation.rules import rule_named
 from defl.committee import Federation
 from defl.errors import PreconditionBroken
-from defl.node.setup.check import Check
 from defl.pool.weights import FP32, payload_bytes
 
 # Interpreter, libraries and buffers of a node and its worker, before any weights.
 PROCESS_BYTES = 200 * 2**20
 # The log since the newest snapshot, the safety record and evidence.
 LOG_BYTES = 64 * 2**20
-# Rounds held beyond tau: one of grace, the open one, and the next for a receiver that lags.
+# Rounds kept beyond tau: one of grace, the open one, and the next for a receiver that lags.
 ROUNDS_BEYOND_TAU = 3
-# A block's header with its QC and the votes for it, for each member of a view.
+# Per member and view: a block's header with its QC, and the votes for it.
 CONTROL_BYTES_PER_MEMBER = 400
-# Views that a round takes when all is well: updates, AGGs, and the chain that commits them.
+# Views per round without failures: updates, AGGs, and the chain that commits them.
 VIEWS_PER_ROUND = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    update_bytes: int  # one update as it travels
+class Check:
+    """One condition, whether it holds, and why; every list of checks is made of these."""
+
+    name: str
+    holds: bool
+    detail: str  # the observation; where the condition fails, also what to do
+
+    @property
+    def line(self) -> str:
+        return f"{'ok ' if self.holds else 'NO '} {self.name}: {self.detail}"
+
+    @property
+    def json(self) -> dict[str, object]:
+        return {"check": self.name, "holds": self.holds, "detail": self.detail}
+
+
+def all_hold(checks: Iterable[Check]) -> bool:
+    return all(check.holds for check in checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    update_bytes: int  # one update on the wire
     model_bytes: int  # one aggregate
     disk_bytes: int  # at most, per node
-    memory_bytes: int  # about, per node with its worker, while aggregating
-    sent_bytes_per_round: int  # per node, if nothing is lost
+    memory_bytes: int  # approximately, per node with its worker, while aggregating
+    sent_bytes_per_round: int  # per node, without retransmissions
     received_bytes_per_round: int
 
 
-def needs_of(federation: Federation) -> Needs:
+def requirements_of(federation: Federation) -> Requirements:
     members = federation.committee.size
     update = payload_bytes(federation.schema, federation.codec)
     model = payload_bytes(federation.schema, FP32)
     rounds = federation.tau + ROUNDS_BEYOND_TAU
     control = VIEWS_PER_ROUND * members * CONTROL_BYTES_PER_MEMBER
     traffic = (members - 1) * (update + control)
-    return Needs(
+    return Requirements(
         update_bytes=update,
         model_bytes=model,
-        # Models: tau + 1 rounds', the initial one, and the file that is written for people.
+        # Models: tau + 1 rounds, the initial one, and the file that is written for people.
         disk_bytes=rounds * members * update + (federation.tau + 3) * model + LOG_BYTES,
         # All rows of a round, the base, the result, and a working copy.
         memory_bytes=(members + 3) * model
@@ -57,16 +78,16 @@ def needs_of(federation: Federation) -> Needs:
 
 
 def coverage(federation: Federation) -> list[Check]:
-    """What holds whatever the Byzantine members do, and what nobody has proved."""
+    """Which guarantees are proven for these facts, and which are not."""
     return [*required(federation), *_krum_proofs(federation)]
 
 
 def required(federation: Federation) -> list[Check]:
-    """What a federation must have to be proven as a whole; `strict` asks for all of it."""
+    """The conditions under which the whole federation is proven; `--strict` demands them all."""
     n, f = federation.committee.size, federation.committee.faults
     rows, b = federation.committee.quorum, federation.updates_faults_max
     rule = federation.aggregation
-    outside = outside_proof(rule, rows, b)
+    outside = rule_named(rule).condition.outside(rows, b)
     return [
         Check(
             "consensus, n >= 3f + 1",
@@ -82,8 +103,16 @@ def required(federation: Federation) -> list[Check]:
     ]
 
 
+def require_conditions(federation: Federation, *, strict: bool) -> None:
+    """A rule that cannot be computed would stop every round. Whether to run without a proof is for
+    the members to decide, by `strict`."""
+    for check in required(federation) if strict else [computable(federation)]:
+        if not check.holds:
+            raise PreconditionBroken(f"{check.name}: {check.detail}")
+
+
 def computable(federation: Federation) -> Check:
-    """Asked of the rule itself, on the fewest rows that a round can close with."""
+    """Whether the rule runs on the fewest rows that a round can close with, by running it."""
     rows, b = federation.committee.quorum, federation.updates_faults_max
     name = f"{federation.aggregation} can be computed at m = n - f = {rows}"
     samples = [np.array([float(i)], dtype=np.float32) for i in range(rows)]
@@ -96,7 +125,7 @@ def computable(federation: Federation) -> Check:
 
 
 def _krum_proofs(federation: Federation) -> list[Check]:
-    """The two proofs as their papers count: members, not the updates of one round."""
+    """Both proofs as their papers count: by members, not by the updates of one round."""
     if "krum" not in federation.aggregation:
         return []
     n, b = federation.committee.size, federation.updates_faults_max

@@ -1,17 +1,16 @@
 """Blobs as files named by their digest, and what a crash may leave of them.
 
-    <digest>.manifest   what the blob is made of; its hash is its name, so it proves itself
-    <digest>.part       a blob of which chunks are missing; each chunk stands at its place
-    <digest>.blob       a whole blob: exactly the payload, to be mapped
-    *.new               being written, or to be written over; swept away at the next start
+    <digest>.manifest   the blob's manifest; its hash is its name, so it proves itself
+    <digest>.part       an incomplete blob; each chunk is at its final offset
+    <digest>.blob       a whole blob: exactly the payload, ready to be mapped
+    *.new               being written, or free to be overwritten; deleted at the next start
 
-No list of chunks is kept: a chunk is there if its bytes hash to what the manifest says, which is
-looked at once, at start, and when a peer wants a chunk that has lain here for a while. A torn or
-rotten chunk is thereby a missing one and is fetched again.
+There is no list of the chunks that are here: a chunk is here if its bytes hash to what the manifest
+says. That is checked once at start, and again when a peer asks for a chunk that was written a while
+ago. A torn or rotten chunk therefore counts as missing and is fetched again.
 """
 
 import contextlib
-import errno
 import itertools
 import mmap
 import os
@@ -25,14 +24,22 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from defl.errors import ChunkRotten, DiskFull, LocalFault, NoDescriptors
+from defl.errors import ChunkRotten, DiskFull, LocalFault
 from defl.ids import Digest, digest_of
 from defl.messages import Manifest
+from defl.node.store.disk import (
+    Payload,
+    allocate,
+    disk_faults,
+    read_at,
+    require_room,
+    sync_folder,
+    write_at,
+)
 from defl.node.store.spares import Spares
 from defl.output import StoreChunk
 from defl.pool.weights import chunk_size
 
-Payload = bytes | bytearray | memoryview
 Head = Callable[[int], bytes]  # from a chunk's size
 
 
@@ -43,49 +50,14 @@ def no_head(_size: int) -> bytes:
 # Most chunks are served within seconds of being written. Hashing those too would cost a node about
 # 4 % of its processor time: 2.8 ms for each of 7 chunks in 0.51 s per round of a 28 MB model.
 SOUND_FOR_S = 600.0
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-
-
-@contextlib.contextmanager
-def disk_faults(what: str) -> Iterator[None]:
-    """The system's errors as ours, named by what could not be done."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise DiskFull(f"no room on the disk to {what}: {error}") from error
-        if error.errno in NO_DESCRIPTORS:
-            raise NoDescriptors(f"too many files are open to {what}: {error}") from error
-        raise LocalFault(f"cannot {what}: {error}") from error
-
-
-def require_room(folder: Path, size: int, reserve_bytes: int) -> None:
-    """Refuse before the first byte is written, while there is still room for what matters more."""
-    disk = os.statvfs(folder)
-    free = disk.f_bavail * disk.f_frsize
-    if free - size < reserve_bytes:
-        raise DiskFull(
-            f"{free} bytes are free in {folder}; {size} more would leave less than the "
-            f"{reserve_bytes} that are held in reserve"
-        )
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(slots=True)
 class Stored:
     manifest: Manifest
     chunks: set[int]
-    sound_at: float = field(default_factory=time.monotonic)  # the first was written, or all checked
-    readers: int = 0  # who reads it now; its file must not be written over
+    sound_at: float = field(default_factory=time.monotonic)  # first chunk written, or all checked
+    readers: int = 0  # while there are any, its file must not be overwritten
 
     @property
     def whole(self) -> bool:
@@ -104,12 +76,12 @@ class Blobs:
         self._serial = itertools.count()
         self._freeing = ThreadPoolExecutor(1, "defl-freeing")
         self._spares = Spares()
-        self.faults: list[str] = []  # what the last recovery found damaged, for a person
+        self.faults: list[str] = []  # damage that the last recovery met, for the operator
 
     # --- Recovery --------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Look at every byte, sweep away leftovers, and know again which chunks are here."""
+        """Hash every byte, delete leftovers, and learn which chunks are here."""
         with self._lock, disk_faults(f"read the blobs in {self._folder}"):
             self._stored = {}
             self.faults = []
@@ -122,8 +94,8 @@ class Blobs:
                 if path.suffix == ".new" or path.stem not in manifests:
                     path.unlink()
             with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
-                found = threads.map(self._present, manifests.values())
-                for manifest, chunks in zip(manifests.values(), found, strict=True):
+                present = threads.map(self._present, manifests.values())
+                for manifest, chunks in zip(manifests.values(), present, strict=True):
                     self._restore(manifest, chunks)
 
     def _read_manifest(self, path: Path) -> Manifest | None:
@@ -158,7 +130,7 @@ class Blobs:
             missing = sorted(set(range(len(manifest.chunks))) - chunks)
             self.faults.append(
                 f"blob {digest.hex()} is corrupt in {_chunks_named(missing)}: "
-                "what is missing is fetched again"
+                "the missing chunks are fetched again"
             )
             whole.replace(part)
         elif part.exists() and stored.whole:
@@ -171,7 +143,7 @@ class Blobs:
     # --- Writing ---------------------------------------------------------------------------
 
     def store_chunk(self, chunk: StoreChunk) -> None:
-        """A chunk of another's blob: in place when this returns, but not synced."""
+        """Write a chunk of another member's blob: in place on return, but not synced."""
         manifest, digest = chunk.manifest, chunk.manifest.digest
         _require_size(digest, len(chunk.data), chunk_size(manifest, chunk.index, self._chunk_bytes))
         with disk_faults(f"store chunk {chunk.index} of blob {digest.hex()}"):
@@ -184,7 +156,7 @@ class Blobs:
                 part = self._path(digest, "part").open("r+b", buffering=0)
             try:
                 with part:
-                    _write_at(part.fileno(), chunk.data, chunk.index * self._chunk_bytes)
+                    write_at(part.fileno(), chunk.data, chunk.index * self._chunk_bytes)
             except OSError:
                 with self._lock:
                     if digest not in self._stored:
@@ -197,19 +169,19 @@ class Blobs:
         with self._lock:
             stored = self._stored.setdefault(digest, Stored(manifest, set()))
             if stored.whole:
-                return  # this node made the same blob meanwhile
+                return  # this node made the same blob in the meantime
             stored.chunks.add(index)
             if stored.whole:
                 self._path(digest, "part").replace(self._path(digest, "blob"))
 
     def _begin(self, manifest: Manifest) -> None:
-        """Take the blob's whole room now, so that a fetch does not run out of it half-way."""
+        """Allocate the whole blob now, so that a fetch does not run out of room half-way."""
         new = self._path(manifest.digest, "part.new")
         try:
             if not self._spares.take(manifest.size, new):
                 self._require_room(manifest.size)
                 with new.open("wb", buffering=0) as file:
-                    _allocate(file.fileno(), manifest.size)
+                    allocate(file.fileno(), manifest.size)
             self._write_manifest(manifest)
             new.replace(self._path(manifest.digest, "part"))
         except OSError:
@@ -218,13 +190,13 @@ class Blobs:
             raise
 
     def store_blob(self, manifest: Manifest, payload: Payload) -> None:
-        """A blob that this node made itself: whole and synced when this returns."""
+        """Write a blob of this node's own: whole and synced on return."""
         new = self._path(manifest.digest, "blob.new")
         with disk_faults(f"store blob {manifest.digest.hex()}"):
             self._require_room(manifest.size)
             try:
                 with new.open("wb", buffering=0) as file:
-                    _write_at(file.fileno(), payload, 0)
+                    write_at(file.fileno(), payload, 0)
                 self.place(manifest, new)
             except (OSError, LocalFault):
                 new.unlink(missing_ok=True)
@@ -232,8 +204,8 @@ class Blobs:
         self.sync(manifest.digest)
 
     def place(self, manifest: Manifest, payload: Path) -> None:
-        """A blob that this node made itself, already a file on the same disk: it is moved, and
-        whole when this returns, but not synced."""
+        """Move a blob of this node's own, already a file on this disk, into place: whole on return,
+        but not synced."""
         digest = manifest.digest
         with disk_faults(f"store blob {digest.hex()}"):
             _require_size(digest, payload.stat().st_size, manifest.size)
@@ -244,7 +216,7 @@ class Blobs:
                 self._stored[digest] = Stored(manifest, set(range(len(manifest.chunks))))
 
     def sync(self, digest: Digest) -> None:
-        """A whole blob survives a power cut when this returns; one that was dropped need not."""
+        """On return a whole blob survives a power cut; one that was dropped meanwhile need not."""
         with disk_faults(f"sync blob {digest.hex()}"), contextlib.ExitStack() as opened:
             with self._lock:
                 if digest not in self._stored:
@@ -261,30 +233,30 @@ class Blobs:
         new = self._path(manifest.digest, "manifest.new")
         try:
             with new.open("wb", buffering=0) as file:
-                _write_at(file.fileno(), msgspec.msgpack.encode(manifest), 0)
+                write_at(file.fileno(), msgspec.msgpack.encode(manifest), 0)
         except OSError:
             new.unlink(missing_ok=True)
             raise
         new.replace(self._path(manifest.digest, "manifest"))
 
     def drop(self, digest: Digest) -> None:
-        """Forget a blob; who reads it keeps its bytes.
+        """Forget a blob. Its readers keep its bytes.
 
-        Nobody waits for its room to become free, which takes a while for a large file; what a
-        crash leaves of it is swept away at the next start.
+        The room is freed in the background, since that takes a while for a large file. The next
+        start deletes what a crash leaves of it.
         """
         with self._lock, disk_faults(f"delete blob {digest.hex()}"):
             stored = self._stored.pop(digest, None)
             if stored is not None:
-                gone = self._path(digest, f"{next(self._serial)}.dropped.new")
-                self._path(digest, "blob" if stored.whole else "part").replace(gone)
+                dropped = self._path(digest, f"{next(self._serial)}.dropped.new")
+                self._path(digest, "blob" if stored.whole else "part").replace(dropped)
                 self._unlink(digest)
                 unread = stored.whole and not stored.readers
-                if not (unread and self._spares.give(stored.manifest.size, gone)):
-                    self._freeing.submit(gone.unlink)
+                if not (unread and self._spares.give(stored.manifest.size, dropped)):
+                    self._freeing.submit(dropped.unlink)
 
     def take_spare(self, size: int, to: Path) -> bool:
-        """A file of this size to write over, if there is one."""
+        """Move a spare file of this size there, to be overwritten; False if there is none."""
         return self._spares.take(size, to)
 
     def _require_room(self, size: int) -> None:
@@ -311,14 +283,14 @@ class Blobs:
 
     @property
     def bytes_used(self) -> int:
-        """What blobs take on the disk; one that is being fetched counts whole, and spares too."""
+        """Room that blobs take on the disk, counting spares, and incomplete blobs as whole."""
         with self._lock:
             held = sum(stored.manifest.size for stored in self._stored.values())
         return held + self._spares.bytes_used
 
     @contextlib.contextmanager
     def reading(self, digests: Iterable[Digest]) -> Iterator[None]:
-        """As long as this lasts, the files of these blobs are not written over, dropped or not."""
+        """Keeps the files of these blobs from being overwritten, even if they are dropped."""
         with self._lock:
             read = [self._stored[digest] for digest in digests if digest in self._stored]
             for stored in read:
@@ -339,14 +311,14 @@ class Blobs:
             return self._path(digest, "blob")
 
     def read(self, digest: Digest) -> memoryview:
-        """The payload, mapped: pages come from the disk when they are looked at. While the node
-        runs, within `reading`."""
-        what = f"read blob {digest.hex()}"
-        with self._lock, disk_faults(what), self.path(digest).open("rb") as file:
+        """The payload, mapped: pages are read on access. While the node runs, call it within
+        `reading`."""
+        action = f"read blob {digest.hex()}"
+        with self._lock, disk_faults(action), self.path(digest).open("rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def read_chunk(self, digest: Digest, index: int, head: Head = no_head) -> memoryview:
-        """The chunk behind the head that its size asks for: a frame, without another copy."""
+        """The chunk behind a head made from its size: a whole frame without another copy."""
         with self.reading((digest,)):
             return self._read_chunk(digest, index, head)
 
@@ -363,7 +335,7 @@ class Blobs:
             file = path.open("rb", buffering=0)
         data = frame[len(front) :]
         with file, disk_faults(f"read chunk {index} of blob {digest.hex()}"):
-            sound = _read_at(file.fileno(), data, index * self._chunk_bytes)
+            sound = read_at(file.fileno(), data, index * self._chunk_bytes)
         if sound and time.monotonic() >= stored.sound_at + SOUND_FOR_S:
             sound = digest_of(data) == stored.manifest.chunks[index]
         if not sound:
@@ -371,7 +343,7 @@ class Blobs:
         return frame.toreadonly()
 
     def _discard(self, stored: Stored, index: int) -> LocalFault:
-        """What is damaged is no longer held; the error that says so, the first time."""
+        """Stop holding a damaged chunk. Returns the error to raise: ChunkRotten the first time."""
         digest = stored.manifest.digest
         with self._lock, disk_faults(f"discard chunk {index} of blob {digest.hex()}"):
             if self._stored.get(digest) is stored and index in stored.chunks:
@@ -383,35 +355,6 @@ class Blobs:
 
     def _path(self, digest: Digest, kind: str) -> Path:
         return self._folder / f"{digest.hex()}.{kind}"
-
-
-def _allocate(descriptor: int, size: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-    else:
-        os.ftruncate(descriptor, size)
-
-
-def _write_at(descriptor: int, data: Payload, offset: int) -> None:
-    view = memoryview(data).cast("B")
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
-
-
-def _read_at(descriptor: int, view: memoryview, offset: int) -> bool:
-    """False if the file is too short or the disk cannot read it."""
-    while view:
-        try:
-            read = os.preadv(descriptor, [view], offset)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            read = 0
-        if read == 0:
-            return False
-        view, offset = view[read:], offset + read
-    return True
 
 
 def _not_here(digest: Digest, index: int) -> LocalFault:

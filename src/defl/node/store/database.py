@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from defl.errors import DiskFull, LocalFault, NoDescriptors
-from defl.node.store.blobs import NO_DESCRIPTORS
+from defl.node.store.disk import NO_DESCRIPTORS
 
 # SQLite gives this much of its log back after a checkpoint, so that the disk stays flat.
 LOG_BYTES_MAX = 16 * 2**20

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from defl.ids import digest_of
-from defl.node.store.blobs import disk_faults
+from defl.node.store.disk import disk_faults
 
 SYNC_EVERY_S = 1.0
 

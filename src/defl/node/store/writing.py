@@ -15,7 +15,7 @@ from pathlib import Path
 from defl.errors import DiskFull, Exhausted, NoDescriptors
 from defl.ids import Digest
 from defl.messages import Manifest
-from defl.node.report.telemetry import Log
+from defl.node.report.log import Log
 from defl.node.store.storage import Storage
 from defl.output import Persist, StoreChunk
 
@@ -51,24 +51,24 @@ class Writing:
         return self._waiting[NoDescriptors] > 0
 
     async def persist(self, persists: Sequence[Persist]) -> None:
-        await self._with_room(self._records, partial(self._storage.persist, *persists))
+        await self._with_room(self._records, partial(self._storage.records.persist, *persists))
 
     async def store_chunk(self, chunk: StoreChunk) -> None:
-        await self._with_room(self._blobs, partial(self._storage.store_chunk, chunk))
+        await self._with_room(self._blobs, partial(self._storage.blobs.store_chunk, chunk))
 
     async def place_aggregate(self, manifest: Manifest, path: Path) -> None:
         """In place when this returns, and synced in time: before the update that is trained from
         it. Until then the updates that it was made of are enough to make it again."""
         await self._finish_sync()
-        await self._with_room(self._made, partial(self._storage.place, manifest, path))
-        sync = partial(self._storage.sync, manifest.digest)
+        await self._with_room(self._made, partial(self._storage.blobs.place, manifest, path))
+        sync = partial(self._storage.blobs.sync, manifest.digest)
         self._syncing = asyncio.ensure_future(self._with_room(self._made, sync))
 
     async def place_update(self, manifest: Manifest, path: Path) -> None:
         """In place and synced when this returns."""
         await self._finish_sync()
-        await self._with_room(self._made, partial(self._storage.place, manifest, path))
-        await self._with_room(self._made, partial(self._storage.sync, manifest.digest))
+        await self._with_room(self._made, partial(self._storage.blobs.place, manifest, path))
+        await self._with_room(self._made, partial(self._storage.blobs.sync, manifest.digest))
 
     async def _finish_sync(self) -> None:
         """A sync that failed stays failed: what the disk lost would not be found by another one."""
@@ -77,7 +77,7 @@ class Writing:
 
     async def drop(self, digest: Digest) -> None:
         """After the chunks that were stored before; it needs no room."""
-        await self._in(self._blobs, partial(self._storage.drop, digest))
+        await self._in(self._blobs, partial(self._storage.blobs.drop, digest))
 
     def close(self) -> None:
         for threads in (self._records, self._blobs, self._made):

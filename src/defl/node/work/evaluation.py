@@ -11,9 +11,9 @@ from collections import deque
 
 from defl.errors import LocalFault, WorkerFailed
 from defl.ids import Digest, Round
-from defl.node.report.history import Evaluation, Reports, told
-from defl.node.report.telemetry import Log
-from defl.node.store.storage import Storage
+from defl.node.report.history import RoundHistory, log_fields
+from defl.node.report.log import Log
+from defl.node.store.blobs import Blobs
 from defl.node.work.worker import Worker
 
 # Models that wait for a gap; the oldest makes room.
@@ -21,10 +21,10 @@ WAITING_MAX = 2
 
 
 class Evaluations:
-    def __init__(self, worker: Worker, storage: Storage, reports: Reports, log: Log) -> None:
+    def __init__(self, worker: Worker, blobs: Blobs, history: RoundHistory, log: Log) -> None:
         self._worker = worker
-        self._storage = storage
-        self._reports = reports
+        self._blobs = blobs
+        self._history = history
         self._log = log
         self._wanted = True
         self._waiting: deque[tuple[Round, Digest]] = deque(maxlen=WAITING_MAX)
@@ -54,8 +54,8 @@ class Evaluations:
 
     async def _evaluate(self, round_: Round, model: Digest) -> None:
         try:
-            with self._storage.reading((model,)):
-                answer = await self._worker.evaluate(self._storage.path(model))
+            with self._blobs.reading((model,)):
+                answer = await self._worker.evaluate(self._blobs.path(model))
         except LocalFault:
             return  # a training that took many rounds: its base is history
         except WorkerFailed as failed:
@@ -65,10 +65,10 @@ class Evaluations:
         if answer.fault is not None:
             self._failed(round_, answer.fault)
             return
-        self._reports.evaluated(Evaluation(round_, answer.metrics, answer.seconds))
-        fields = told(answer.metrics, round=round_, seconds=round(answer.seconds, 6))
+        self._history.evaluated(round_, answer.metrics, answer.seconds)
+        fields = log_fields(answer.metrics, round=round_, seconds=round(answer.seconds, 6))
         self._log.info("evaluated", **fields)
 
     def _failed(self, round_: Round, why: str) -> None:
-        self._reports.evaluation_error = f"round {round_}: {why}"
+        self._history.evaluation_error = f"round {round_}: {why}"
         self._log.warning("the model could not be evaluated", round=round_, why=why)

@@ -35,6 +35,7 @@ from defl.node.work.worker_process import (
 )
 from defl.output import Aggregate, Aggregated, Train, Trained, Validate, Validated, Work
 from defl.pool.weights import FP32, check_manifest, payload_bytes
+from defl.work import inputs_of
 
 __all__ = ["ChildLimits", "Worker", "WorkerFailed"]
 
@@ -285,16 +286,6 @@ class Worker:
 
     def _new_file(self) -> Path:
         return self._work.resolve() / f"made-{next(self._serial)}"
-
-
-def inputs_of(work: Work) -> tuple[Digest, ...]:
-    match work:
-        case Validate(manifest=manifest):
-            return (manifest.digest,)
-        case Aggregate(base=base, updates=updates):
-            return (base, *(reference.digest for reference in updates))
-        case Train(base=base):
-            return (base,)
 
 
 @contextlib.contextmanager

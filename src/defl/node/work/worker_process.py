@@ -19,8 +19,8 @@ import sys
 import time
 import traceback
 import zipfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -34,14 +34,14 @@ from defl.aggregation import kernels
 from defl.clients.protocol import Client, Metrics, Training
 from defl.committee import Federation
 from defl.errors import DeflError, UserError
-from defl.ids import NO_DIGEST, Digest, Round
+from defl.ids import Digest, Round
 from defl.messages import Manifest
 from defl.node.work.orphans import die_with
 from defl.node.work.user_code import load_client
 from defl.output import Aggregate
-from defl.pool.weights import FP32, Payload, encode, manifest_of
-from defl.schema import Array, Role, Row, Schema, Weights
-from defl.work import aggregated, model_row, validate
+from defl.pool.weights import Payload
+from defl.schema import Array, Role, Schema, Weights
+from defl.work import Write, aggregate, model_row, update_blob, validate
 
 # The longest answer is a manifest of the most chunks, or a traceback.
 FRAME_BYTES_MAX = 2**20
@@ -211,8 +211,8 @@ class Runner:
                 return self._evaluate(payloads[0])
             case AggregateTask(work=work, inputs=inputs, made=made):
                 read = dict(zip(inputs, payloads, strict=True)).__getitem__
-                result = aggregated(self._federation, work, read)
-                manifest = self._write_blob(Path(made), result.values, FP32, NO_DIGEST, sync=False)
+                with _writing(Path(made), sync=False) as write:
+                    (manifest, _), result = aggregate(self._federation, work, read, write)
                 report = WorkReport(work.round, {}, result.weights, result.scores, result.reason)
                 return Made(manifest, report)
             case ValidateTask():
@@ -229,29 +229,10 @@ class Runner:
     def _train(self, task: TrainTask, payload: memoryview) -> Made:
         base = model_row(self._federation, payload)
         row, metrics = self._client.train(base, task.round)
-        codec = self._federation.codec
-        manifest = self._write_blob(Path(task.made), row, codec, task.base, base, sync=True)
+        with _writing(Path(task.made), sync=True) as write:
+            manifest, _ = update_blob(self._federation, row, task.base, base, write)
         _write_local(self._state, self._federation.schema, self._client.local)
         return Made(manifest, WorkReport(task.round, _plain(metrics)))
-
-    def _write_blob(
-        self,
-        path: Path,
-        row: Row,
-        codec: str,
-        base: Digest,
-        base_row: Row | None = None,
-        *,
-        sync: bool,
-    ) -> Manifest:
-        """The row as a blob in this file. The disk works while the bytes are hashed."""
-        schema = self._federation.schema
-        payload = encode(row, schema, codec, base_row)
-        with ThreadPoolExecutor(1) as disk:
-            writing = disk.submit(_write_over, path, payload, sync=sync)
-            manifest = manifest_of(payload, schema, codec, self._federation.chunk_bytes, base)
-            writing.result()
-        return manifest
 
     def postpone(self, _signal: int, _frame: FrameType | None) -> None:
         """Handles POSTPONE; it may come too late, and then nothing is interrupted."""
@@ -285,6 +266,16 @@ def _plain(metrics: Metrics) -> dict[str, float]:
         " ".join(name.encode(errors="replace").decode().split())[:METRIC_NAME_CHARACTERS_MAX]: value
         for name, value in islice(metrics.items(), METRICS_MAX)
     }
+
+
+@contextlib.contextmanager
+def _writing(path: Path, *, sync: bool) -> Iterator[Write]:
+    """A function that begins to write a payload to this file; at the end it is written."""
+    with ThreadPoolExecutor(1) as disk:
+        writes: list[Future[None]] = []
+        yield lambda payload: writes.append(disk.submit(_write_over, path, payload, sync=sync))
+        for write in writes:
+            write.result()
 
 
 def _write_over(path: Path, payload: Payload, *, sync: bool) -> None:

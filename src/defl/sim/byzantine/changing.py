@@ -1,4 +1,4 @@
-"""A liar that is another one every few seconds, over the same participant."""
+"""A liar that switches between the other kinds every few seconds, over one participant."""
 
 import random
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from defl.output import Event, Output
 from defl.participant import Participant
 from defl.sim.cluster import Behaviour, Wrap
 
-# Mean time for which it stays one kind: some views, so that each lie can have its effect.
+# Mean time between switches: a few views, so that each attack can take effect.
 CHANGE_AFTER_S = 4.0
 
 
 class Changing:
-    """Between its changes it is one of the other kinds, which go on where they were."""
+    """Each kind keeps its state while another one is active."""
 
     def __init__(
         self,
@@ -29,13 +29,13 @@ class Changing:
         self._liars: dict[str, Behaviour] = {}
         self._change_at = 0.0
         self._current = ""
-        self.was: list[str] = []  # its kinds, in order
+        self.kinds_used: list[str] = []  # in order
 
     def handle(self, event: Event, now: float) -> Output:
         if now >= self._change_at:
             self._change_at = now + self._rng.expovariate(1 / CHANGE_AFTER_S)
             self._current = self._rng.choice(list(self._kinds))
-            self.was.append(self._current)
+            self.kinds_used.append(self._current)
         return self._liar(self._current).handle(event, now)
 
     def _liar(self, kind: str) -> Behaviour:

@@ -1,4 +1,4 @@
-"""Liars about the log: two proposals, two votes, votes for anything, forged certificates."""
+"""Attacks on consensus: two proposals, two votes, votes for anything, forged certificates."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +44,7 @@ class Equivocator(Liar):
         match item:
             case Envelope(to=None, message=Proposal() as proposal):
                 mine = proposal.block.transactions
-                # An AGG may be said at any time, so both contents are valid.
+                # An AGG is valid at any time, so both contents are.
                 other = mine[:-1] if mine else (self._agg(Round(self._round + 1)),)
                 twin = self._with_transactions(proposal, other)
                 self._twin = (twin.block.view, twin.block.id)
@@ -56,7 +56,7 @@ class Equivocator(Liar):
 
 
 class DoubleVoter(Liar):
-    """Votes for the proposal and for a block that nobody knows, in another order to each half."""
+    """Votes for the proposal and for an unknown block, in a different order to each half."""
 
     def instead(self, item: Item) -> Iterable[Item]:
         match item:
@@ -72,12 +72,12 @@ class DoubleVoter(Liar):
         return (item,)
 
 
-# How far above its parent's a tall block's height may be; beyond any that a run reaches.
+# How far above its parent a block claims to be: beyond any height that a run reaches.
 HEIGHT_LIE_MAX = 2**40
 
 
 class HeightLiar(Liar):
-    """As leader: blocks that are right in all but their height, which is absurd."""
+    """As leader: blocks that are valid except for an absurd height."""
 
     def instead(self, item: Item) -> Iterable[Item]:
         match item:
@@ -88,12 +88,12 @@ class HeightLiar(Liar):
         return (item,)
 
 
-# A yes-voter forgets what it voted for beyond this; it only saves repeating itself.
+# Votes remembered, only to avoid repeating them.
 VOTED_MAX = 256
 
 
 class YesVoter(Liar):
-    """Votes for every block that it hears of, also from others' votes, late and after a timeout."""
+    """Votes for every block it hears of, even from others' votes, late, or after a timeout."""
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
@@ -133,12 +133,12 @@ def _blocks_named_by(message: Message) -> Iterable[tuple[View, Digest]]:
 
 
 class Forger(Liar):
-    """Certificates that nobody gave, one after another, in every message that carries any."""
+    """Forged certificates, one kind after another, in every message that can carry one."""
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
-        self._stale: QC | None = None  # a genuine one, of the first block that was certified
-        self._header: Header | None = None  # somebody's, to be bent
+        self._stale: QC | None = None  # genuine, of the first certified block
+        self._header: Header | None = None  # somebody's, to tamper with
         self._forgeries: Iterator[Callable[[], Iterable[Message]]] = cycle(
             (
                 self._loose_qcs,
@@ -150,12 +150,12 @@ class Forger(Liar):
                 self._stale_ones,
             )
         )
-        self._bend = cycle((self._as_it_is, self._on_a_stale_qc, self._with_a_false_state))
+        self._tamper = cycle((self._unchanged, self._on_a_stale_qc, self._with_a_false_state))
 
     def instead(self, item: Item) -> Iterable[Item]:
         match item:
             case Envelope(to=None, message=Proposal(block=block)):
-                return (Envelope(None, self._proposal(next(self._bend)(block))),)
+                return (Envelope(None, self._proposal(next(self._tamper)(block))),)
         return (item,)
 
     def besides(self, event: Event, now: float) -> Iterator[Item]:  # noqa: ARG002
@@ -173,7 +173,7 @@ class Forger(Liar):
 
     # --- As leader -------------------------------------------------------------------------
 
-    def _as_it_is(self, block: Block) -> Block:
+    def _unchanged(self, block: Block) -> Block:
         return block
 
     def _on_a_stale_qc(self, block: Block) -> Block:
@@ -187,18 +187,18 @@ class Forger(Liar):
 
     # --- Forged certificates ---------------------------------------------------------------
 
-    def _signatures(self, said: Digest) -> Iterator[tuple[bytes, tuple[bytes, ...]]]:
+    def _signatures(self, statement: Digest) -> Iterator[tuple[bytes, tuple[bytes, ...]]]:
         """Signers and signatures that look like a quorum's for this statement, and are not."""
         q, n = self._committee.quorum, self._committee.size
-        mine = self._signer.sign(said)
+        mine = self._signer.sign(statement)
         quorum = (self._me, *self._peers[: q - 1])
         noise = tuple(self._rng.randbytes(SIGNATURE_BYTES) for _ in range(q - 1))
         yield bitmap_of(quorum[:-1], n), (mine,) * (q - 1)  # too few
-        yield bitmap_of((self._me,), n), (mine,) * q  # one member, again and again
-        yield bitmap_of(quorum, n), (mine,) * q  # one signature in everybody's name
+        yield bitmap_of((self._me,), n), (mine,) * q  # one member, repeated
+        yield bitmap_of(quorum, n), (mine,) * q  # one signature for a whole quorum
         yield bitmap_of(quorum, n), tuple(sorted((mine, *noise)))  # invented
         strangers = tuple(NodeId(n + i) for i in range(q))
-        yield bitmap_of(strangers, 2 * n), (mine,) * q  # of nobody
+        yield bitmap_of(strangers, 2 * n), (mine,) * q  # members that do not exist
 
     def _qcs(self, view: View) -> Iterator[QC]:
         block = self._noise()
@@ -209,13 +209,15 @@ class Forger(Liar):
 
     def _tcs(self, view: View) -> Iterator[TC]:
         high_qc = self.participant.replica.record.high_qc
-        said = timeout_statement(self._chain, self._epoch, view, high_qc.view)
-        for signers, signatures in self._signatures(said):
+        statement = timeout_statement(self._chain, self._epoch, view, high_qc.view)
+        for signers, signatures in self._signatures(statement):
             yield TC(view, signers, (high_qc.view,) * len(signatures), signatures, high_qc)
-        # Claims a QC newer than the one that it carries, in a quorum's name.
+        # Claims that a quorum reported a newer QC than the one it carries.
         q, n = self._committee.quorum, self._committee.size
         everybody = bitmap_of(self._committee.members[:q], n)
-        yield TC(view, everybody, (View(view - 1),) * q, (self._signer.sign(said),) * q, high_qc)
+        yield TC(
+            view, everybody, (View(view - 1),) * q, (self._signer.sign(statement),) * q, high_qc
+        )
 
     def _loose_qcs(self) -> Iterator[Message]:
         for qc in self._qcs(View(self._view + 3)):
@@ -231,8 +233,8 @@ class Forger(Liar):
         round_, digest = Round(self._round + 1), self._noise()
         size = 4 * self._federation.schema.values
         base = self._federation.initial
-        said = ack_statement(self._chain, self._epoch, round_, self._me, digest, base, size)
-        for ackers, acks in self._signatures(said):
+        statement = ack_statement(self._chain, self._epoch, round_, self._me, digest, base, size)
+        for ackers, acks in self._signatures(statement):
             upd = Upd(round_, self._me, digest, size, base, ackers, acks, b"")
             signature = self._signer.sign(upd.statement(self._chain, self._epoch))
             yield Gossip((replace(upd, signature=signature),))
@@ -242,7 +244,7 @@ class Forger(Liar):
             yield self._timeout(View(self._view + 1), qc)
 
     def _proposals(self) -> Iterator[Message]:
-        """Not this node's turn, on certificates that do not exist."""
+        """Out of turn, on certificates that do not exist."""
         if self._header is None:
             return
         for qc in self._qcs(View(self._view + 3)):

@@ -1,7 +1,7 @@
-"""A liar that makes others work: the most expensive frames that the rules allow, all the time.
+"""Exhaustion: the most expensive frames that the rules allow, all the time.
 
-Everything it sends is validly signed and well-formed. What it costs is the receiver's time, so it
-shows only where signatures take time (`Conditions.signature_s`).
+Everything is validly signed and well formed. It costs the receiver's time, so it has an effect only
+where signatures take time (`Conditions.signature_s`).
 """
 
 import random

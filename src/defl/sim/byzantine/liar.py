@@ -53,11 +53,8 @@ class Liar:
         return replace(output, send=tuple(said))
 
     def _keep_talking(self) -> None:
-        """An honest node that is shown signatures beyond its record falls silent; a liar, whose
-        lies those are, tampers with its own record and does not."""
-        safety = self.participant.replica._safety
-        if safety.record.observing is not None:
-            safety.record = replace(safety.record, observing=None)
+        """An honest node asks the others before it signs, and falls silent when they show it
+        signatures beyond its record. A liar does neither: those signatures are its lies."""
         self.participant.replica.muted = False
         self.participant.pool.muted = self.participant.client.muted = False
         self.participant.client.observing = False

@@ -1,4 +1,4 @@
-"""Liars with the truth: genuine statements of the past, shown to everybody as if they were news."""
+"""Attacks with genuine but old statements."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -10,17 +10,17 @@ from defl.output import Envelope, Event
 from defl.participant import Participant
 from defl.sim.byzantine.liar import Item, Liar
 
-# How often something old is pushed.
+# How often an old statement is sent.
 PUSH_PERIOD_S = 0.2
-# As many states and certificates are kept, from all of the past: the oldest are worth most.
+# Snapshots and certificates kept, spread over the whole past: the oldest are worth most.
 KEPT_MAX = 16
 
 
 class Rewinder(Liar):
-    """Pushes snapshots and certificates that were right once, also in place of what is asked for.
+    """Sends snapshots and certificates that were valid once, also in answer to requests.
 
-    Everything verifies: whoever installs what is proven without looking at its age loses what it
-    has committed since.
+    Everything verifies. A node that installs a proven snapshot without checking its age loses what
+    it has committed since.
     """
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:

@@ -1,4 +1,4 @@
-"""Liars about blobs: kept back, two for one round, or not what the schema says."""
+"""Attacks on the pool: withheld blobs, two blobs for one round, blobs that break the schema."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -28,19 +28,19 @@ from defl.pool.weights import encode, manifest_of
 from defl.schema import Row
 from defl.sim.byzantine.liar import Item, Liar
 
-# The blobs of this many rounds are remembered: as long as anybody asks for them.
+# Rounds whose blobs are kept: as long as anybody asks for them.
 ROUNDS_REMEMBERED = 8
 
 
 class Withholder(Liar):
-    """Acknowledges blobs and never serves them; its own it shows to just enough peers."""
+    """Acknowledges blobs and never serves them; shows its own to just enough peers."""
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
         self._shown: dict[Digest, tuple[NodeId, ...]] = {}
 
     def _chosen(self, round_: Round) -> tuple[NodeId, ...]:
-        """q - 1 peers, others in each round: with this node's own ack a certificate."""
+        """q - 1 peers, different ones each round: with this node's own ack, a certificate."""
         start = round_ % len(self._peers)
         return (self._peers[start:] + self._peers[:start])[: self._committee.quorum - 1]
 
@@ -57,8 +57,8 @@ class Withholder(Liar):
                 self._shown[offer.manifest.digest] = chosen
                 if len(self._shown) > ROUNDS_REMEMBERED:
                     del self._shown[next(iter(self._shown))]
-                asked = chosen if item.to is None else tuple(m for m in item.to if m in chosen)
-                return (Envelope(asked, offer),)
+                targets = chosen if item.to is None else tuple(m for m in item.to if m in chosen)
+                return (Envelope(targets, offer),)
         return (item,)
 
 
@@ -83,10 +83,10 @@ class FalseBlob:
         unsigned = Offer(round_, me, manifest, b"")
         signature = signer.sign(unsigned.statement(self._chain, self._epoch))
         self.offer = replace(unsigned, signature=signature)
-        said = ack_statement(
+        statement = ack_statement(
             self._chain, self._epoch, round_, me, manifest.digest, manifest.base, manifest.size
         )
-        self._acks = {me: signer.sign(said)}
+        self._acks = {me: signer.sign(statement)}
 
     @property
     def digest(self) -> Digest:
@@ -130,22 +130,24 @@ class BlobLiar(Liar):
         values = self._federation.schema.values
         return np.random.default_rng(self._rng.getrandbits(32)).random(values, dtype=np.float32)
 
-    def _made(self, round_: Round, base: Digest, row: Row) -> FalseBlob:
+    def _build(self, round_: Round, base: Digest, row: Row) -> FalseBlob:
         federation = self._federation
         payload = bytes(encode(row, federation.schema, federation.codec, np.zeros_like(row)))
         size = federation.chunk_bytes
         manifest = manifest_of(payload, federation.schema, federation.codec, size, base)
         chunks = tuple(payload[start : start + size] for start in range(0, len(payload), size))
-        return self._offered(round_, manifest, chunks)
+        return self._offer_blob(round_, manifest, chunks)
 
-    def _offered(self, round_: Round, manifest: Manifest, chunks: tuple[bytes, ...]) -> FalseBlob:
+    def _offer_blob(
+        self, round_: Round, manifest: Manifest, chunks: tuple[bytes, ...]
+    ) -> FalseBlob:
         blob = FalseBlob(self._federation, self._me, self._signer, round_, manifest, chunks)
         self._false[blob.digest] = blob
         if len(self._false) > ROUNDS_REMEMBERED:
             del self._false[next(iter(self._false))]
         return blob
 
-    def _offer_made(self, round_: Round) -> Offer | None:
+    def _existing_offer(self, round_: Round) -> Offer | None:
         """The newest false offer for this round."""
         offers = [blob.offer for blob in self._false.values() if blob.offer.round == round_]
         return offers[-1] if offers else None
@@ -172,35 +174,35 @@ class BlobLiar(Liar):
 
 
 class TwoFaced(BlobLiar):
-    """Two blobs for one round, one for each half of the peers; every other one on a false base."""
+    """Two blobs for one round, one for each half of the peers; every other one has a false base."""
 
     def instead(self, item: Item) -> Iterable[Item]:
         match item:
             case Envelope(message=Offer(author=author) as offer) if author == self._me:
-                twin = self._offer_made(offer.round) or self._twin(offer)
+                twin = self._existing_offer(offer.round) or self._twin(offer)
                 first, second = self._halves
                 return Envelope(first, offer), Envelope(second, twin)
         return super().instead(item)
 
     def _twin(self, offer: Offer) -> Offer:
         base = offer.manifest.base if offer.round % 2 else self._noise()
-        return self._made(offer.round, base, self._row()).offer
+        return self._build(offer.round, base, self._row()).offer
 
     def _certified(self, upd: Upd) -> Iterable[Item]:
         return (Envelope(None, Gossip((upd,))),)
 
 
 class MalformedBlob(BlobLiar):
-    """Instead of its update something that no schema allows, another way in each round."""
+    """Updates that no schema allows, malformed in a different way each round."""
 
     def instead(self, item: Item) -> Iterable[Item]:
         match item:
             case Envelope(to=to, message=Offer(author=author) as offer) if author == self._me:
-                bad = self._offer_made(offer.round) or self._bad(offer)
+                bad = self._existing_offer(offer.round) or self._malformed_offer(offer)
                 return (Envelope(to, bad),)
         return super().instead(item)
 
-    def _bad(self, offer: Offer) -> Offer:
+    def _malformed_offer(self, offer: Offer) -> Offer:
         ways = (
             self._not_a_number,
             self._huge,
@@ -214,27 +216,27 @@ class MalformedBlob(BlobLiar):
     def _not_a_number(self, round_: Round, base: Digest) -> FalseBlob:
         row = self._row()
         row[self._rng.randrange(row.size)] = np.nan
-        return self._made(round_, base, row)
+        return self._build(round_, base, row)
 
     def _huge(self, round_: Round, base: Digest) -> FalseBlob:
-        return self._made(round_, base, self._row() * np.float32(1e38))
+        return self._build(round_, base, self._row() * np.float32(1e38))
 
     def _wrong_shape(self, round_: Round, base: Digest) -> FalseBlob:
-        blob = self._made(round_, base, self._row())
-        return self._offered(round_, replace(blob.manifest, schema=self._noise()), ())
+        blob = self._build(round_, base, self._row())
+        return self._offer_blob(round_, replace(blob.manifest, schema=self._noise()), ())
 
     def _wrong_size(self, round_: Round, base: Digest) -> FalseBlob:
-        blob = self._made(round_, base, self._row())
-        return self._offered(round_, replace(blob.manifest, size=blob.manifest.size + 4), ())
+        blob = self._build(round_, base, self._row())
+        return self._offer_blob(round_, replace(blob.manifest, size=blob.manifest.size + 4), ())
 
     def _truncated(self, round_: Round, base: Digest) -> FalseBlob:
-        """The manifest is right, and the chunks lack their last bytes."""
-        blob = self._made(round_, base, self._row())
-        return self._offered(round_, blob.manifest, tuple(c[:-3] for c in blob.chunks))
+        """The manifest is right; the chunks lack their last bytes."""
+        blob = self._build(round_, base, self._row())
+        return self._offer_blob(round_, blob.manifest, tuple(c[:-3] for c in blob.chunks))
 
     def _too_long(self, round_: Round, base: Digest) -> FalseBlob:
         """The manifest names chunks that are longer than its size says."""
-        blob = self._made(round_, base, self._row())
+        blob = self._build(round_, base, self._row())
         chunks = tuple(chunk + bytes(8) for chunk in blob.chunks)
         manifest = replace(blob.manifest, chunks=tuple(digest_of(chunk) for chunk in chunks))
-        return self._offered(round_, manifest, chunks)
+        return self._offer_blob(round_, manifest, chunks)

@@ -1,7 +1,7 @@
-"""Liars about time: they say that they are working, are waited for, and do not deliver.
+"""Promise breakers: they announce that they are training, are waited for, and do not deliver.
 
-One class; what differs is the plan, which says for each round whether the liar promises anything
-and whether, and when, it delivers. All of them take part in consensus as an honest node does.
+One class with different plans. A plan says for each round whether the liar announces itself, and
+whether and when it delivers. All of them take part in consensus honestly.
 """
 
 import random
@@ -26,13 +26,13 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What is done in one round."""
+    """A liar's behaviour in one round."""
 
     promises: bool = True
-    # An update that is ready after t seconds leaves after so many times t; None: never.
+    # An update that is ready after t seconds leaves after `slowness` times t; None: never.
     slowness: float | None = None
-    after_close: bool = False  # it leaves when it can no longer count
-    speaks: bool = True  # False: nothing at all is said
+    after_close: bool = False  # it leaves when it no longer counts
+    speaks: bool = True  # False: sends nothing at all
 
 
 Plan = Callable[[Round, NodeId, Committee], Move]
@@ -61,7 +61,7 @@ def _silent_then_claiming(round_: Round, _me: NodeId, _committee: Committee) -> 
 
 
 def _imitating(round_: Round, _me: NodeId, _committee: Committee) -> Move:
-    """Slow but faithful at first, so that much is expected of it."""
+    """Slow but reliable at first, so that the others learn to wait."""
     return Move(slowness=IMITATED_SLOWNESS if round_ <= IMITATED_ROUNDS else None)
 
 

@@ -1,4 +1,4 @@
-"""Liars about rounds: UPDs for other rounds than the open one, AGG before its time."""
+"""Attacks on rounds: UPDs for rounds that are not open, AGGs before they are due."""
 
 import random
 from collections import deque
@@ -22,7 +22,7 @@ class WrongRound(BlobLiar):
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
         self._old: deque[Upd] = deque(maxlen=4)
-        self._seen = Round(-1)  # the newest round that was lied about
+        self._lied_in = Round(-1)  # the newest round with a lie
         self._proposed: tuple[View, Digest] | None = None
 
     def instead(self, item: Item) -> Iterable[Item]:
@@ -38,7 +38,7 @@ class WrongRound(BlobLiar):
         return super().instead(item)
 
     def _moved(self, upd: Upd) -> Iterator[Item]:
-        """The same certificate, said to be of another round."""
+        """The same certificate, relabelled for another round."""
         if upd not in self._old:
             self._old.append(upd)
         for step in (-1, 1, 2, 9):
@@ -58,26 +58,26 @@ class WrongRound(BlobLiar):
 
     def besides(self, event: Event, now: float) -> Iterator[Item]:
         yield from super().besides(event, now)
-        if self._round == self._seen:
+        if self._round == self._lied_in:
             return
-        self._seen = self._round
+        self._lied_in = self._round
         for upd in self._over():
             yield Envelope(None, Gossip((upd,)))
         ahead = Round(self._round + 2)
         if ahead % 2:
-            yield Envelope(None, self._made(ahead, self._noise(), self._row()).offer)
+            yield Envelope(None, self._build(ahead, self._noise(), self._row()).offer)
 
     def _certified(self, upd: Upd) -> Iterable[Item]:
         self._old.append(upd)
         return (Envelope(None, Gossip((upd,))),)
 
 
-# How often an impatient node says AGG.
+# How often an impatient node sends AGG.
 AGG_PERIOD_S = 0.1
 
 
 class EarlyAgg(Liar):
-    """AGG for the open round and the next, again and again, from the start, also in its blocks."""
+    """Sends AGG for the open round and the next all the time, in its own blocks too."""
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)

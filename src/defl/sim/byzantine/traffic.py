@@ -1,7 +1,7 @@
-"""Liars by what they send when: nothing, late, the same again, or far too much.
+"""Attacks by traffic: silence, delay, replay and floods.
 
-Whoever speaks unasked does so once in a period of virtual time: answers to a flood must not feed
-it, or a run would never end.
+Unsolicited messages leave at most once per period of virtual time. Otherwise answers to a flood
+would feed it, and a run would never end.
 """
 
 import random
@@ -44,18 +44,18 @@ from defl.wire import control_frame_bytes_max, encode
 
 
 class Silent(Liar):
-    """Hears everything and says nothing."""
+    """Receives everything and sends nothing."""
 
     def instead(self, item: Item) -> Iterable[Item]:  # noqa: ARG002
         return ()
 
 
-# A slow node's words and work are late by up to this many view periods.
+# A slow node's messages and work are delayed by up to this many view periods.
 SLOW_PERIODS_MAX = 5.0
 
 
 class Slow(Liar):
-    """Honest, but everything that it says or works on is late by up to several view periods."""
+    """Honest, but its messages and work are delayed by up to several view periods."""
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
@@ -87,7 +87,7 @@ HISTORY_MAX = 512
 
 
 class Replayer(Liar):
-    """Says old things again, others' too, and its own as of another epoch or federation."""
+    """Replays old messages, its own and others', and re-signs its own for other chains."""
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)

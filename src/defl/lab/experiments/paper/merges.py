@@ -10,7 +10,8 @@ import numpy as np
 
 from defl.aggregation.aggregate import AggregationResult, weighted_sum
 from defl.aggregation.model import aggregate_model
-from defl.aggregation.rules import check_name
+from defl.aggregation.rules import rule_named
+from defl.committee import faults_of
 from defl.errors import UserError
 from defl.ids import Round
 from defl.lab.baselines.machine import Contribution, ties_of
@@ -25,10 +26,10 @@ class Watched:
     def __init__(self, name: str, schema: Schema, nodes: int, seed: int) -> None:
         self._kept_at_random = _kept_at_random(name, nodes)
         if self._kept_at_random is None:
-            check_name(name)
+            rule_named(name)
         self._name = name
         self._schema = schema
-        self._faults_max = (nodes - 1) // 3
+        self._faults_max = faults_of(nodes)
         self._seed = seed
         self._left_out = [0] * nodes
         self._rounds = 0

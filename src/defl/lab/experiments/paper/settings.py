@@ -8,6 +8,7 @@ few rounds. Numbers of steps are chosen by measured seconds a step, for two core
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from defl.committee import faults_of
 from defl.lab.experiments.threats import NONE, THREATS
 from defl.lab.models.learning import Learning
 from defl.lab.models.sentences import SentenceSettings
@@ -142,7 +143,7 @@ def rate_rows(threat: str) -> tuple[Row, ...]:
             threat if bad else NONE.name,
         )
         for nodes in (4, 7, 10)
-        for bad in range((nodes - 1) // 3 + 1)
+        for bad in range(faults_of(nodes) + 1)
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any, Literal
 
+from defl.committee import faults_of
 from defl.lab.experiments import analysis
 from defl.lab.experiments.analysis import deviation, exponent
 from defl.lab.experiments.cells import DEFL
@@ -105,7 +106,7 @@ def _conditions() -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for nodes in (4, 7, 10):
-        for faults in range((nodes - 1) // 3 + 1):
+        for faults in range(faults_of(nodes) + 1):
             krum = analysis.krum_holds(nodes, faults)
             met = (
                 analysis.consensus_holds(nodes, faults),

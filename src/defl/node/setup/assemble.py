@@ -1,0 +1,82 @@
+"""From the members' cards and a model to the two files that every member gets.
+
+The same cards, weights and options always produce the same bytes. `founding.py` decides the facts;
+this module reads what they are made from and writes the result.
+"""
+
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from defl.aggregation.memory import ENTRY
+from defl.clients.protocol import Roles
+from defl.errors import UserError
+from defl.founding import Founding
+from defl.node.report.model_file import read_model, read_npz, write_model
+from defl.node.setup.config import INITIAL_FILE, Agreement, read_card_file, write_federation
+from defl.node.setup.identity import Card, require_distinct
+from defl.node.work.first_weights import first_weights
+from defl.schema import MODEL_ROLES, Weights
+
+
+def require_new(federation_file: Path, *, force: bool) -> None:
+    """Refuse to overwrite an agreement: nodes with the former file would be left alone with it."""
+    for path in (federation_file, federation_file.parent / INITIAL_FILE):
+        if path.exists() and not force:
+            raise UserError(f"{path} exists; choose another folder, or overwrite it with --force")
+    if not federation_file.parent.is_dir():
+        raise UserError(f"{federation_file.parent}: no such folder; make it first")
+
+
+def read_cards(paths: Sequence[Path]) -> list[Card]:
+    """The members in the order of their names, so that the order of the paths does not matter."""
+    cards = [read_card_file(path) for path in paths]
+    require_distinct(cards, paths)
+    return sorted(cards, key=lambda card: card.name)
+
+
+def read_weights(model: str, project: Path) -> tuple[Weights, Roles]:
+    """The initial weights of a file or a client, and the roles that a client gives its entries."""
+    path = Path(model)
+    if path.suffix == ".safetensors":
+        arrays, _ = read_model(path)
+        arrays.pop(ENTRY, None)  # another federation's model: its memory is about other members
+        return arrays, {}
+    if path.suffix == ".npz":
+        return read_npz(path), {}
+    if ":" in model:
+        return first_weights(model, project, os.environ)
+    raise UserError(
+        f"--model {model!r}: name a .safetensors or .npz file, or a client as module:attribute"
+    )
+
+
+def roles_of_patterns(assignments: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Roles by entry, from assignments such as `*running_var=variance`; a later one wins."""
+    roles: dict[str, str] = {}
+    for assignment in assignments:
+        pattern, equals, role = assignment.rpartition("=")
+        if not (equals and pattern and role in MODEL_ROLES):
+            raise UserError(
+                f"--role takes NAME=ROLE with a role of {', '.join(MODEL_ROLES)}, not "
+                f"{assignment!r}"
+            )
+        matched = [name for name in names if fnmatchcase(name, pattern)]
+        if not matched:
+            raise UserError(
+                f"--role {assignment!r} matches no entry; there are: {', '.join(names[:20])}"
+            )
+        roles.update(dict.fromkeys(matched, role))
+    return roles
+
+
+def write_agreement(path: Path, founding: Founding, cards: Sequence[Card]) -> Agreement:
+    """federation.toml at this path, and the initial weights beside it."""
+    federation = founding.federation
+    metadata = {"round": "0", "digest": federation.initial.hex(), "format": "np"}
+    try:
+        write_model(path.parent / INITIAL_FILE, federation.schema, founding.weights, metadata)
+        return write_federation(path, federation, cards)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,76 @@
+"""Files: complete reads and writes, room on the disk, and the system's errors as ours."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from defl.errors import DiskFull, LocalFault, NoDescriptors
+
+Payload = bytes | bytearray | memoryview
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+@contextlib.contextmanager
+def disk_faults(action: str) -> Iterator[None]:
+    """Turns the system's errors into ours; `action` says what failed, as a verb phrase."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise DiskFull(f"no room on the disk to {action}: {error}") from error
+        if error.errno in NO_DESCRIPTORS:
+            raise NoDescriptors(f"too many files are open to {action}: {error}") from error
+        raise LocalFault(f"cannot {action}: {error}") from error
+
+
+def require_room(folder: Path, size: int, reserve_bytes: int) -> None:
+    """Refuse before the first byte is written, while there is still room for what matters more."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free - size < reserve_bytes:
+        raise DiskFull(
+            f"{free} bytes are free in {folder}; {size} more would leave less than the "
+            f"{reserve_bytes} that are held in reserve"
+        )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def allocate(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.ftruncate(descriptor, size)
+
+
+def write_at(descriptor: int, data: Payload, offset: int) -> None:
+    view = memoryview(data).cast("B")
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def read_at(descriptor: int, view: memoryview, offset: int) -> bool:
+    """Fill the view; False if the file is too short or the disk cannot read it."""
+    while view:
+        try:
+            read = os.preadv(descriptor, [view], offset)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            read = 0
+        if read == 0:
+            return False
+        view, offset = view[read:], offset + read
+    return True

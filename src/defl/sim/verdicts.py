@@ -1,0 +1,48 @@
+"""The checks by name, and which of them failed.
+
+A violation is a sentence; the first hundred are kept.
+"""
+
+NO_CONFLICTING_COMMITS = "no conflicting commits"
+SAME_LOG = "same log prefix"
+SAME_LEDGER = "same ledger"
+NOTHING_SIGNED_TWICE = "nobody signed twice"
+CERTIFICATES = "certificates have q distinct members"
+RETRIEVABLE = "committed updates retrievable"
+ONE_UPDATE = "one update per author and round"
+TRANSACTIONS = "honest transactions committed or round closed"
+ROUNDS_CLOSE = "rounds close"
+WITHIN_BOUNDS = "memory, log and pool within bounds"
+SAME_MODEL = "same model everywhere"
+NOBODY_LEFT_BEHIND = "nobody honest is left behind"
+
+CHECKS = (
+    NO_CONFLICTING_COMMITS,
+    SAME_LOG,
+    SAME_LEDGER,
+    NOTHING_SIGNED_TWICE,
+    CERTIFICATES,
+    RETRIEVABLE,
+    ONE_UPDATE,
+    TRANSACTIONS,
+    ROUNDS_CLOSE,
+    WITHIN_BOUNDS,
+    SAME_MODEL,
+    NOBODY_LEFT_BEHIND,
+)
+
+VIOLATIONS_MAX = 100
+
+
+class CheckVerdicts:
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self._failed: set[str] = set()
+
+    def violate(self, check: str, sentence: str) -> None:
+        self._failed.add(check)
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(f"{check}: {sentence}")
+
+    def by_check(self) -> dict[str, bool]:
+        return {check: check not in self._failed for check in CHECKS}

@@ -1,0 +1,73 @@
+"""The pool's signer, called directly: it contradicts itself for nobody."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from defl.errors import SigningRefused
+from defl.ids import NO_DIGEST, Digest, NodeId, Round
+from defl.messages import Manifest, Offer, StoreAck
+from defl.output import Durable
+from defl.pool.certify import Certifier
+from defl.schema import Codec
+from support.builders import Small
+
+SMALL = Small(real=False)
+ME, AUTHOR, ROUND = NodeId(0), NodeId(1), Round(1)
+ONE, OTHER = (
+    Manifest(SMALL.federation.schema.digest, Codec.FP32, NO_DIGEST, 400, (Digest(bytes([i]) * 32),))
+    for i in range(2)
+)
+
+
+def certifier(offers: Sequence[Offer] = (), acks: Sequence[StoreAck] = ()) -> Certifier:
+    durable = Durable(None, offers=tuple(offers), acks=tuple(acks))
+    return Certifier(SMALL.federation, ME, SMALL.signers[ME], durable)
+
+
+def offer_of(manifest: Manifest) -> Offer:
+    return Offer(ROUND, AUTHOR, manifest, b"")
+
+
+def test_two_blobs_of_one_author_and_round_are_never_both_acknowledged() -> None:
+    signer = certifier()
+    ack = signer.sign_ack(offer_of(ONE))
+
+    with pytest.raises(SigningRefused, match="acknowledged another blob of member 1 for round 1"):
+        signer.sign_ack(offer_of(OTHER))
+    assert signer.given == (ack,)
+    assert signer.sign_ack(offer_of(ONE)) == ack
+
+
+def test_an_ack_binds_the_signer_across_a_restart() -> None:
+    ack = certifier().sign_ack(offer_of(ONE))
+
+    with pytest.raises(SigningRefused):
+        certifier(acks=[ack]).sign_ack(offer_of(OTHER))
+
+
+def test_two_blobs_are_never_both_offered_for_one_round() -> None:
+    signer = certifier()
+    offer = signer.sign_offer(ROUND, ONE)
+
+    with pytest.raises(SigningRefused, match="offered another blob for round 1"):
+        signer.sign_offer(ROUND, OTHER)
+    assert signer.sign_offer(ROUND, ONE) == offer
+    assert signer.sign_offer(Round(2), OTHER).manifest == OTHER
+
+
+def test_an_offer_binds_across_a_restart() -> None:
+    offer = certifier().sign_offer(ROUND, ONE)
+
+    with pytest.raises(SigningRefused):
+        certifier(offers=[offer]).sign_offer(ROUND, OTHER)
+
+
+def test_rounds_that_are_over_are_forgotten() -> None:
+    signer = certifier()
+    signer.sign_offer(ROUND, ONE)
+    signer.sign_ack(offer_of(ONE))
+    signer.forget(ROUND)
+
+    assert len(signer) == 0
+    assert signer.may_offer(ROUND, OTHER)
