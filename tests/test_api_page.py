@@ -60,3 +60,4 @@ def test_examples_of_runs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     assert names["result"].complete
     assert names["proof"].proven
+    assert names["attacked"].attendance[3].left_out == 2

@@ -14,8 +14,9 @@ from defl.cli.main import COMMANDS, cli
 
 PUBLIC = [
     "Attendance", "Client", "Conditions", "DeflError", "History", "LocalFault", "MemberTraffic",
-    "ModelProof", "Omission", "OmissionReason", "Result", "RoundRecord", "Simulation", "Timing",
-    "UserError", "WeightsError", "WorkerFailed", "load_model", "simulate", "verify",
+    "ModelProof", "Omission", "OmissionReason", "Result", "RoundRecord", "RunFailed",
+    "RunInterrupted", "RunProgress", "Simulation", "Timing", "UserError", "WeightsError",
+    "WorkerFailed", "load_model", "run", "simulate", "verify",
 ]  # fmt: skip
 
 # Slow or optional: whoever only imports defl, or asks for help, pays for none of them.

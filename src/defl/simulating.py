@@ -180,10 +180,10 @@ def _attack_named(name: str) -> "Attack":
     return ATTACKS[name]
 
 
-def _poisoned(client: Client, schema: Schema, name: str, *, seed: int, node: NodeId) -> Client:
-    from defl.lab.experiments.threats import PoisonedClient  # noqa: PLC0415 - likewise
+def _poisoned(client: Client, name: str, *, seed: int, node: NodeId) -> Client:
+    from defl.lab.experiments.poisoned import PoisonedClient  # noqa: PLC0415 - likewise
 
-    return PoisonedClient(client, schema, _attack_named(name), seed=seed, node=node)
+    return PoisonedClient(client, _attack_named(name), seed=seed, node=node)
 
 
 # --- Running -------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class _Recorder:
         for member, name in byzantine.items():
             if name not in KINDS:
                 node = NodeId(member)
-                by_node[node] = _poisoned(by_node[node], schema, name, seed=seed, node=node)
+                by_node[node] = _poisoned(by_node[node], name, seed=seed, node=node)
         self._clients = LiveClients(by_node, schema)
         self._run = LiveRun(
             founding,

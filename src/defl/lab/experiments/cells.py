@@ -166,7 +166,7 @@ def _clients(cell: Cell, task: Task) -> dict[NodeId, _Client]:
     nodes = map(NodeId, range(cell.nodes))
     return {
         node: _Client(
-            client_of(cell.threat(node), task.factory, task.schema, seed=cell.seed, node=node),
+            client_of(cell.threat(node), task.factory, seed=cell.seed, node=node),
             task.schema,
         )
         for node in nodes
