@@ -37,8 +37,7 @@ class ProgressLine:
         if self._call is not None:
             self._call(record)
             return
-        names = sorted({name for metrics in record.metrics.values() for name in metrics})
-        metric = "accuracy" if "accuracy" in names else next(iter(names), None)
+        metric = next(iter(record.metric_names), None)
         mean = "" if metric is None else f", {metric} {record.mean(metric):.4f}"
         without = ", ".join(omission.member for omission in record.omissions)
         omitted = f", without {without}" if without else ""
