@@ -25,8 +25,8 @@ def run_example(name: str, *arguments: str | Path) -> str:
 
 def accuracies(table: str) -> list[float]:
     """The column of that name; `table` begins with the table's head."""
-    rows = [line.split() for line in table.splitlines()[1:]]
-    return [float(row[1]) for row in rows if row and row[0].isdigit()]
+    rows = table.split("\n\n")[0].splitlines()[1:]
+    return [float(row.split()[1]) for row in rows]
 
 
 def test_every_script_is_run_by_a_test() -> None:
