@@ -7,8 +7,8 @@ peers.
 from typing import Generic
 
 from defl.committee import Federation
-from defl.consensus.history import Application, History, S
 from defl.consensus.rules import ChainRules, commit_target
+from defl.consensus.states import Application, ExecutedStates, S
 from defl.consensus.tree import Tree
 from defl.errors import LocalFault
 from defl.ids import Digest, Height, NodeId, View
@@ -47,10 +47,10 @@ class Chain(Generic[S]):
         self, rules: ChainRules, application: Application[S], genesis: Block, durable: Durable
     ) -> None:
         self._rules = rules
-        self._history = History(application, genesis, application.genesis())
-        if durable.snapshot is not None and self._history.install(durable.snapshot) is None:
+        self._states = ExecutedStates(application, genesis, application.genesis())
+        if durable.snapshot is not None and self._states.install(durable.snapshot) is None:
             raise LocalFault("the stored snapshot is not the state that its proof names")
-        root = self._history.head
+        root = self._states.head
         above = [block for block in durable.blocks if block.height > root.height]
         self._tree = Tree(root, above)
         self._durable = {block.id for block in above}
@@ -61,12 +61,12 @@ class Chain(Generic[S]):
 
     @property
     def state(self) -> S:
-        return self._history.state
+        return self._states.state
 
     @property
     def head(self) -> Block:
         """The newest committed block."""
-        return self._history.head
+        return self._states.head
 
     @property
     def root(self) -> Block:
@@ -75,7 +75,7 @@ class Chain(Generic[S]):
 
     @property
     def snapshot(self) -> Snapshot | None:
-        return self._history.snapshot
+        return self._states.snapshot
 
     @property
     def shows_all(self) -> bool:
@@ -109,7 +109,7 @@ class Chain(Generic[S]):
         target = commit_target(parent, self._rules, self._tree.get)
         if parent.height == 0 or target == parent.header.committed:
             return target, parent.header.state_root
-        return target, self._history.root_after(target)
+        return target, self._states.root_after(target)
 
     def commitment_right(self, header: Header, parent: Block) -> bool:
         return (header.committed, header.state_root) == self.commitment_above(parent)
@@ -158,7 +158,7 @@ class Chain(Generic[S]):
             raise Fork(f"view {certified.view} commits a fork below height {self.head.height}")
         committed = []
         for block in path:
-            committed.append(self._history.execute(block))
+            committed.append(self._states.execute(block))
             if block.transactions:
                 self._last_filled = block.height
         return committed
@@ -168,7 +168,7 @@ class Chain(Generic[S]):
 
     def move_snapshot(self, certified: Block, qc: QC) -> bool:
         """Everything below the newest state that a certified header shows is deleted."""
-        root = self._history.take_snapshot(certified.header, qc)
+        root = self._states.take_snapshot(certified.header, qc)
         if root is None:
             return False
         self._tree.set_root(root)
@@ -178,7 +178,7 @@ class Chain(Generic[S]):
     def install(self, snapshot: Snapshot) -> bool:
         if snapshot.block.height <= self.head.height:
             return False
-        block = self._history.install(snapshot)
+        block = self._states.install(snapshot)
         if block is None:
             return False
         self._tree.set_root(block)
@@ -195,7 +195,7 @@ class Chain(Generic[S]):
 
     def answer(self, request: BlockRequest) -> Blocks | Snapshot | None:
         """The block asked for and its ancestors, as many as fit; or the snapshot above them."""
-        snapshot = self._history.snapshot
+        snapshot = self._states.snapshot
         if snapshot is not None and request.height < snapshot.block.height:
             return snapshot
         blocks: list[Block] = []

@@ -24,7 +24,7 @@ class Application(Protocol[S]):
     def wanted(self, state: S, transaction: Transaction) -> bool: ...
 
 
-class History(Generic[S]):
+class ExecutedStates(Generic[S]):
     def __init__(self, application: Application[S], head: Block, state: S) -> None:
         self._application = application
         self.head = head
