@@ -1,7 +1,6 @@
-"""The blocks that are known, how far they are committed, and what a new block must say of that.
+"""The known blocks, how far they are committed, and what a new block must state about that.
 
-Joins the tree (links), the history (executed states) and the rule set; knows no views, votes or
-peers.
+Joins the tree (links), the executed states and the rule set; knows no views, votes or peers.
 """
 
 from typing import Generic
@@ -70,7 +69,7 @@ class Chain(Generic[S]):
 
     @property
     def root(self) -> Block:
-        """The newest block whose state a certified header shows; below it all is forgotten."""
+        """The newest block whose state a certified header shows; all below it is forgotten."""
         return self._tree.root
 
     @property
@@ -79,18 +78,18 @@ class Chain(Generic[S]):
 
     @property
     def shows_all(self) -> bool:
-        """Is the state of every committed transaction shown by a certified header?"""
+        """Does a certified header show the state after every committed transaction?"""
         return self._last_filled <= self._tree.root.height
 
     def get(self, block_id: Digest) -> Block | None:
         return self._tree.get(block_id)
 
     def add(self, block: Block) -> bool:
-        """False if the block claims a height that it cannot have."""
+        """False if the block claims an impossible height."""
         return self._tree.add(block)
 
     def missing_below(self, block: Block) -> QC | None:
-        """The QC on the nearest ancestor that is not here; None if all are."""
+        """The QC on the nearest missing ancestor; None if none is missing."""
         path, lowest = self._tree.path(block, self.head)
         return path[0].qc if lowest is None and path else None
 
@@ -104,7 +103,7 @@ class Chain(Generic[S]):
     def commitment_above(self, parent: Block) -> tuple[Digest, Digest | None]:
         """c(b) and its state root for a child b of the certified `parent`.
 
-        The root is None if this node cannot know it (yet); then it neither votes nor proposes.
+        The root is None while this node cannot know it; until then it neither votes nor proposes.
         """
         target = commit_target(parent, self._rules, self._tree.get)
         if parent.height == 0 or target == parent.header.committed:
@@ -124,7 +123,7 @@ class Chain(Generic[S]):
         transactions: tuple[Transaction, ...],
         author: NodeId,
     ) -> Block | None:
-        """A child of the certified `parent`; None while its state root is not known here."""
+        """A child of the certified `parent`; None while its state root is unknown here."""
         committed, state_root = self.commitment_above(parent)
         if state_root is None:
             return None
@@ -167,7 +166,7 @@ class Chain(Generic[S]):
         self._tree.drop_forks(certified)
 
     def move_snapshot(self, certified: Block, qc: QC) -> bool:
-        """Everything below the newest state that a certified header shows is deleted."""
+        """Delete everything below the newest state that a certified header shows."""
         root = self._states.take_snapshot(certified.header, qc)
         if root is None:
             return False
@@ -187,14 +186,14 @@ class Chain(Generic[S]):
         return True
 
     def not_yet_durable(self, tip: Block) -> list[Block]:
-        """`tip` and its ancestors above the snapshot that no persist has named so far."""
+        """`tip` and its ancestors above the snapshot that no persist has included yet."""
         path, _ = self._tree.path(tip, self._tree.root)
         new = [block for block in path if block.id not in self._durable]
         self._durable.update(block.id for block in new)
         return new
 
     def answer(self, request: BlockRequest) -> Blocks | Snapshot | None:
-        """The block asked for and its ancestors, as many as fit; or the snapshot above them."""
+        """The requested block and its ancestors, as many as fit; or the snapshot above them."""
         snapshot = self._states.snapshot
         if snapshot is not None and request.height < snapshot.block.height:
             return snapshot

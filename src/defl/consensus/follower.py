@@ -135,7 +135,7 @@ class Follower(Generic[S]):
     @property
     def idle(self) -> bool:
         """No effect is waiting to be taken."""
-        return self._effects.none and not self._safety.changed
+        return self._effects.is_empty and not self._safety.changed
 
     def take(self) -> ConsensusEffects:
         """All effects since the last call. A changed record comes with them, to go first."""

@@ -31,7 +31,7 @@ VOTE_HINT_SLACK = 1
 
 
 class Replica(Follower[S]):
-    muted = False  # signs nothing for now; an observer never does again
+    muted = False  # signs nothing for now; an observer never signs again
 
     @property
     def _is_silent(self) -> bool:
@@ -47,8 +47,8 @@ class Replica(Follower[S]):
     def resume(self, now: float) -> None:
         """After a (re)start: send the last statements again, byte for byte, and count them.
 
-        The others count them, so this node must too: with exactly q members alive, all of them
-        restarted, nobody else's statement completes a certificate.
+        The others count them, so this node must too: if exactly q members are alive and all of
+        them restarted, no other statement completes a certificate.
         """
         self._now = now
         if self.observing is None:
@@ -62,7 +62,7 @@ class Replica(Follower[S]):
         self._settle()
 
     def unmute(self, now: float) -> None:
-        """What could not be signed until now is signed."""
+        """Sign what had to wait."""
         self._now = now
         self.muted = False
         self._settle()
@@ -89,13 +89,13 @@ class Replica(Follower[S]):
         self._settle()
 
     def wants(self, transaction: Transaction, is_proven: IsProven) -> bool:
-        """Is it worth verifying? Beside `wanted`, which judges everything else."""
+        """Is a transaction worth verifying? `wanted` judges everything else."""
         return self._application.wanted(self.state, transaction) and self._mempool.wants(
             transaction, is_proven
         )
 
     def asked(self, message: Vote | Timeout, now: float) -> None:
-        """A statement that adds nothing, not verified: its author may lag, and is answered."""
+        """Answer the author of an unverified statement that adds nothing: it may lag."""
         self._now = now
         self._pace.heard(message.author)
         match message:
@@ -173,7 +173,7 @@ class Replica(Follower[S]):
         self._echo()
 
     def _echo(self) -> None:
-        """With f + 1 giving the view up at least one honest node is among them."""
+        """Join f + 1 members that gave up the view: at least one of them is honest."""
         enough = self._tally.timeouts_for(self.view) > self._committee.faults
         if enough and not self._is_silent and self._safety.may_time_out(self.view):
             self._time_out()
@@ -189,7 +189,7 @@ class Replica(Follower[S]):
     # --- Signing ---------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Vote and propose while that leads to something new, then ask and set the timer."""
+        """Vote and propose until nothing new follows, then ask and set the timer."""
         pace = self._pace
         view = None
         while view != pace.view:
@@ -249,7 +249,7 @@ class Replica(Follower[S]):
         self._vote()
 
     def _time_out(self) -> None:
-        """Give the view up: sign once, then repeat the same bytes."""
+        """Give up the view: sign once, then repeat the same bytes."""
         if self._is_silent:
             self._broadcast(self._status())
             return

@@ -40,7 +40,7 @@ from defl.node.work.orphans import die_with
 from defl.node.work.user_code import load_client
 from defl.output import Aggregate
 from defl.pool.weights import FP32, Payload, encode, manifest_of
-from defl.schema import Array, Role, Row, Schema, Weights
+from defl.schema import Array, Codec, Role, Row, Schema, Weights
 from defl.work import aggregated, model_row, validate
 
 # The longest answer is a manifest of the most chunks, or a traceback.
@@ -238,7 +238,7 @@ class Runner:
         self,
         path: Path,
         row: Row,
-        codec: str,
+        codec: Codec,
         base: Digest,
         base_row: Row | None = None,
         *,
