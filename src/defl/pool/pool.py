@@ -38,6 +38,7 @@ from defl.pool.blob_index import BlobIndex, Label
 from defl.pool.certify import Certifier
 from defl.pool.transfer import Transfer
 from defl.pool.weights import FP32, check_manifest, chunk_size
+from defl.schema import Codec
 from defl.verifier import IsProven
 
 
@@ -398,7 +399,7 @@ class Pool:
         digest = manifest.digest
         self._transfer.want(digest, sources, manifest, self._shelf.chunks(digest))
 
-    def _check_manifest(self, manifest: Manifest, codec: str) -> None:
+    def _check_manifest(self, manifest: Manifest, codec: Codec) -> None:
         federation = self._federation
         check_manifest(manifest, federation.schema, codec, federation.chunk_bytes)
 

@@ -35,6 +35,7 @@ from defl.node.work.worker_process import (
 )
 from defl.output import Aggregate, Aggregated, Train, Trained, Validate, Validated, Work
 from defl.pool.weights import FP32, check_manifest, payload_bytes
+from defl.schema import Codec
 from defl.work import inputs_of
 
 __all__ = ["ChildLimits", "Worker", "WorkerFailed"]
@@ -275,7 +276,7 @@ class Worker:
         self._made[answer.manifest.digest] = path
         return answer
 
-    def _fits(self, manifest: Manifest, path: Path, codec: str, base: Digest) -> bool:
+    def _fits(self, manifest: Manifest, path: Path, codec: Codec, base: Digest) -> bool:
         """Is it what was asked for? The child hashed the bytes that it wrote; hashing them again
         here would tell only whether the disk has changed them since."""
         try:
