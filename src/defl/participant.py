@@ -209,7 +209,7 @@ class Participant:
             self._mute()
             self._replica.resume(now)
             self._pool.resume()
-            self._client.state_is(self.state, now)
+            self._client.set_state(self.state, now)
         output = OutputBuilder()
         if self._route(event, now, output) and self._replica.idle and now < self._others_wake_at:
             return Output(wake_at=self._earliest(self._replica.wake_at))
@@ -249,7 +249,7 @@ class Participant:
             case Trained():
                 self._client.trained(event, now)
             case ChunkLost(digest=digest, index=index):
-                self._pool.lost(digest, index)
+                self._pool.refetch_chunk(digest, index)
             case WorkFailed(work=work):
                 if isinstance(work, Validate):
                     self._pool.not_validated(work.manifest.digest)
@@ -259,7 +259,7 @@ class Participant:
         return False
 
     def _receive(self, peer: NodeId, message: Message, now: float, output: OutputBuilder) -> bool:
-        self._recall.saw(message)
+        self._recall.remember(message)
         if isinstance(message, POOL_MESSAGES):
             self._pool.receive(peer, message, now)
         elif isinstance(message, Attestation):
@@ -286,9 +286,9 @@ class Participant:
                 self._replica.asked(message, now)
                 return True
             case Offer():
-                self._pool.asked(peer, message)
+                self._pool.answer_offer(peer, message)
             case Attestation():
-                self._finish.asked(peer, now)
+                self._finish.answer(peer, now)
         return False
 
     def _settle(self, now: float, output: OutputBuilder) -> None:
@@ -297,7 +297,7 @@ class Participant:
         while True:
             self._after_consensus(self._replica.take(), now, output)
             self._client.advance(now)
-            self._pool.ask(now)
+            self._pool.send_due(now)
             pooled = self._pool.take()
             output.add_pool(pooled)
             for upd in pooled.certified:
@@ -325,7 +325,7 @@ class Participant:
             if state.round != self._round:
                 self._round_closed(state, output)
             self._prove(state, output)
-            self._client.state_is(state, now)
+            self._client.set_state(state, now)
 
     def _round_closed(self, state: LedgerState, output: OutputBuilder) -> None:
         for closed in state.closed:
@@ -370,7 +370,7 @@ class Participant:
                 "its state is an old copy"
             )
         was_asking = self._recall.asking
-        self._recall.answered(peer)
+        self._recall.record_answer(peer)
         if was_asking and not self._recall.asking and self._replica.observing is None:
             self._mute()
             self._replica.unmute(now)
