@@ -1,7 +1,7 @@
-"""A row of values as a blob's bytes and back, and the deterministic checks on a peer's bytes.
+"""Encode a row of values as a blob's bytes, decode it, and check a peer's bytes deterministically.
 
-Every codec decodes to the same bits on every machine: only copies, bit shifts, products with
-powers of two and single additions are used.
+Every codec decodes to the same bits on every machine: it uses only copies, bit shifts, products
+with powers of two and single additions.
 
   fp32   4 bytes a value, little-endian
   bf16   the upper half of each float32, rounded to nearest, ties to even
@@ -27,7 +27,7 @@ EXPONENT_MIN, EXPONENT_MAX = -126, 33
 
 
 def payload_bytes(schema: Schema, codec: Codec) -> int:
-    """The exact size of every update: known from the schema, so nobody can send more."""
+    """The exact size of every update. The schema gives it, so nobody can send more."""
     match codec:
         case Codec.FP32:
             return 4 * schema.values
@@ -38,7 +38,7 @@ def payload_bytes(schema: Schema, codec: Codec) -> int:
 
 
 def encode(row: Row, schema: Schema, codec: Codec, base: Row | None = None) -> Payload:
-    """The row's bytes; those of fp32 are the row itself, seen as bytes, where that is possible."""
+    """The row's bytes; for fp32 a view of the row itself where possible."""
     match codec:
         case Codec.FP32:
             return np.ascontiguousarray(row, dtype="<f4").data.cast("B")
@@ -63,7 +63,7 @@ def _encode_int8(change: Row) -> bytes:
 
 
 def decode(payload: Payload, schema: Schema, codec: Codec, base: Row | None = None) -> Row:
-    """The row that these bytes stand for; the bytes were checked before."""
+    """The row that these bytes encode; they have been checked before."""
     match codec:
         case Codec.FP32:
             return np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
