@@ -25,7 +25,7 @@ from defl.node.work.worker import ChildLimits, Worker
 from defl.node.work.worker_process import Made, Ready, WorkReport
 from defl.output import Aggregate, Aggregated, Reference, Train, Trained, Validate, Validated
 from defl.work import aggregate, model_blob, model_row, update_blob, validate
-from support.builders import Small, name, tampered
+from support.builders import Small, name, with_charter
 
 SMALL = Small(real=False)
 WAIT_S = 30.0
@@ -332,7 +332,7 @@ def test_local_entries_outlive_the_process(project: Path) -> None:
         encoding="utf-8",
     )
     schema = schema_of({"w": np.zeros(100, np.float32), "file": np.zeros(2, np.int64)})
-    federation = tampered(SMALL.federation, schema=schema)
+    federation = with_charter(SMALL.federation, schema=schema)
 
     async def scenario() -> None:
         initial, payload = model_blob(federation, np.zeros(100, np.float32))
