@@ -13,7 +13,7 @@ from defl.messages import (
     QC,
     bitmap_of,
 )
-from defl.verify import VERIFIED_MAX, Verifier
+from defl.verifier import VERIFIED_MAX, Verifier
 from support.builders import Small, name, nodes, tampered
 
 SMALL = Small()

@@ -19,7 +19,6 @@ from defl.errors import NoDescriptors, WorkerFailed
 from defl.ids import Digest, NodeId
 from defl.lab.experiments.processes import Nodes
 from defl.messages import Chunk, ChunkRequest, NotHeld
-from defl.node.report.telemetry import Log
 from defl.node.store import writing
 from defl.node.store.blobs import Head
 from defl.node.store.database import connect
@@ -28,6 +27,7 @@ from defl.node.store.writing import Writing
 from defl.output import Persist, StoreChunk
 from defl.participant import first_record
 from support.builders import Small
+from support.logs import log_to
 from support.node_here import Member, NodeHere, until
 from support.transports import pair
 
@@ -70,7 +70,7 @@ def test_a_write_waits_until_a_file_can_be_opened_and_loses_nothing(
     lines = io.StringIO()
 
     async def scenario() -> None:
-        writes = Writing(storage, Log("descriptors", as_json=True, stream=lines))
+        writes = Writing(storage, log_to(lines))
 
         async def write() -> None:
             if kind == "an own update":
@@ -193,10 +193,12 @@ def test_callers_that_telemetry_cannot_accept_do_not_fill_the_log(
                 with none_left():
                     with contextlib.suppress(BlockingIOError):
                         caller.connect(("127.0.0.1", port))
-                    await until(lambda: here.logged("telemetry accepts nobody") or caplog.records)
+                    await until(
+                        lambda: here.logged("telemetry accepts no connection") or caplog.records
+                    )
         return here
 
     here = asyncio.run(scenario())
 
-    assert len(here.logged("telemetry accepts nobody")) == 1
+    assert len(here.logged("telemetry accepts no connection")) == 1
     assert [record for record in caplog.records if record.name == "asyncio"] == []

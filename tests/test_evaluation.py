@@ -9,18 +9,19 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from defl.errors import LocalFault
 from defl.ids import Digest, Round
-from defl.node.report.history import Reports
-from defl.node.report.telemetry import Log
+from defl.node.report.history import RoundHistory
 from defl.node.work.evaluation import Evaluations
 from defl.node.work.worker import ChildLimits, Worker
 from defl.node.work.worker_process import METRICS_MAX
 from defl.output import Train, Trained
 from support.builders import Small
+from support.logs import log_to
 
 SMALL = Small(real=False)
 NAMES = ["a", "b", "c", "d"]
@@ -53,13 +54,13 @@ class Stage:
         self.model = folder / "model"
         self.model.write_bytes(SMALL.initial_payload)
         self.stream = io.StringIO()
-        self.reports = Reports(NAMES)
+        self.history = RoundHistory(NAMES)
         limits = ChildLimits(evaluation_s=evaluation_s)
         self.worker = Worker(
             "my_client:client", folder / "state", SMALL.federation, limits, project=folder
         )
-        log = Log("evaluation", as_json=True, stream=self.stream)
-        self.evaluations = Evaluations(self.worker, self, self.reports, log)
+        log = log_to(self.stream)
+        self.evaluations = Evaluations(self.worker, self, self.history, log)
 
     def path(self, digest: Digest) -> Path:
         if digest != SMALL.initial.digest:
@@ -111,20 +112,20 @@ def test_metrics_are_told_in_log_and_status_whatever_their_names(tmp_path: Path)
     assert (line["event"], line["round"], line["accuracy"]) == ("evaluated", 3, 0.5)
     assert line["seconds"] >= 0
     assert (line["loss"], line["a b"]) == ("nan", 2)
-    told = json.loads(json.dumps(stage.reports.status(), allow_nan=False))
-    assert told["evaluation"]["round"] == 3
-    assert told["evaluation"]["metrics"]["accuracy"] == 0.5
-    assert told["evaluation"]["metrics"]["loss"] is None
-    assert told["evaluation_error"] is None
+    evaluation = stage.history.evaluation
+    assert evaluation is not None
+    assert evaluation.round == 3
+    assert (evaluation.metrics["accuracy"], evaluation.metrics["loss"]) == (0.5, None)
+    assert stage.history.evaluation_error is None
 
 
 def test_a_flood_of_metrics_is_cut(tmp_path: Path) -> None:
     evaluate = "return {str(number) * 1000: number for number in range(5000)}"
     stage = play(tmp_path, evaluate, lambda stage: stage.evaluate(1))
 
-    assert stage.reports.evaluation is not None
-    assert len(stage.reports.evaluation.metrics) <= METRICS_MAX
-    assert len(json.dumps(stage.reports.status())) < 10_000
+    assert stage.history.evaluation is not None
+    assert len(stage.history.evaluation.metrics) <= METRICS_MAX
+    assert len(msgspec.json.encode(stage.history.evaluation)) < 10_000
 
 
 @pytest.mark.parametrize(
@@ -143,11 +144,12 @@ def test_an_evaluation_that_fails_is_reported_and_tried_again_with_the_next_mode
         await stage.train(1)
         await stage.evaluate(0)
         assert why in str(stage.worker.last_error)
-        assert why in str(stage.reports.status()["evaluation_error"])
+        assert why in str(stage.history.evaluation_error)
         await stage.train(2)
         await stage.evaluate(1)
-        assert stage.reports.status()["evaluation"]["round"] == 1
-        assert stage.reports.evaluation_error is None
+        assert stage.history.evaluation is not None
+        assert stage.history.evaluation.round == 1
+        assert stage.history.evaluation_error is None
         assert stage.worker.starts == 1  # the process, and what it learned, lives on
 
     once = f'if self.calls == 1:\n    {evaluate}\nreturn {{"calls": self.calls}}'
@@ -175,7 +177,7 @@ def test_one_that_hangs_or_kills_its_process_is_the_last_and_training_goes_on(
         assert stage.worker.starts == 2
 
     stage = play(tmp_path, evaluate, scenario, evaluation_s=0.2)
-    assert "until the node starts again" in str(stage.reports.evaluation_error)
+    assert "until the node starts again" in str(stage.history.evaluation_error)
     assert len(stage.lines) == 1
 
 
@@ -191,7 +193,7 @@ def test_a_training_that_is_due_interrupts_an_evaluation_which_is_done_in_the_ne
         while not (tmp_path / "evaluating").exists():
             await asyncio.sleep(0)
         await stage.train(2)
-        assert stage.reports.evaluation is None
+        assert stage.history.evaluation is None
         gate.touch()
         await stage.evaluations.finish()
         assert stage.worker.starts == 1  # interrupted, not killed
@@ -204,8 +206,8 @@ def test_a_training_that_is_due_interrupts_an_evaluation_which_is_done_in_the_ne
         'return {"calls": self.calls}'
     )
     stage = play(tmp_path, wait, scenario)
-    assert stage.reports.evaluation is not None
-    assert stage.reports.evaluation.metrics == {"calls": 2}
+    assert stage.history.evaluation is not None
+    assert stage.history.evaluation.metrics == {"calls": 2}
     assert [line["event"] for line in stage.lines] == ["evaluated"]
 
 

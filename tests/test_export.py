@@ -1,6 +1,5 @@
 """A model leaves a node in the form that is asked for, unchanged, and over nobody's file."""
 
-import io
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from defl.node.node import open_node
 from defl.node.report import certificate
+from defl.node.report.log import Log
 from defl.node.report.results import CERTIFICATE, MODEL, PROVEN
-from defl.node.report.telemetry import Log
 from defl.node.setup.requirements import Check
+from defl.node.startup import open_node
 from support.founding import defl
 from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
 
@@ -79,7 +78,7 @@ def test_a_kept_round_is_exported_and_one_that_is_not_kept_is_named(
     node: Path, tmp_path: Path
 ) -> None:
     """The state of a new node keeps round 0: the initial weights."""
-    made = open_node(node, Log("alice", as_json=True, stream=io.StringIO()))
+    made = open_node(node, Log())
     made.storage.close()
 
     said = defl("export", node, tmp_path / "start.npz", "--round", 0)

@@ -1,6 +1,5 @@
 """A first start may be killed anywhere; a state that is lost later is never made anew."""
 
-import io
 import json
 import os
 import shutil
@@ -11,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from defl.errors import LocalFault, UserError
-from defl.node.node import STARTED_FILE, Node, open_node
-from defl.node.report.telemetry import Log
+from defl.node.files import STARTED_FILE
+from defl.node.node import Node
+from defl.node.report.log import Log
+from defl.node.startup import open_node
 from defl.node.store.records import DATABASE
 from defl.node.store.storage import USED, Storage
 from support.founding import agree, found
@@ -28,7 +29,7 @@ def alice(tmp_path: Path) -> Path:
 
 
 def opened(folder: Path, *, observer: bool = False) -> Node:
-    node = open_node(folder, Log("alice", as_json=True, stream=io.StringIO()), observer=observer)
+    node = open_node(folder, Log(), observer=observer)
     node.storage.close()
     return node
 
@@ -39,8 +40,8 @@ def opened(folder: Path, *, observer: bool = False) -> Node:
 KILLER = """
 import io, itertools, json, os, shutil, signal, sys
 from pathlib import Path
-from defl.node.node import open_node
-from defl.node.report.telemetry import Log
+from defl.node.startup import open_node
+from defl.node.report.log import Log
 
 STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.chmod", "sqlite3.connect", "fcntl.flock"}
 made = Path(sys.argv[1])
@@ -56,7 +57,7 @@ def start(folder, kill_at):
             os.kill(os.getpid(), signal.SIGKILL)
     sys.addaudithook(before)
     try:
-        node = open_node(folder, Log("alice", as_json=True, stream=io.StringIO()))
+        node = open_node(folder, Log())
         os._exit(0 if node.participant.replica.observing is None else 3)
     except BaseException as error:
         print(error, file=sys.stderr)
@@ -136,7 +137,7 @@ def test_nothing_is_marked_as_started_before_its_state_is_whole(
 
 
 def test_the_log_of_a_lost_database_is_not_read_into_the_next_one(alice: Path) -> None:
-    node = open_node(alice, Log("alice", as_json=True, stream=io.StringIO()))
+    node = open_node(alice, Log())
     node.storage.records.observe("so that the log holds something")
     log = (alice / "state" / f"{DATABASE}-wal").read_bytes()
     node.storage.close()

@@ -119,14 +119,14 @@ def a_node_waits_for_room(folder: Path) -> None:
         nodes.start()
         nodes.wait(lambda: nodes.round(0) >= 1, LIMIT_S)
         filler = fill(disk)
-        nodes.wait(lambda: bool(nodes.status(0).get("disk_full")), LIMIT_S)
+        nodes.wait(lambda: nodes.status(0).disk_full, LIMIT_S)
         before = nodes.status(0)
-        nodes.wait(lambda: nodes.round(1) >= before["round"] + 2, LIMIT_S)
+        nodes.wait(lambda: nodes.round(1) >= before.round + 2, LIMIT_S)
         after = nodes.status(0)
-        assert after["disk_full"]
-        assert after["traffic"]["control"]["sent"] == before["traffic"]["control"]["sent"]
+        assert after.disk_full
+        assert after.traffic["control"].sent == before.traffic["control"].sent
         filler.unlink()
-        nodes.wait(lambda: not nodes.status(0)["disk_full"], LIMIT_S)
+        nodes.wait(lambda: not nodes.status(0).disk_full, LIMIT_S)
         nodes.finish(LIMIT_S)
         assert nodes.judge() == []
         assert any(line["event"].startswith("there is room") for line in nodes.log(0))

@@ -135,7 +135,7 @@ def test_garbage_from_a_member_is_counted_and_rounds_still_close(
         assert node.participant.model is not None
         model = node.participant.model.hex()
         await until(lambda: not nodes.any_running)
-        assert [nodes.status(honest)["model"] for honest in (0, 3)] == [model, model]
+        assert [nodes.status(honest).model for honest in (0, 3)] == [model, model]
 
     try:
         nodes.start(0, 3)

@@ -5,7 +5,7 @@ from typing import Any, get_args
 import pytest
 from msgspec import Struct
 
-import defl.verify
+import defl.verifier
 from defl.crypto import Scheme
 from defl.errors import BadCertificate, BadSignature, Malformed, PeerFault, WrongAuthor, WrongEpoch
 from defl.ids import Digest, NodeId, digest_of
@@ -245,7 +245,7 @@ def test_the_cache_of_checked_signatures_is_bounded_per_signer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A member that signs much evicts only its own signatures."""
-    monkeypatch.setattr(defl.verify, "SIGNATURES_KEPT", 10)
+    monkeypatch.setattr(defl.verifier, "SIGNATURES_KEPT", 10)
     scheme = CountingScheme(SMALL.scheme)
     ingress = Ingress(SMALL.federation, scheme)
     other = encode(SMALL.vote(2, 1, name("block")))

@@ -72,22 +72,22 @@ def test_every_model_is_evaluated_by_its_nodes_and_a_failing_one_harms_nobody(
 
     assert nodes.judge() == []
     status = nodes.status(1)
-    assert status["evaluation"]["round"] == nodes.rounds
-    assert status["evaluation"]["metrics"] == {"accuracy": 1000.0}
-    assert status["aggregation"]["round"] == nodes.rounds
-    shares = status["aggregation"]["members"]
-    assert sum(share["weight"] for share in shares.values()) == pytest.approx(1.0)
+    assert status.evaluation.round == nodes.rounds
+    assert status.evaluation.metrics == {"accuracy": 1000.0}
+    assert status.aggregation.round == nodes.rounds
+    shares = status.aggregation.members.values()
+    assert sum(share.weight for share in shares) == pytest.approx(1.0)
     assert {"aggregated", "trained"} <= {line["event"] for line in nodes.log(1)}
     told = [line["round"] for line in nodes.log(1) if line["event"] == "evaluated"]
     assert told == sorted(set(told))
     assert len(told) > 1
-    assert "ValueError: no test data" in nodes.status(0)["worker_error"]
-    assert nodes.status(0)["evaluation"] is None
+    assert "ValueError: no test data" in nodes.status(0).worker_error
+    assert nodes.status(0).evaluation is None
 
 
 def test_a_running_node_tells_its_state_and_stops_when_asked(nodes: Nodes) -> None:
     nodes.start(0, 1)  # half of them: no round can close, so they run until they are stopped
-    nodes.wait(lambda: bool(nodes.status(0).get("peers", {}).get("node-1")), LIMIT_S)
+    nodes.wait(lambda: (status := nodes.status(0)) is not None and status.peers["node-1"], LIMIT_S)
     folder = str(nodes.local.nodes[0])
 
     told = defl("node", "status", folder, "--json")
@@ -95,7 +95,7 @@ def test_a_running_node_tells_its_state_and_stops_when_asked(nodes: Nodes) -> No
     status = json.loads(told.stdout)
     assert status["running"]
     assert status["round"] == 0
-    nodes.wait(lambda: nodes.status(0)["evaluation"] is not None, LIMIT_S)
+    nodes.wait(lambda: nodes.status(0).evaluation is not None, LIMIT_S)
     port = (nodes.local.nodes[0] / "telemetry.port").read_text(encoding="ascii")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as answer:
         metrics = answer.read().decode()
@@ -110,7 +110,7 @@ def test_a_running_node_tells_its_state_and_stops_when_asked(nodes: Nodes) -> No
 
 def test_a_second_process_on_one_folder_is_refused(nodes: Nodes) -> None:
     nodes.start(0)
-    nodes.wait(lambda: nodes.status(0)["view"] > 0, LIMIT_S)
+    nodes.wait(lambda: (status := nodes.status(0)) is not None and status.view > 0, LIMIT_S)
     second = defl("node", "start", str(nodes.local.nodes[0]))
 
     assert second.returncode == 2
@@ -119,7 +119,7 @@ def test_a_second_process_on_one_folder_is_refused(nodes: Nodes) -> None:
 
 def test_a_lost_state_is_not_taken_for_a_first_start(nodes: Nodes) -> None:
     nodes.start(0)
-    nodes.wait(lambda: nodes.status(0)["view"] > 0, LIMIT_S)
+    nodes.wait(lambda: (status := nodes.status(0)) is not None and status.view > 0, LIMIT_S)
     nodes.kill(0)
     (nodes.local.nodes[0] / "state").rename(nodes.local.nodes[0] / "lost")
     again = defl("node", "start", str(nodes.local.nodes[0]))
@@ -145,8 +145,9 @@ def test_two_files_that_differ_in_one_byte_make_nodes_that_refuse_each_other(
     nodes.start(0, 1)
 
     def why() -> str:
-        return str(nodes.status(0).get("trouble", {}).get("node-1", ""))
+        status = nodes.status(0)
+        return "" if status is None else status.trouble.get("node-1", "")
 
     nodes.wait(lambda: "federation.toml" in why(), 30.0)
-    assert not any(nodes.status(0)["peers"].values())
+    assert not any(nodes.status(0).peers.values())
     nodes.wait(lambda: "federation.toml" in str(nodes.log(0)), 30.0)

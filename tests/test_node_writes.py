@@ -12,7 +12,7 @@ from defl.errors import LocalFault
 from defl.ids import Round
 from defl.lab.experiments.processes import Nodes
 from defl.node import node as driver
-from defl.node.node import PORT_FILE, STATUS_FILE
+from defl.node.files import PORT_FILE, STATUS_FILE
 from defl.node.report.model_file import shared_row, write_model
 from defl.node.report.results import MODEL
 from defl.node.store.records import Records

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from defl.node.node import PID_FILE
+from defl.node.files import PID_FILE
 from defl.node.store.storage import LOCK, Storage
 from support.founding import defl
 from test_first_start import alice, opened  # noqa: F401 - alice is a fixture

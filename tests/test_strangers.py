@@ -24,7 +24,7 @@ import pytest
 
 from defl.ids import digest_of
 from defl.node.net.framing import HELLO_BYTES_MAX, PROTOCOL_VERSION, Hello, Lane, encode_hello
-from defl.node.net.lobby import Places
+from defl.node.net.pending import PendingLimits
 from defl.node.net.tls import client_context
 from defl.node.net.transport import Refusal, TransportLimits
 from defl.node.setup.identity import Identity, make_identity
@@ -210,7 +210,7 @@ def test_a_members_certificate_that_has_expired_is_refused_and_the_reason_told(w
             if judge is a:
                 assert "expired" in a.transport.stats.trouble[b.me]
             else:
-                await a.until(lambda: "turned us away" in a.transport.stats.trouble.get(b.me, ""))
+                await a.until(lambda: "refused us" in a.transport.stats.trouble.get(b.me, ""))
 
     asyncio.run(scenario())
 
@@ -241,7 +241,7 @@ def test_another_member_at_a_members_address_is_not_taken_for_it() -> None:
         async with running(a, impostor):
             await a.until(lambda: a.transport.stats.refusals[Refusal.CERTIFICATE] >= 4)
             assert not a.events + impostor.events
-            assert "another certificate" in a.transport.stats.trouble[1]
+            assert "another one than its card" in a.transport.stats.trouble[1]
 
     asyncio.run(scenario())
 
@@ -335,7 +335,7 @@ def test_half_open_and_slow_callers_are_cut_off_in_time() -> None:
 
 def test_a_crowd_that_says_nothing_cannot_shut_a_member_out() -> None:
     async def scenario() -> None:
-        limits = receiving(handshake_s=60.0, places=Places(silent=8))
+        limits = receiving(handshake_s=60.0, pending=PendingLimits(silent=8))
         async with served(limits) as (victim, goes_on):
             crowd = [await plain(victim) for _ in range(40)]
             await victim.until(lambda: victim.transport.stats.refusals[Refusal.CROWDED] >= 40 - 8)
@@ -519,7 +519,7 @@ def test_strangers_get_few_handshakes_a_second_and_members_do_not_wait_for_their
 
 def test_a_members_first_record_is_marked_also_when_it_comes_in_pieces() -> None:
     async def scenario() -> None:
-        limits = receiving(handshake_s=60.0, places=Places(strangers=0))
+        limits = receiving(handshake_s=60.0, pending=PendingLimits(unmarked=0))
         async with served(limits) as (victim, _):
             member = Handshaking(await plain(victim), context_of(victim, BAD))
             with contextlib.suppress(ssl.SSLWantReadError):

@@ -1,9 +1,7 @@
-"""What a running node shows, and to whom: log lines, Prometheus text, answers over loopback."""
+"""The telemetry server: which callers it answers, and what they can make it hold."""
 
 import asyncio
 import contextlib
-import io
-import json
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -12,74 +10,26 @@ import pytest
 
 from defl.ids import NodeId
 from defl.lab.experiments.processes import Nodes
-from defl.node.node import PEER_LINES_BURST, TOKEN_FILE
+from defl.node.files import TOKEN_FILE
 from defl.node.report import telemetry
+from defl.node.report.peer_log import PEER_LINES_BURST
+from defl.node.report.status import encode_status
 from defl.node.report.status_client import asked_status
 from defl.node.report.telemetry import (
     CONNECTIONS_MAX,
     REQUEST_BYTES_MAX,
-    LineLimit,
-    Log,
     Server,
-    label,
-    prometheus,
     write_private,
 )
 from support.node_here import Member, NodeHere, until
+from support.statuses import status
 
 TIME_LIMIT_S = 20.0
 TOKEN = "the right one"  # noqa: S105
+METRICS = b"defl_round 1"
 
 
-def test_a_line_is_one_json_object_with_its_fields() -> None:
-    stream = io.StringIO()
-    Log("one", as_json=True, stream=stream).info("round closed", round=3)
-
-    line = json.loads(stream.getvalue())
-    assert (line["event"], line["round"], line["level"]) == ("round closed", 3, "info")
-
-
-def test_a_level_keeps_lesser_lines_away() -> None:
-    stream = io.StringIO()
-    log = Log("two", as_json=False, level="warning", stream=stream)
-    log.info("not shown")
-    log.warning("shown", peer="bob")
-
-    assert "not shown" not in stream.getvalue()
-    assert "WARNING: shown peer=bob" in stream.getvalue()
-
-
-def test_metrics_have_their_labels() -> None:
-    text = prometheus({"round": {"": 3}, "bytes_sent": {'peer="1"': 10.0}})
-
-    assert text.splitlines() == [
-        "# TYPE defl_round gauge",
-        "defl_round 3",
-        "# TYPE defl_bytes_sent gauge",
-        'defl_bytes_sent{peer="1"} 10',
-    ]
-
-
-def test_what_only_grows_is_a_counter() -> None:
-    assert prometheus({"left_out_total": {"": 2}}).startswith("# TYPE defl_left_out_total counter")
-
-
-def test_a_label_may_hold_any_text() -> None:
-    assert label("metric", 'a"b\\c\nd') == r'metric="a\"b\\c\nd"'
-
-
-def test_lines_about_a_peer_that_flaps_are_few_and_say_how_many_were_withheld() -> None:
-    limit = LineLimit(burst=3, every_s=60.0)
-
-    flapping = [limit.withheld("peer 1", now / 50) for now in range(1000)]  # within 20 s
-    assert flapping == [0, 0, 0] + 997 * [None]
-    assert limit.withheld("peer 2", 20.0) == 0
-    assert limit.withheld("peer 1", 61.0) == 997
-    assert limit.withheld("peer 1", 61.0) is None
-    assert limit.withheld("peer 1", 1000.0) == 1
-
-
-# --- Whom the server answers -------------------------------------------------------------------
+# --- Which callers are answered ----------------------------------------------------------------
 
 
 LONG = 50_000_000  # more than the kernel takes over while nobody reads
@@ -92,7 +42,7 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 
 async def last_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Until the server hangs up, which it must do."""
+    """Until the server disconnects, which it must do."""
     data = bytearray()
     async with asyncio.timeout(TIME_LIMIT_S):
         with contextlib.suppress(ConnectionError):
@@ -111,7 +61,7 @@ class Answering:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def ask(self, path: str, *headers: str, method: str = "GET") -> bytes:
-        """The first line and the body; nothing if the server hangs up without an answer."""
+        """The first line and the body; empty if the server disconnects without an answer."""
         reader, writer = await self.connect()
         writer.write("\r\n".join((f"{method} {path} HTTP/1.1", *headers, "", "")).encode())
         async with asyncio.timeout(TIME_LIMIT_S):
@@ -127,16 +77,15 @@ class Answering:
 
 
 @contextlib.asynccontextmanager
-async def answering(metrics: str = "defl_round 1") -> AsyncIterator[Answering]:
-    status = {"observing": None, "disk_full": False, "no_descriptors": False, "round": 1}
-    server = Server(lambda: status, lambda: metrics, TOKEN)
+async def answering(metrics: bytes = METRICS) -> AsyncIterator[Answering]:
+    server = Server(lambda: status(round=1), lambda: metrics, TOKEN)
     try:
         yield Answering(server, await server.start(0))
     finally:
         await server.close()
 
 
-def run(scenario: Callable[[Answering], Awaitable[None]], metrics: str = "defl_round 1") -> None:
+def run(scenario: Callable[[Answering], Awaitable[None]], metrics: bytes = METRICS) -> None:
     async def whole() -> None:
         async with answering(metrics) as here:
             await scenario(here)
@@ -147,7 +96,7 @@ def run(scenario: Callable[[Answering], Awaitable[None]], metrics: str = "defl_r
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.0.0.1:8400", "localhost", "LOCALHOST:1", "[::1]", "[::1]:8400"]
 )
-def test_whoever_asks_for_a_loopback_name_is_answered(host: str) -> None:
+def test_a_request_for_a_loopback_name_is_answered(host: str) -> None:
     async def scenario(here: Answering) -> None:
         assert await here.ask("/metrics", f"Host: {host}") == b"200 OK defl_round 1"
 
@@ -168,7 +117,7 @@ def test_whoever_asks_for_a_loopback_name_is_answered(host: str) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/status"])
-def test_a_page_whose_name_was_rebound_to_loopback_learns_nothing(
+def test_a_web_page_whose_name_was_rebound_to_loopback_learns_nothing(
     path: str, headers: list[str]
 ) -> None:
     async def scenario(here: Answering) -> None:
@@ -182,19 +131,18 @@ def test_a_page_whose_name_was_rebound_to_loopback_learns_nothing(
 @pytest.mark.parametrize(
     "headers", [[], ["Authorization: Bearer another"], [f"Authorization: {TOKEN}"]], ids=str
 )
-def test_the_status_is_shown_only_to_callers_with_the_token(headers: list[str]) -> None:
+def test_only_callers_with_the_token_get_the_status(headers: list[str]) -> None:
     async def scenario(here: Answering) -> None:
         refused = await here.ask("/status", "Host: localhost", *headers)
         assert refused.startswith(b"401 ")
         assert b"round" not in refused
-        told = await here.ask("/status", "Host: localhost", f"authorization: Bearer {TOKEN}")
-        assert told.startswith(b"200 OK ")
-        assert b'"round": 1' in told
+        answer = await here.ask("/status", "Host: localhost", f"authorization: Bearer {TOKEN}")
+        assert answer == b"200 OK " + encode_status(status(round=1))
 
     run(scenario)
 
 
-def test_nothing_but_get_is_answered() -> None:
+def test_only_get_is_answered() -> None:
     async def scenario(here: Answering) -> None:
         answer = await here.ask("/metrics", "Host: localhost", method="POST")
         assert answer.startswith(b"405 ")
@@ -202,7 +150,7 @@ def test_nothing_but_get_is_answered() -> None:
     run(scenario)
 
 
-def test_the_token_is_for_its_owner_alone_also_where_another_file_was(tmp_path: Path) -> None:
+def test_the_token_file_is_private_even_where_a_public_file_was(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("older", encoding="ascii")
     path.chmod(0o644)
@@ -213,10 +161,10 @@ def test_the_token_is_for_its_owner_alone_also_where_another_file_was(tmp_path: 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-# --- What a caller can make it hold ------------------------------------------------------------
+# --- Bounds on callers -------------------------------------------------------------------------
 
 
-def test_any_number_of_silent_callers_take_few_connections_and_a_monitor_is_answered() -> None:
+def test_silent_callers_hold_a_bounded_number_of_connections_and_a_monitor_is_answered() -> None:
     async def scenario(here: Answering) -> None:
         crowd = []
         for _ in range(10 * CONNECTIONS_MAX):
@@ -225,7 +173,9 @@ def test_any_number_of_silent_callers_take_few_connections_and_a_monitor_is_answ
         assert await here.ask("/healthz", "Host: localhost") == b'200 OK {"healthy": true}'
         assert here.server.connections <= CONNECTIONS_MAX
         for reader, writer in crowd[: 9 * CONNECTIONS_MAX]:
-            assert await last_bytes(reader, writer) == b""  # hung up on, long before its time
+            assert (
+                await last_bytes(reader, writer) == b""
+            )  # disconnected, long before the time limit
         for _, writer in crowd[9 * CONNECTIONS_MAX :]:
             await closed(writer)
         await here.until(lambda: here.server.connections == 0)
@@ -233,7 +183,7 @@ def test_any_number_of_silent_callers_take_few_connections_and_a_monitor_is_answ
     run(scenario)
 
 
-def test_a_caller_that_never_reads_its_answer_is_hung_up_on_in_time(
+def test_a_caller_that_never_reads_its_answer_is_disconnected_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(telemetry, "REQUEST_WAIT_S", 0.05)
@@ -247,10 +197,10 @@ def test_a_caller_that_never_reads_its_answer_is_hung_up_on_in_time(
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert len(await last_bytes(reader, writer)) < LONG
 
-    run(scenario, metrics="x" * LONG)
+    run(scenario, metrics=b"x" * LONG)
 
 
-def test_a_request_that_does_not_end_is_not_read_to_its_end() -> None:
+def test_an_endless_request_is_dropped_at_the_limit() -> None:
     async def scenario(here: Answering) -> None:
         reader, writer = await here.connect()
         writer.write(b"GET /metrics HTTP/1.1\r\n" + b"X: y\r\n" * REQUEST_BYTES_MAX)
@@ -262,7 +212,7 @@ def test_a_request_that_does_not_end_is_not_read_to_its_end() -> None:
 # --- A node ------------------------------------------------------------------------------------
 
 
-def test_a_peer_that_comes_and_goes_fills_no_log(tmp_path: Path) -> None:
+def test_a_flapping_peer_causes_a_bounded_number_of_log_lines(tmp_path: Path) -> None:
     folders = Nodes(tmp_path / "federation", 4, 1).local.nodes
 
     async def scenario() -> None:
@@ -277,16 +227,16 @@ def test_a_peer_that_comes_and_goes_fills_no_log(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_running_node_shows_its_status_to_whoever_can_read_its_token(tmp_path: Path) -> None:
+def test_a_running_node_gives_its_status_to_clients_that_can_read_its_token(tmp_path: Path) -> None:
     folder = Nodes(tmp_path / "federation", 4, 1).local.nodes[2]
 
     async def scenario() -> None:
         async with NodeHere(folder).running():
             token = folder / TOKEN_FILE
             assert stat.S_IMODE(token.stat().st_mode) == 0o600
-            status = await asyncio.to_thread(asked_status, folder)
-            assert status is not None
-            assert status["member"] == 2
+            current = await asyncio.to_thread(asked_status, folder)
+            assert current is not None
+            assert current.member == 2
             token.write_text("another", encoding="ascii")
             assert await asyncio.to_thread(asked_status, folder) is None
         assert not token.exists()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from defl.ids import NodeId
-from defl.node.report.history import Evaluation, Reports
-from defl.node.report.telemetry import Log
+from defl.node.report.history import RoundHistory
+from defl.node.report.log import Log
 from defl.node.report.tracking import (
     CLOSE_S,
     FOLDER,
@@ -26,6 +26,7 @@ from defl.node.report.tracking import (
 from defl.node.setup.config import NodeConfig, node_text
 from defl.node.work.worker_process import WorkReport
 from defl.output import Aggregate
+from support.logs import log_to
 
 LIMIT_S = 180.0
 
@@ -37,7 +38,7 @@ def stream() -> io.StringIO:
 
 @pytest.fixture
 def log(stream: io.StringIO) -> Log:
-    return Log("tracking", as_json=False, stream=stream)
+    return log_to(stream, as_json=False)
 
 
 def ended(tracking: Tracking) -> int:
@@ -55,11 +56,11 @@ def script(text: str) -> list[str]:
 
 def test_a_rounds_figures_are_of_training_evaluation_and_who_was_left_out() -> None:
     told: dict[str, float] = {}
-    reports = Reports(["alice", "bob"], lambda _, values: told.update(values))
-    reports.trained(WorkReport(3, {"loss": 0.5}))
-    reports.evaluated(Evaluation(2, {"accuracy": 0.9}, 0.1))
-    reports.closed(3, [NodeId(1)])
-    reports.aggregated(Aggregate(3, b"", (), b""), WorkReport(3))
+    history = RoundHistory(["alice", "bob"], lambda _, values: told.update(values))
+    history.trained(WorkReport(3, {"loss": 0.5}))
+    history.evaluated(2, {"accuracy": 0.9}, 0.1)
+    history.closed(3, [NodeId(1)])
+    history.aggregated(Aggregate(3, b"", (), b""), WorkReport(3))
 
     assert told == {
         "train/loss": 0.5,

@@ -21,7 +21,7 @@ from defl.messages import (
     SignedHeader,
     Vote,
 )
-from defl.verify import Verifier
+from defl.verifier import Verifier
 from support.builders import Small, name, nodes, tampered
 
 SMALL = Small()

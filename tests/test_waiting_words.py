@@ -4,12 +4,9 @@ import pytest
 
 from defl.cli.run import timing_of
 from defl.committee import Timing
-from defl.ids import NodeId, Round
-from defl.node.report.history import Lateness
-from defl.node.report.status import waiting_sentence
-from defl.output import MemberLate
+from defl.node.report.status import MemberLateness, waiting_sentence
 
-CALM = {"answers_missing": 0, "over": False, "updates": 3, "quorum": 3, "waits_for": {}}
+CALM = {"answers_missing": 0, "over": False, "updates": 3, "quorum": 3, "waiting_for_s": {}}
 
 
 @pytest.mark.parametrize(
@@ -17,30 +14,32 @@ CALM = {"answers_missing": 0, "over": False, "updates": 3, "quorum": 3, "waits_f
     [
         (
             {"answers_missing": 2},
-            "for 2 more members to say what they have seen this node sign; it signs nothing before",
+            (
+                "for 2 more members to report what they have seen this node sign; "
+                "it signs nothing before"
+            ),
         ),
         ({"over": True}, "for nobody: all rounds are closed"),
         ({"updates": 1}, "for updates: 1 of at least 3 are in"),
         ({}, "for the round to close"),
-        ({"waits_for": {"site-b": 12.34}}, "for site-b (up to 12.3 s)"),
+        ({"waiting_for_s": {"site-b": 12.34}}, "for site-b (up to 12.3 s)"),
     ],
 )
-def test_the_status_says_in_words_what_a_node_waits_for(
+def test_the_status_names_what_the_node_is_waiting_for(
     changes: dict[str, object], sentence: str
 ) -> None:
     assert waiting_sentence(**{**CALM, **changes}) == sentence  # type: ignore[arg-type]
 
 
-def test_the_status_says_who_was_late_and_by_how_much() -> None:
-    lateness = Lateness()
-    assert lateness.sentence == "never late"
-    lateness.rounds = 1
-    lateness.last = MemberLate(Round(7), NodeId(3), 4.0, 30.0, 12.0)
-
-    assert lateness.sentence == (
-        "late in 1 round; in round 7, which lasted 12.0 s, it needs 30.0 s, 18.0 s too long; "
-        "waited for it in vain: 4.0 s"
+def test_lateness_is_a_sentence_with_the_round_and_the_members_pace() -> None:
+    late = MemberLateness(rounds=1, round=7, lasted_s=12.0, waited_s=4.0, usual_s=30.0)
+    assert str(late) == (
+        "late in 1 round; round 7 lasted 12.0 s: it needs 30.0 s, 18.0 s too long; "
+        "waited 4.0 s for it"
     )
+    unknown = MemberLateness(rounds=2, round=7, lasted_s=12.0, waited_s=4.0, usual_s=0.0)
+    assert unknown.late_s is None
+    assert str(unknown).startswith("late in 2 rounds; round 7 lasted 12.0 s: no update came")
 
 
 def test_defl_run_takes_the_bounds_from_its_options_then_from_defl_toml() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from defl.errors import LocalFault
-from defl.node.report.telemetry import Log
+from defl.node.report.log import Log
 from defl.node.store.storage import Storage
 from defl.node.store.writing import Writing
 from support.builders import Small
@@ -58,7 +58,7 @@ def test_training_need_not_wait_until_the_aggregate_is_synced_but_the_update_doe
     storage: Storage, syncs: Syncs
 ) -> None:
     async def scenario() -> None:
-        writing = Writing(storage, Log("test", as_json=True))
+        writing = Writing(storage, Log())
         await writing.place_aggregate(AGGREGATE[0], storage.work / "aggregate")
         assert bytes(storage.blobs.read(AGGREGATE[0].digest)) == AGGREGATE[1]
         assert syncs.done == []
@@ -83,7 +83,7 @@ def test_no_update_follows_an_aggregate_that_the_disk_could_not_keep(
     syncs.go_on.set()
 
     async def scenario() -> None:
-        writing = Writing(storage, Log("test", as_json=True))
+        writing = Writing(storage, Log())
         await writing.place_aggregate(AGGREGATE[0], storage.work / "aggregate")
         for _ in range(2):
             with pytest.raises(LocalFault, match="sync blob"):

@@ -1,6 +1,83 @@
 """DeFL: federated learning with no server and nobody to trust.
 
-docs/ARCHITECTURE.md tells what each part is for; nothing is re-exported here.
+The public names are here and nothing else; docs/API.md has an example of each. They are loaded when
+they are first used, so that `import defl` is quick and loads no simulator and no framework.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from defl.clients.protocol import Client
+    from defl.committee import Timing
+    from defl.errors import DeflError, LocalFault, UserError, WeightsError, WorkerFailed
+    from defl.proofs import ModelProof, load_model, verify
+    from defl.results import (
+        Attendance,
+        History,
+        MemberTraffic,
+        Omission,
+        OmissionReason,
+        Result,
+        RoundRecord,
+        Simulation,
+    )
+    from defl.sim.conditions import Conditions
+    from defl.simulating import simulate
+
 __version__ = "0.2.0"
+
+__all__ = [  # tests/test_exports.py
+    "Attendance",
+    "Client",
+    "Conditions",
+    "DeflError",
+    "History",
+    "LocalFault",
+    "MemberTraffic",
+    "ModelProof",
+    "Omission",
+    "OmissionReason",
+    "Result",
+    "RoundRecord",
+    "Simulation",
+    "Timing",
+    "UserError",
+    "WeightsError",
+    "WorkerFailed",
+    "load_model",
+    "simulate",
+    "verify",
+]
+
+_HOME = {  # of each public name
+    "Client": "defl.clients.protocol",
+    "Conditions": "defl.sim.conditions",
+    "Timing": "defl.committee",
+    "load_model": "defl.proofs",
+    "simulate": "defl.simulating",
+    "verify": "defl.proofs",
+    "ModelProof": "defl.proofs",
+    **dict.fromkeys(
+        ("DeflError", "LocalFault", "UserError", "WeightsError", "WorkerFailed"), "defl.errors"
+    ),
+    **dict.fromkeys(
+        (
+            "Attendance", "History", "MemberTraffic", "Omission", "OmissionReason", "Result",
+            "RoundRecord", "Simulation",
+        ),
+        "defl.results",
+    ),
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'defl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *__all__]

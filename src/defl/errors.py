@@ -4,6 +4,7 @@ DeflError
 ├── UserError              what was asked for cannot be: says what is allowed
 │   ├── PreconditionBroken     a rule was asked outside the condition that it needs
 │   └── WeightsError           a client's weights do not fit the model's schema
+│       └── Diverged               they hold NaN, infinity or a value beyond all bounds
 ├── LocalFault             this node cannot go on as it is (disk, lost record)
 │   ├── Exhausted              the machine ran out of something; the same call works later
 │   │   ├── DiskFull               there is no room on the disk
@@ -36,6 +37,10 @@ class PreconditionBroken(UserError):
 
 class WeightsError(UserError):
     """Weights do not fit the schema; the message names the entry."""
+
+
+class Diverged(WeightsError):
+    """Weights of the right shapes hold NaN, infinity or a value beyond the bound."""
 
 
 class LocalFault(DeflError):

@@ -11,7 +11,7 @@ from defl.crypto import Signer
 from defl.ids import Digest, NodeId, Round
 from defl.messages import Attestation, Evidence, attestation_statement
 from defl.output import Attested, Envelope, EvidenceFound, Finished, Notice
-from defl.verify import IsProven, contradict
+from defl.verifier import IsProven, contradict
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ from defl.messages import (
     Vote,
 )
 from defl.output import Received, ReceivedChunk
-from defl.verify import Claim, Examination, Verifier
+from defl.verifier import Claim, Examination, Verifier
 from defl.wire import chunk_frame_bytes_max, control_frame_bytes_max, decode, says_chunk
 
 # One UPD and one AGG of each member, for the open round and for the next.

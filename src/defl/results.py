@@ -10,7 +10,7 @@ from enum import StrEnum
 from html import escape
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from defl.errors import UserError
 
@@ -97,7 +97,10 @@ class History:
     byzantine: Mapping[str, str] = field(default_factory=dict)  # members that attack, and how
     digests: Mapping[str, str | None]  # of each member's newest model, in hex
     traffic: Mapping[str, MemberTraffic]
-    seconds: float  # that the whole run took, by the clock on the wall
+    # That the whole run took, by the clock on the wall; equal runs may differ in it.
+    seconds: float = field(compare=False)
+
+    _ROUND_SECONDS: ClassVar[str] = "seconds"  # the head of a column
 
     @property
     def complete(self) -> bool:
@@ -187,13 +190,19 @@ class History:
         return "the members hold different models: some are behind, or the run was cut short"
 
     def _notes(self) -> list[str]:
-        """What a kind of result adds below the tables."""
-        return []
+        """Below the tables: why members had no update; each kind of result adds its own."""
+        details: dict[str, str] = {}
+        for record in self.rounds:
+            for omission in record.omissions:
+                if omission.reason is OmissionReason.NO_UPDATE and omission.detail:
+                    details.setdefault(omission.member, omission.detail)
+        return [f"{member} had no update: {detail}" for member, detail in details.items()]
 
     def _rounds_table(self) -> tuple[list[str], list[list[str]]]:
         shown = self.metric_names[:METRICS_SHOWN_MAX]
         trained = _names(record.training for record in self.rounds)[:METRICS_SHOWN_MAX]
-        head = ["round", *shown, *(f"{name} (training)" for name in trained), "seconds", "without"]
+        head = ["round", *shown, *(f"{name} (training)" for name in trained)]
+        head += [self._ROUND_SECONDS, "without"]
         rows = []
         if self.initial_metrics:
             values = [_number(_mean(self.initial_metrics, name)) for name in shown]
@@ -248,6 +257,8 @@ class Simulation(History):
     A round's seconds are virtual ones.
     """
 
+    _ROUND_SECONDS: ClassVar[str] = "virtual seconds"
+
     seed: int
     # The model at the end, arrays by name; the digests stand for it where results are compared.
     weights: "Mapping[str, NDArray[Any]]" = field(
@@ -256,16 +267,23 @@ class Simulation(History):
     checks: Mapping[str, bool]  # the simulator's verdicts on the whole run, by name
     violations: tuple[str, ...] = ()  # what it has to say where one does not hold
     virtual_s: float = 0.0
+    stopped: str = ""  # why the run ended before its last round
 
     @property
     def ok(self) -> bool:
         return all(self.checks.values())
 
     def _notes(self) -> list[str]:
+        notes = History._notes(self)
+        if self.stopped:
+            notes.append(f"stopped: {self.stopped}")
         failed = [name for name, holds in self.checks.items() if not holds]
         if not failed:
-            return []
-        return ["\n".join(["CHECKS THAT DO NOT HOLD: " + ", ".join(failed), *self.violations])]
+            return notes
+        return [
+            *notes,
+            "\n".join(["CHECKS THAT DO NOT HOLD: " + ", ".join(failed), *self.violations]),
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +304,9 @@ class Result(History):
         return self.folder / member
 
     def _notes(self) -> list[str]:
-        notes = ["interrupted before the last round closed"] if self.interrupted else []
+        notes = History._notes(self)
+        if self.interrupted:
+            notes.append("interrupted before the last round closed")
         for member, error in self.worker_errors.items():
             last = error.strip().rpartition("\n")[2]
             log = self.folder / member / "node.log"

@@ -38,7 +38,7 @@ def main() -> int:
             nodes.start()
             for due in (chosen.rounds // 10, chosen.rounds // 2, chosen.rounds - 2):
                 nodes.wait(lambda due=due: nodes.round(0) >= due, LIMIT_S)
-                disk = int(nodes.status(0)["disk_bytes"])
+                disk = nodes.status(0).disk_bytes
                 memory = resident_bytes(nodes.pid(0))
                 held.append((disk, memory))
                 print(f"round {due}: disk {disk} bytes, memory {memory} bytes", flush=True)

@@ -63,7 +63,7 @@ from defl.participant import Participant, first_durable
 from defl.pool.weights import encode, manifest_of
 from defl.recall import NOTHING_SEEN
 from defl.sim.scenario import federation_of, signers_of
-from defl.verify import Verifier
+from defl.verifier import Verifier
 
 UNSIGNED = bytes(64)
 

@@ -12,10 +12,11 @@ from defl.ids import NodeId
 from defl.messages import Message
 from defl.node.net.framing import Frame, Lane
 from defl.node.net.transport import Transport
-from defl.node.node import Node, open_node
-from defl.node.report.telemetry import Log
+from defl.node.node import Node
 from defl.node.setup.config import read_federation, read_identity, read_node
+from defl.node.startup import open_node
 from defl.wire import chunk_frame_bytes_max, control_frame_bytes_max, decode, encode
+from support.logs import log_to
 
 LIMIT_S = 60.0
 POLL_S = 0.01
@@ -31,7 +32,7 @@ class NodeHere:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lines = io.StringIO()
-        self.node: Node = open_node(folder, Log(folder.name, as_json=True, stream=self._lines))
+        self.node: Node = open_node(folder, log_to(self._lines))
 
     @property
     def log(self) -> list[dict[str, Any]]:

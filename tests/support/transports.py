@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from defl.ids import Digest, NodeId, digest_of
-from defl.node.net.reception import ReceptionLimits
+from defl.node.net.acceptor import AcceptLimits
 from defl.node.net.transport import Frame, Lane, Transport, TransportLimits
 from defl.node.setup.identity import Card, Identity, make_card, make_identity
 
@@ -140,4 +140,4 @@ def shorter(limits: TransportLimits = QUICK, **changes: Any) -> TransportLimits:
 def receiving(**changes: Any) -> TransportLimits:
     """With other limits for those who have not proved who they are. Dials as rarely as a real node:
     a member that is not there must not cost the test its time."""
-    return TransportLimits(reception=ReceptionLimits(**changes))
+    return TransportLimits(accept=AcceptLimits(**changes))

@@ -26,8 +26,8 @@ VARIABLE = "_DEFL_COMPLETE"
 @click.pass_context
 def completion(ctx: click.Context, shell: str, as_json: bool) -> None:
     """Print the lines that teach a shell to complete `defl`."""
-    made = get_completion_class(shell)
-    if made is None:
-        raise UserError(f"this click knows nothing of {shell}")
-    source = made(ctx.find_root().command, {}, "defl", VARIABLE).source()
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
+        raise UserError(f"the installed click cannot complete for {shell}; choose another shell")
+    source = completion_class(ctx.find_root().command, {}, "defl", VARIABLE).source()
     click.echo(json.dumps({"shell": shell, "source": source}) if as_json else source)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from defl.aggregation.rules import DEFAULT, RULES
 from defl.cli import flower as flower_project
@@ -198,7 +199,10 @@ def _follow(processes: Processes, rounds: int, *, quiet: bool) -> list[str]:
     while running:
         time.sleep(POLL_S)
         running = processes.any_running
-        states = {processes.local.nodes[m].name: processes.status(m) for m in processes.members}
+        states: dict[str, Any] = {
+            processes.local.nodes[m].name: to_builtins(processes.status(m)) or {"round": 0}
+            for m in processes.members
+        }
         progress.update(states)
         processes.require_no_failure()
         lost = [
@@ -212,7 +216,7 @@ def _follow(processes: Processes, rounds: int, *, quiet: bool) -> list[str]:
 
 
 def _report(local: Local, started: float) -> dict[str, Any]:
-    states = {node.name: last_status(node) for node in local.nodes}
+    states = {node.name: to_builtins(last_status(node)) for node in local.nodes}
     digests = {name: state["model"] if state else None for name, state in states.items()}
     return {
         "folder": str(local.folder),

@@ -8,17 +8,16 @@ import sys
 from pathlib import Path
 
 import click
+import msgspec
 
 from defl.cli.node import node
+from defl.cli.status_text import status_text
 from defl.errors import UserError
-from defl.node.node import PID_FILE, Node, open_node
+from defl.node.files import PID_FILE
+from defl.node.report.log import Log, configure_logging
 from defl.node.report.status_client import asked_status, last_status
-from defl.node.report.telemetry import Log
 from defl.node.setup.config import LogFormat, read_node
 from defl.node.store.storage import lock_holder
-
-NAME_COLUMNS = 20
-INDENTED = "\n" + " " * (NAME_COLUMNS + 2)  # a traceback stays in its column
 
 START_EXAMPLES = """
 Example:
@@ -26,8 +25,8 @@ Example:
 \b
   defl node start alice
 
-Exit code 0: the federation is finished, or the node was asked to stop; 1: the node's own state is
-damaged or its disk fails; 2: it cannot start as asked, and what to do.
+Exit code 0: the federation is finished, or the node was stopped; 1: the node's own state is
+damaged or its disk fails; 2: it cannot start, and the message says what to do.
 """
 STOP_EXAMPLES = """
 Example:
@@ -35,27 +34,31 @@ Example:
 \b
   defl node stop alice
 
-Exit code 0: asked; 2: no node runs there.
+Exit code 0: the node was told to stop; 2: no node runs there.
 """
 
 
 @node.command(epilog=START_EXAMPLES)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--observer", is_flag=True, help="The state was lost: follow, but sign nothing.")
+@click.option(
+    "--observer", is_flag=True, help="Follow without signing; for a node that lost its state."
+)
 @click.option("--json", "as_json", is_flag=True, help="Log lines as JSON objects.")
 def start(folder: Path, observer: bool, as_json: bool) -> None:
     """Run the node in this terminal until the federation is finished, Ctrl-C or `node stop`.
 
-    It can be killed at any moment and started again: it goes on where it was.
+    It can be killed at any moment and started again: it continues where it was.
     """
     config = read_node(folder)
     as_json = as_json or config.log_format is LogFormat.JSON
-    log = Log(config.name, as_json=as_json, level=config.log_level)
-    asyncio.run(_serve(folder, log, observer=observer))
+    configure_logging(as_json=as_json, level=config.log_level)
+    asyncio.run(_serve(folder, Log(), observer=observer))
 
 
 async def _serve(folder: Path, log: Log, *, observer: bool) -> None:
-    running: Node = open_node(folder, log, observer=observer)
+    from defl.node.startup import open_node  # noqa: PLC0415 - `status` and `stop` need no node
+
+    running = open_node(folder, log, observer=observer)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.stop)
@@ -70,22 +73,21 @@ async def _serve(folder: Path, log: Log, *, observer: bool) -> None:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def status(folder: Path, as_json: bool) -> None:
-    """Round, view, peers, traffic and troubles of the node in DIR.
+    """Progress, peers, traffic and problems of the node in DIR.
 
-    Exit code 0: it runs; 1: it does not, and what is shown is its last word.
+    Exit code 0: it runs; 1: it does not run, and its final status is shown.
     """
-    config = read_node(folder)
-    found = asked_status(folder)
-    running = found is not None
-    shown = found or last_status(folder)
-    if shown is None:
+    name = read_node(folder).name
+    current = asked_status(folder)
+    status = current or last_status(folder)
+    if status is None:
         raise UserError(f"{folder}: this node never ran; start it with: defl node start {folder}")
+    running = current is not None
     if as_json:
-        click.echo(json.dumps({"running": running, **shown}, indent=1))
+        click.echo(json.dumps({"running": running, **msgspec.to_builtins(status)}, indent=1))
     else:
-        click.echo(f"{config.name} {'runs' if running else 'does not run; its last word was:'}")
-        for name, value in shown.items():
-            click.echo(f"  {name:<{NAME_COLUMNS}}{str(value).replace(chr(10), INDENTED)}")
+        click.echo(f"{name} {'is running' if running else 'is not running; its final status:'}")
+        click.echo(status_text(status))
     sys.exit(0 if running else 1)
 
 
@@ -93,7 +95,7 @@ def status(folder: Path, as_json: bool) -> None:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def stop(folder: Path, as_json: bool) -> None:
-    """End the node in DIR cleanly; what it signed and holds stays."""
+    """Stop the node in DIR cleanly; its state stays."""
     number = _running_pid(folder)
     try:
         os.kill(number, signal.SIGTERM)
@@ -107,8 +109,8 @@ def stop(folder: Path, as_json: bool) -> None:
 
 
 def _running_pid(folder: Path) -> int:
-    """The process of the running node: the pid's file may be of one that was killed, and its number
-    a stranger's by now. The lock on the state is held by a living process."""
+    """The process that holds the lock on the state. The pid file alone is no proof: its node may
+    have been killed, and another process may have got the number since."""
     holder = lock_holder(folder / read_node(folder).state)
     if holder is None:
         raise UserError(f"{folder}: the node is not running; there is nothing to stop")

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from defl.node.report.certificate import verify_files
-from defl.node.setup.config import read_federation
-from defl.node.setup.requirements import all_hold
+import defl
+from defl.cli.exit_codes import ExitCode
 
 EXAMPLES = """
 Example:
@@ -31,14 +30,6 @@ def verify(model: Path, certificate: Path, federation: Path, as_json: bool) -> N
 
     MODEL is a .safetensors file and CERTIFICATE its round certificate, both as a node writes them.
     """
-    agreed = read_federation(federation).federation
-    checks = verify_files(agreed, model, certificate)
-    proven = all_hold(checks)
-    if as_json:
-        found = {"proven": proven, "checks": [check.json for check in checks]}
-        click.echo(json.dumps(found, indent=1))
-    else:
-        for check in checks:
-            click.echo(check.line)
-        click.echo("\nproven" if proven else "\nNOT PROVEN: do not use this model")
-    sys.exit(0 if proven else 1)
+    proof = defl.verify(model, certificate, federation)
+    click.echo(json.dumps(proof.as_json(), indent=1) if as_json else str(proof))
+    sys.exit(ExitCode.DONE if proof else ExitCode.FAILED)

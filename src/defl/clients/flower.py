@@ -6,6 +6,8 @@ app's `context.state` lives as long as the process. Message API and NumPyClient 
 of records only.
 """
 
+import defl.clients.no_flower_telemetry  # noqa: F401  # isort: skip
+
 import os
 import tempfile
 from collections.abc import Mapping

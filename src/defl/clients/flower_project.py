@@ -5,6 +5,8 @@ weights to train (flower_start.py finds it out); it is kept as two files, so tha
 client begins with the same arrays and the same config.
 """
 
+import defl.clients.no_flower_telemetry  # noqa: F401  # isort: skip
+
 import importlib
 import logging
 import re

@@ -5,6 +5,8 @@ training is written down, and the process ends: nothing of the ServerApp's strat
 it. What DeFL cannot give the ServerApp is refused with a sentence that says so.
 """
 
+import defl.clients.no_flower_telemetry  # noqa: F401  # isort: skip
+
 import gc
 import itertools
 import os

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from defl.errors import WeightsError
+from defl.errors import Diverged, WeightsError
 from defl.ids import Round
 from defl.schema import (
     MODEL_ROLES,
@@ -264,7 +264,7 @@ def _check_entry(entry: Entry, array: Array, where: str) -> None:
             f"{entry.dtype.value}; convert it with .astype(np.{np.dtype(entry.dtype.value).name})"
         )
     if entry.role is not Role.LOCAL and not within_bounds(array):
-        raise WeightsError(
+        raise Diverged(
             f"{where} returned entry {entry.name!r} with NaN, infinity or a value beyond "
             f"{VALUE_MAX:.3g}: the training diverged; try a smaller learning rate"
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from defl.ids import NodeId, Round
 from defl.messages import Evidence, Transaction, Upd
-from defl.verify import IsProven, contradict
+from defl.verifier import IsProven, contradict
 
 Slot = tuple[type[Transaction], Round, NodeId]
 

@@ -54,7 +54,7 @@ from defl.output import (
     SafetyBroken,
     SafetyRecord,
 )
-from defl.verify import IsProven
+from defl.verifier import IsProven
 
 # A vote is often overtaken by the QC that it helps to form; only a sender further behind than
 # this is answered for its vote's hints. Timeouts and statuses are answered exactly.

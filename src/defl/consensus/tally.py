@@ -8,7 +8,7 @@ memory.
 from defl.committee import Committee
 from defl.ids import Digest, NodeId, View
 from defl.messages import QC, TC, Evidence, Proposal, SignedHeader, Timeout, Vote, bitmap_of
-from defl.verify import contradict
+from defl.verifier import contradict
 
 # Further ahead nothing is stored. A node that was away comes back by certificates, not by votes.
 VIEWS_AHEAD_MAX = 64

@@ -28,7 +28,7 @@ from defl.messages import (
     Vote,
     is_in,
 )
-from defl.verify import IsProven, contradict
+from defl.verifier import IsProven, contradict
 
 
 class Wanted:

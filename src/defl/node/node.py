@@ -1,54 +1,45 @@
-"""The participant as a program: what feeds it events and does what it says.
+"""One node as a program: feeds events to the participant and carries out its outputs.
 
     event -> participant.handle -> persist -> send
                                          `-> store -> send -> work -> drop
 
-Nothing of the protocol is decided here. Nothing leaves before the persists in front of it and the
-stores of its own output are done; work waits for all stores in front of it. A record that finds
-the disk full holds up everything that follows until there is room.
+No protocol decision is made here. A message leaves only after all earlier records are persisted
+and the chunks of its own output are stored; work waits for all earlier stores. A record that finds
+the disk full holds up everything behind it until there is room.
 """
 
 import asyncio
 import errno
-import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError, WorkerFailed
+from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError
 from defl.ids import Digest, NodeId, Round
 from defl.messages import Gossip
+from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
-from defl.node.net.verifying import Verifying
-from defl.node.report.history import Reports, nowhere, told
+from defl.node.net.verifier import FrameVerifier
+from defl.node.report.history import RoundHistory, discard
+from defl.node.report.log import LineLimit, Log
+from defl.node.report.metrics import Measures, NodeMetrics
+from defl.node.report.peer_log import PeerLog
 from defl.node.report.results import Results
-from defl.node.report.status import metrics_of, status_of
-from defl.node.report.telemetry import LineLimit, Log, Measures, Server, write_private
+from defl.node.report.status import encode_status, status_of
+from defl.node.report.telemetry import Server, write_private
 from defl.node.report.tracking import start_tracking
-from defl.node.setup.config import (
-    INITIAL_FILE,
-    Agreement,
-    NodeConfig,
-    read_card_file,
-    read_federation,
-    read_identity,
-    read_node,
-)
+from defl.node.setup.config import Agreement, NodeConfig
 from defl.node.setup.identity import Identity
-from defl.node.setup.initial import read_initial
-from defl.node.store.disk import disk_faults, sync_folder
-from defl.node.store.records import DATABASE
 from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
 from defl.node.store.writing import RETRY_S, Writing
 from defl.node.work.evaluation import Evaluations
+from defl.node.work.runner import WorkRunner
 from defl.node.work.worker import ChildLimits, Worker
 from defl.output import (
-    Aggregate,
-    Aggregated,
     ChunkLost,
     Connected,
     Envelope,
@@ -64,80 +55,20 @@ from defl.output import (
     Train,
     Trained,
     Work,
-    WorkFailed,
 )
 from defl.participant import Participant
 from defl.wire import chunk_frame_bytes_max, chunk_head, control_frame_bytes_max, encode
-from defl.work import inputs_of
 
 # Frames wait here for the loop; the transport stops reading when it is full.
 EVENTS_MAX = 1024
-# Decided and not yet performed.
+# Decided and not yet carried out.
 OUTPUTS_MAX = 64
-# Chunks in memory between their arrival and their place on the disk; the weights lane of a peer
-# whose chunk finds no room is not read on. The rest of what waits for blobs is a few per round.
+# Chunks in memory that are not on disk yet; reading from the weights lane of a peer pauses while
+# its chunk finds no room. Other outputs that wait for blobs are a few per round.
 CHUNKS_UNDER_WAY_MAX = 16
-TROUBLE_EVERY_S = 2.0
-# Of one kind about one peer: a link that flaps, or a peer that reconnects on purpose, must not fill
-# the disk. So a peer causes at most a few thousand lines a day.
-PEER_LINES_BURST = 5
-PEER_LINES_EVERY_S = 60.0
+LOOP_LINES_EVERY_S = 60.0
 
-PORT_FILE = "telemetry.port"  # where a running node answers
-TOKEN_FILE = "telemetry.token"  # noqa: S105  (a name); who reads this file may read the status
-PID_FILE = "node.pid"
-STATUS_FILE = "status.json"  # the final status, written on exit
-STARTED_FILE = "started"  # beside the state: whoever loses the state must not start afresh
-NEWER_CARDS = "cards/*.card.toml"  # of members whose address changed since the federation's file
-
-T = TypeVar("T")
-QueuedEvent = tuple[Event, "asyncio.Future[None] | None"]  # done when the event is handled
-
-
-def open_node(folder: Path, log: Log, *, observer: bool = False) -> "Node":
-    """The node of this folder, made ready: its state is created at the first start."""
-    config = read_node(folder)
-    agreement = read_federation(folder / config.federation)
-    identity = read_identity(folder, config.name)
-    if agreement.member(identity.public_key) is None:
-        raise UserError(
-            f"{folder}: this node's key is not in {config.federation}; the federation was made "
-            "without its card"
-        )
-    state, started = folder / config.state, folder / STARTED_FILE
-    if not Storage.exists(state):
-        if (started.exists() or Storage.was_used(state)) and not observer:
-            raise UserError(
-                f"{state / DATABASE} is gone, and with it the record of what this node signed: put "
-                "the same folder back, never an older copy, or follow without signing: defl node "
-                f"start --observer {folder}"
-            )
-        initial = (folder / config.federation).parent / INITIAL_FILE
-        _create_state(state, agreement, initial, observer=observer)
-    elif observer:
-        with Storage.open(state, chain=agreement.federation.chain) as storage:
-            storage.records.observe("it was started with --observer")
-    _mark_started(started)
-    node = Node(folder, config, agreement, identity, log)
-    for path in sorted(folder.glob(NEWER_CARDS)):
-        if node.transport.update_card(read_card_file(path)):
-            log.info("a member's newer card is used", card=path.name)
-    return node
-
-
-def _mark_started(started: Path) -> None:
-    """After the state is whole, so that a crash before costs nothing, and before anything is
-    signed, so that nothing signed is forgotten."""
-    if not started.exists():
-        with disk_faults(f"write {started}"):
-            started.touch(mode=0o600)
-            sync_folder(started.parent)
-
-
-def _create_state(state: Path, agreement: Agreement, initial: Path, *, observer: bool) -> None:
-    federation = agreement.federation
-    manifest, payload = read_initial(initial, federation)
-    Storage.create(state, federation, manifest, payload, observer=observer)
+QueuedEvent = tuple[Event, "asyncio.Future[None] | None"]  # the future is done with the event
 
 
 class Node:
@@ -159,8 +90,9 @@ class Node:
         self.me = member
         self.log = log
         self.measures = Measures()
-        self._peer_lines = LineLimit(PEER_LINES_BURST, PEER_LINES_EVERY_S)
-        self._loop_lines = LineLimit(1, PEER_LINES_EVERY_S)
+        names = [card.name for card in agreement.cards]
+        self._peer_log = PeerLog(log, names)
+        self._loop_lines = LineLimit(1, LOOP_LINES_EVERY_S)
         self.storage = Storage.open(folder / config.state, chain=federation.chain)
         self.writing = Writing(self.storage, log)
         durable = self.storage.recovered()
@@ -179,7 +111,7 @@ class Node:
             },
             on_frame=self._on_frame,
             on_connected=lambda peer: self._put(Connected(peer)),
-            on_disconnected=lambda peer: self._log_peer(log.info, "peer is gone", peer),
+            on_disconnected=self._peer_log.disconnected,
         )
         self.worker = Worker(
             config.client,
@@ -191,17 +123,20 @@ class Node:
         self._tracking = start_tracking(
             config.track, folder, federation.chain.hex()[:16], config.name, log
         )
-        names = [card.name for card in agreement.cards]
-        self.reports = Reports(names, self._tracking.record if self._tracking else nowhere)
-        self._evaluations = Evaluations(self.worker, self.storage.blobs, self.reports, log)
+        self.history = RoundHistory(names, self._tracking.record if self._tracking else discard)
+        self._evaluations = Evaluations(self.worker, self.storage.blobs, self.history, log)
         self._folder = folder
         self._port = config.telemetry_port
         self._token = secrets.token_urlsafe()
-        self._server = Server(lambda: status_of(self), lambda: metrics_of(self), self._token)
+        self._metrics = NodeMetrics(self)
+        self._server = Server(lambda: status_of(self), self._metrics.text, self._token)
         self._results = Results(
-            folder, agreement, self.me, self.storage.blobs, log, self.measures, self.reports
+            folder, agreement, self.me, self.storage.blobs, log, self.measures, self.history
         )
-        self._verifying = Verifying(federation, self.participant.wanted)
+        self._runner = WorkRunner(
+            self.worker, self.storage.blobs, self.writing, self.history, self._results, log
+        )
+        self._verifier = FrameVerifier(federation, self.participant.wanted)
         self._events: asyncio.Queue[QueuedEvent] = asyncio.Queue(EVENTS_MAX)
         self._outputs: asyncio.Queue[Output | None] = asyncio.Queue(OUTPUTS_MAX)
         self._blob_outputs: asyncio.Queue[Output | None] = asyncio.Queue()
@@ -221,16 +156,16 @@ class Node:
 
     async def run(self) -> None:
         """Until the federation is finished or `stop` is called."""
-        asyncio.get_running_loop().set_exception_handler(self._on_loop_trouble)
+        asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         port = await self._server.start(self._port)
         write_private(self._folder / TOKEN_FILE, self._token)
         (self._folder / PORT_FILE).write_text(str(port), encoding="ascii")
-        self._start(self._start_worker())
+        self._start(self._runner.start())
         await self.transport.start()
-        self._start(self._tell_trouble())
-        self._start(self._tell_notices())
+        self._start(self._peer_log.report(self.transport.stats.trouble))
+        self._start(self._handle_notices())
         self.log.info("started", member=self.me, round=self.participant.state.round)
-        loop = asyncio.create_task(self._to_the_end())
+        loop = asyncio.create_task(self._run_to_completion())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((loop, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -241,43 +176,37 @@ class Node:
             for task in (loop, stopping, *self._tasks):
                 task.cancel()
             await asyncio.gather(loop, stopping, *self._tasks, return_exceptions=True)
-            self._write_last_word()
+            self._write_final_status()
             await self.transport.close()
             await self.worker.close()
             await self._server.close()
-            self._verifying.close()
+            self._verifier.close()
             self.writing.close()
             self.storage.close()
             if self._tracking is not None:
                 await asyncio.to_thread(self._tracking.close)
             self.log.info("stopped", round=self.participant.state.round)
 
-    def _write_last_word(self) -> None:
-        """A full disk keeps the word before it, and hinders nothing that follows."""
+    def _write_final_status(self) -> None:
+        """A failure keeps the former status and does not stop the shutdown."""
         beside = self._folder / f".{STATUS_FILE}.writing"
         try:
             for name in (PORT_FILE, TOKEN_FILE):
                 (self._folder / name).unlink(missing_ok=True)
-            beside.write_text(json.dumps(status_of(self)), encoding="utf-8")
+            beside.write_bytes(encode_status(status_of(self)))
             beside.replace(self._folder / STATUS_FILE)
         except OSError as error:
             self.log.warning("not written", what=STATUS_FILE, why=error)
 
-    async def _start_worker(self) -> None:
-        try:
-            await self.worker.start()
-        except WorkerFailed as failed:
-            self.log.warning("the worker does not start; each work tries it again", why=failed)
-
-    async def _tell_notices(self) -> None:
+    async def _handle_notices(self) -> None:
         """Models and certificates are written one after the other, beside the loop."""
         while True:
             notice = await self._notices.get()
-            while not await self._told(notice) and self._notices.empty():
+            while not await self._handle_notice(notice) and self._notices.empty():
                 await asyncio.sleep(RETRY_S)  # the newest is worth waiting for room
             self._notices.task_done()
 
-    async def _told(self, notice: Notice) -> bool:
+    async def _handle_notice(self, notice: Notice) -> bool:
         try:
             await self._results.notice(notice)
         except (OSError, LocalFault) as fault:
@@ -285,44 +214,25 @@ class Node:
             return False
         return True
 
-    async def _tell_trouble(self) -> None:
-        """Why a peer is not connected, whenever the reason is a new one."""
-        told: dict[NodeId, str] = {}
-        while True:
-            for peer, why in self.transport.stats.trouble.items():
-                if told.get(peer) != why:
-                    self._log_peer(self.log.warning, "peer is not connected", peer, why=why)
-            told = dict(self.transport.stats.trouble)
-            await asyncio.sleep(TROUBLE_EVERY_S)
-
-    def _log_peer(
-        self, log: Callable[..., None], event: str, peer: NodeId, **fields: object
-    ) -> None:
-        now = asyncio.get_running_loop().time()
-        withheld = self._peer_lines.withheld((event, peer), now)
-        if withheld is not None:
-            more = {"withheld": withheld} if withheld else {}
-            log(event, peer=self.federation.members[peer].name, **fields, **more)
-
-    def _on_loop_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """While there are no descriptors, asyncio's server reports 100 failed accepts a second with
-        their tracebacks: they would fill the disk. Everything else is reported in full."""
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """Without descriptors, asyncio's server reports 100 failed accepts a second with their
+        tracebacks: they would fill the disk. Everything else is reported in full."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
             loop.default_exception_handler(context)
             return
         withheld = self._loop_lines.withheld("accept", loop.time())
         if withheld is not None:
-            self.log.warning("telemetry accepts nobody", why=error, withheld=withheld)
+            self.log.warning("telemetry accepts no connection", why=error, withheld=withheld)
 
-    async def _to_the_end(self) -> None:
+    async def _run_to_completion(self) -> None:
         await self._loop()
         await self._notices.join()
         await self._evaluations.finish()  # of the last model
 
     async def _loop(self) -> None:
-        """Until the federation is finished: each step hands on to the next and may wait without
-        holding up the one before it."""
+        """Until the federation is finished. Each step passes its output to the next, and may wait
+        without holding up the step before it."""
         steps = (self._decide(), self._perform_all(), self._perform_blobs())
         tasks = [asyncio.create_task(step) for step in steps]
         try:
@@ -354,11 +264,11 @@ class Node:
         except TimeoutError:
             return Tick(), None
 
-    # --- What the participant asks for -----------------------------------------------------
+    # --- Carrying out outputs --------------------------------------------------------------
 
     async def _perform_all(self) -> None:
-        """Records first. Those that came while the disk was busy are written together, by one
-        sync instead of many."""
+        """Records first. Those that queued up while the disk was busy are written together, with
+        one sync."""
         while (output := await self._outputs.get()) is not None:
             if output.persist is None:
                 self._perform(output)
@@ -374,9 +284,8 @@ class Node:
         self._blob_outputs.put_nowait(None)
 
     def _perform(self, output: Output) -> None:
-        """Its records are written. What needs blobs (chunks to store, what follows them in the same
-        output, work, drops) goes on in `_perform_blobs`, in order; nothing else waits for
-        megabytes."""
+        """Its records are on disk. What needs blobs (chunks to store, messages behind them, work,
+        drops) continues in `_perform_blobs`, in order, so that nothing else waits for megabytes."""
         if output.store or output.work or output.drop:
             self._blob_outputs.put_nowait(output)
         if not output.store:
@@ -385,7 +294,7 @@ class Node:
             self._results.committed(committed)
         for notice in output.notices:
             if isinstance(notice, PeerMisbehaved):
-                self._results.misbehaved(notice)  # a liar could make many: they do not queue
+                self._results.misbehaved(notice)  # a liar causes any number: they do not queue
             else:
                 self._notices.put_nowait(notice)
             if isinstance(notice, ModelReady) and notice.round == self.federation.rounds:
@@ -422,51 +331,30 @@ class Node:
         if isinstance(item.message, Gossip):
             for transaction in item.message.transactions:
                 if transaction.author == self.me:
-                    self._results.submitted(transaction)
+                    self.measures.submitted(transaction)
         frame = encode(item.message)
         for peer in item.to if item.to is not None else self.federation.committee.members:
             if peer != self.me:
                 self.transport.send(peer, frame, Lane.CONTROL)
 
     async def _do(self, work: Work) -> None:
-        try:
-            with self.storage.blobs.reading(inputs_of(work)):
-                done = await self.worker.run(
-                    work, self.storage.blobs.path, self.storage.blobs.take_spare
-                )
-            if isinstance(done, Aggregated):
-                await self.writing.place_aggregate(done.manifest, self.worker.made(done))
-            if isinstance(done, Trained):
-                await self.writing.place_update(done.manifest, self.worker.made(done))
-        except (WorkerFailed, LocalFault, OSError) as failed:
-            self.log.warning("work failed", work=type(work).__name__, why=failed)
-            await self._events.put((WorkFailed(work, str(failed)), None))
-        else:
-            self._tell_done(work)
-            await self._events.put((done, None))
-            if isinstance(work, Train):
-                self._evaluations.begin(Round(work.round - 1), work.base)
+        done = await self._runner.run(work)
+        await self._events.put((done, None))
+        if isinstance(work, Train) and isinstance(done, Trained):
+            self._evaluations.begin(Round(work.round - 1), work.base)
 
-    def _tell_done(self, work: Work) -> None:
-        training, aggregation = self.worker.training, self.worker.aggregation
-        if isinstance(work, Train) and training is not None:
-            self.reports.trained(training)
-            self.log.info("trained", **told(training.metrics, round=training.round))
-        if isinstance(work, Aggregate) and aggregation is not None:
-            self._results.aggregated(work, aggregation)
-
-    # --- What others send ------------------------------------------------------------------
+    # --- What peers send -------------------------------------------------------------------
 
     async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
-        """Until it returns, the link that brought the frame is not read on."""
+        """The link that brought the frame is not read further until this returns."""
         try:
-            event = await self._verifying.admit(peer, frame)
+            event = await self._verifier.admit(peer, frame)
         except PeerFault as fault:
             event = Faulted(peer, str(fault))
         if isinstance(event, ReceivedChunk):
             await self._chunk_room.acquire()
         if event is not None:
-            # What comes next on this link is judged with this one handled.
+            # The next frame of this link is judged after this one was handled.
             handled = asyncio.get_running_loop().create_future()
             await self._events.put((event, handled))
             await handled
@@ -474,9 +362,7 @@ class Node:
     def _put(self, event: Event) -> None:
         self._start(self._events.put((event, None)))
 
-    # --- Tasks and threads -----------------------------------------------------------------
-
-    def _start(self, doing: Any) -> None:
-        task = asyncio.create_task(doing)
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

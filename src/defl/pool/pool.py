@@ -38,7 +38,7 @@ from defl.pool.blob_index import BlobIndex, Label
 from defl.pool.certify import Certifier
 from defl.pool.transfer import Transfer
 from defl.pool.weights import FP32, check_manifest, chunk_size
-from defl.verify import IsProven
+from defl.verifier import IsProven
 
 
 @dataclass(slots=True)

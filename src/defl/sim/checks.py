@@ -52,7 +52,7 @@ from defl.sim.verdicts import (
     SAME_MODEL,
     TRANSACTIONS,
     WITHIN_BOUNDS,
-    Verdicts,
+    CheckVerdicts,
 )
 
 # Besides one block per view: the snapshot's, and second ones of views that turned out to be the
@@ -80,7 +80,7 @@ class Checker:
         self._federation = federation
         self._committee = federation.committee
         self._honest = honest
-        self._verdicts = Verdicts()
+        self._verdicts = CheckVerdicts()
         self._recount = Recount(federation, scheme, self.violate)
         self._log: dict[int, Digest] = {}  # height -> block, by whoever committed first
         self._heights: dict[NodeId, dict[int, Digest]] = defaultdict(dict)

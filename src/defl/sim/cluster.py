@@ -46,7 +46,7 @@ from defl.sim.processor import Processor, ProcessorWorld
 from defl.sim.signer import LiarSafety
 from defl.sim.transcript import Transcript
 from defl.wire import encode
-from defl.work import inputs_of
+from defl.work import aggregate, inputs_of
 
 # A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
 EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
@@ -112,6 +112,7 @@ class Cluster:
         byzantine: Mapping[NodeId, Wrap] | None = None,
         transcript: Transcript | None = None,
         training: task.Training | None = None,
+        aggregating: task.Aggregating = aggregate,
         on_notice: Callable[[NodeId, Notice], None] | None = None,
     ) -> None:
         self.federation = federation
@@ -134,6 +135,7 @@ class Cluster:
         self._network = Network(conditions, self._rng)
         self._transcript = transcript
         self._training = training or partial(task.train, seed)
+        self._aggregating = aggregating
         self._on_notice = on_notice
         self.checker = Checker(federation, scheme, honest=self._is_honest)
         self.checker.quiet = not conditions.disturbing
@@ -366,10 +368,16 @@ class Cluster:
 
         def done() -> None:
             if node.alive and node.incarnation == incarnation:
-                self.handle(
-                    node,
-                    task.done(self.federation, self._training, node.id, work, inputs, node.disk),
+                finished = task.done(
+                    self.federation,
+                    self._training,
+                    node.id,
+                    work,
+                    inputs,
+                    node.disk,
+                    aggregating=self._aggregating,
                 )
+                self.handle(node, finished)
 
         self._at(self.now + takes, done)
 

@@ -83,7 +83,7 @@ class Processor:
             self._advance(link)
 
     def _admit(self, peer: NodeId, frame: bytes) -> Admission:
-        """The steps of node/net/verifying.py, with virtual time."""
+        """The steps of node/net/verifier.py, with virtual time."""
         message = self._ingress.read(peer, frame)
         wanted = self._world.wanted(peer, message)
         if wanted is None or isinstance(wanted, Question):

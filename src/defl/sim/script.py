@@ -51,7 +51,7 @@ from defl.output import (
 )
 from defl.sim.bare_replicas import LIVE, Tape, facts, mark
 from defl.sim.signer import NoopScheme
-from defl.verify import Verifier
+from defl.verifier import Verifier
 
 MEMBERS = 4
 GENESIS = "genesis"

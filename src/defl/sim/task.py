@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from defl.aggregation.aggregate import AggregationResult
 from defl.committee import Federation
 from defl.ids import Digest, NodeId, Round
 from defl.output import (
@@ -22,10 +23,11 @@ from defl.output import (
 )
 from defl.schema import Entry, Role, Row, Schema
 from defl.sim.disk import Disk
-from defl.work import aggregate, model_row, update_blob, validate
+from defl.work import Blob, Read, aggregate, model_row, update_blob, validate
 
 # Who trains, for which round, from which model; None if there is no update.
 Training = Callable[[NodeId, Round, Row], Row | None]
+Aggregating = Callable[[Federation, Aggregate, Read], tuple[Blob, AggregationResult]]
 
 
 def schema_of(values: int) -> Schema:
@@ -56,13 +58,15 @@ def done(
     work: Work,
     inputs: Mapping[Digest, bytes],
     disk: Disk,
+    *,
+    aggregating: Aggregating = aggregate,
 ) -> Validated | Aggregated | Trained | WorkFailed:
     """The finished work as an event; a blob that was made is on the node's disk."""
     match work:
         case Validate(manifest=manifest):
             return Validated(manifest.digest, validate(federation, inputs[manifest.digest]))
         case Aggregate():
-            (manifest, payload), _ = aggregate(federation, work, inputs.__getitem__)
+            (manifest, payload), _ = aggregating(federation, work, inputs.__getitem__)
             disk.place(manifest, payload, federation.chunk_bytes)
             return Aggregated(work.round, manifest)
         case Train():

@@ -34,7 +34,7 @@ CHECKS = (
 VIOLATIONS_MAX = 100
 
 
-class Verdicts:
+class CheckVerdicts:
     def __init__(self) -> None:
         self.violations: list[str] = []
         self._failed: set[str] = set()

@@ -48,7 +48,7 @@ def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
             nodes.finish(LIMIT_S)
             wrong = nodes.judge()
             timed = timed_rounds([nodes.log(member) for member in nodes.members])
-            states = [nodes.status(member) for member in nodes.members]
+            states = [state for m in nodes.members if (state := nodes.status(m)) is not None]
         finally:
             nodes.close()
         bare += asyncio.run(measure(folder / "bare-after", count, size, EXCHANGES))
@@ -64,13 +64,13 @@ def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
         "shortest_training_seconds": median(round_.shortest_training_s for round_ in timed),
         "bare_tls_seconds": median(bare),
         "ratio_to_bare_tls": median(per_round) / median(bare),
-        "sent_ratio": max(_bytes(state, "sent") for state in states) / expected,
-        "received_ratio": max(_bytes(state, "received") for state in states) / expected,
-        "memory_peak_bytes": max(state["memory_peak_bytes"] for state in states),
-        "memory_peak_ratio_to_tau_n_m": max(state["memory_peak_bytes"] for state in states)
+        "sent_ratio": max(state.sent_bytes for state in states) / expected,
+        "received_ratio": max(state.received_bytes for state in states) / expected,
+        "memory_peak_bytes": max(state.memory_peak_bytes for state in states),
+        "memory_peak_ratio_to_tau_n_m": max(state.memory_peak_bytes for state in states)
         / (2 * count * size),
-        "disk_bytes": max(state["disk_bytes"] for state in states),
-        "disk_ratio_to_tau_n_m": max(state["disk_bytes"] for state in states) / (2 * count * size),
+        "disk_bytes": max(state.disk_bytes for state in states),
+        "disk_ratio_to_tau_n_m": max(state.disk_bytes for state in states) / (2 * count * size),
         "wrong": wrong,
     }
 

@@ -18,13 +18,12 @@ from defl.lab.baselines import systems
 from defl.lab.baselines.machine import SAMPLES_MAX, SAMPLES_METRIC, Merge, SeatModelReady
 from defl.lab.baselines.virtual import Virtual, VirtualTraffic
 from defl.lab.experiments.threats import NONE, ClientFactory, Threat, client_of, threat_named
-from defl.output import ModelReady, Notice
 from defl.schema import Codec, Row, Schema
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
+from defl.sim.live import LiveRun, found_live
 from defl.sim.scenario import members_of, signers_of
-from defl.work import model_row
 
 DEFL = "defl"
 # A system's name in tables, and the aggregation rule that the paper gives it.
@@ -127,11 +126,12 @@ def run_cell(
     merges: Mapping[NodeId, Merge] | None = None,
 ) -> CellResult:
     """`on_model` hears each round's model at the judged node; `merges` makes lying mergers."""
-    founding = _founding(cell, task)
     clients = _clients(cell, task)
     if cell.system == DEFL:
-        return _run_defl(cell, task, founding, clients, on_model)
-    return _run_baseline(cell, task, founding.federation, clients, on_model, merges or {})
+        return _run_defl(cell, task, clients, on_model)
+    return _run_baseline(
+        cell, task, _founding(cell, task).federation, clients, on_model, merges or {}
+    )
 
 
 def _founding(cell: Cell, task: Task) -> Founding:
@@ -249,40 +249,43 @@ def _run_baseline(
 
 
 def _run_defl(
-    cell: Cell,
-    task: Task,
-    founding: Founding,
-    clients: Mapping[NodeId, _Client],
-    on_model: OnModel,
+    cell: Cell, task: Task, clients: Mapping[NodeId, _Client], on_model: OnModel
 ) -> CellResult:
-    signers, scheme = signers_of(cell.nodes, seed=cell.seed, real=False)
-    federation, (initial, payload) = founding.federation, founding.initial
     kinds = {node: _liar(cell.threat(node)) for node in cell.threats}
     watch = _Watch(task.initial, on_model)
 
     def train(node: NodeId, round_: Round, base: Row) -> Row | None:
-        made = clients[node](base, round_) if node in clients else None
-        return None if made is None else made[0]
+        trained = clients[node](base, round_) if node in clients else None
+        return None if trained is None else trained[0]
 
-    def noticed(node: NodeId, notice: Notice) -> None:
-        if node == cell.judged and isinstance(notice, ModelReady):
-            blob = cluster.nodes[node].disk.read(notice.digest)
-            watch.model(notice.round, model_row(federation, blob))
-            for victim, round_ in cell.dead.items():
-                if round_ == notice.round:
+    def learned(node: NodeId, round_: Round) -> None:
+        if node == cell.judged:
+            watch.model(round_, run.model_of(node))
+            for victim, last_round in cell.dead.items():
+                if last_round == round_:
                     cluster.crash(victim, downtime_s=FOR_GOOD_S, power=False)
 
-    cluster = Cluster(
-        federation,
-        signers,
-        scheme,
-        (initial, bytes(payload)),
+    run = LiveRun(
+        found_live(
+            task.schema,
+            task.schema.unflatten(task.initial),
+            cell.nodes,
+            rounds=cell.rounds,
+            seed=cell.seed,
+            aggregation=cell.aggregation or SYSTEMS[DEFL],
+            tau=cell.tau,
+            rules=cell.rules,
+            codec=cell.codec,
+            chunk_bytes=cell.chunk_bytes,
+            timing=cell.timing,
+        ),
+        train,
         seed=cell.seed,
         conditions=cell.conditions,
         byzantine={node: KINDS[kind] for node, kind in kinds.items() if kind is not None},
-        training=train,
-        on_notice=noticed,
+        on_model=learned,
     )
+    cluster = run.cluster
     cluster.run(until=lambda: _over(cluster, cell))
     if violations := cluster.checker.violations:
         raise AssertionError(f"{cell}: {violations}")

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from defl.clients.protocol import Client
 from defl.committee import Timing
@@ -24,6 +24,7 @@ from defl.lab.experiments.in_process import trained_by_server
 from defl.lab.experiments.poisoned import Poisoned
 from defl.node.report.model_file import read_model
 from defl.node.report.results import MODEL
+from defl.node.report.status import MemberShare, NodeStatus
 from defl.node.report.status_client import last_status
 from defl.node.setup.config import LogFormat
 from defl.node.setup.local import make_local
@@ -110,30 +111,29 @@ class Told:
     accuracy: dict[int, float] = field(default_factory=dict)
     left_out: LeftOut = field(default_factory=dict)
 
-    def hear(self, status: dict[str, Any]) -> None:
-        for report in status.get("history", ()):
-            number = int(report["round"])
-            accuracy = report["metrics"].get("accuracy")
+    def hear(self, status: NodeStatus | None) -> None:
+        for report in status.history if status is not None else ():
+            number = report.round
+            accuracy = report.metrics.get("accuracy")
             if accuracy is not None:
                 self.accuracy[number] = accuracy
             whys = {
-                **dict.fromkeys(report.get("left_out") or (), BY_RULE),
-                **dict.fromkeys(report.get("missing") or (), NO_UPDATE),
+                **dict.fromkeys(report.left_out or (), BY_RULE),
+                **dict.fromkeys(report.missing, NO_UPDATE),
             }
             if number:
                 self.left_out[number] = {**whys, **self.left_out.get(number, {})}
-        newest = status.get("aggregation")
-        if newest is not None:
-            self.left_out.setdefault(newest["round"], {}).update(_scored(newest["members"]))
+        if status is not None and (newest := status.aggregation) is not None:
+            self.left_out.setdefault(newest.round, {}).update(_scored(newest.members))
 
 
-def _scored(members: dict[str, Any]) -> dict[str, str]:
+def _scored(members: dict[str, MemberShare]) -> dict[str, str]:
     """Why the rule left members out, where its scores tell more than that it did."""
-    kept = [share["score"] for share in members.values() if share["weight"] and share["score"]]
+    kept = [share.score for share in members.values() if share.weight and share.score]
     return {
-        name: f"{BY_RULE}, score {share['score'] / max(kept):.1f} times the worst kept"
+        name: f"{BY_RULE}, score {share.score / max(kept):.1f} times the worst kept"
         for name, share in members.items()
-        if not share["weight"] and share["score"] and kept
+        if not share.weight and share.score and kept
     }
 
 
@@ -166,7 +166,7 @@ class Demo:
         self._data.mkdir()
         digits.write_parts(self._data, plan.nodes, plan.seed)
         self._told = Told()
-        self._said: dict[int, dict[str, Any]] = {}
+        self._said: dict[int, NodeStatus | None] = {}
         self._news: list[str] = []
         self._killed_at: int | None = None
         self._back = False
@@ -227,44 +227,48 @@ class Demo:
         # A killed node says nothing; what it said last is shown on.
         for member in processes.members:
             said = processes.status(member)
-            if "peers" in said or member not in self._said:
+            if said is not None or member not in self._said:
                 self._said[member] = said
         self._told.hear(self._said[WITNESS])
         nodes = tuple(
             NodeNow(
                 name=name_of(member),
                 state=self._state(processes, member, status),
-                round=int(status["round"]),
-                accuracy=((status.get("evaluation") or {}).get("metrics") or {}).get("accuracy"),
-                commit_ms=status.get("commit_ms", {}).get("p50"),
-                bytes_sent=traffic(status, "sent"),
-                bytes_received=traffic(status, "received"),
+                round=status.round if status else 0,
+                accuracy=status.evaluation.metrics.get("accuracy")
+                if status and status.evaluation
+                else None,
+                commit_ms=status.commit_ms.p50 if status and status.commit_ms else None,
+                bytes_sent=status.sent_bytes if status else 0,
+                bytes_received=status.received_bytes if status else 0,
             )
             for member, status in sorted(self._said.items())
         )
         closed = min(nodes[member].round for member in self.plan.honest if member != VICTIM)
         return Moment(closed, nodes, self._told, tuple(self._news))
 
-    def _state(self, processes: Processes, member: int, status: dict[str, Any]) -> str:
+    def _state(self, processes: Processes, member: int, status: NodeStatus | None) -> str:
         if not processes.running(member):
-            return "ended" if status.get("finished") else "killed"
-        if "peers" not in status:
+            return "ended" if status and status.finished else "killed"
+        if status is None:
             return "starts"
         return "attacks" if member == self.plan.attacker else "runs"
 
     def _outcome(self, processes: Processes) -> Outcome:
         nodes = processes.local.nodes
-        last = {node: last_status(nodes[node]) or {} for node in self.plan.honest}
+        last = {node: last_status(nodes[node]) for node in self.plan.honest}
+        known = [state for state in last.values() if state is not None]
+        witness = last[WITNESS]
         self._told.hear(last[WITNESS])
         return Outcome(
-            rounds_closed=min(int(state.get("round", 0)) for state in last.values()),
-            digests={name_of(node): state.get("model") for node, state in last.items()},
+            rounds_closed=min(state.round if state else 0 for state in last.values()),
+            digests={name_of(node): state.model if state else None for node, state in last.items()},
             accuracy=self._accuracy_of(nodes[WITNESS]),
             told=self._told,
-            commit_ms=last[WITNESS].get("commit_ms", {}),
-            bytes_sent=max(traffic(state, "sent") for state in last.values()),
-            bytes_received=max(traffic(state, "received") for state in last.values()),
-            disk_bytes=max(int(state.get("disk_bytes", 0)) for state in last.values()),
+            commit_ms=asdict(witness.commit_ms) if witness and witness.commit_ms else {},
+            bytes_sent=max((state.sent_bytes for state in known), default=0),
+            bytes_received=max((state.received_bytes for state in known), default=0),
+            disk_bytes=max((state.disk_bytes for state in known), default=0),
             news=tuple(self._news),
         )
 
@@ -277,7 +281,3 @@ class Demo:
 
     def _client(self, number: int) -> digits.Digits:
         return digits.Digits(digits.part_file(self._data, number))
-
-
-def traffic(status: dict[str, Any], way: str) -> int:
-    return sum(int(lane[way]) for lane in status.get("traffic", {}).values())

@@ -98,16 +98,18 @@ class Nodes(Processes):
     def judge(self) -> list[str]:
         """What is wrong after the end; nothing, if all is well."""
         wrong = []
-        states = [last_status(node) or {} for node in self.local.nodes]
-        if [state.get("round") for state in states] != [self.rounds] * len(states):
-            wrong.append(f"rounds closed: {[state.get('round') for state in states]}")
-        if len({state.get("model") for state in states}) != 1:
-            wrong.append(f"models differ: {[state.get('model') for state in states]}")
+        states = [last_status(node) for node in self.local.nodes]
+        rounds = [state and state.round for state in states]
+        models = [state and state.model for state in states]
+        if rounds != [self.rounds] * len(states):
+            wrong.append(f"rounds closed: {rounds}")
+        if len(set(models)) != 1:
+            wrong.append(f"models differ: {models}")
         for member, state in enumerate(states):
-            if state.get("evidence"):
-                wrong.append(f"node {member} saw somebody sign twice: {state['evidence']}")
-            if state.get("observing"):
-                wrong.append(f"node {member} is an observer: {state['observing']}")
+            if state is not None and state.evidence:
+                wrong.append(f"node {member} saw somebody sign twice: {state.evidence}")
+            if state is not None and state.observing:
+                wrong.append(f"node {member} is an observer: {state.observing}")
         return wrong + self._lost_blobs()
 
     def _lost_blobs(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""Who is turned away, and why, in words that tell its owner or ours what to do.
+"""Connection admission: which connections are refused, with a reason that says what to do.
 
-Nothing here waits or counts; the transport asks, closes the connection and keeps the count.
+Nothing here waits or counts; the transport closes the connection and keeps the count.
 """
 
 import ssl
@@ -14,19 +14,19 @@ from defl.node.setup.identity import Card
 
 
 class Refusal(StrEnum):
-    """Why a connection or a frame was turned away."""
+    """Why a connection or a frame was refused."""
 
-    CROWDED = "crowded"  # too many that had not said hello
-    SLOW = "slow"  # no hello within the time
-    GONE = "gone"  # hung up before its hello
+    CROWDED = "crowded"  # evicted: too many were pending
+    SLOW = "slow"  # no hello in time
+    GONE = "gone"  # closed before its hello
     NOT_TLS = "not_tls"
     CERTIFICATE = "certificate"  # not a member's, or expired
     HELLO = "hello"  # not a hello
     VERSION = "version"
     FEDERATION = "federation"
-    IDENTITY = "identity"  # somebody speaks for another
+    IDENTITY = "identity"  # claims to be another member
     DIRECTION = "direction"  # the higher id dialled
-    FRAME = "frame"  # its length is out of bounds
+    FRAME = "frame"  # a length out of bounds
     FAULT = "fault"  # the handler found a PeerFault in a frame
     UNREACHABLE = "unreachable"  # nobody answers at the card's address
     PROBE = "probe"  # a member's `defl node check`, which wants our hello and nothing else
@@ -36,10 +36,10 @@ class Refusal(StrEnum):
 class Refused:
     kind: Refusal
     text: str
-    member: NodeId | None = None  # whose certificate was shown, if it is one we know
+    member: NodeId | None = None  # the owner of the certificate, if it is a member's
 
 
-def judge(
+def check_hello(
     hello: Hello | None,
     *,
     certificate: bytes | None,
@@ -48,12 +48,14 @@ def judge(
     chain: Digest,
     cards: Mapping[NodeId, Card],
 ) -> Refused | None:
-    """Is this the member, the federation, the lane that it should be?"""
+    """None if the peer is the member, in the federation and on the lane that it should be."""
     if hello is None:
-        return Refused(Refusal.HELLO, "the first frame was no hello: another program?")
+        return Refused(Refusal.HELLO, "the first frame is not a hello: is it another program?")
     member = next((id_ for id_, card in cards.items() if card.certificate == certificate), None)
     if member is None or member == me:
-        return Refused(Refusal.IDENTITY, "shows a certificate that is no other member's any more")
+        return Refused(
+            Refusal.IDENTITY, "its certificate does not belong to another member any more"
+        )
     name = cards[member].name
     if hello.version != PROTOCOL_VERSION:
         return Refused(
@@ -77,13 +79,13 @@ def judge(
     if dialled is None and member > me:
         return Refused(Refusal.DIRECTION, f"{name} dialled us, but has the higher id", member)
     if dialled is not None and dialled != (member, hello.lane):
-        text = f"{name} answered on lane {hello.lane} where another was called"
+        text = f"{name} answered on lane {hello.lane}, not on the one that was dialled"
         return Refused(Refusal.IDENTITY, text, member)
     return None
 
 
-def refused_by(error: OSError | TimeoutError, link: Link | None) -> Refused:
-    """Without a link: it did not get as far as that."""
+def refusal_of(error: OSError | TimeoutError, link: Link | None) -> Refused:
+    """Why an accepted connection failed; it has no link before its first record."""
     match error:
         case _ if link is not None and link.broken is not None:
             return Refused(Refusal.HELLO, link.broken)
@@ -94,21 +96,21 @@ def refused_by(error: OSError | TimeoutError, link: Link | None) -> Refused:
         case ssl.SSLError():
             return Refused(Refusal.NOT_TLS, str(error))
         case TimeoutError():
-            return Refused(Refusal.SLOW, "no hello within the time")
+            return Refused(Refusal.SLOW, "no hello in time")
         case _:
             # asyncio ends a handshake that takes too long with a reset of its own.
             slow = "is taking longer than" in str(error)
             return Refused(Refusal.SLOW if slow else Refusal.GONE, str(error))
 
 
-def dial_refused_by(error: OSError | TimeoutError, link: Link, card: Card) -> Refused:
-    refused = refused_by(error, link)
+def dial_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Refused:
+    refused = refusal_of(error, link)
     who = f"{card.name} at {card.address}"
     if refused.kind is Refusal.CERTIFICATE:
-        text = f"{who} shows another certificate than its card's, or an expired one: {refused.text}"
+        text = f"{who} shows an expired certificate or another one than its card: {refused.text}"
         return Refused(refused.kind, text)
     if link.certificate is not None:
-        text = f"{who} turned us away after the handshake: has it our card and federation.toml?"
+        text = f"{who} refused us after the handshake: does it have our card and federation.toml?"
         return Refused(refused.kind, f"{text} ({error})" if str(error) else text)
     if isinstance(error, ssl.SSLError):
         return Refused(refused.kind, f"{who} does not speak TLS 1.3 as a node does: {error}")

@@ -1,8 +1,8 @@
 """One connection: length-prefixed frames in and out, bounded and back-pressured.
 
-A link knows nothing of federations or TLS. Its first frame is a short hello for whoever owns the
-link; nothing more is read until the owner opens it. A frame larger than the scratch buffer is
-received straight into its own memory.
+A link knows nothing of federations or TLS. Its first frame is a short hello for its owner; nothing
+more is read until the owner opens the link. A frame larger than the scratch buffer is received
+directly into its own memory.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from defl.ids import DIGEST_BYTES
 # 3: charter and membership make the chain id.
 PROTOCOL_VERSION = 3
 HEADER_BYTES = 4
-# Ours has about 50; a stranger must not make us hold more.
+# Ours has about 50; a stranger must not make us hold much more.
 HELLO_BYTES_MAX = 256
-# Small frames are parsed out of this; it is all that an idle connection costs.
+# Small frames are parsed from this buffer; an idle connection costs nothing else.
 SCRATCH_BYTES = 64 * 2**10
-# Encrypted and written at once: larger pieces would keep other connections waiting, and make the
-# event loop move its unsent bytes about.
+# Encrypted and written at once: larger pieces would delay other connections, and make the event
+# loop copy its unsent bytes.
 SLICE_BYTES = 256 * 2**10
-# After this much, the other connections have their turn.
+# After this much, the other connections get their turn.
 PUMP_BYTES = SLICE_BYTES
 
 Frame = bytes | memoryview  # a large one is a read-only view of its own memory
@@ -70,17 +70,17 @@ def decode_hello(frame: Frame) -> Hello | None:
 
 @dataclass(slots=True)
 class Traffic:
-    """What passed one lane of one peer; bytes are those of frames and their headers."""
+    """Counts of one lane of one peer; bytes include the frames' headers."""
 
     bytes_in: int = 0
     bytes_out: int = 0
     frames_in: int = 0
     frames_out: int = 0
-    dropped: int = 0  # frames that found the queue full or grew old while the peer was away
+    dropped: int = 0  # frames for a full queue, and the oldest ones while the peer was away
 
 
 class SendQueue:
-    """Frames that wait for a connection or its turn; outlives the connections of its lane."""
+    """Frames to be sent on one lane; outlives the lane's connections."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
@@ -96,7 +96,7 @@ class SendQueue:
         return bool(self._frames)
 
     def offer(self, frame: Frame, *, frames_max: int, bytes_max: int) -> bool:
-        """Takes the frame unless that would break a bound; one frame always has room."""
+        """Queues the frame unless that exceeds a bound; an empty queue takes any frame."""
         full = len(self._frames) >= frames_max or self.bytes + len(frame) > bytes_max
         if full and self._frames:
             self._traffic.dropped += 1
@@ -107,7 +107,7 @@ class SendQueue:
         return True
 
     def push(self, frame: Frame, *, frames_max: int, bytes_max: int) -> None:
-        """Takes the frame; the oldest make room: while a peer is away, news is worth more."""
+        """Queues the frame and drops the oldest: while a peer is away, newer frames matter more."""
         while not self.offer(frame, frames_max=frames_max, bytes_max=bytes_max):
             self.pop()
 
@@ -130,7 +130,7 @@ class SendQueue:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What an opened link is for."""
+    """What an opened link reads into and writes from."""
 
     frame_bytes_max: int
     handler: Handler
@@ -141,27 +141,27 @@ class Use:
 
 
 class Link(asyncio.BufferedProtocol):
-    """A connection's both directions.
+    """Both directions of a connection.
 
-    `closed` is done when it has ended, with the reason; whoever waits for it uses `asyncio.wait`,
-    which does not cancel it along with the waiting task.
+    `closed` completes with the reason when the connection has ended. Wait for it with
+    `asyncio.wait`, which does not cancel it along with the waiting task.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.hello: asyncio.Future[Frame] = self._loop.create_future()
         self.closed: asyncio.Future[str] = self._loop.create_future()
-        self.broken: str | None = None  # which rule the peer broke, if that is why it ended
+        self.broken: str | None = None  # the rule that the peer broke, if the link ended for that
         self._transport: asyncio.Transport | None = None
         self._frame_bytes_max = HELLO_BYTES_MAX
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._start = 0  # scratch[start:end] is not parsed yet
+        self._start = 0  # scratch[start:end] is unparsed
         self._end = 0
-        self._large: memoryview | None = None  # a frame that arrives in its own memory
+        self._large: memoryview | None = None  # a frame that is received into its own memory
         self._filled = 0
-        self._holds = 1  # reasons not to read on; the first is that nobody opened the link
+        self._holds = 1  # reasons to pause reading; the first: the link is not opened yet
         self._use: Use | None = None
-        self._handling: asyncio.Future[None] | None = None  # asyncio alone would forget it
+        self._handling: asyncio.Future[None] | None = None  # asyncio keeps no reference
         self._rest: memoryview | None = None  # of the frame that is being written
         self._writable = True
         self._pump_due = False
@@ -173,23 +173,23 @@ class Link(asyncio.BufferedProtocol):
             self._transport.write(len(hello).to_bytes(HEADER_BYTES, "big") + hello)
 
     def open(self, use: Use) -> None:
-        """From now on frames go to the handler, and those in the queue leave."""
+        """Starts to pass frames to the handler and to send the queue."""
         self._use = use
         self._frame_bytes_max = use.frame_bytes_max
         self.pump_soon()
-        # Not at once: the owner first tells the world that the peer is here.
+        # Not at once: the owner first announces that the peer is connected.
         self._loop.call_soon(self._release)
 
     @property
     def certificate(self) -> bytes | None:
-        """What the peer showed at the handshake, DER."""
+        """The peer's, DER."""
         if self._transport is None:
             return None
         shown = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         return None if shown is None else bytes(shown)
 
     def close(self) -> None:
-        """Ends the link after what was written has left."""
+        """Ends the link after the written bytes have left."""
         if self._transport is not None:
             self._transport.close()
 
@@ -209,7 +209,7 @@ class Link(asyncio.BufferedProtocol):
         self._use = self._large = self._rest = None
         if not self.hello.done():
             self.hello.set_exception(ConnectionResetError(reason))
-            self.hello.exception()  # whoever waited may have gone; then it is no news
+            self.hello.exception()  # marks it as retrieved: nobody may be waiting any more
         if not self.closed.done():
             self.closed.set_result(reason)
 
@@ -272,7 +272,7 @@ class Link(asyncio.BufferedProtocol):
         return None
 
     def _compact(self) -> None:
-        """Moves the unparsed bytes to the front, so that there is room behind them."""
+        """Moves the unparsed bytes to the front, to make room behind them."""
         rest = self._end - self._start
         if self._start:
             self._scratch[:rest] = bytes(self._scratch[self._start : self._end])
@@ -294,7 +294,7 @@ class Link(asyncio.BufferedProtocol):
             self._handling.add_done_callback(self._handled)
 
     def _handle(self, frame: Frame, handler: Handler) -> Awaitable[None] | None:
-        """An error of the handler is our own bug: asyncio reports it, and this link ends."""
+        """An error in the handler is a bug of ours: asyncio reports it, and this link ends."""
         healthy = False
         try:
             result = handler(frame)
@@ -336,7 +336,7 @@ class Link(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ out
 
     def pump_soon(self) -> None:
-        """Frames of one turn of the event loop leave together."""
+        """Frames queued in one iteration of the event loop leave together."""
         if not self._pump_due:
             self._pump_due = True
             self._loop.call_soon(self._pump)
@@ -358,7 +358,7 @@ class Link(asyncio.BufferedProtocol):
             self._transport.write(piece)
 
     def _next_piece(self, use: Use) -> Frame:
-        """Up to a slice: the rest of a large frame, or as many small ones as fit."""
+        """Up to a slice: the rest of a large frame, or as many small frames as fit."""
         if self._rest is not None:
             piece = self._rest[:SLICE_BYTES]
             self._rest = self._rest[SLICE_BYTES:] if len(self._rest) > SLICE_BYTES else None

@@ -1,10 +1,10 @@
 """TLS contexts that trust the federation's own certificates and nothing else.
 
-TLS 1.3, both sides show a certificate, no session is resumed (every connection shows it anew).
-There is no plaintext mode and no public authority.
+TLS 1.3 with certificates on both sides, without session resumption: every connection shows its
+certificate. There is no plaintext mode and no certification authority.
 
-A member marks its first record, so that the one it calls can tell it from a stranger before it has
-spent anything on it. The mark proves nothing; what follows does.
+A member marks its first record, so that the node it dials can tell it from a stranger before it
+spends anything on the connection. The mark proves nothing; the handshake does.
 """
 
 import os
@@ -17,22 +17,22 @@ from defl.node.setup.identity import Card, Identity, certificate_pem, key_pem
 # The mark travels as the name of an application protocol (ALPN), which may have 255 bytes.
 MARK_PREFIX = b"defl/"
 MARK_BYTES = len(MARK_PREFIX) + 32
-# The first record of a TLS connection: its type, and where its length stands.
+# The first record of a TLS connection: its type, and the end of its length field.
 HANDSHAKE = 0x16
 RECORD_HEADER_BYTES = 5
-# Ours has 300 to 1,600; of a longer one the beginning is enough.
+# A member's has 300 to 1,600; the beginning of a longer one is enough.
 FIRST_BYTES_MAX = 4096
 
 
 def server_context(identity: Identity, cards: Sequence[Card]) -> ssl.SSLContext:
-    """For those who call us: any member's certificate is let through, and nobody else's."""
+    """For accepted connections: any member's certificate passes, and no other."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0
     return _pinned(context, identity, cards)
 
 
 def client_context(identity: Identity, card: Card) -> ssl.SSLContext:
-    """For the one member whom we call: another member at its address is turned away too."""
+    """For dialling one member: even another member's certificate is refused."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate itself is pinned; addresses may change
     context.set_alpn_protocols([mark_of(identity.certificate, card.certificate).decode("ascii")])
@@ -40,8 +40,8 @@ def client_context(identity: Identity, card: Card) -> ssl.SSLContext:
 
 
 def mark_of(caller: bytes, called: bytes) -> bytes:
-    """From both certificates. The caller's is only on its card, and TLS 1.3 never shows it to
-    anybody but the one who is called."""
+    """Derived from both certificates. The caller's is known only from its card: TLS 1.3 shows it to
+    nobody but the node that is dialled."""
     secret = digest_of(digest_of(caller) + digest_of(called)).hex()
     return MARK_PREFIX + secret[: MARK_BYTES - len(MARK_PREFIX)].encode("ascii")
 
@@ -53,7 +53,7 @@ def marked(first_bytes: bytes) -> bytes:
 
 
 def is_first_record(first_bytes: bytes) -> bool:
-    """Is it here to its end, or as much as is looked at, or no such record at all?"""
+    """Enough to decide: the complete record, as much of it as is looked at, or no TLS record."""
     if first_bytes[0] != HANDSHAKE:
         return True
     length = int.from_bytes(first_bytes[3:RECORD_HEADER_BYTES], "big")
@@ -70,19 +70,19 @@ def _pinned(context: ssl.SSLContext, identity: Identity, cards: Sequence[Card]) 
 
 
 def trust_also(context: ssl.SSLContext, card: Card) -> None:
-    """A member renewed its certificate; the former passes the handshake yet, but no hello."""
+    """Adds a renewed certificate. The former one still passes the handshake, but not the hello."""
     context.load_verify_locations(cadata=card.certificate)
 
 
 def _load_identity(context: ssl.SSLContext, identity: Identity) -> None:
-    """`ssl` reads keys from files only; pipes spare the key a second place on disk."""
+    """`ssl` reads keys from files only; pipes avoid a second copy of the key on disk."""
     readers = []
     try:
         for pem in (certificate_pem(identity.certificate), key_pem(identity)):
             reader, writer = os.pipe()
             readers.append(reader)
             with os.fdopen(writer, "wb") as pipe:
-                pipe.write(pem)  # far less than a pipe holds, so this does not wait
+                pipe.write(pem)  # far less than a pipe holds, so this does not block
         certificate, key = (f"/dev/fd/{reader}" for reader in readers)
         context.load_cert_chain(certificate, key)
     finally:

@@ -1,8 +1,8 @@
-"""Frames between members: who may connect, and which connection is the one.
+"""Frames between members, over two links per pair: one for each lane.
 
-Two links per pair, one for each lane; the lower id dials, the higher answers. TLS turns away
-whoever is no member; then both say hello, and both judge: the certificate's owner, the
-federation, the lane. Nothing else that arrives gets as far as `on_frame`.
+The lower id dials, the higher one answers. TLS refuses everybody who is not a member. Then both
+send a hello, and both check the certificate's owner, the federation and the lane. Only frames of
+links that pass reach `on_frame`.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from defl.budget import TokenBucket
 from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
-from defl.node.net.admission import Refusal, Refused, dial_refused_by, judge
+from defl.node.net.acceptor import AcceptLimits, Acceptor
+from defl.node.net.admission import Refusal, Refused, check_hello, dial_refusal_of
 from defl.node.net.framing import (
     PROTOCOL_VERSION,
     Frame,
@@ -28,7 +29,6 @@ from defl.node.net.framing import (
     decode_hello,
     encode_hello,
 )
-from defl.node.net.reception import Reception, ReceptionLimits
 from defl.node.net.tls import client_context, mark_of, server_context, trust_also
 from defl.node.setup.identity import Card, Identity, card_defect, split_address
 
@@ -36,24 +36,24 @@ __all__ = ["Frame", "Lane", "Refusal", "Stats", "Traffic", "Transport", "Transpo
 
 LANES = tuple(Lane)
 BACKLOG = 128
-# A link that lived this long was a good one: the next attempt comes soon again.
+# A link that lived this long resets the back-off.
 STABLE_S = 5.0
 CLOSE_S = 1.0
-# A vanished machine says no goodbye: idle, it is missed after 30 s. With bytes on their way the
-# wait is longer, since a peer that is merely too busy to read looks the same to the kernel.
+# A machine that vanishes closes nothing: an idle link is dead after 30 s. With bytes in flight the
+# wait is longer, since a peer that is too busy to read looks the same to the kernel.
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 120_000}
 
 
 @dataclass(frozen=True, slots=True)
 class TransportLimits:
-    """Bounds of a node's traffic. Rates are per peer and lane; beyond them we read slower."""
+    """Bounds of a node's traffic. Rates are per peer and lane; beyond them we read more slowly."""
 
-    reception: ReceptionLimits = field(default_factory=ReceptionLimits)  # of those who call us
-    connect_s: float = 10.0  # TLS and hello together, for a connection that we begin
+    accept: AcceptLimits = field(default_factory=AcceptLimits)
+    connect_s: float = 10.0  # TLS and hello together, for a connection that we dial
     queue_frames_max: int = 8192
-    # Small messages: a node that does not read must not make us hold more. Of chunks, one waits.
+    # A peer that does not read must not make us hold more small messages. Only one chunk is queued.
     queue_bytes_max: int = 16 * 2**20
-    away_frames_max: int = 256  # kept for a peer that is not connected
+    away_frames_max: int = 256  # for a peer that is not connected
     away_bytes_max: int = 2 * 2**20
     messages_per_s: float = 5_000.0
     messages_burst: float = 20_000.0
@@ -65,7 +65,7 @@ class TransportLimits:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts since the start; refusals are those of connections both to and from us."""
+    """Counts since the start; refusals are of accepted and of dialled connections."""
 
     traffic: dict[tuple[NodeId, Lane], Traffic]
     refusals: Counter[Refusal] = field(default_factory=Counter)
@@ -91,9 +91,9 @@ class Transport:
         rng: random.Random | None = None,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`listen` is an address, or a socket that listens already. `wait` passes back-off time."""
+        """`listen` is an address or a listening socket. `wait` sleeps between attempts."""
         if cards[me].key != identity.public_key:
-            raise UserError(f"member {me} of the federation has another key than this identity")
+            raise UserError(f"member {me} of the federation has another key than this node")
         for card in cards:
             if defect := card_defect(card):
                 raise UserError(f"{card.name}'s card: {defect}")
@@ -114,13 +114,13 @@ class Transport:
         self.stats = Stats({key: Traffic() for key in keys})
         self._queues = {key: SendQueue(self.stats.traffic[key]) for key in keys}
         self._links: dict[tuple[NodeId, Lane], Link] = {}
-        self._seen: set[tuple[NodeId, Lane]] = set()  # were connected before
+        self._seen: set[tuple[NodeId, Lane]] = set()  # connected before
         self._buckets: dict[tuple[NodeId, Lane], tuple[TokenBucket, TokenBucket]] = {}
         self._moved = {peer: asyncio.Event() for peer in self._cards}
         self._listener: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._reception = Reception(
-            self._limits.reception, self._handshake_as_server, self.stats.refusals, wait
+        self._acceptor = Acceptor(
+            self._limits.accept, self._handshake_as_server, self.stats.refusals, wait
         )
         for peer in self._cards:
             self._expect(peer)
@@ -129,7 +129,7 @@ class Transport:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._listener = await self._bound()
+        self._listener = await self._bind()
         limits = self._limits
         now = loop.time()
         for key in self._queues:
@@ -137,14 +137,14 @@ class Transport:
                 TokenBucket(limits.messages_per_s, limits.messages_burst, now),
                 TokenBucket(limits.bytes_per_s, limits.bytes_burst, now),
             )
-        self._tasks.append(loop.create_task(self._reception.accept(self._listener)))
+        self._tasks.append(loop.create_task(self._acceptor.accept(self._listener)))
         for peer, lane in self._queues:
             if self._me < peer:
                 self._tasks.append(loop.create_task(self._keep_dialling(peer, lane)))
 
     async def close(self) -> None:
-        """Lets what was written leave, for a moment, and ends every connection."""
-        running = [*self._tasks, *self._reception.callers]
+        """Ends every connection, after a moment for the bytes that are already written."""
+        running = [*self._tasks, *self._acceptor.callers]
         for task in running:
             task.cancel()
         if running:
@@ -173,8 +173,8 @@ class Transport:
 
     @property
     def unauthenticated(self) -> int:
-        """Connections to us that have not said hello yet."""
-        return self._reception.waiting
+        """Accepted connections whose hello has not come yet."""
+        return self._acceptor.pending
 
     def connected(self, peer: NodeId) -> bool:
         return all((peer, lane) in self._links for lane in LANES)
@@ -183,8 +183,8 @@ class Transport:
         return self._queues[peer, lane].bytes
 
     async def drained(self, peer: NodeId, lane: Lane) -> bool:
-        """Waits until no frame is queued: at most one is then on its way. False if the peer is not
-        connected."""
+        """Waits until the queue is empty: at most one frame is then on its way. False if the peer
+        is not connected."""
         await self._queues[peer, lane].empty.wait()
         return (peer, lane) in self._links
 
@@ -206,7 +206,8 @@ class Transport:
         return taken
 
     def update_card(self, card: Card) -> bool:
-        """Believes a member's newer signed card: its address, its certificate. False if not."""
+        """Takes address and certificate from a member's newer signed card; False if it is not
+        newer, not signed by the member or not a member's."""
         if card_defect(card) is not None:
             return False
         for peer, known in self._cards.items():
@@ -220,24 +221,24 @@ class Transport:
                 return True
         return False
 
-    # ------------------------------------------------------------------ those who call us
+    # ------------------------------------------------------------------ accepted connections
 
     def _expect(self, peer: NodeId) -> None:
         if peer != self._me:
             mark = mark_of(self._cards[peer].certificate, self._identity.certificate)
-            self._reception.expect(mark, peer)
+            self._acceptor.expect(mark, peer)
 
-    async def _bound(self) -> socket.socket:
+    async def _bind(self) -> socket.socket:
         if isinstance(self._listen, socket.socket):
             self._listen.setblocking(False)
             return self._listen
         host, port = self._listen
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(
+            addresses = await loop.getaddrinfo(
                 host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            family, _, _, _, address = found[0]
+            family, _, _, _, address = addresses[0]
             listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
         except OSError as error:
             raise UserError(
@@ -247,20 +248,20 @@ class Transport:
         listener.setblocking(False)
         return listener
 
-    async def _handshake_as_server(self, link: Link, guest: socket.socket) -> Refused | None:
-        _keep_alive(guest)
+    async def _handshake_as_server(self, link: Link, connection: socket.socket) -> Refused | None:
+        _keep_alive(connection)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: link,
-            guest,
+            connection,
             ssl=self._server_context,
-            ssl_handshake_timeout=self._limits.reception.handshake_s,
+            ssl_handshake_timeout=self._limits.accept.handshake_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
         hello = decode_hello(await link.hello)
-        refused = self._judge(link, hello, None)
+        refused = self._check_hello(link, hello, None)
         if hello is None or (refused is not None and refused.member is None):
             return refused
-        # A member, even of another federation, gets our hello, so that it can say what differs.
+        # A member, even of another federation, gets our hello, so that it can report what differs.
         link.send_hello(self._hello(hello.lane))
         if refused is not None and refused.member is not None:
             if refused.kind is not Refusal.PROBE:
@@ -271,7 +272,7 @@ class Transport:
         self._adopt(NodeId(hello.node), hello.lane, link)
         return None
 
-    # ------------------------------------------------------------------ those whom we call
+    # ------------------------------------------------------------------ dialled connections
 
     async def _keep_dialling(self, peer: NodeId, lane: Lane) -> None:
         loop = asyncio.get_running_loop()
@@ -288,7 +289,7 @@ class Transport:
             attempt += 1
 
     async def _back_off(self, peer: NodeId, attempt: int) -> None:
-        """Waits, unless a newer card says that the peer is elsewhere."""
+        """Waits, unless a newer card gives another address."""
         limits = self._limits
         longest = min(limits.backoff_max_s, limits.backoff_first_s * 2.0 ** min(attempt, 30))
         loop = asyncio.get_running_loop()
@@ -309,7 +310,7 @@ class Transport:
             async with asyncio.timeout(self._limits.connect_s):
                 refused = await self._handshake_as_client(link, peer, lane, card)
         except (OSError, TimeoutError) as error:
-            refused = dial_refused_by(error, link, card)
+            refused = dial_refusal_of(error, link, card)
         except asyncio.CancelledError:
             link.abort()
             raise
@@ -336,17 +337,17 @@ class Transport:
         )
         _keep_alive(transport.get_extra_info("socket"))
         link.send_hello(self._hello(lane))
-        return self._judge(link, decode_hello(await link.hello), (peer, lane))
+        return self._check_hello(link, decode_hello(await link.hello), (peer, lane))
 
     # ------------------------------------------------------------------ both
 
     def _hello(self, lane: Lane) -> bytes:
         return encode_hello(Hello(PROTOCOL_VERSION, self._chain, self._me, lane))
 
-    def _judge(
+    def _check_hello(
         self, link: Link, hello: Hello | None, dialled: tuple[NodeId, Lane] | None
     ) -> Refused | None:
-        return judge(
+        return check_hello(
             hello,
             certificate=link.certificate,
             dialled=dialled,
@@ -356,7 +357,7 @@ class Transport:
         )
 
     def _adopt(self, peer: NodeId, lane: Lane, link: Link) -> None:
-        """This is from now on the lane's one link; an older one is dead, or its owner restarted."""
+        """Makes this the only link of the lane: an older one is dead, or the peer has restarted."""
         if link.closed.done():
             return
         key = (peer, lane)
@@ -390,7 +391,7 @@ class Transport:
             return
         was_connected = self.connected(peer)
         del self._links[peer, lane]
-        self._queues[peer, lane].clear()  # as lost as what was on its way
+        self._queues[peer, lane].clear()  # lost like the frames in flight
         if link.broken is not None:
             self.stats.refusals[Refusal.FRAME] += 1
         reason = link.closed.result() if link.closed.done() else "replaced"

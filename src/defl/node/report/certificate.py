@@ -17,7 +17,7 @@ from defl.crypto import Ed25519Scheme, Scheme
 from defl.errors import UserError, WeightsError
 from defl.ids import Digest, NodeId, Round
 from defl.messages import MEMBERS_MAX, NUMBER_MAX, Upd, attestation_statement
-from defl.node.report.model_file import model_digest, read_model, row_of
+from defl.node.report.model_file import model_digest, row_of
 from defl.node.setup.requirements import Check
 from defl.output import Attested, RoundProven
 from defl.schema import Array
@@ -96,10 +96,6 @@ def read_certificate(path: Path) -> RoundCertificate:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a round certificate: {error}; get the file again") from error
-
-
-def verify_files(federation: Federation, model: Path, certificate: Path) -> list[Check]:
-    return verify_model(federation, *read_model(model), read_certificate(certificate))
 
 
 def verify_model(

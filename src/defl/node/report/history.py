@@ -1,153 +1,121 @@
-"""What a node tells people of its rounds: whose update counted, and how good each model is.
+"""What happened in the newest rounds: whose update counted, who was late, how good each model is.
 
-Kept for the newest rounds alone, as plain figures; nothing depends on it.
+Kept in memory for the status, the metrics and an experiment tracker; nothing else depends on it.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
 
 from defl.ids import NodeId
+from defl.node.report.status import (
+    BY_RULE,
+    Aggregation,
+    Evaluation,
+    LateUpdate,
+    LeftOutRounds,
+    MemberLateness,
+    MemberShare,
+    Metrics,
+    RoundStatus,
+    finite,
+)
 from defl.node.work.worker_process import WorkReport
 from defl.output import Aggregate, MemberLate, OwnUpdateLate
 
-# Status tells of this many rounds, so that whoever asks now and then misses none.
+# A client that polls the status now and then still sees every round.
 ROUNDS_KEPT = 8
-# A rule says a sentence or two.
+# A rule gives its reason in a sentence or two.
 REASON_CHARACTERS_MAX = 500
 
-BY_RULE = "the rule gave it no weight"
-NO_UPDATE = "no update in the round"
+# Takes the figures of a round, by name.
+Recorder = Callable[[int, Mapping[str, float]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class MemberShare:
-    """One member's part in an aggregate."""
+def discard(round_: int, values: Mapping[str, float]) -> None:
+    """The recorder of a node without an experiment tracker."""
 
-    weight: float = 0.0
-    score: float | None = None  # what it means is the rule's to say; None: there was no update
+
+@dataclass(slots=True)
+class _OpenReport:
+    """A round's report; its parts become known one after the other."""
+
+    missing: list[str] = field(default_factory=list)
+    left_out: list[str] | None = None
+    late: list[str] = field(default_factory=list)
+    metrics: Metrics = field(default_factory=dict)
+    training: Metrics = field(default_factory=dict)
+
+
+class RoundHistory:
+    def __init__(self, names: Sequence[str], record: Recorder = discard) -> None:
+        self._names = list(names)
+        self.record = record
+        self.aggregation: Aggregation | None = None
+        self.evaluation: Evaluation | None = None
+        self.evaluation_error: str | None = None
+        self.late: dict[str, MemberLateness] = {}
+        self.own_update_late: LateUpdate | None = None
+        self._by_rule: Counter[str] = Counter()  # rounds since the start
+        self._no_update: Counter[str] = Counter()
+        self._reports: dict[int, _OpenReport] = {}
 
     @property
-    def left_out(self) -> bool:
-        return self.weight == 0
-
-    @property
-    def reason(self) -> str | None:
-        if not self.left_out:
-            return None
-        return NO_UPDATE if self.score is None else BY_RULE
-
-    def status(self) -> dict[str, Any]:
+    def left_out(self) -> dict[str, LeftOutRounds]:
+        """Members that had no part in some round."""
         return {
-            "weight": self.weight,
-            "score": self.score if self.score is not None and isfinite(self.score) else None,
-            "left_out": self.left_out,
-            "reason": self.reason,
+            name: LeftOutRounds(self._by_rule[name], self._no_update[name])
+            for name in self._names
+            if self._by_rule[name] or self._no_update[name]
         }
 
-
-@dataclass(frozen=True, slots=True)
-class Aggregation:
-    round: int
-    reason: str  # the rule's own words
-    members: dict[str, MemberShare]
-
     @property
-    def left_out(self) -> list[str]:
-        """By the rule; not those who sent nothing."""
-        return [name for name, share in self.members.items() if share.reason == BY_RULE]
-
-    def status(self) -> dict[str, Any]:
-        members = {name: share.status() for name, share in self.members.items()}
-        return {"round": self.round, "reason": self.reason, "members": members}
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    round: int
-    metrics: dict[str, float]
-    seconds: float  # that the client took
-
-    def status(self) -> dict[str, Any]:
-        return {"round": self.round, "metrics": finite(self.metrics), "seconds": self.seconds}
-
-
-@dataclass(slots=True)
-class Lateness:
-    """What is known of a member that was expected and did not deliver in time."""
-
-    rounds: int = 0  # since the start
-    last: MemberLate | None = None
-
-    @property
-    def late_s(self) -> float | None:
-        """By how much, in the newest such round; None: nothing is known of its pace."""
-        if self.last is None or self.last.usual_s <= self.last.lasted_s:
-            return None
-        return self.last.usual_s - self.last.lasted_s
-
-    @property
-    def sentence(self) -> str:
-        if self.last is None:
-            return "never late"
-        late, by = self.last, self.late_s
-        how = f"it needs {late.usual_s:.1f} s, {by:.1f} s too long" if by else "no update came"
-        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
-        return (
-            f"late in {rounds}; in round {late.round}, which lasted "
-            f"{late.lasted_s:.1f} s, {how}; waited for it in vain: {late.waited_s:.1f} s"
-        )
-
-
-@dataclass(slots=True)
-class RoundReport:
-    missing: list[str] = field(default_factory=list)  # members without an update
-    left_out: list[str] | None = None  # by the rule; None: not aggregated here yet
-    metrics: dict[str, float] = field(default_factory=dict)  # of the model, by this node's client
-
-
-Record = Callable[[int, Mapping[str, float]], None]
-
-
-def nowhere(round_: int, values: Mapping[str, float]) -> None:
-    """Nobody keeps track."""
-
-
-class Reports:
-    def __init__(self, names: Sequence[str], record: Record = nowhere) -> None:
-        self._names = list(names)
-        self.record = record  # a tracker's, for figures of a round
-        self.aggregation: Aggregation | None = None  # the newest
-        self.evaluation: Evaluation | None = None
-        self.evaluation_error: str | None = None  # why the newest attempt gave no metrics
-        self.left_out_by_rule: Counter[str] = Counter()  # rounds since the start
-        self.without_update: Counter[str] = Counter()
-        self.late: dict[str, Lateness] = {}  # by member
-        self.own_update_late: OwnUpdateLate | None = None  # the newest
-        self._rounds: dict[int, RoundReport] = {}
+    def rounds(self) -> list[RoundStatus]:
+        return [
+            RoundStatus(
+                round=round_,
+                missing=report.missing,
+                left_out=report.left_out,
+                late=report.late,
+                metrics=report.metrics,
+                training=report.training,
+            )
+            for round_, report in sorted(self._reports.items())
+        ]
 
     def closed(self, round_: int, missing: Sequence[NodeId]) -> list[str]:
-        """The names of those without an update."""
+        """Returns the names of the members without an update."""
         names = [self._names[member] for member in missing]
-        self._of(round_).missing = names
-        self.without_update.update(names)
+        self._report(round_).missing = names
+        self._no_update.update(names)
         self.record(round_, {"rounds/without_update": len(names)})
         return names
 
-    def member_late(self, notice: MemberLate) -> Lateness:
-        lateness = self.late.setdefault(self._names[notice.member], Lateness())
-        lateness.rounds += 1
-        lateness.last = notice
+    def member_late(self, notice: MemberLate) -> MemberLateness:
+        name = self._names[notice.member]
+        self._report(notice.round).late.append(name)
+        before = self.late[name].rounds if name in self.late else 0
+        lateness = MemberLateness(
+            rounds=before + 1,
+            round=notice.round,
+            lasted_s=notice.lasted_s,
+            waited_s=notice.waited_s,
+            usual_s=notice.usual_s,
+        )
+        self.late[name] = lateness
         return lateness
 
+    def own_late(self, notice: OwnUpdateLate) -> None:
+        self.own_update_late = LateUpdate(notice.round, notice.late_s)
+
     def trained(self, report: WorkReport) -> None:
+        self._report(report.round).training = finite(report.metrics)
         self.record(report.round, prefixed("train", report.metrics))
 
     def aggregated(self, work: Aggregate, report: WorkReport) -> Aggregation:
         shares = {
-            reference.author: MemberShare(weight, score)
+            reference.author: MemberShare(weight, score, None if weight else BY_RULE)
             for reference, weight, score in zip(
                 work.updates, report.weights, report.scores, strict=True
             )
@@ -156,63 +124,33 @@ class Reports:
             name: shares.get(NodeId(member), MemberShare())
             for member, name in enumerate(self._names)
         }
-        done = Aggregation(work.round, report.reason[:REASON_CHARACTERS_MAX], members)
-        self.aggregation = done
-        self._of(work.round).left_out = done.left_out
-        self.left_out_by_rule.update(done.left_out)
+        aggregation = Aggregation(work.round, report.reason[:REASON_CHARACTERS_MAX], members)
+        self.aggregation = aggregation
+        self._report(work.round).left_out = aggregation.left_out
+        self._by_rule.update(aggregation.left_out)
         by_member = {name: float(share.left_out) for name, share in members.items()}
-        figures = {"rounds/left_out_by_rule": len(done.left_out), **prefixed("left_out", by_member)}
-        self.record(work.round, figures)
-        return done
+        by_rule = {"rounds/left_out_by_rule": len(aggregation.left_out)}
+        self.record(work.round, {**by_rule, **prefixed("left_out", by_member)})
+        return aggregation
 
-    def evaluated(self, done: Evaluation) -> None:
-        self.evaluation = done
+    def evaluated(self, round_: int, metrics: Mapping[str, float], seconds: float) -> None:
+        self.evaluation = Evaluation(round_, finite(metrics), seconds)
         self.evaluation_error = None
-        self._of(done.round).metrics = done.metrics
-        self.record(done.round, prefixed("evaluate", done.metrics))
+        self._report(round_).metrics = self.evaluation.metrics
+        self.record(round_, prefixed("evaluate", metrics))
 
-    def _of(self, round_: int) -> RoundReport:
-        report = self._rounds.setdefault(round_, RoundReport())
-        for old in sorted(self._rounds)[:-ROUNDS_KEPT]:
-            del self._rounds[old]
+    def _report(self, round_: int) -> _OpenReport:
+        report = self._reports.setdefault(round_, _OpenReport())
+        for old in sorted(self._reports)[:-ROUNDS_KEPT]:
+            del self._reports[old]
         return report
-
-    def status(self) -> dict[str, Any]:
-        """For JSON, which knows no NaN: whatever is not finite is null."""
-        return {
-            "aggregation": None if self.aggregation is None else self.aggregation.status(),
-            "left_out": {
-                name: {"by_rule": self.left_out_by_rule[name], "no_update": missing}
-                for name in self._names
-                if (missing := self.without_update[name]) or self.left_out_by_rule[name]
-            },
-            "late": {name: lateness.sentence for name, lateness in self.late.items()},
-            "own_update_late": None
-            if self.own_update_late is None
-            else f"{self.own_update_late.late_s:.1f} s in round {self.own_update_late.round}",
-            "evaluation": None if self.evaluation is None else self.evaluation.status(),
-            "evaluation_error": self.evaluation_error,
-            "history": [
-                {
-                    "round": round_,
-                    "missing": report.missing,
-                    "left_out": report.left_out,
-                    "metrics": finite(report.metrics),
-                }
-                for round_, report in sorted(self._rounds.items())
-            ],
-        }
 
 
 def prefixed(group: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{group}/{name}": value for name, value in values.items()}
 
 
-def finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if isfinite(value) else None for name, value in values.items()}
-
-
-def told(metrics: Mapping[str, float], **own: object) -> dict[str, object]:
-    """A client's metrics as fields of a log line whose own fields no metric can replace."""
+def log_fields(metrics: Mapping[str, float], **own: object) -> dict[str, object]:
+    """A client's metrics as fields of a log line; no metric can replace the line's own fields."""
     shown = {name: value if isfinite(value) else str(value) for name, value in metrics.items()}
     return {**own, **{name: value for name, value in shown.items() if name not in own}}

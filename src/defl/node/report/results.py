@@ -4,15 +4,16 @@ Everything here follows from the participant's notices and nothing depends on it
 """
 
 import asyncio
-import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from defl.ids import Digest, NodeId
-from defl.messages import Agg, Upd
 from defl.node.report.certificate import certificate_of, certificate_text
-from defl.node.report.history import Reports, prefixed, told
+from defl.node.report.history import RoundHistory, log_fields, prefixed
+from defl.node.report.log import Log
 from defl.node.report.model_file import write_model
-from defl.node.report.telemetry import Log, Measures
 from defl.node.setup.config import Agreement
 from defl.node.store.blobs import Blobs
 from defl.node.work.worker_process import WorkReport
@@ -36,6 +37,9 @@ from defl.output import (
 )
 from defl.work import model_row
 
+if TYPE_CHECKING:
+    from defl.node.report.metrics import Measures
+
 # A flood of faults must not become a flood of log lines.
 FAULTS_LOGGED_MAX = 10
 
@@ -53,8 +57,8 @@ class Results:
         me: NodeId,
         blobs: Blobs,
         log: Log,
-        measures: Measures,
-        reports: Reports,
+        measures: "Measures",
+        history: RoundHistory,
     ) -> None:
         self._folder = folder
         self._federation = agreement.federation
@@ -63,25 +67,18 @@ class Results:
         self._blobs = blobs
         self._log = log
         self._measures = measures
-        self._reports = reports
+        self._history = history
         self._written: Digest | None = None  # which model the file holds
 
     def committed(self, committed: Committed) -> None:
         """How long this node's own transactions took from submission to commit."""
-        now = time.monotonic()
         for transaction in committed.block.transactions:
             if transaction.author == self._me:
-                submitted = self._measures.submitted_at.pop(_key(transaction), None)
-                if submitted is not None:
-                    took_s = now - submitted
-                    self._measures.commit_s.append(took_s)
+                latency_s = self._measures.committed(transaction)
+                if latency_s is not None:
                     kind = type(transaction).__name__.upper()
-                    self._log.info(
-                        "committed", kind=kind, round=transaction.round, ms=round(took_s * 1000, 1)
-                    )
-
-    def submitted(self, transaction: Upd | Agg) -> None:
-        self._measures.submitted_at.setdefault(_key(transaction), time.monotonic())
+                    ms = round(latency_s * 1000, 1)
+                    self._log.info("committed", kind=kind, round=transaction.round, ms=ms)
 
     def misbehaved(self, notice: PeerMisbehaved) -> None:
         """Counted always, logged the first few times."""
@@ -91,14 +88,14 @@ class Results:
 
     def aggregated(self, work: Aggregate, report: WorkReport) -> None:
         """Who counted how much, and why."""
-        done = self._reports.aggregated(work, report)
+        done = self._history.aggregated(work, report)
         judged = {n: share for n, share in done.members.items() if share.score is not None}
         self._log.info(
             "aggregated",
             round=done.round,
             left_out=",".join(done.left_out) or "nobody",
-            weights=told({name: share.weight for name, share in judged.items()}),
-            scores=told({name: share.score or 0.0 for name, share in judged.items()}),
+            weights=log_fields({name: share.weight for name, share in judged.items()}),
+            scores=log_fields({name: share.score or 0.0 for name, share in judged.items()}),
             why=done.reason,
         )
 
@@ -112,18 +109,19 @@ class Results:
                 await asyncio.to_thread(self._write_certificate, text, notice.digest)
                 self._log.info("round proven", round=notice.round, digest=notice.digest.hex()[:16])
             case RoundClosed(round=round_, missing=missing):
-                names = self._reports.closed(round_, missing)
-                latency = self._measures.commit_percentiles()
-                self._reports.record(round_, prefixed("commit_ms", latency))
+                names = self._history.closed(round_, missing)
+                latency = self._measures.commit_latency()
+                if latency is not None:
+                    self._history.record(round_, prefixed("commit_ms", asdict(latency)))
                 self._log.info("round closed", round=round_, without=",".join(names) or "nobody")
             case WaitsFor(round=round_, members=members):
                 longest = ", ".join(f"{self._names[m]} up to {left:.1f} s" for m, left in members)
                 self._log.info("waiting for members", round=round_, members=longest)
             case MemberLate(member=member):
-                lateness = self._reports.member_late(notice)
-                self._log.info("member is late", member=self._names[member], how=lateness.sentence)
+                lateness = self._history.member_late(notice)
+                self._log.info("member is late", member=self._names[member], how=str(lateness))
             case OwnUpdateLate(round=round_, late_s=late_s):
-                self._reports.own_update_late = notice
+                self._history.own_late(notice)
                 self._log.warning(
                     "this node's update was late", round=round_, seconds=round(late_s, 3)
                 )
@@ -158,7 +156,3 @@ class Results:
         beside.replace(self._folder / PROVEN)
         beside.write_text(text, encoding="utf-8")
         beside.replace(self._folder / CERTIFICATE)
-
-
-def _key(transaction: Upd | Agg) -> tuple[str, int]:
-    return type(transaction).__name__, transaction.round

@@ -1,69 +1,256 @@
-"""A running node as figures: the status that `defl node status` shows, and Prometheus metrics."""
+"""The status of a node: what `defl node status`, /status and status.json show.
+
+`NodeStatus` is a plain value and needs no node: clients decode it from JSON with `decode_status`.
+JSON has no NaN and no infinity, so a figure that is not finite is null. A field that is added
+later needs a default, so that a node of the release before can still be read.
+"""
 
 import resource
+from math import isfinite
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from defl.node.report.history import Reports
-from defl.node.report.telemetry import label, prometheus
+import msgspec
+from msgspec import Struct
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from defl.node.node import Node
 
+BY_RULE = "the rule gave it no weight"
+NO_UPDATE = "no update in the round"
 
-def status_of(node: "Node") -> dict[str, Any]:
+Metrics = dict[str, float | None]  # None: not finite
+
+
+class MemberShare(Struct, frozen=True):
+    """One member's part in an aggregate."""
+
+    weight: float = 0.0
+    score: float | None = None  # its meaning depends on the rule; None: no update, or not finite
+    reason: str | None = NO_UPDATE  # why it has no weight: BY_RULE or NO_UPDATE
+
+    @property
+    def left_out(self) -> bool:
+        return self.reason is not None
+
+
+class Aggregation(Struct, frozen=True):
+    round: int
+    reason: str  # in the rule's own words
+    members: dict[str, MemberShare]
+
+    @property
+    def left_out(self) -> list[str]:
+        """Members that the rule left out; not those that sent no update."""
+        return [name for name, share in self.members.items() if share.reason == BY_RULE]
+
+
+class Evaluation(Struct, frozen=True):
+    """What this node's own client measured of a round's model."""
+
+    round: int
+    metrics: Metrics
+    seconds: float
+
+
+class RoundStatus(Struct, frozen=True):
+    round: int
+    missing: list[str]  # members without an update
+    left_out: list[str] | None = None  # by the rule; None: not aggregated here yet
+    late: list[str] = []  # of the missing: those that the round was kept open for
+    metrics: Metrics = {}  # of the round's model
+    training: Metrics = {}  # of this node's own update
+
+
+class LeftOutRounds(Struct, frozen=True):
+    """In how many rounds since the start a member had no part in the model."""
+
+    by_rule: int
+    no_update: int
+
+
+class MemberLateness(Struct, frozen=True):
+    """A member that was expected and sent no update in time."""
+
+    rounds: int  # since the start
+    round: int  # the newest of them; what follows is about this one
+    lasted_s: float
+    waited_s: float  # how long the round was kept open for this member
+    usual_s: float  # what the member usually needs
+
+    @property
+    def late_s(self) -> float | None:
+        """By how much; None if its pace is unknown or does not explain it."""
+        return self.usual_s - self.lasted_s if self.usual_s > self.lasted_s else None
+
+    def __str__(self) -> str:
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        late_s = self.late_s
+        pace = "no update came"
+        if late_s is not None:
+            pace = f"it needs {self.usual_s:.1f} s, {late_s:.1f} s too long"
+        return (
+            f"late in {rounds}; round {self.round} lasted {self.lasted_s:.1f} s: {pace}; "
+            f"waited {self.waited_s:.1f} s for it"
+        )
+
+
+class LateUpdate(Struct, frozen=True):
+    """This node's own update came after the round had closed."""
+
+    round: int
+    late_s: float
+
+
+class CommitLatency(Struct, frozen=True):
+    """In milliseconds, over the newest transactions of this node."""
+
+    p50: float
+    p99: float
+
+
+class LaneTraffic(Struct, frozen=True):
+    """Bytes of frames on one lane, over all peers, since the start."""
+
+    sent: int
+    received: int
+
+
+class Contradiction(Struct, frozen=True):
+    """A member signed two statements that exclude each other."""
+
+    member: str
+    kind: str  # the type of the statements: Vote, Upd, ...
+
+
+class NodeStatus(Struct, frozen=True, kw_only=True):
+    """Everything about a node that a person or a program may ask for; members by name."""
+
+    member: int
+    name: str
+    federation: str  # its id, in hex
+    round: int  # closed so far
+    rounds: int  # in the whole federation
+    model: str | None  # digest of the newest model, in hex
+    view: int
+    height: int
+    observing: str | None  # why this node signs nothing
+    disk_full: bool
+    no_descriptors: bool  # the process cannot open more files
+    finished: bool
+    peers: dict[str, bool]  # is it connected?
+    trouble: dict[str, str]  # why a peer is not connected
+    commit_ms: CommitLatency | None
+    waiting: str  # what must happen next, in words
+    waiting_for_s: dict[str, float]  # how much longer the open round is kept open for a member
+    blobs: int
+    disk_bytes: int
+    evidence: list[Contradiction]
+    refused: dict[str, int]  # messages of a peer that broke the protocol
+    traffic: dict[str, LaneTraffic]  # by lane
+    memory_peak_bytes: int
+    training_failures: int  # in a row
+    worker_error: str | None  # the newest error of the training code
+    aggregation: Aggregation | None  # the newest
+    left_out: dict[str, LeftOutRounds]
+    late: dict[str, MemberLateness]
+    own_update_late: LateUpdate | None  # the newest
+    evaluation: Evaluation | None  # the newest
+    evaluation_error: str | None  # why the newest attempt gave no metrics
+    history: list[RoundStatus]  # the newest rounds, oldest first
+
+    @property
+    def healthy(self) -> bool:
+        """Nothing keeps this node from signing."""
+        return self.observing is None and not self.disk_full and not self.no_descriptors
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(lane.sent for lane in self.traffic.values())
+
+    @property
+    def received_bytes(self) -> int:
+        return sum(lane.received for lane in self.traffic.values())
+
+
+_decoder = msgspec.json.Decoder(NodeStatus)
+
+
+def encode_status(status: NodeStatus) -> bytes:
+    return msgspec.json.encode(status)
+
+
+def decode_status(data: bytes) -> NodeStatus | None:
+    """None: not the status of a node of this release."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def finite(values: "Mapping[str, float]") -> Metrics:
+    return {name: value if isfinite(value) else None for name, value in values.items()}
+
+
+def status_of(node: "Node") -> NodeStatus:
     participant = node.participant
     replica = participant.replica
-    members = node.federation.committee.members
+    history = node.history
+    names = [member.name for member in node.federation.members]
     model = participant.model
-    waits_for = _waits_for(node)
-    return {
-        "member": node.me,
-        "name": node.federation.members[node.me].name,
-        "federation": node.federation.chain.hex(),
-        "round": participant.state.round,
-        "rounds": node.federation.rounds,
-        "model": model.hex() if model is not None else None,
-        "view": replica.view,
-        "height": replica.head.height,
-        "observing": replica.observing,
-        "disk_full": node.writing.disk_full,
-        "no_descriptors": node.writing.no_descriptors,
-        "finished": participant.finished,
-        "peers": {
-            node.federation.members[peer].name: node.transport.connected(peer)
-            for peer in members
+    waiting_for_s = _waiting_for_s(node)
+    return NodeStatus(
+        member=node.me,
+        name=names[node.me],
+        federation=node.federation.chain.hex(),
+        round=participant.state.round,
+        rounds=node.federation.rounds,
+        model=model.hex() if model is not None else None,
+        view=replica.view,
+        height=replica.head.height,
+        observing=replica.observing,
+        disk_full=node.writing.disk_full,
+        no_descriptors=node.writing.no_descriptors,
+        finished=participant.finished,
+        peers={
+            names[peer]: node.transport.connected(peer)
+            for peer in node.federation.committee.members
             if peer != node.me
         },
-        "trouble": {
-            node.federation.members[peer].name: why
-            for peer, why in node.transport.stats.trouble.items()
-        },
-        "commit_ms": node.measures.commit_percentiles(),
-        "waiting": waiting_sentence(
+        trouble={names[peer]: why for peer, why in node.transport.stats.trouble.items()},
+        commit_ms=node.measures.commit_latency(),
+        waiting=waiting_sentence(
             answers_missing=participant.answers_missing,
             over=participant.state.round == node.federation.rounds,
             updates=len(participant.state.current),
             quorum=node.federation.committee.quorum,
-            waits_for=waits_for,
+            waiting_for_s=waiting_for_s,
         ),
-        "waiting_for_s": waits_for,
-        "blobs": participant.stored["blobs"],
-        "disk_bytes": node.storage.bytes_used,
-        "evidence": [
-            {"member": e.first.author, "kind": type(e.first).__name__} for e in participant.evidence
+        waiting_for_s=waiting_for_s,
+        blobs=participant.stored["blobs"],
+        disk_bytes=node.storage.bytes_used,
+        evidence=[
+            Contradiction(names[e.first.author], type(e.first).__name__)
+            for e in participant.evidence
         ],
-        "refused": {str(peer): count for peer, count in node.measures.peer_faults.items()},
-        "traffic": _traffic(node),
-        "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "training_failures": node.worker.training_failures,
-        "worker_error": node.worker.last_error,
-        **node.reports.status(),
-    }
+        refused={names[peer]: count for peer, count in node.measures.peer_faults.items()},
+        traffic=_traffic(node),
+        memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        training_failures=node.worker.training_failures,
+        worker_error=node.worker.last_error,
+        aggregation=history.aggregation,
+        left_out=history.left_out,
+        late=history.late,
+        own_update_late=history.own_update_late,
+        evaluation=history.evaluation,
+        evaluation_error=history.evaluation_error,
+        history=history.rounds,
+    )
 
 
-def _waits_for(node: "Node") -> dict[str, float]:
-    """For whom this node keeps the open round open, and how many seconds longer at most."""
+def _waiting_for_s(node: "Node") -> dict[str, float]:
     now = monotonic()
     return {
         node.federation.members[member].name: round(left, 3)
@@ -73,98 +260,31 @@ def _waits_for(node: "Node") -> dict[str, float]:
 
 
 def waiting_sentence(
-    *, answers_missing: int, over: bool, updates: int, quorum: int, waits_for: dict[str, float]
+    *, answers_missing: int, over: bool, updates: int, quorum: int, waiting_for_s: dict[str, float]
 ) -> str:
     """What must happen next, in words."""
     if answers_missing:
         members = "member" if answers_missing == 1 else "members"
         return (
-            f"for {answers_missing} more {members} to say what they have seen this node sign; "
+            f"for {answers_missing} more {members} to report what they have seen this node sign; "
             "it signs nothing before"
         )
     if over:
         return "for nobody: all rounds are closed"
     if updates < quorum:
         return f"for updates: {updates} of at least {quorum} are in"
-    if not waits_for:
+    if not waiting_for_s:
         return "for the round to close"
-    return "for " + ", ".join(f"{name} (up to {left:.1f} s)" for name, left in waits_for.items())
-
-
-def _traffic(node: "Node") -> dict[str, dict[str, int]]:
-    totals: dict[str, dict[str, int]] = {}
-    for (_, lane), traffic in node.transport.stats.traffic.items():
-        lane_total = totals.setdefault(lane.value, {"sent": 0, "received": 0})
-        lane_total["sent"] += traffic.bytes_out
-        lane_total["received"] += traffic.bytes_in
-    return totals
-
-
-def metrics_of(node: "Node") -> str:
-    status = status_of(node)
-    by_peer = node.transport.stats.traffic
-    return prometheus(
-        {
-            "round": {"": status["round"]},
-            "view": {"": status["view"]},
-            "height": {"": status["height"]},
-            "observing": {"": float(status["observing"] is not None)},
-            "disk_full": {"": float(status["disk_full"])},
-            "no_descriptors": {"": float(status["no_descriptors"])},
-            "training_failures": {"": status["training_failures"]},
-            "blobs_held": {"": status["blobs"]},
-            "disk_bytes": {"": status["disk_bytes"]},
-            "evidence": {"": len(status["evidence"])},
-            "waiting_for_seconds": {
-                label("member", name): left for name, left in status["waiting_for_s"].items()
-            },
-            "peers_connected": {"": sum(status["peers"].values())},
-            "commit_latency_ms": {
-                f'quantile="{name}"': value for name, value in status["commit_ms"].items()
-            },
-            "bytes_sent": {
-                f'peer="{peer}",lane="{lane.value}"': traffic.bytes_out
-                for (peer, lane), traffic in by_peer.items()
-            },
-            "bytes_received": {
-                f'peer="{peer}",lane="{lane.value}"': traffic.bytes_in
-                for (peer, lane), traffic in by_peer.items()
-            },
-            **_of_rounds(node.reports),
-            "refused_messages": {
-                f'peer="{peer}"': count for peer, count in status["refused"].items()
-            },
-        }
+    return "for " + ", ".join(
+        f"{name} (up to {left:.1f} s)" for name, left in waiting_for_s.items()
     )
 
 
-def _of_rounds(reports: Reports) -> dict[str, dict[str, float]]:
-    aggregation, evaluation = reports.aggregation, reports.evaluation
-    members = aggregation.members if aggregation is not None else {}
-    return {
-        "left_out_total": {
-            f"{label('member', name)},{label('reason', reason)}": count
-            for reason, counts in (
-                ("rule", reports.left_out_by_rule),
-                ("no update", reports.without_update),
-            )
-            for name, count in counts.items()
-        },
-        "late_rounds_total": {
-            label("member", name): lateness.rounds for name, lateness in reports.late.items()
-        },
-        "late_seconds": {
-            label("member", name): lateness.late_s
-            for name, lateness in reports.late.items()
-            if lateness.late_s is not None
-        },
-        "aggregated_round": {} if aggregation is None else {"": aggregation.round},
-        "aggregate_weight": {label("member", name): s.weight for name, s in members.items()},
-        "aggregate_score": {
-            label("member", name): s.score for name, s in members.items() if s.score is not None
-        },
-        "evaluated_round": {} if evaluation is None else {"": evaluation.round},
-        "evaluation": {}
-        if evaluation is None
-        else {label("metric", name): value for name, value in evaluation.metrics.items()},
-    }
+def _traffic(node: "Node") -> dict[str, LaneTraffic]:
+    by_lane: dict[str, LaneTraffic] = {}
+    for (_, lane), traffic in node.transport.stats.traffic.items():
+        total = by_lane.get(lane.value, LaneTraffic(0, 0))
+        by_lane[lane.value] = LaneTraffic(
+            total.sent + traffic.bytes_out, total.received + traffic.bytes_in
+        )
+    return by_lane

@@ -1,20 +1,19 @@
-"""What a node says of itself to whoever asks from outside: over loopback, or by its last word."""
+"""Reads a node's status from outside: from the running node over loopback, or its final one."""
 
-import json
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
-from defl.node.node import PORT_FILE, STATUS_FILE, TOKEN_FILE
+from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
+from defl.node.report.status import NodeStatus, decode_status
 
 STATUS_WAIT_S = 3.0
-# The token goes to the node itself, whatever proxy the environment names.
+# The token goes to the node itself, even if the environment names a proxy.
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def asked_status(folder: Path) -> dict[str, Any] | None:
-    """What the running node says of itself; None if none answers."""
+def asked_status(folder: Path) -> NodeStatus | None:
+    """The status of the running node; None if none answers."""
     try:
         port = int((folder / PORT_FILE).read_text(encoding="ascii"))
         token = (folder / TOKEN_FILE).read_text(encoding="ascii")
@@ -22,16 +21,14 @@ def asked_status(folder: Path) -> dict[str, Any] | None:
             f"http://127.0.0.1:{port}/status", headers={"Authorization": f"Bearer {token}"}
         )
         with _direct.open(request, timeout=STATUS_WAIT_S) as answer:
-            found = json.load(answer)
+            return decode_status(answer.read())
     except (OSError, ValueError, urllib.error.URLError):
         return None
-    return found if isinstance(found, dict) else None
 
 
-def last_status(folder: Path) -> dict[str, Any] | None:
-    """What the node wrote when it ended."""
+def last_status(folder: Path) -> NodeStatus | None:
+    """The status that the node wrote on exit."""
     try:
-        found = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return decode_status((folder / STATUS_FILE).read_bytes())
+    except OSError:
         return None
-    return found if isinstance(found, dict) else None

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 
-from defl.node.report.telemetry import Log
+from defl.node.report.log import Log
 
 FOLDER = "tracking"  # in the node's folder
 LOG_FILE = "tracking.log"

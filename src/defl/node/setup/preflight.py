@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, NodeId
-from defl.node.net.admission import judge
+from defl.node.net.admission import check_hello
 from defl.node.net.framing import (
     HEADER_BYTES,
     HELLO_BYTES_MAX,
@@ -240,7 +240,7 @@ def _probe(peer: NodeId, me: NodeId, identity: Identity, agreement: Agreement) -
             certificate = secure.getpeercert(binary_form=True)
     except OSError as error:
         return Check(name, False, f"{card.address}: {_reason(error)}")
-    refused = judge(
+    refused = check_hello(
         answer,
         certificate=certificate,
         dialled=(peer, Lane.CONTROL),

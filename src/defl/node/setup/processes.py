@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from defl.errors import UserError
+from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import asked_status, last_status
 from defl.node.setup.local import Local, environment_of
 
@@ -59,13 +60,14 @@ class Processes:
     def pid(self, member: int) -> int:
         return self._processes[member].pid
 
-    def status(self, member: int) -> dict[str, Any]:
-        """What it says of itself, or its last word; of round 0 as long as it said nothing."""
+    def status(self, member: int) -> NodeStatus | None:
+        """Its present status, or the final one; None as long as there is neither."""
         node = self.local.nodes[member]
-        return asked_status(node) or last_status(node) or {"round": 0, "model": None, "view": 0}
+        return asked_status(node) or last_status(node)
 
     def round(self, member: int) -> int:
-        return int(self.status(member)["round"])
+        status = self.status(member)
+        return 0 if status is None else status.round
 
     def require_no_failure(self) -> None:
         """A node that ended with an error is told with the end of its log."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from defl.errors import DiskFull, Exhausted, NoDescriptors
 from defl.ids import Digest
 from defl.messages import Manifest
-from defl.node.report.telemetry import Log
+from defl.node.report.log import Log
 from defl.node.store.storage import Storage
 from defl.output import Persist, StoreChunk
 

@@ -11,8 +11,8 @@ from collections import deque
 
 from defl.errors import LocalFault, WorkerFailed
 from defl.ids import Digest, Round
-from defl.node.report.history import Evaluation, Reports, told
-from defl.node.report.telemetry import Log
+from defl.node.report.history import RoundHistory, log_fields
+from defl.node.report.log import Log
 from defl.node.store.blobs import Blobs
 from defl.node.work.worker import Worker
 
@@ -21,10 +21,10 @@ WAITING_MAX = 2
 
 
 class Evaluations:
-    def __init__(self, worker: Worker, blobs: Blobs, reports: Reports, log: Log) -> None:
+    def __init__(self, worker: Worker, blobs: Blobs, history: RoundHistory, log: Log) -> None:
         self._worker = worker
         self._blobs = blobs
-        self._reports = reports
+        self._history = history
         self._log = log
         self._wanted = True
         self._waiting: deque[tuple[Round, Digest]] = deque(maxlen=WAITING_MAX)
@@ -65,10 +65,10 @@ class Evaluations:
         if answer.fault is not None:
             self._failed(round_, answer.fault)
             return
-        self._reports.evaluated(Evaluation(round_, answer.metrics, answer.seconds))
-        fields = told(answer.metrics, round=round_, seconds=round(answer.seconds, 6))
+        self._history.evaluated(round_, answer.metrics, answer.seconds)
+        fields = log_fields(answer.metrics, round=round_, seconds=round(answer.seconds, 6))
         self._log.info("evaluated", **fields)
 
     def _failed(self, round_: Round, why: str) -> None:
-        self._reports.evaluation_error = f"round {round_}: {why}"
+        self._history.evaluation_error = f"round {round_}: {why}"
         self._log.warning("the model could not be evaluated", round=round_, why=why)

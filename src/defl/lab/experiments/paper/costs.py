@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from defl.clients.protocol import Client
 from defl.committee import Timing
@@ -108,7 +108,8 @@ class CostCell(Struct, frozen=True, tag="costs"):
             processes.require_no_failure()
         finally:
             processes.close()
-        states = [last_status(node) or {} for node in local.nodes]
+        final = [last_status(node) for node in local.nodes]
+        states = [to_builtins(status) if status else {} for status in final]
         _require_rounds(states, self.rounds)
         blobs = [_bytes_in((node / "state" / BLOBS).rglob("*")) for node in local.nodes]
         stored = [int(state["disk_bytes"]) for state in states]

@@ -1,7 +1,7 @@
-"""From a peer's frame to a checked event: judged by what is known, paid for, verified.
+"""From a peer's frame to a verified event: filtered by what is wanted, paid for, verified.
 
 The steps are those of PROTOCOL.md, "Ingress"; sim/processor.py takes the same ones on a virtual
-clock. Until a frame is through, the link that brought it is not read on.
+clock. The link that brought a frame is not read further until the frame is done.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from defl.output import Event, Question
 
 # Larger frames are decoded and hashed in a thread, so that votes do not wait for them.
 THREAD_FRAME_BYTES = 64 * 2**10
-# Up to this many signatures (0.5 ms) are checked on the loop: the way to a thread and back would
-# cost as much again.
+# Up to this many signatures (0.5 ms) are verified on the loop: a thread switch would cost as much
+# again.
 LOOP_SIGNATURES_MAX = 4
 
 # Participant.wanted
 Wanted = Callable[[NodeId, Message], Message | Question | None]
-What = TypeVar("What")
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
-class Verifying:
+class FrameVerifier:
     def __init__(self, federation: Federation, wanted: Wanted) -> None:
         self._wanted = wanted
         self._ingress = Ingress(federation, Ed25519Scheme())
@@ -41,7 +41,7 @@ class Verifying:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def admit(self, peer: NodeId, frame: Frame) -> Event | None:
-        """None: nothing of it is wanted. Raises a PeerFault."""
+        """None if the participant wants nothing of the frame. Raises a PeerFault."""
         large = len(frame) > THREAD_FRAME_BYTES
         message = await _run(self._ingress.read, peer, frame, in_thread=large)
         wanted = self._wanted(peer, message)
@@ -54,22 +54,22 @@ class Verifying:
             if few:
                 self._ingress.check(claims)
             else:
-                # One thread takes the slices of all links in the order in which they come, and a
-                # link has one on its way: a long message delays nobody by more than a slice.
+                # One thread takes the slices of all links in order of arrival, and a link has only
+                # one in the queue: a long message delays the others by one slice at most.
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._thread, self._ingress.check, claims)
         return self._ingress.accept(examined)
 
     async def _pay(self, peer: NodeId, signatures: int) -> None:
-        """A peer that has spent its budget waits."""
+        """Waits while the peer's budget is spent."""
         wait_s = self._budget.spend(peer, signatures, asyncio.get_running_loop().time())
         if wait_s > 0:
             await asyncio.sleep(wait_s)
 
 
 async def _run(
-    step: Callable[[NodeId, What], Result], peer: NodeId, what: What, *, in_thread: bool
+    step: Callable[[NodeId, Argument], Result], peer: NodeId, argument: Argument, *, in_thread: bool
 ) -> Result:
     if in_thread:
-        return await asyncio.to_thread(step, peer, what)
-    return step(peer, what)
+        return await asyncio.to_thread(step, peer, argument)
+    return step(peer, argument)

@@ -1,0 +1,49 @@
+"""Log lines about peers, rate-limited.
+
+A link that flaps, or a peer that reconnects on purpose, must not fill the disk: a peer causes at
+most a few thousand lines a day.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from defl.ids import NodeId
+from defl.node.report.log import LineLimit, Log
+
+# Of one kind, about one peer.
+PEER_LINES_BURST = 5
+PEER_LINES_EVERY_S = 60.0
+TROUBLE_EVERY_S = 2.0
+
+
+class PeerLog:
+    def __init__(self, log: Log, names: Sequence[str]) -> None:
+        self._log = log
+        self._names = names
+        self._limit = LineLimit(PEER_LINES_BURST, PEER_LINES_EVERY_S)
+
+    def disconnected(self, peer: NodeId) -> None:
+        if (fields := self._fields("disconnected", peer)) is not None:
+            self._log.info("peer is gone", **fields)
+
+    async def report(self, trouble: Mapping[NodeId, str]) -> None:
+        """For ever: why a peer is not connected, whenever the reason is new."""
+        reported: dict[NodeId, str] = {}
+        while True:
+            for peer, reason in trouble.items():
+                if reported.get(peer) != reason:
+                    self._not_connected(peer, reason)
+            reported = dict(trouble)
+            await asyncio.sleep(TROUBLE_EVERY_S)
+
+    def _not_connected(self, peer: NodeId, reason: str) -> None:
+        if (fields := self._fields("not connected", peer)) is not None:
+            self._log.warning("peer is not connected", why=reason, **fields)
+
+    def _fields(self, kind: str, peer: NodeId) -> dict[str, object] | None:
+        """None: the line is withheld."""
+        withheld = self._limit.withheld((kind, peer), asyncio.get_running_loop().time())
+        if withheld is None:
+            return None
+        name = self._names[peer]
+        return {"peer": name, "withheld": withheld} if withheld else {"peer": name}

@@ -1,0 +1,60 @@
+"""A piece of work from its order to its result: run by the worker, stored, logged.
+
+The result goes back to the participant as an event; a failure is one too.
+"""
+
+from defl.errors import LocalFault, WorkerFailed
+from defl.node.report.history import RoundHistory, log_fields
+from defl.node.report.log import Log
+from defl.node.report.results import Results
+from defl.node.store.blobs import Blobs
+from defl.node.store.writing import Writing
+from defl.node.work.worker import Worker
+from defl.output import Aggregate, Aggregated, Event, Train, Trained, Work, WorkFailed
+from defl.work import inputs_of
+
+
+class WorkRunner:
+    def __init__(
+        self,
+        worker: Worker,
+        blobs: Blobs,
+        writing: Writing,
+        history: RoundHistory,
+        results: Results,
+        log: Log,
+    ) -> None:
+        self._worker = worker
+        self._blobs = blobs
+        self._writing = writing
+        self._history = history
+        self._results = results
+        self._log = log
+
+    async def start(self) -> None:
+        try:
+            await self._worker.start()
+        except WorkerFailed as failed:
+            self._log.warning("the worker does not start; each work tries it again", why=failed)
+
+    async def run(self, work: Work) -> Event:
+        try:
+            with self._blobs.reading(inputs_of(work)):
+                done = await self._worker.run(work, self._blobs.path, self._blobs.take_spare)
+            if isinstance(done, Aggregated):
+                await self._writing.place_aggregate(done.manifest, self._worker.made(done))
+            if isinstance(done, Trained):
+                await self._writing.place_update(done.manifest, self._worker.made(done))
+        except (WorkerFailed, LocalFault, OSError) as failed:
+            self._log.warning("work failed", work=type(work).__name__, why=failed)
+            return WorkFailed(work, str(failed))
+        self._report(work)
+        return done
+
+    def _report(self, work: Work) -> None:
+        training, aggregation = self._worker.training, self._worker.aggregation
+        if isinstance(work, Train) and training is not None:
+            self._history.trained(training)
+            self._log.info("trained", **log_fields(training.metrics, round=training.round))
+        if isinstance(work, Aggregate) and aggregation is not None:
+            self._results.aggregated(work, aggregation)

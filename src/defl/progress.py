@@ -1,0 +1,66 @@
+"""Progress of a simulation or a run: one line that a terminal or a notebook keeps up to date.
+
+Neither IPython nor a terminal is required: where there is neither, nothing is shown.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from defl.results import RoundRecord
+
+# None: shown in a terminal and in a notebook, silent elsewhere. True: shown wherever it is. False:
+# never. A function is called with the record of each closed round.
+Progress = bool | Callable[[RoundRecord], None] | None
+
+
+class ProgressLine:
+    """Use as a context: the line ends when the block ends, by an exception too."""
+
+    def __init__(self, progress: Progress, rounds: int) -> None:
+        self._rounds = rounds
+        self._call = progress if callable(progress) else None
+        wanted = progress is True or progress is None
+        self._notebook = _display_handle() if wanted else None
+        self._terminal = wanted and self._notebook is None and (progress or sys.stderr.isatty())
+        self._width = 0
+
+    def __enter__(self) -> "ProgressLine":
+        self.show(f"0 of {self._rounds} rounds closed")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._terminal:
+            sys.stderr.write("\n")
+
+    def closed(self, record: RoundRecord) -> None:
+        if self._call is not None:
+            self._call(record)
+            return
+        names = sorted({name for metrics in record.metrics.values() for name in metrics})
+        metric = "accuracy" if "accuracy" in names else next(iter(names), None)
+        mean = "" if metric is None else f", {metric} {record.mean(metric):.4f}"
+        without = ", ".join(omission.member for omission in record.omissions)
+        omitted = f", without {without}" if without else ""
+        self.show(f"{record.number} of {self._rounds} rounds closed{mean}{omitted}")
+
+    def show(self, text: str) -> None:
+        if self._notebook is not None:
+            self._notebook.update({"text/plain": text}, raw=True)
+        elif self._terminal:
+            # Spaces hide the rest of a longer line before it.
+            sys.stderr.write(f"\r{text.ljust(self._width)}")
+            sys.stderr.flush()
+            self._width = len(text)
+
+
+def _display_handle() -> Any:
+    """A notebook's display that can be updated in place; None anywhere else.
+
+    IPython is there only if somebody else loaded it, and only a notebook's shell has a kernel.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if ipython is None or not hasattr(shell, "kernel"):
+        return None
+    return ipython.display.display({"text/plain": ""}, raw=True, display_id=True)

@@ -1,0 +1,332 @@
+"""`defl.simulate`: live clients, the real protocol, a virtual clock, one process.
+
+Arguments are checked here with the caller's own words; sim/live.py runs the federation. The
+laboratory's attacks are imported only when one is named.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from time import perf_counter
+from typing import TYPE_CHECKING, TypeVar
+
+from defl.aggregation.rules import DEFAULT, rule_named
+from defl.clients.protocol import Client, Metrics, roles_of, schema_of
+from defl.committee import Rules, Timing, require_counts
+from defl.errors import UserError, WeightsError
+from defl.ids import NodeId, Round
+from defl.progress import Progress, ProgressLine
+from defl.results import MemberTraffic, Omission, OmissionReason, RoundRecord, Simulation
+from defl.schema import Codec, Entry, Schema
+from defl.sim.byzantine import KINDS
+from defl.sim.conditions import Conditions
+from defl.sim.live import LiveClients, LiveFederation, LiveRound, LiveRun, found_live
+
+if TYPE_CHECKING:
+    from defl.lab.attacks.attack import Attack
+
+E = TypeVar("E", bound=StrEnum)
+
+METHODS = ("initial_weights", "train", "evaluate")
+# Trainings of about equal length, as members of one federation plan them.
+CONDITIONS = Conditions(work_s=1.0, work_sigma=0.1)
+
+
+def simulate(
+    clients: Sequence[Client],
+    *,
+    rounds: int,
+    seed: int = 1,
+    byzantine: Mapping[int, str] | None = None,
+    aggregation: str = DEFAULT,
+    faults_max: int | None = None,
+    conditions: Conditions = CONDITIONS,
+    rules: Rules | str = Rules.HOTSTUFF,
+    timing: Timing = Timing(),  # noqa: B008 - frozen; as it ships
+    codec: Codec | str = Codec.FP32,
+    evaluate: bool = True,
+    progress: Progress = None,
+) -> Simulation:
+    """Train these clients together for some rounds, on a virtual clock in this process.
+
+    Each client is one member (4 to 100); all start from the first one's `initial_weights`. The
+    real protocol runs: consensus, certificates, the aggregation rule. The same clients and seed
+    give the same result, if the clients themselves are deterministic.
+
+    byzantine    member -> the name of an attack on its updates ("sign_flip") or of a kind of
+                 misbehaviour in the protocol ("equivocator"); an unknown name lists all of them
+    aggregation  how updates become a model; an unknown name lists all rules
+    faults_max   Byzantine updates that the rule tolerates; None: as many as consensus does
+    conditions   network, crashes and training times of the simulated world
+    rules        "hotstuff" (three-chain) or "jolteon" (two-chain)
+    timing       bounds on views and on waiting for slow members
+    codec        how updates travel: "fp32", "bf16" or "int8"
+    evaluate     honest members evaluate the initial and every round's model, each on its own
+                 data; False saves the time, and results have no metrics
+    progress     None: one line in a terminal or notebook; True or False: always or never; a
+                 function: called with each closed round's RoundRecord
+    """
+    started = perf_counter()
+    clients = list(clients)
+    schema = _common_schema(clients)
+    for name, value in (("rounds", rounds), ("seed", seed)):
+        if not isinstance(value, int):
+            raise UserError(f"{name} is a whole number, not {value!r}")
+    require_counts(len(clients), rounds)
+    rule_named(aggregation)
+    byzantine = _checked_byzantine({} if byzantine is None else byzantine, len(clients))
+    founded = found_live(
+        schema,
+        clients[0].initial_weights(),
+        len(clients),
+        rounds=rounds,
+        seed=seed,
+        aggregation=aggregation,
+        faults_max=faults_max,
+        rules=_option(Rules, rules),
+        codec=_option(Codec, codec),
+        timing=timing,
+    )
+    with ProgressLine(progress, rounds) as line:
+        recorder = _Recorder(clients, schema, byzantine, founded, conditions, seed, evaluate, line)
+        recorder.run()
+    return recorder.result(perf_counter() - started)
+
+
+# --- Arguments -----------------------------------------------------------------------------------
+
+
+def _common_schema(clients: Sequence[Client]) -> Schema:
+    schemas = [_schema_of(number, client) for number, client in enumerate(clients)]
+    for number, schema in enumerate(schemas):
+        if schema != schemas[0]:
+            raise WeightsError(
+                f"clients[{number}] has another model than clients[0]: "
+                f"{_difference(schema, schemas[0])}; all members train one model"
+            )
+    require_counts(len(clients), rounds=1)
+    return schemas[0]
+
+
+def _schema_of(number: int, client: Client) -> Schema:
+    if isinstance(client, type):
+        raise UserError(f"clients[{number}] is the class {client.__name__}; pass objects of it")
+    missing = [name for name in METHODS if not callable(getattr(client, name, None))]
+    if missing:
+        raise UserError(
+            f"clients[{number}] is a {type(client).__name__} without {', '.join(missing)}; "
+            f"a client has the methods {', '.join(METHODS)} (defl.Client)"
+        )
+    try:
+        return schema_of(client.initial_weights(), roles_of(client))
+    except WeightsError as error:
+        raise WeightsError(f"clients[{number}]: {error}") from error
+
+
+def _difference(schema: Schema, first: Schema) -> str:
+    own = {entry.name: entry for entry in schema.entries}
+    expected = {entry.name: entry for entry in first.entries}
+    for name, entry in expected.items():
+        if name not in own:
+            return f"it has no entry {name!r}"
+        if own[name] != entry:
+            return f"entry {name!r} is {_words(own[name])}, not {_words(entry)}"
+    extra = [name for name in own if name not in expected]
+    if extra:
+        return f"its entry {extra[0]!r} is not in the other"
+    return "the same entries are in another order"
+
+
+def _words(entry: Entry) -> str:
+    return f"{entry.dtype} {list(entry.shape)} ({entry.role})"
+
+
+def _option(options: type[E], value: str) -> E:
+    if value not in set(options):
+        raise UserError(f"there is no {value!r}; choose one of: {', '.join(options)}")
+    return options(value)
+
+
+def _checked_byzantine(byzantine: Mapping[int, str], members: int) -> dict[int, str]:
+    example = f"for example byzantine={{{members - 1}: 'sign_flip'}}"
+    if not isinstance(byzantine, Mapping):
+        raise UserError(f"byzantine says which member does what, {example}")
+    for member, name in byzantine.items():
+        if not isinstance(member, int) or not 0 <= member < members:
+            raise UserError(
+                f"byzantine names member {member!r}; members are numbered 0 to {members - 1}, "
+                f"{example}"
+            )
+        if name not in KINDS:
+            _attack_named(name)
+    tolerated = (members - 1) // 3
+    if len(byzantine) > tolerated:
+        raise UserError(
+            f"{members} members tolerate {tolerated} Byzantine ones, not {len(byzantine)}; "
+            f"take at least {3 * len(byzantine) + 1} clients"
+        )
+    return dict(byzantine)
+
+
+def _attack_named(name: str) -> "Attack":
+    from defl.lab.attacks.attacks import ATTACKS  # noqa: PLC0415 - the laboratory, if asked for
+
+    if name not in ATTACKS:
+        raise UserError(
+            f"no attack and no Byzantine kind is named {name!r}. Attacks on updates: "
+            f"{', '.join(ATTACKS)}. Misbehaviour in the protocol: {', '.join(KINDS)}"
+        )
+    return ATTACKS[name]
+
+
+def _poisoned(client: Client, schema: Schema, name: str, *, seed: int, node: NodeId) -> Client:
+    from defl.lab.experiments.threats import PoisonedClient  # noqa: PLC0415 - likewise
+
+    return PoisonedClient(client, schema, _attack_named(name), seed=seed, node=node)
+
+
+# --- Running -------------------------------------------------------------------------------------
+
+
+class _Recorder:
+    """One simulation, from its clients to its result."""
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        schema: Schema,
+        byzantine: Mapping[int, str],
+        founded: LiveFederation,
+        conditions: Conditions,
+        seed: int,
+        evaluate: bool,
+        line: ProgressLine,
+    ) -> None:
+        self._schema, self._seed, self._line = schema, seed, line
+        self._federation = founded.federation
+        self._names = [member.name for member in founded.federation.members]
+        self._byzantine = byzantine
+        self._honest = [NodeId(i) for i in range(len(clients)) if i not in byzantine]
+        self._evaluating = evaluate
+        self._shown = 0  # rounds
+        by_node = {NodeId(i): client for i, client in enumerate(clients)}
+        for member, name in byzantine.items():
+            if name not in KINDS:
+                node = NodeId(member)
+                by_node[node] = _poisoned(by_node[node], schema, name, seed=seed, node=node)
+        self._clients = LiveClients(by_node, schema)
+        self._run = LiveRun(
+            founded,
+            self._clients.train,
+            seed=seed,
+            conditions=conditions,
+            byzantine={NodeId(i): KINDS[name] for i, name in byzantine.items() if name in KINDS},
+            on_model=self._on_model,
+        )
+
+    def run(self) -> None:
+        if self._evaluating:
+            for node in self._honest:
+                self._clients.evaluate(node, Round(0), self._run.model_of(node))
+        self._run.cluster.run(until=self._cannot_close)
+        if not self._cannot_close():
+            self._run.cluster.conclude()
+        self._show(self._run.cluster.rounds_closed)
+
+    def _cannot_close(self) -> bool:
+        """More than f members have no update, and training again would give the same."""
+        diverged = self._clients.diverged.get(self._open_round, {})
+        return len(diverged) > self._federation.committee.faults
+
+    @property
+    def _open_round(self) -> Round:
+        return Round(self._run.cluster.rounds_closed + 1)
+
+    def _on_model(self, node: NodeId, number: Round) -> None:
+        if self._evaluating and node in self._honest:
+            self._clients.evaluate(node, number, self._run.model_of(node))
+        if all(self._run.models.get(node, (0,))[0] >= number for node in self._honest):
+            self._show(number)
+
+    def _show(self, number: int) -> None:
+        """Each round once, when all honest members have its model, or at the end."""
+        while self._shown < number:
+            self._shown += 1
+            self._line.closed(self._record(Round(self._shown)))
+
+    # --- What happened ---------------------------------------------------------------------
+
+    def result(self, seconds: float) -> Simulation:
+        run, cluster = self._run, self._run.cluster
+        closed = range(1, cluster.rounds_closed + 1)
+        row = run.model_of(self._honest[0])
+        return Simulation(
+            members=tuple(self._names),
+            rounds=tuple(self._record(Round(number)) for number in closed),
+            rounds_planned=self._federation.rounds,
+            initial_metrics=self._by_name(self._clients.metrics.get(Round(0), {})),
+            byzantine={self._names[member]: name for member, name in self._byzantine.items()},
+            digests={
+                name: run.models[NodeId(i)][1].hex() if NodeId(i) in run.models else None
+                for i, name in enumerate(self._names)
+            },
+            traffic=self._traffic(),
+            seconds=seconds,
+            seed=self._seed,
+            weights={name: a.copy() for name, a in self._schema.unflatten(row).items()},
+            checks=cluster.checker.verdicts,
+            violations=tuple(cluster.checker.violations),
+            virtual_s=cluster.now,
+            stopped=self._stopped(),
+        )
+
+    def _record(self, number: Round) -> RoundRecord:
+        noticed = self._run.rounds.get(number, LiveRound())
+        opened = self._run.rounds.get(Round(number - 1), LiveRound()).closed_at_s or 0.0
+        return RoundRecord(
+            number=number,
+            digest=None if noticed.digest is None else noticed.digest.hex(),
+            metrics=self._by_name(self._clients.metrics.get(number, {})),
+            training=self._by_name(self._clients.training.get(number, {})),
+            omissions=tuple(self._omissions(number, noticed)),
+            seconds=None if noticed.closed_at_s is None else noticed.closed_at_s - opened,
+        )
+
+    def _omissions(self, number: Round, noticed: LiveRound) -> Iterator[Omission]:
+        for member, name in enumerate(self._names):
+            node = NodeId(member)
+            if noticed.weights.get(node) == 0:
+                yield Omission(name, OmissionReason.BY_RULE, noticed.reason)
+            elif node in noticed.late_by:
+                late = f"{noticed.late_by[node]:.1f} virtual seconds after the round closed"
+                yield Omission(name, OmissionReason.LATE, late)
+            elif node in noticed.missing:
+                diverged = self._clients.diverged.get(number, {}).get(node, "")
+                yield Omission(name, OmissionReason.NO_UPDATE, diverged)
+
+    def _by_name(self, metrics: Mapping[NodeId, Metrics]) -> dict[str, Metrics]:
+        """An attacker's own words are no measurement."""
+        return {self._names[node]: metrics[node] for node in self._honest if node in metrics}
+
+    def _traffic(self) -> dict[str, MemberTraffic]:
+        sent, received = Counter[NodeId](), Counter[NodeId]()
+        for (source, target, _), size in self._run.cluster.frames_bytes.items():
+            sent[source] += size
+            received[target] += size
+        return {
+            name: MemberTraffic(sent[NodeId(i)], received[NodeId(i)])
+            for i, name in enumerate(self._names)
+        }
+
+    def _stopped(self) -> str:
+        if self._run.cluster.rounds_closed == self._federation.rounds:
+            return ""
+        open_round = self._open_round
+        if not self._cannot_close():
+            return f"round {open_round} did not close in hours of virtual time"
+        diverged = self._clients.diverged[open_round]
+        names = ", ".join(self._names[node] for node in sorted(diverged))
+        return (
+            f"round {open_round} cannot close, since {names} have no update: "
+            f"{next(iter(diverged.values()))}"
+        )

@@ -1,0 +1,83 @@
+"""Log lines, and what configuring them leaves alone."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from defl.node.report.log import LineLimit, Log, configure_logging
+from support.logs import log_to
+
+
+@pytest.fixture
+def defl_logger() -> Iterator[logging.Logger]:
+    """As it was before, after the test."""
+    logger = logging.getLogger("defl")
+    handlers, level = logger.handlers.copy(), logger.level
+    yield logger
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+def test_a_line_is_one_json_object_with_its_fields() -> None:
+    stream = io.StringIO()
+    log_to(stream).info("round closed", round=3)
+
+    line = json.loads(stream.getvalue())
+    assert (line["event"], line["round"], line["level"]) == ("round closed", 3, "info")
+
+
+def test_a_level_hides_lesser_lines(defl_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    configure_logging(as_json=False, level="warning", stream=stream)
+    Log().info("not shown")
+    Log().warning("shown", peer="bob")
+
+    assert "not shown" not in stream.getvalue()
+    assert "WARNING: shown peer=bob" in stream.getvalue()
+
+
+def test_configuring_a_node_keeps_the_handlers_of_others(defl_logger: logging.Logger) -> None:
+    others = io.StringIO()
+    of_another = logging.StreamHandler(others)
+    defl_logger.addHandler(of_another)
+    root = logging.getLogger()
+    before = (root.handlers.copy(), root.level)
+
+    configure_logging(as_json=True, stream=io.StringIO())
+    Log().warning("disk full")
+
+    assert of_another in defl_logger.handlers
+    assert others.getvalue() == "disk full\n"
+    assert (root.handlers, root.level) == before
+
+
+def test_lines_propagate_to_the_root_logger(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "defl"):
+        Log().info("round closed", round=3)
+
+    (record,) = caplog.records
+    assert (record.name, record.getMessage()) == ("defl.node", "round closed")
+    assert record.fields == {"round": 3}
+    assert record.filename == "test_log.py"
+
+
+def test_library_use_configures_nothing(defl_logger: logging.Logger) -> None:
+    before = (defl_logger.handlers.copy(), defl_logger.level)
+    Log().info("nobody configured this")
+
+    assert (defl_logger.handlers, defl_logger.level) == before
+    assert defl_logger.propagate
+
+
+def test_lines_about_a_flapping_peer_are_few_and_count_the_withheld_ones() -> None:
+    limit = LineLimit(burst=3, every_s=60.0)
+
+    flapping = [limit.withheld("peer 1", now / 50) for now in range(1000)]  # within 20 s
+    assert flapping == [0, 0, 0] + 997 * [None]
+    assert limit.withheld("peer 2", 20.0) == 0
+    assert limit.withheld("peer 1", 61.0) == 997
+    assert limit.withheld("peer 1", 61.0) is None
+    assert limit.withheld("peer 1", 1000.0) == 1

@@ -1,0 +1,118 @@
+"""Prometheus metrics of a node, as a scraper reads them."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import prometheus_client
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from defl.ids import Digest, NodeId, Round
+from defl.lab.experiments.processes import Nodes
+from defl.messages import Agg
+from defl.node.node import Node
+from defl.node.report.log import Log
+from defl.node.report.metrics import Measures, NodeMetrics
+from defl.node.startup import open_node
+from defl.node.work.worker_process import WorkReport
+from defl.output import Aggregate, MemberLate, Reference
+
+NOTHING = Digest(bytes(32))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Nodes(tmp_path_factory.mktemp("metrics") / "federation", 4, 1).local.nodes[0]
+
+
+@pytest.fixture
+def node(folder: Path) -> Iterator[Node]:
+    opened = open_node(folder, Log())
+    yield opened
+    opened.writing.close()
+    opened.storage.close()
+
+
+def families(metrics: bytes) -> dict[str, prometheus_client.Metric]:
+    return {family.name: family for family in text_string_to_metric_families(metrics.decode())}
+
+
+def scraped(node: Node) -> dict[str, list[Sample]]:
+    text = node._metrics.text()
+    return {name: family.samples for name, family in families(text).items()}
+
+
+def test_every_metric_has_help_and_the_unit_in_its_name(node: Node) -> None:
+    metrics = families(node._metrics.text())
+
+    assert "defl_round" in metrics
+    for name, family in metrics.items():
+        assert name.startswith("defl_")
+        assert family.documentation
+        assert not name.endswith(("_ms", "_mb"))
+
+
+def test_counts_since_the_start_are_counters(node: Node) -> None:
+    node.measures.peer_faults[NodeId(1)] += 3
+    text = node._metrics.text().decode()
+
+    assert "# TYPE defl_refused_messages_total counter" in text
+    assert 'defl_refused_messages_total{peer="node-1"} 3.0' in text
+    assert "# TYPE defl_sent_bytes_total counter" in text
+    assert 'defl_sent_bytes_total{lane="weights",peer="node-1"} 0.0' in text
+    assert "# TYPE defl_round gauge" in text
+
+
+def test_a_rounds_outcome_is_shown_per_member(node: Node) -> None:
+    history = node.history
+    updates = tuple(
+        Reference(NodeId(author), NOTHING, 400, NOTHING, b"", b"") for author in (0, 1, 3)
+    )
+    history.closed(1, [NodeId(2)])
+    history.member_late(MemberLate(Round(1), NodeId(2), waited_s=1.0, usual_s=3.0, lasted_s=2.0))
+    history.aggregated(
+        Aggregate(Round(1), NOTHING, updates, NOTHING),
+        WorkReport(Round(1), {}, (0.5, 0.5, 0.0), (1.0, 2.0, math.inf), "two are close"),
+    )
+    history.evaluated(1, {'a"b\\c\nd': 0.5, "loss": math.nan}, 0.1)
+
+    samples = scraped(node)
+    left_out = {tuple(s.labels.values()): s.value for s in samples["defl_left_out"]}
+    assert left_out["node-2", "no update"] == 1
+    assert left_out["node-3", "rule"] == 1
+    assert [s.value for s in samples["defl_late_seconds"]] == [1.0]
+    scores = {s.labels["member"]: s.value for s in samples["defl_aggregate_score"]}
+    assert scores == {"node-0": 1.0, "node-1": 2.0, "node-3": math.inf}
+    evaluation = {s.labels["metric"]: s.value for s in samples["defl_evaluation"]}
+    assert evaluation['a"b\\c\nd'] == 0.5
+    assert math.isnan(evaluation["loss"])
+
+
+def test_commit_latency_is_a_histogram_in_seconds() -> None:
+    now = iter([10.0, 10.0, 10.04, 11.0])
+    measures = Measures(lambda: next(now))
+    first, second = (Agg(Round(n), NodeId(0), b"") for n in (1, 2))
+    measures.submitted(first)
+    measures.submitted(second)
+
+    assert measures.committed(first) == pytest.approx(0.04)
+    assert measures.committed(second) == 1.0
+    assert measures.committed(second) is None  # submitted by a former process
+    latency = measures.commit_latency()
+    assert latency is not None
+    assert (latency.p50, latency.p99) == (1000.0, 1000.0)
+    value = measures.registry.get_sample_value
+    assert value("defl_commit_latency_seconds_count") == 2
+    assert value("defl_commit_latency_seconds_sum") == pytest.approx(1.04)
+    assert value("defl_commit_latency_seconds_bucket", {"le": "0.05"}) == 1
+
+
+def test_each_node_has_its_own_registry(node: Node) -> None:
+    assert node.measures.registry is not prometheus_client.REGISTRY
+    assert not any(
+        isinstance(collector, NodeMetrics)
+        for collector in prometheus_client.REGISTRY._collector_to_names
+    )
+    assert not any(f.name.startswith("defl_") for f in prometheus_client.REGISTRY.collect())
