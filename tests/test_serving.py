@@ -12,7 +12,7 @@ from defl.errors import LocalFault, NoDescriptors
 from defl.ids import Digest, NodeId, digest_of
 from defl.messages import NotHeld
 from defl.node.net.framing import Frame, Lane
-from defl.node.store.serving import ASKED_PER_PEER_MAX, FRAMES_KEPT_MAX, Serving
+from defl.node.store.serving import FRAMES_KEPT_MAX, REQUESTS_PER_PEER_MAX, Serving
 from defl.wire import encode
 from support.transports import FRAME_BYTES_MAX, pair
 
@@ -144,7 +144,7 @@ def test_one_peers_questions_wait_in_a_short_list() -> None:
         here = Served()
         await here.ask(GREEDY, *range(100))
         answers = [await here.outlet.let_leave(GREEDY) for _ in range(100)]
-        assert sum(map(len, answers)) == ASKED_PER_PEER_MAX
+        assert sum(map(len, answers)) == REQUESTS_PER_PEER_MAX
         await here.stop()
 
     run(scenario())
