@@ -212,7 +212,7 @@ def test_a_client_trains_from_the_given_model(project: Path, client: str) -> Non
     run(scenario())
 
 
-def test_checks_and_aggregates_are_what_the_pure_functions_say(project: Path) -> None:
+def test_the_worker_checks_and_aggregates_like_the_pure_functions(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             good, bad = SMALL.blob(1), (SMALL.blob(2)[0], np.full(100, np.inf, "<f4").tobytes())
@@ -266,7 +266,7 @@ def test_an_update_is_checked_while_the_client_trains(project: Path) -> None:
     run(scenario())
 
 
-def test_an_input_that_retention_drops_meanwhile_is_still_read(project: Path) -> None:
+def test_an_input_dropped_during_the_work_is_still_read(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             training = asyncio.create_task(b.train(1))
@@ -277,7 +277,7 @@ def test_an_input_that_retention_drops_meanwhile_is_still_read(project: Path) ->
     run(scenario())
 
 
-def test_what_a_client_prints_harms_nothing_and_is_kept_in_its_log(project: Path) -> None:
+def test_client_output_goes_to_the_worker_log(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project, log_bytes_max=100_000) as b:
             assert (await b.train(13) == 13).all()
@@ -363,7 +363,7 @@ def test_local_entries_outlive_the_process(project: Path) -> None:
 # --- Failing ---------------------------------------------------------------------------------
 
 
-def test_a_client_that_fails_is_reported_and_the_next_work_is_done(project: Path) -> None:
+def test_a_failing_client_is_reported_and_the_next_work_succeeds(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             for starts, (round_, reason) in enumerate(RUIN, start=1):
@@ -377,7 +377,7 @@ def test_a_client_that_fails_is_reported_and_the_next_work_is_done(project: Path
     run(scenario())
 
 
-def test_the_reason_is_the_users_own_traceback_without_our_frames(project: Path) -> None:
+def test_the_reason_is_the_users_traceback_without_our_frames(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             said = await failure(b.train(2))
@@ -388,7 +388,7 @@ def test_the_reason_is_the_users_own_traceback_without_our_frames(project: Path)
     run(scenario())
 
 
-def test_a_client_that_hangs_is_ended_and_the_reason_says_where_it_was(project: Path) -> None:
+def test_a_hanging_client_is_killed_and_the_reason_shows_where_it_hung(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project, client_s=0.5) as b:
             await b.worker.start()
@@ -413,7 +413,7 @@ def test_a_client_that_hangs_is_ended_and_the_reason_says_where_it_was(project: 
         (None, "no client is named"),
     ],
 )
-def test_a_client_that_cannot_be_loaded_is_reported_and_checks_go_on(
+def test_a_client_that_cannot_be_loaded_is_reported_and_checks_continue(
     project: Path, client: str | None, reason: str
 ) -> None:
     async def scenario() -> None:
@@ -429,7 +429,7 @@ def test_a_client_that_cannot_be_loaded_is_reported_and_checks_go_on(
     run(scenario())
 
 
-def test_a_client_that_was_mended_is_used_at_once(project: Path) -> None:
+def test_a_repaired_client_is_used_at_once(project: Path) -> None:
     async def scenario() -> None:
         path = project / "my_client.py"
         good = path.read_text(encoding="utf-8")
@@ -458,7 +458,7 @@ def test_a_child_that_died_while_idle_costs_no_work(project: Path) -> None:
 
 
 @pytest.mark.parametrize("lie", ["another base", "another size", "no file", "another answer"])
-def test_what_was_made_must_be_what_the_worker_says(
+def test_a_result_that_differs_from_its_manifest_is_rejected(
     project: Path, monkeypatch: pytest.MonkeyPatch, lie: str
 ) -> None:
     honest = Child._exchange
@@ -490,7 +490,7 @@ def test_what_was_made_must_be_what_the_worker_says(
     run(scenario())
 
 
-def test_rubbish_on_the_channel_is_no_answer(project: Path) -> None:
+def test_a_malformed_answer_fails_the_work(project: Path) -> None:
     (project / "rude.py").write_text(
         textwrap.dedent(
             """
@@ -508,7 +508,7 @@ def test_rubbish_on_the_channel_is_no_answer(project: Path) -> None:
     run(scenario())
 
 
-def test_an_input_that_is_not_there_is_a_reason(project: Path) -> None:
+def test_a_missing_input_fails_the_work_with_a_reason(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             b.paths[b.base].unlink()
@@ -523,7 +523,7 @@ def test_an_input_that_is_not_there_is_a_reason(project: Path) -> None:
 # --- Ending ----------------------------------------------------------------------------------
 
 
-def test_close_ends_the_children_and_what_they_started(project: Path) -> None:
+def test_close_kills_the_children_and_their_descendants(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             training = asyncio.create_task(b.train(14))
@@ -540,7 +540,7 @@ def test_close_ends_the_children_and_what_they_started(project: Path) -> None:
     run(scenario())
 
 
-def test_work_that_is_cancelled_leaves_a_worker_that_works(project: Path) -> None:
+def test_the_worker_survives_cancelled_work(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             await b.worker.start()
