@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from defl.node.work import compiled_code
-from defl.node.work.compiled_code import FOLDER, SETTING, cache_settings, can_be_written
+from defl.node.work.compiled_code import FOLDER, SETTING, cache_settings, is_writable
 from defl.node.work.worker import Worker
 from support.builders import Small
 
@@ -36,8 +36,8 @@ def test_compiled_code_goes_to_the_nodes_folder_only_if_no_other_place_is_writab
 
 
 def test_a_folder_that_could_be_created_counts_as_writable(tmp_path: Path) -> None:
-    assert can_be_written(tmp_path / "new" / "newer")
-    assert not can_be_written(blocked(tmp_path) / "new")
+    assert is_writable(tmp_path / "new" / "newer")
+    assert not is_writable(blocked(tmp_path) / "new")
 
 
 def test_the_arithmetic_process_loads_compiled_code_before_its_first_request(
@@ -61,7 +61,7 @@ def test_only_the_arithmetic_process_gets_the_cache_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(SETTING, raising=False)
-    monkeypatch.setattr(compiled_code, "can_be_written", lambda _place: False)
+    monkeypatch.setattr(compiled_code, "is_writable", lambda _place: False)
 
     async def scenario() -> None:
         worker = Worker(None, tmp_path, Small(real=False).federation)

@@ -195,7 +195,7 @@ def test_nothing_that_exists_is_overwritten(tmp_path: Path, file: str) -> None:
         ("work_time_max_s = 3600.0", "work_time_max_s = 0", r"line \d+: work_time_max_s: "),
         ("work_time_max_s = 3600.0", "work_time_max_s = inf", "a number of seconds"),
         ('listen = "127.0.0.1:7400"', 'listen = "7400"', "listen: '7400' is no address"),
-        ('"task:client"', '"task.py"', "client: 'task.py' is no client: write module:attribute"),
+        ('"task:client"', '"task.py"', "client: 'task.py' is not a client: write module:attribute"),
     ],
 )
 def test_a_mistake_in_node_toml_is_reported_with_its_line(

@@ -22,7 +22,7 @@ from defl.ids import Digest, NodeId, Round
 from defl.messages import Manifest
 from defl.node.work.child import Child
 from defl.node.work.worker import ChildLimits, Worker
-from defl.node.work.worker_process import Made, Ready, WorkReport
+from defl.node.work.worker_process import Produced, Ready, WorkReport
 from defl.output import Aggregate, Aggregated, Reference, Train, Trained, Validate, Validated
 from defl.work import aggregate, model_blob, model_row, update_blob, validate
 from support.builders import Small, name, with_charter
@@ -146,7 +146,7 @@ class Bench:
         result = await self.worker.run(Train(Round(round_), self.base), self.paths)
         assert isinstance(result, Trained)
         assert result.manifest.base == self.base
-        made = self.worker.made(result)
+        made = self.worker.take_output(result)
         payload = made.read_bytes()
         base = model_row(SMALL.federation, SMALL.initial_payload)
         assert update_blob(SMALL.federation, base + round_, self.base, base) == (
@@ -237,7 +237,7 @@ def test_the_worker_checks_and_aggregates_like_the_pure_functions(project: Path)
             done = await b.worker.run(work, b.paths)
             (manifest, payload), judged = aggregate(SMALL.federation, work, blobs.__getitem__)
             assert done == Aggregated(Round(1), manifest)
-            path = b.worker.made(done)
+            path = b.worker.take_output(done)
             assert path.read_bytes() == payload
             assert b.worker.aggregation is not None
             assert b.worker.aggregation.weights == judged.weights
@@ -465,10 +465,10 @@ def test_a_result_that_differs_from_its_manifest_is_rejected(
 
     async def lying(self: Child, *arguments: Any) -> Any:
         answer = await honest(self, *arguments)
-        if not isinstance(answer, Made):
+        if not isinstance(answer, Produced):
             return answer
         if lie == "another base":
-            return Made(replace(answer.manifest, base=name("another")), answer.report)
+            return Produced(replace(answer.manifest, base=name("another")), answer.report)
         if lie == "another size":
             with next((project.parent / "state" / "work").iterdir()).open("ab") as made:
                 made.write(b"more")
@@ -503,7 +503,7 @@ def test_a_malformed_answer_fails_the_work(project: Path) -> None:
 
     async def scenario() -> None:
         async with bench(project, "rude:client") as b:
-            assert "rubbish" in await failure(b.train(1))
+            assert "malformed" in await failure(b.train(1))
 
     run(scenario())
 
