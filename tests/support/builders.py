@@ -74,9 +74,8 @@ def tampered(message: T, **fields: Any) -> T:
     return replace(message, **fields)
 
 
-def amended(federation: Federation, **facts: Any) -> Federation:
-    """The same federation with other facts in its charter."""
-    return replace(federation, charter=replace(federation.charter, **facts))
+def with_charter(federation: Federation, **fields: Any) -> Federation:
+    return replace(federation, charter=replace(federation.charter, **fields))
 
 
 def name(text: str) -> Digest:
