@@ -32,7 +32,7 @@ def nodes(tmp_path: Path):
     made.close()
 
 
-def test_nodes_killed_in_the_middle_go_on_and_agree(nodes: Nodes) -> None:
+def test_nodes_killed_mid_run_continue_and_agree(nodes: Nodes) -> None:
     """One dies in round 1, then all at once in round 2; nobody signs twice, nothing is lost."""
     nodes.start()
     nodes.wait(lambda: nodes.round(0) >= 1, LIMIT_S)
@@ -61,7 +61,7 @@ EVALUATE = """
 """
 
 
-def test_every_model_is_evaluated_by_its_nodes_and_a_failing_one_harms_nobody(
+def test_every_model_is_evaluated_and_a_failing_evaluation_affects_nothing_else(
     nodes: Nodes,
 ) -> None:
     code = nodes.local.folder / "project" / "client.py"
@@ -85,7 +85,7 @@ def test_every_model_is_evaluated_by_its_nodes_and_a_failing_one_harms_nobody(
     assert nodes.status(0).evaluation is None
 
 
-def test_a_running_node_tells_its_state_and_stops_when_asked(nodes: Nodes) -> None:
+def test_a_running_node_shows_its_status_and_stops_on_request(nodes: Nodes) -> None:
     nodes.start(0, 1)  # half of them: no round can close, so they run until they are stopped
     nodes.wait(lambda: (status := nodes.status(0)) is not None and status.peers["node-1"], LIMIT_S)
     folder = str(nodes.local.nodes[0])
@@ -128,7 +128,7 @@ def test_a_lost_state_is_not_taken_for_a_first_start(nodes: Nodes) -> None:
     assert "--observer" in again.stderr
 
 
-def test_two_files_that_differ_in_one_byte_make_nodes_that_refuse_each_other(
+def test_nodes_whose_federation_files_differ_in_one_byte_refuse_each_other(
     nodes: Nodes,
 ) -> None:
     other = nodes.local.folder / "other"

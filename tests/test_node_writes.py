@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeHere:
     return NodeHere(Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes[0])
 
 
-def test_a_last_word_that_cannot_be_written_keeps_nothing_open(here: NodeHere) -> None:
+def test_a_final_status_that_cannot_be_written_does_not_stop_the_shutdown(here: NodeHere) -> None:
     (here.folder / STATUS_FILE).mkdir()  # where no file can be written
 
     async def scenario() -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def test_a_last_word_that_cannot_be_written_keeps_nothing_open(here: NodeHere) -
     assert here.logged("stopped")
 
 
-def test_a_model_that_cannot_be_written_is_written_when_it_can_be(here: NodeHere) -> None:
+def test_writing_a_model_is_retried_until_it_succeeds(here: NodeHere) -> None:
     """And whatever comes after it is told."""
     model = here.folder / MODEL
     model.mkdir()
@@ -94,7 +94,7 @@ def test_a_model_that_the_disk_refuses_is_this_machines_fault(here: NodeHere) ->
         write_model(here.folder / "missing" / MODEL, federation.schema, row, {})
 
 
-def test_records_that_come_while_the_disk_is_busy_are_written_together_and_before_what_follows(
+def test_records_queued_while_the_disk_is_busy_are_written_together_before_what_follows(
     here: NodeHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = here.node

@@ -107,7 +107,7 @@ class Served:
 GREEDY, MODEST = NodeId(1), NodeId(2)
 
 
-def test_a_peer_that_never_reads_makes_one_chunk_wait_and_others_get_theirs() -> None:
+def test_a_peer_that_never_reads_holds_one_chunk_and_delays_nobody() -> None:
     async def scenario() -> None:
         here = Served()
         for _ in range(50):
@@ -124,7 +124,7 @@ def test_a_peer_that_never_reads_makes_one_chunk_wait_and_others_get_theirs() ->
     run(scenario())
 
 
-def test_what_has_left_makes_room_for_the_next_answer_in_the_order_of_the_questions() -> None:
+def test_chunks_are_sent_in_request_order_as_the_peer_takes_them() -> None:
     async def scenario() -> None:
         here = Served()
         await here.ask(GREEDY, 3, 1, 2, 1)
@@ -139,7 +139,7 @@ def test_what_has_left_makes_room_for_the_next_answer_in_the_order_of_the_questi
     run(scenario())
 
 
-def test_one_peers_questions_wait_in_a_short_list() -> None:
+def test_the_queued_requests_of_one_peer_are_bounded() -> None:
     async def scenario() -> None:
         here = Served()
         await here.ask(GREEDY, *range(100))
@@ -150,7 +150,7 @@ def test_one_peers_questions_wait_in_a_short_list() -> None:
     run(scenario())
 
 
-def test_questions_of_a_peer_that_hung_up_are_forgotten() -> None:
+def test_requests_of_a_disconnected_peer_are_dropped() -> None:
     async def scenario() -> None:
         here = Served()
         await here.ask(GREEDY, *range(10))
@@ -166,7 +166,7 @@ def test_questions_of_a_peer_that_hung_up_are_forgotten() -> None:
     run(scenario())
 
 
-def test_a_chunk_that_is_gone_is_answered_and_one_that_cannot_be_read_now_is_not() -> None:
+def test_a_missing_chunk_is_answered_and_a_temporarily_unreadable_one_is_not() -> None:
     async def scenario() -> None:
         here = Served()
         here.disk.fault = LocalFault("not here")
@@ -185,7 +185,7 @@ def test_a_chunk_that_is_gone_is_answered_and_one_that_cannot_be_read_now_is_not
     run(scenario())
 
 
-def test_a_real_peer_that_stops_reading_makes_us_hold_two_chunks() -> None:
+def test_a_real_peer_that_stops_reading_makes_the_node_hold_two_chunks() -> None:
     """Beyond what the kernel and TLS take over; when it reads again, it gets all of them."""
     size = FRAME_BYTES_MAX
     reading = asyncio.Event()
@@ -220,7 +220,7 @@ def test_a_real_peer_that_stops_reading_makes_us_hold_two_chunks() -> None:
     run(scenario())
 
 
-def test_peers_that_ask_for_the_same_chunk_share_its_bytes() -> None:
+def test_peers_that_request_the_same_chunk_share_its_bytes() -> None:
     reading = Reading()
 
     async def scenario() -> None:
@@ -249,7 +249,7 @@ def test_only_a_few_frames_stay_in_memory() -> None:
     assert reading.reads == [*range(FRAMES_KEPT_MAX + 1), 0]
 
 
-def test_a_chunk_that_was_not_there_is_looked_for_again() -> None:
+def test_a_chunk_that_was_missing_is_looked_up_again() -> None:
     reading = Reading()
 
     async def scenario() -> None:

@@ -157,7 +157,7 @@ def expired(identity: Identity) -> Identity:
     ],
     ids=["wrong key", "a certificate that the card does not name", "expired"],
 )
-def test_a_strangers_certificate_is_turned_away_at_the_handshake(identity: Identity) -> None:
+def test_a_strangers_certificate_is_refused_at_the_handshake(identity: Identity) -> None:
     async def scenario() -> None:
         async with served() as (victim, goes_on):
             context = context_of(victim, identity)
@@ -169,7 +169,7 @@ def test_a_strangers_certificate_is_turned_away_at_the_handshake(identity: Ident
     asyncio.run(scenario())
 
 
-def test_a_caller_without_a_certificate_is_turned_away_at_the_handshake() -> None:
+def test_a_caller_without_a_certificate_is_refused_at_the_handshake() -> None:
     async def scenario() -> None:
         async with served() as (victim, _):
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -181,7 +181,7 @@ def test_a_caller_without_a_certificate_is_turned_away_at_the_handshake() -> Non
     asyncio.run(scenario())
 
 
-def test_a_member_that_speaks_only_tls_1_2_is_turned_away() -> None:
+def test_a_member_that_speaks_only_tls_1_2_is_refused() -> None:
     async def scenario() -> None:
         async with served() as (victim, _):
             context = context_of(victim, BAD)
@@ -194,7 +194,7 @@ def test_a_member_that_speaks_only_tls_1_2_is_turned_away() -> None:
 
 
 @pytest.mark.parametrize("whose", [0, 1], ids=["the caller's", "the called one's"])
-def test_a_members_certificate_that_has_expired_is_refused_and_the_reason_told(whose: int) -> None:
+def test_an_expired_certificate_of_a_member_is_refused_with_the_reason(whose: int) -> None:
     async def scenario() -> None:
         identities = list(IDENTITIES)
         identities[whose] = expired(identities[whose])
@@ -228,7 +228,7 @@ def test_a_member_that_claims_to_be_another_is_refused_and_the_other_stays_conne
     asyncio.run(scenario())
 
 
-def test_another_member_at_a_members_address_is_not_taken_for_it() -> None:
+def test_another_member_at_a_members_address_is_refused() -> None:
     """Swapped certificates: member 2's machine answers where member 1 is called."""
 
     async def scenario() -> None:
@@ -246,7 +246,7 @@ def test_another_member_at_a_members_address_is_not_taken_for_it() -> None:
     asyncio.run(scenario())
 
 
-def test_members_whose_federations_differ_refuse_each_other_and_both_can_say_why() -> None:
+def test_members_of_different_federations_refuse_each_other_with_the_reason() -> None:
     async def scenario() -> None:
         listeners = [listener() for _ in range(4)]
         cards = cards_of(listeners)
@@ -271,7 +271,7 @@ def test_members_whose_federations_differ_refuse_each_other_and_both_can_say_why
     asyncio.run(scenario())
 
 
-def test_another_version_or_a_call_in_the_wrong_direction_is_refused() -> None:
+def test_another_version_or_the_wrong_dialling_side_is_refused() -> None:
     async def scenario() -> None:
         async with served() as (victim, _):
             newer = hello(1, version=PROTOCOL_VERSION + 1) + framed(b"vote")
@@ -285,7 +285,7 @@ def test_another_version_or_a_call_in_the_wrong_direction_is_refused() -> None:
     asyncio.run(scenario())
 
 
-def test_plain_tcp_gets_no_answer_but_a_tls_alert() -> None:
+def test_plain_tcp_gets_a_tls_alert_at_most() -> None:
     async def scenario() -> None:
         async with served() as (victim, _):
             for said in (b"GET / HTTP/1.1\r\n\r\n", hello(0) + framed(b"vote")):
@@ -299,7 +299,7 @@ def test_plain_tcp_gets_no_answer_but_a_tls_alert() -> None:
     asyncio.run(scenario())
 
 
-def test_half_open_and_slow_callers_are_cut_off_in_time() -> None:
+def test_half_open_and_slow_callers_are_disconnected_in_time() -> None:
     async def scenario() -> None:
         async with served(receiving(handshake_s=0.3)) as (victim, goes_on):
             loop = asyncio.get_running_loop()
@@ -333,7 +333,7 @@ def test_half_open_and_slow_callers_are_cut_off_in_time() -> None:
     asyncio.run(scenario())
 
 
-def test_a_crowd_that_says_nothing_cannot_shut_a_member_out() -> None:
+def test_silent_connections_cannot_shut_a_member_out() -> None:
     async def scenario() -> None:
         limits = receiving(handshake_s=60.0, pending=PendingLimits(silent=8))
         async with served(limits) as (victim, goes_on):
@@ -517,7 +517,7 @@ def test_strangers_get_few_handshakes_a_second_and_members_do_not_wait_for_their
     asyncio.run(scenario())
 
 
-def test_a_members_first_record_is_marked_also_when_it_comes_in_pieces() -> None:
+def test_a_members_mark_is_recognised_in_a_fragmented_first_record() -> None:
     async def scenario() -> None:
         limits = receiving(handshake_s=60.0, pending=PendingLimits(unmarked=0))
         async with served(limits) as (victim, _):
@@ -573,7 +573,7 @@ def test_a_members_oversized_frame_ends_its_connection_and_only_that(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_bytes_reach_nobody(seed: int) -> None:
+def test_random_bytes_never_reach_the_handler(seed: int) -> None:
     """Before the handshake, instead of a hello, and as a hello with flipped bytes."""
 
     async def scenario() -> None:
