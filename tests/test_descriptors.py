@@ -1,4 +1,4 @@
-"""No file descriptor is left: what needs one waits, the rest goes on, and the node stays up.
+"""Without free file descriptors, whatever needs one waits, and the rest of the node keeps running.
 
 The kernel's own EMFILE: the limit of this process is set to what it has open.
 """

@@ -1,5 +1,5 @@
-"""What a node writes and when: records before what leaves, and what it leaves for people, which it
-goes on without."""
+"""What a node writes and when: records before messages leave; models and status as far as the disk
+allows."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from support.node_here import NodeHere, until
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeHere:
-    """Alone: no round closes. What cannot be written is tried again at once."""
+    """Alone, so that no round closes; failed writes are retried at once."""
     monkeypatch.setattr(driver, "RETRY_S", 0.0)
     return NodeHere(Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes[0])
 
@@ -48,7 +48,7 @@ def test_a_final_status_that_cannot_be_written_does_not_stop_the_shutdown(here: 
 
 
 def test_writing_a_model_is_retried_until_it_succeeds(here: NodeHere) -> None:
-    """And whatever comes after it is told."""
+    """Later notices are then handled too."""
     model = here.folder / MODEL
     model.mkdir()
     notice = ModelReady(Round(0), here.node.federation.initial)

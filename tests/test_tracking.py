@@ -1,4 +1,4 @@
-"""Figures of each round reach an experiment tracker, and whatever that does, the node goes on."""
+"""Figures of each round reach an experiment tracker, whose failures never affect the node."""
 
 import io
 import json
@@ -42,7 +42,7 @@ def log(stream: io.StringIO) -> Log:
 
 
 def ended(tracking: Tracking) -> int:
-    """The tracker's exit code; it ends by itself once the node has closed it."""
+    """The exit code of the tracker, which ends by itself once the node has closed it."""
     tracking.close()
     return tracking._process.wait(LIMIT_S)
 
@@ -51,18 +51,18 @@ def script(text: str) -> list[str]:
     return [sys.executable, "-c", text]
 
 
-# --- What is recorded ----------------------------------------------------------------------------
+# --- Recording -----------------------------------------------------------------------------------
 
 
 def test_a_round_records_training_evaluation_and_left_out_members() -> None:
-    told: dict[str, float] = {}
-    history = RoundHistory(["alice", "bob"], lambda _, values: told.update(values))
+    recorded: dict[str, float] = {}
+    history = RoundHistory(["alice", "bob"], lambda _, values: recorded.update(values))
     history.trained(WorkReport(3, {"loss": 0.5}))
     history.evaluated(2, {"accuracy": 0.9}, 0.1)
     history.closed(3, [NodeId(1)])
     history.aggregated(Aggregate(3, b"", (), b""), WorkReport(3))
 
-    assert told == {
+    assert recorded == {
         "train/loss": 0.5,
         "evaluate/accuracy": 0.9,
         "rounds/without_update": 1,
@@ -79,11 +79,11 @@ def test_a_tracker_gets_every_finite_figure(tmp_path: Path, log: Log) -> None:
     assert ended(tracking) == 0
 
     lines = (tmp_path / FOLDER / LOG_FILE).read_text(encoding="utf-8").split("\n")
-    told = [json.loads(line) for line in lines if line]
-    assert told == [{"round": n, "values": {"loss": 0.5 / (n + 1)}} for n in range(3)]
+    received = [json.loads(line) for line in lines if line]
+    assert received == [{"round": n, "values": {"loss": 0.5 / (n + 1)}} for n in range(3)]
 
 
-# --- What a tracker does to a node: nothing ------------------------------------------------------
+# --- Trackers that fail ---------------------------------------------------------------------------
 
 
 def test_a_tracker_that_never_reads_does_not_delay_the_node_and_is_killed(
@@ -107,7 +107,7 @@ def test_a_crashed_tracker_is_logged_once(tmp_path: Path, log: Log, stream: io.S
     for number in range(3 * LINES_MAX):
         tracking.record(number, {"loss": 1.0})
         while tracking._lines.qsize() > LINES_MAX // 2:
-            time.sleep(0)  # the thread drains what nobody wants
+            time.sleep(0)  # the thread drains the queue
     tracking.close()
 
     assert stream.getvalue().count("the tracker ended") == 1
