@@ -106,8 +106,9 @@ def layer_violations(paths: Iterable[Path]) -> list[str]:
             elif LAYER[here] == CLIENTS:
                 allowed = LAYER[other] == VALUES or other == "aggregation"
             elif other == "lab":
-                # `simulating` finds attacks by name, inside the function that is asked for one.
-                allowed = here == "simulating" or (here == "cli" and path.name in CLI_OF_LAB)
+                # These find attacks by name, inside the function that is asked for one.
+                finds_attacks = here in ("running", "simulating")
+                allowed = finds_attacks or (here == "cli" and path.name in CLI_OF_LAB)
             if not allowed:
                 violations.append(f"{name_of(path)} imports {other}")
     return violations
