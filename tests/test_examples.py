@@ -25,7 +25,7 @@ def run_example(name: str, *arguments: str | Path) -> str:
 
 def accuracies(table: str) -> list[float]:
     """The column of that name; `table` begins with the table's head."""
-    rows = table.split("\n\n")[0].splitlines()[1:]
+    rows = table.split("\n\n", maxsplit=1)[0].splitlines()[1:]
     return [float(row.split()[1]) for row in rows]
 
 
