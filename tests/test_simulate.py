@@ -274,11 +274,10 @@ def test_a_function_hears_of_each_closed_round_in_order() -> None:
 def test_a_notebook_shows_progress_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     handle = SimpleNamespace(update=lambda data, **_raw: shown.append(data["text/plain"]))
-    notebook = SimpleNamespace(
-        get_ipython=lambda: SimpleNamespace(kernel=object()),
-        display=SimpleNamespace(display=lambda *_args, **_options: handle),
-    )
+    notebook = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
+    display = SimpleNamespace(display=lambda *_args, **_options: handle)
     monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
 
     defl.simulate(point_clients(4), rounds=2)
 

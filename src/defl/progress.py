@@ -5,6 +5,7 @@ Neither IPython nor a terminal is required: where there is neither, nothing is s
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from defl.results import RoundRecord
@@ -60,8 +61,7 @@ def _display_handle() -> Any:
     """
     if not in_notebook():
         return None
-    display = sys.modules["IPython"].display.display
-    return display({"text/plain": ""}, raw=True, display_id=True)
+    return import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
 
 
 def in_notebook() -> bool:
