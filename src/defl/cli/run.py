@@ -36,6 +36,7 @@ PROJECT is a folder with your training code. Its defl.toml may say:
   nodes = 4
   rounds = 10
   work_time_max_s = 3600.0  # a training that takes longer is ended
+  keep_best = "accuracy"    # each node keeps its best round's model too; "-loss": the lowest
   gst_lt_min_s = 1.0        # a round waits for slow members at least this long ...
   gst_lt_max_s = 3600.0     # ... and at most this long
 
@@ -54,6 +55,7 @@ SETTINGS = {
     "nodes": int,
     "rounds": int,
     "work_time_max_s": float,
+    "keep_best": str,
     "gst_lt_min_s": float,
     "gst_lt_max_s": float,
 }
@@ -167,6 +169,7 @@ def run(
             aggregation=aggregation,
             work_time_max_s=settings.get("work_time_max_s", WORK_TIME_MAX_S),
             track=Track(track),
+            keep_best=settings.get("keep_best", ""),
         )
     if not as_json:
         click.echo(f"{count} nodes in {folder}, loading the training code ...")

@@ -23,6 +23,7 @@ from defl.messages import Gossip
 from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifying import Verifying
+from defl.node.report.best_model import BestModel
 from defl.node.report.history import Reports, nowhere, told
 from defl.node.report.model_file import shared_row
 from defl.node.report.results import Results
@@ -44,6 +45,7 @@ from defl.node.store.serving import Serving
 from defl.node.store.storage import DATABASE, Storage
 from defl.node.store.writing import RETRY_S, Writing
 from defl.node.work.evaluation import Evaluations
+from defl.node.work.local_entries import LOCAL_FILE
 from defl.node.work.worker import ChildLimits, Worker, inputs_of
 from defl.output import (
     Aggregate,
@@ -198,13 +200,19 @@ class Node:
         )
         names = [card.name for card in agreement.cards]
         self.reports = Reports(names, self._tracking.record if self._tracking else nowhere)
-        self._evaluations = Evaluations(self.worker, self.storage, self.reports, log)
+        local = folder / config.state / LOCAL_FILE
+        best = (
+            BestModel(folder, config.keep_best, federation, self.storage, local, log)
+            if config.keep_best
+            else None
+        )
+        self._evaluations = Evaluations(self.worker, self.storage, self.reports, log, best)
         self._folder = folder
         self._port = config.telemetry_port
         self._token = secrets.token_urlsafe()
         self._server = Server(lambda: status_of(self), lambda: metrics_of(self), self._token)
         self._results = Results(
-            folder, agreement, self.me, self.storage, log, self.measures, self.reports
+            folder, agreement, self.me, self.storage, log, self.measures, self.reports, best
         )
         self._verifying = Verifying(federation, self.participant.wanted)
         self._events: asyncio.Queue[QueuedEvent] = asyncio.Queue(EVENTS_MAX)

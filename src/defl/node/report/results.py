@@ -9,6 +9,7 @@ from pathlib import Path
 
 from defl.ids import Digest, NodeId
 from defl.messages import Agg, Upd
+from defl.node.report.best_model import BestModel
 from defl.node.report.certificate import certificate_of, certificate_text
 from defl.node.report.history import Reports, prefixed, told
 from defl.node.report.model_file import write_model
@@ -55,6 +56,7 @@ class Results:
         log: Log,
         measures: Measures,
         reports: Reports,
+        best: BestModel | None = None,
     ) -> None:
         self._folder = folder
         self._federation = agreement.federation
@@ -64,6 +66,7 @@ class Results:
         self._log = log
         self._measures = measures
         self._reports = reports
+        self._best = best
         self._written: Digest | None = None  # which model the file holds
 
     def committed(self, committed: Committed) -> None:
@@ -110,6 +113,8 @@ class Results:
             case RoundProven() | Attested():
                 text = certificate_text(certificate_of(self._federation, notice))
                 await asyncio.to_thread(self._write_certificate, text, notice.digest)
+                if self._best is not None:
+                    await self._best.proven(notice.digest, text)
                 self._log.info("round proven", round=notice.round, digest=notice.digest.hex()[:16])
             case RoundClosed(round=round_, missing=missing):
                 names = self._reports.closed(round_, missing)

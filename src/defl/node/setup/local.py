@@ -105,6 +105,7 @@ def make_local(
     log_format: LogFormat = LogFormat.TEXT,
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
+    keep_best: str = "",
     others: Mapping[int, str] | None = None,
     weights: Weights | None = None,
 ) -> Local:
@@ -122,7 +123,7 @@ def make_local(
     row = starting_row(weights, schema)
     initial = manifest_of(encode(row, schema, FP32), schema, FP32, chunk_bytes).digest
     clients = [(others or {}).get(number, client) for number in range(count)]
-    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track)
+    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track, keep_best)
     federation = federation_of(
         cards,
         schema,
@@ -150,6 +151,7 @@ def make_nodes(
     log_format: LogFormat,
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
+    keep_best: str = "",
 ) -> list[Card]:
     """Identities, settings and cards; node i is in the folder node-i."""
     cards = []
@@ -166,6 +168,7 @@ def make_nodes(
             log_format=log_format,
             work_time_max_s=work_time_max_s,
             track=track,
+            keep_best=keep_best,
         )
         identity = make_identity(name)
         card = make_card(identity, address)

@@ -11,6 +11,7 @@ from collections import deque
 
 from defl.errors import LocalFault, WorkerFailed
 from defl.ids import Digest, Round
+from defl.node.report.best_model import BestModel
 from defl.node.report.history import Evaluation, Reports, told
 from defl.node.report.telemetry import Log
 from defl.node.store.storage import Storage
@@ -21,11 +22,19 @@ WAITING_MAX = 2
 
 
 class Evaluations:
-    def __init__(self, worker: Worker, storage: Storage, reports: Reports, log: Log) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        storage: Storage,
+        reports: Reports,
+        log: Log,
+        best: BestModel | None = None,
+    ) -> None:
         self._worker = worker
         self._storage = storage
         self._reports = reports
         self._log = log
+        self._best = best
         self._wanted = True
         self._waiting: deque[tuple[Round, Digest]] = deque(maxlen=WAITING_MAX)
         self._running: asyncio.Task[None] | None = None
@@ -56,6 +65,8 @@ class Evaluations:
         try:
             with self._storage.reading((model,)):
                 answer = await self._worker.evaluate(self._storage.path(model))
+                if self._best is not None and answer.fault is None:
+                    await self._best.evaluated(round_, model, answer.metrics)
         except LocalFault:
             return  # a training that took many rounds: its base is history
         except WorkerFailed as failed:

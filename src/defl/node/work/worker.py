@@ -20,6 +20,7 @@ from defl.messages import Manifest
 from defl.node.store.storage import WORK
 from defl.node.work.child import Child, ChildLimits
 from defl.node.work.compiled_code import cache_settings
+from defl.node.work.local_entries import LOCAL_FILE
 from defl.node.work.worker_process import (
     POSTPONE,
     AggregateTask,
@@ -94,7 +95,7 @@ class Worker:
         self.training_failures = 0  # in a row; a training that is done begins anew
         self.training: WorkReport | None = None  # the newest of each, for people
         self.aggregation: WorkReport | None = None
-        log, state = folder / "worker.log", folder / "client-local.npz"
+        log, state = folder / "worker.log", folder / LOCAL_FILE
         variables = {**KEPT_MEMORY, **os.environ, **(environment or {})}
         threads = dict.fromkeys(THREAD_SETTINGS, str(limits.threads))
         place = str(project.resolve()) if project is not None else None
