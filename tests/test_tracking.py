@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from defl.clients.extras import install_command
 from defl.ids import NodeId
 from defl.node.report.history import Evaluation, Reports
 from defl.node.report.telemetry import Log
@@ -123,7 +124,7 @@ def test_a_tracker_that_is_not_installed_is_told_with_the_command_that_helps(
     monkeypatch.setattr("defl.node.report.tracking.find_spec", lambda _: None)
 
     assert start_tracking(Track.MLFLOW, tmp_path, "f", "alice", log) is None
-    assert "pip install 'defl[mlflow]'" in stream.getvalue()
+    assert install_command("mlflow") in stream.getvalue()
 
 
 def test_nothing_is_started_unless_node_toml_asks(tmp_path: Path, log: Log) -> None:

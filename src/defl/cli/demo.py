@@ -31,7 +31,7 @@ Examples:
   defl demo --nodes 4 --rounds 6
   defl demo --plot accuracy.png            also draw accuracy by round
 
-Needs scikit-learn for its digits and rich for the live view: pip install 'defl[demo]'.
+Needs scikit-learn for its digits and rich for the live view: the extra `demo` (README, Install).
 
 Exit code 0: all rounds closed and all honest nodes hold the same model; 1: not so; 2: it cannot be
 run as asked, and the message says what to do; 130: interrupted.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from defl.clients.extras import install_command
 from defl.errors import UserError
 
 CLIENT = "defl.clients.flower:client"
@@ -22,7 +23,7 @@ def prepare(
 ) -> Prepared:
     """Run the project's ServerApp until it sends weights; the nodes begin with these."""
     if find_spec("flwr") is None:
-        raise UserError("--flower needs Flower: pip install 'defl[flower]'")
+        raise UserError(f"--flower needs Flower: {install_command('flower')}")
     from defl.clients.flower import (  # noqa: PLC0415 - an extra that need not be installed
         DEFL_FLOWER_NODE_CONFIG,
         DEFL_FLOWER_RUN_CONFIG,
@@ -44,7 +45,7 @@ def prepare(
     notes = (
         f"Flower {start.flwr}: {project}, {len(start.names)} arrays to start from\n"
         f"its {strategy} is not run: DeFL aggregates by {aggregation}, "
-        "and all nodes train in all rounds"
+        "and every node is asked to train in every round"
     )
     return Prepared(start.rounds, notes)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from defl.clients.extras import install_command
 from defl.errors import UserError
 
 EXAMPLES = """
@@ -21,11 +22,11 @@ Examples:
 
 Exit code 0: made; 2: the folder exists, or the template needs a package that is not installed.
 """
-# Template -> the modules that it imports, and the extras that install them.
-TEMPLATES: dict[str, tuple[tuple[str, ...], str]] = {
-    "numpy": ((), ""),
-    "sklearn": (("sklearn",), "sklearn"),
-    "torch": (("torch", "sklearn"), "torch,sklearn"),
+# Template -> the modules that it imports, each the name of the extra that installs it.
+TEMPLATES: dict[str, tuple[str, ...]] = {
+    "numpy": (),
+    "sklearn": ("sklearn",),
+    "torch": ("torch", "sklearn"),
 }
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 NAME_CHARACTERS_MAX = 100
@@ -73,12 +74,12 @@ def _checked_name(folder: Path) -> str:
 
 
 def _require_installed(template: str) -> None:
-    modules, extras = TEMPLATES[template]
-    missing = [module for module in modules if not _installed(module)]
+    extras = TEMPLATES[template]
+    missing = [module for module in extras if not _installed(module)]
     if missing:
         raise UserError(
             f"the template {template} needs {' and '.join(missing)}, which is not installed; "
-            f"install it with: pip install 'defl[{extras}]'"
+            f"install it with: {install_command(*extras)}"
         )
 
 

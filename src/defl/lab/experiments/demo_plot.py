@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
+from defl.clients.extras import install_command
 from defl.errors import UserError
 
 Draw = Callable[[Sequence[float], Mapping[int, float], Sequence[float]], None]
@@ -20,7 +21,7 @@ def drawing(path: Path) -> Draw:
         figures = import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
         raise UserError(
-            "the picture needs matplotlib, which is not installed: pip install 'defl[demo]'"
+            f"the picture needs matplotlib, which is not installed: {install_command('demo')}"
         ) from error
 
     def draw(attacked: Sequence[float], defl: Mapping[int, float], alone: Sequence[float]) -> None:
