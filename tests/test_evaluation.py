@@ -107,10 +107,13 @@ def test_metrics_are_told_in_log_and_status_whatever_their_names(tmp_path: Path)
     evaluate = 'return {"accuracy": 0.5, "loss": np.nan, "round": 9, "event": 1, "a\\nb": 2}'
     stage = play(tmp_path, evaluate, lambda stage: stage.evaluate(3))
 
-    (line,) = stage.lines
+    line, warning = stage.lines
     assert (line["event"], line["round"], line["accuracy"]) == ("evaluated", 3, 0.5)
     assert line["seconds"] >= 0
     assert (line["loss"], line["a b"]) == ("nan", 2)
+    assert warning["event"] == "evaluate returned a metric that is not finite"
+    assert (warning["level"], warning["metrics"]) == ("warning", "loss")
+    assert "smaller learning rate" in warning["advice"]
     told = json.loads(json.dumps(stage.reports.status(), allow_nan=False))
     assert told["evaluation"]["round"] == 3
     assert told["evaluation"]["metrics"]["accuracy"] == 0.5

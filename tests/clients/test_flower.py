@@ -253,6 +253,14 @@ REFUSED = {
         {"client": "import flwr_datasets_of_nobody\n" + MESSAGE_CLIENT},
         "needs the module 'flwr_datasets_of_nobody', which is not installed; install what",
     ),
+    "a module that this release of Flower does not have": (
+        {"client": "from flwr.client.removed_module import Anything\n" + MESSAGE_CLIENT},
+        r"imports 'flwr.client.removed_module', which the installed flwr \d+\.\d+\S* does not have",
+    ),
+    "a module that the project itself lacks": (
+        {"client": "from small.task import load\n" + MESSAGE_CLIENT},
+        "imports 'small.task', which the project does not have; is a file missing",
+    ),
     "an error while the ClientApp is imported": (
         {"client": "raise ValueError('no licence')\n"},
         r"its ClientApp 'small.client_app:app' failed: ValueError: no licence \(.*app.py, line 1\)",
@@ -263,7 +271,7 @@ REFUSED = {
     ),
     "a name that is no app": (
         {"components": BOTH.replace("client_app:app", "client_app:train")},
-        "'small.client_app:train' of .* is no ClientApp",
+        "'small.client_app:train' of .* is not a ClientApp",
     ),
     "a ClientApp that cannot train": (
         {"client": "from flwr.clientapp import ClientApp\napp = ClientApp()\n"},
@@ -364,7 +372,7 @@ def test_what_defl_cannot_run_is_refused_with_a_sentence(what: str, tmp_path: Pa
 
 
 def test_a_folder_that_is_no_flower_project_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is no Flower project: it has no pyproject.toml"):
+    with pytest.raises(UserError, match=r"is not a Flower project: it has no pyproject.toml"):
         read_project(tmp_path)
 
     small_project(tmp_path / "app", components='serverapp = "small.server_app:app"')

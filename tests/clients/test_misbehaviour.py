@@ -24,7 +24,8 @@ class client:
     def train(self, weights, round_):
         layer = weights["layer"] + np.float32(1)
         if os.environ["DEFL_NODE"] != "3" or round_ > 5:
-            return {"layer": layer}, {"loss": 1.0 / round_}
+            loss = np.nan if os.environ["DEFL_NODE"] == "3" else 1.0 / round_
+            return {"layer": layer}, {"loss": loss}
         if round_ == 1:
             raise ValueError("the labels are missing")
         if round_ == 2:
@@ -85,6 +86,8 @@ def test_one_nodes_failing_training_is_told_in_words_and_the_others_rounds_go_on
     assert 'raise ValueError("the labels are missing")' in log  # the user's own line
     assert "waiting for a lock" in log  # what the client printed, and where it hung
     assert 'client.py", line' in log
+    assert "train returned a metric that is not finite round=" in log
+    assert "metrics=loss" in log
     assert not any(f"node-{other}:" in done.stdout for other in range(3))
     for other in range(3):
         trained = (out / f"node-{other}" / "node.log").read_text(encoding="utf-8")

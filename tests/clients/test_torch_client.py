@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from defl.clients.protocol import Training, initial_row, roles_of, schema_of
-from defl.clients.torch import Place, Settings, Statistics, TorchClient
+from defl.clients.torch import RoundContext, Settings, Statistics, TorchClient
 from defl.clients.torch_supervised import supervised
 from defl.errors import UserError, WeightsError
 from defl.ids import Round
@@ -76,12 +76,27 @@ def test_a_model_learns_over_rounds_by_its_weights(settings: Settings) -> None:
     assert metrics["examples"] == 96
 
 
+def test_a_schedule_scales_the_learning_rate_by_round() -> None:
+    optimizers: list[torch.optim.Optimizer] = []
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        optimizers.append(torch.optim.SGD(parameters, lr=0.5))
+        return optimizers[-1]
+
+    client = client_of(optimizer=optimizer, schedule=lambda round_: 0.1**round_, steps=1)
+    for round_ in (1, 2):
+        client.train(client.initial_weights(), Round(round_))
+
+    rates = [made.param_groups[0]["lr"] for made in optimizers]
+    assert rates == pytest.approx([0.05, 0.005])
+
+
 def test_mixed_precision_computes_in_half_where_the_device_has_it() -> None:
     seen = []
 
-    def train(model: nn.Module, place: Place) -> dict[str, float]:
-        with place.autocast():
-            seen.append((place.half, model(torch.zeros(2, 1, 6, 6)).dtype))
+    def train(model: nn.Module, context: RoundContext) -> dict[str, float]:
+        with context.autocast():
+            seen.append((context.half, model(torch.zeros(2, 1, 6, 6)).dtype))
         return {}
 
     for mixed in (True, False):
@@ -90,16 +105,16 @@ def test_mixed_precision_computes_in_half_where_the_device_has_it() -> None:
         assert trained["0.weight"].dtype == np.float32
 
     assert seen == [(torch.bfloat16, torch.bfloat16), (None, torch.float32)]
-    nowhere = Place(Round(1), torch.device("meta"), Settings(mixed_precision=True))
+    nowhere = RoundContext(Round(1), torch.device("meta"), Settings(mixed_precision=True))
     assert nowhere.half is None
 
 
 def test_channels_last_reaches_weights_and_batches() -> None:
     seen = []
 
-    def train(model: nn.Module, place: Place) -> dict[str, float]:
+    def train(model: nn.Module, context: RoundContext) -> dict[str, float]:
         last = torch.channels_last
-        batch = place.put({"image": torch.zeros(2, 3, 6, 6), "label": [torch.zeros(2)]})
+        batch = context.put({"image": torch.zeros(2, 3, 6, 6), "label": [torch.zeros(2)]})
         weight = next(model.parameters())
         seen.append(
             (weight.is_contiguous(memory_format=last), batch["image"].stride()[1], batch["label"])
@@ -121,14 +136,14 @@ def test_channels_last_reaches_weights_and_batches() -> None:
 
 
 def test_a_training_function_of_ones_own_has_the_model_the_round_and_the_device() -> None:
-    def train(model: nn.Module, place: Place) -> dict[str, float]:
+    def train(model: nn.Module, context: RoundContext) -> dict[str, float]:
         assert model.training
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.fill_(float(place.round))
-        return {"device": float(place.device.type == "cpu")}
+                parameter.fill_(float(context.round))
+        return {"device": float(context.device.type == "cpu")}
 
-    def evaluate(model: nn.Module, place: Place) -> dict[str, float]:
+    def evaluate(model: nn.Module, context: RoundContext) -> dict[str, float]:
         assert not model.training
         assert not torch.is_grad_enabled()
         return {"first": float(next(model.parameters()).flatten()[0])}
@@ -242,7 +257,7 @@ def test_a_tensor_with_two_names_travels_once_and_both_follow_it() -> None:
             self.out = nn.Linear(3, 5, bias=False)
             self.out.weight = self.into.weight
 
-    def nothing(_: nn.Module, __: Place) -> dict[str, float]:
+    def nothing(_: nn.Module, __: RoundContext) -> dict[str, float]:
         return {}
 
     client = TorchClient(Tied, nothing, settings=Settings(device="cpu"))
@@ -255,7 +270,7 @@ def test_a_tensor_with_two_names_travels_once_and_both_follow_it() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_a_model_of_another_precision_travels_in_float32(dtype: torch.dtype) -> None:
-    def step(model: nn.Module, _: Place) -> dict[str, float]:
+    def step(model: nn.Module, _: RoundContext) -> dict[str, float]:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(1)
@@ -296,5 +311,5 @@ def test_what_cannot_be_is_refused_in_words(options: Any, says: str) -> None:
 
 
 def test_an_unknown_way_with_statistics_is_refused() -> None:
-    with pytest.raises(UserError, match="'frozen', but there are: local, shared"):
+    with pytest.raises(UserError, match="'frozen'; choose one of: local, shared"):
         Settings(statistics="frozen")

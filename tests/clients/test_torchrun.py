@@ -25,9 +25,9 @@ from torch import nn
 from defl.clients.torch import Settings, TorchClient
 from defl.clients.torchrun_rank import serve
 
-def train(model, place):
+def train(model, context):
     rank = dist.get_rank()
-    if place.round == 2 and rank == 1:
+    if context.round == 2 and rank == 1:
         raise RuntimeError("no GPU here")
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     optimizer.zero_grad()
@@ -36,7 +36,7 @@ def train(model, place):
     return {"wrapped": float(type(model).__name__ == "DistributedDataParallel"),
             "pid": float(os.getpid())}
 
-def evaluate(model, place):
+def evaluate(model, context):
     if float(model.weight) == 99:
         raise ValueError("no test data")
     return {"weight": float(model.weight), "processes": float(dist.get_world_size())}

@@ -1,4 +1,4 @@
-"""A model as a torch state dict in a file: tensors by name, without code in it."""
+"""A model as a torch state dict in a file: tensors by name, no code."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from defl.schema import Array
 
 
 def write_state_dict(path: Path, arrays: Mapping[str, Array]) -> None:
-    """It loads with `torch.load(path, weights_only=True)`."""
+    """Write a file that loads with `torch.load(path, weights_only=True)`."""
     try:
         import torch  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:

@@ -26,6 +26,7 @@ from defl.node.net.verifying import Verifying
 from defl.node.report.best_model import BestModel
 from defl.node.report.history import Reports, nowhere, told
 from defl.node.report.model_file import shared_row
+from defl.node.report.non_finite import warn_not_finite
 from defl.node.report.results import Results
 from defl.node.report.status import metrics_of, status_of
 from defl.node.report.telemetry import LineLimit, Log, Measures, Server, write_private
@@ -463,6 +464,7 @@ class Node:
         if isinstance(work, Train) and training is not None:
             self.reports.trained(training)
             self.log.info("trained", **told(training.metrics, round=training.round))
+            warn_not_finite(self.log, "train", training.round, training.metrics)
         if isinstance(work, Aggregate) and aggregation is not None:
             self._results.aggregated(work, aggregation)
 

@@ -13,6 +13,7 @@ from defl.errors import LocalFault, WorkerFailed
 from defl.ids import Digest, Round
 from defl.node.report.best_model import BestModel
 from defl.node.report.history import Evaluation, Reports, told
+from defl.node.report.non_finite import warn_not_finite
 from defl.node.report.telemetry import Log
 from defl.node.store.storage import Storage
 from defl.node.work.worker import Worker
@@ -79,6 +80,7 @@ class Evaluations:
         self._reports.evaluated(Evaluation(round_, answer.metrics, answer.seconds))
         fields = told(answer.metrics, round=round_, seconds=round(answer.seconds, 6))
         self._log.info("evaluated", **fields)
+        warn_not_finite(self._log, "evaluate", round_, answer.metrics)
 
     def _failed(self, round_: Round, why: str) -> None:
         self._reports.evaluation_error = f"round {round_}: {why}"
