@@ -313,11 +313,11 @@ REFUSED = {
     ),
     "no initial weights anywhere": (
         {"client": NUMPY_CLIENT.replace("get_parameters", "other"), "server": NUMPY_SERVER},
-        "nobody gives the initial weights",
+        "it has no initial weights: neither the strategy",
     ),
     "no ServerApp in the Message API": (
         {"components": CLIENT_ONLY},
-        "names no ServerApp, and only that says which weights",
+        "names no ServerApp, and a ClientApp of the Message API has no",
     ),
     "a mod of secure aggregation": (
         {
@@ -466,7 +466,7 @@ def test_a_numpy_client_that_cannot_evaluate_says_so(tmp_path: Path) -> None:
     weights = client.initial_weights()
 
     assert client.train(weights, Round(1))[0]["0"].tolist() == [1, 1, 1]
-    with pytest.raises(UserError, match="the Flower client cannot do 'evaluate'"):
+    with pytest.raises(UserError, match="the Flower client cannot evaluate"):
         client.evaluate(weights)
 
 

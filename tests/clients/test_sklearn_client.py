@@ -127,7 +127,11 @@ def test_sparse_and_single_precision_data_and_a_class_that_is_not_there_are_fine
 @pytest.mark.parametrize(
     ("estimator", "options", "says"),
     [
-        (RandomForestClassifier(), {"classes": [0, 1, 2]}, "has no partial_fit; SGDClassifier"),
+        (
+            RandomForestClassifier(),
+            {"classes": [0, 1, 2]},
+            "has no partial_fit; use one of SGDClassifier",
+        ),
         (GaussianNB(), {"classes": [0, 1, 2]}, "GaussianNB has no linear weights"),
         (MiniBatchKMeans(1), {}, "MiniBatchKMeans has no linear weights"),
         (SGDClassifier(), {}, r"needs classes=\[...\] with every class"),

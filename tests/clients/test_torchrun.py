@@ -81,7 +81,7 @@ def test_two_processes_train_one_model_and_a_failing_one_costs_one_training(
     assert metrics["wrapped"] == 1
     assert client.evaluate(weight(4)) == {"weight": 4.0, "processes": 2.0}
 
-    with pytest.raises(RuntimeError, match=r"torchrun ended while it was asked to train|rank 0"):
+    with pytest.raises(RuntimeError, match=r"torchrun ended during the request 'train'|rank 0"):
         client.train(weight(10), Round(2))
     assert gone(int(metrics["pid"]))
     assert "no GPU here" in capfd.readouterr().err  # which a node keeps in worker.log
@@ -98,5 +98,5 @@ def test_a_script_that_is_not_there_and_one_that_is_started_by_hand_are_told_so(
 ) -> None:
     with pytest.raises(UserError, match="no such file; name the script that torchrun starts"):
         TorchrunClient(tmp_path / "missing.py")
-    with pytest.raises(UserError, match="started by torchrun; name it in a TorchrunClient"):
+    with pytest.raises(UserError, match="torchrun starts this script; name it in a TorchrunClient"):
         serve(lambda: None)  # type: ignore[arg-type,return-value]

@@ -39,7 +39,7 @@ def supervised(
     the factor of the learning rate in a round, for example `lambda round_: 0.9**round_`.
     """
     if epochs < 1 or (steps is not None and steps < 1):
-        raise UserError("epochs and steps: each round needs at least one")
+        raise UserError("epochs and steps: a round needs at least one")
     test = train if test is None else test
     recipe = Recipe(loss, optimizer, train, test, epochs, steps, schedule)
     return TorchClient(model, recipe.train, recipe.evaluate, settings=settings)
