@@ -152,7 +152,7 @@ def test_the_irises_are_fishers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("exists", "exists already; choose another name"),
+        ("exists", "already exists; choose another name"),
         ("no such folder/mine", "no such folder; make it first"),
         ("-x", "cannot name a project: begin with a letter"),
         ("a b", "'a b' cannot name a project"),

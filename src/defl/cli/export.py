@@ -30,8 +30,8 @@ A .pt file is loaded with model.load_state_dict(torch.load(path, weights_only=Tr
 Entries that stay local, such as batch norm's counters, have this node's own values; the digest and
 the proof cover the shared entries. --shared-only leaves the local ones out.
 
-Exit code 0: written; 1: not proven, and nothing was written; 2: it cannot be done as asked, and the
-message says what to do.
+Exit code 0: written; 1: not proven, nothing was written; 2: it cannot be carried out as asked, and
+the message says what to do.
 """
 
 

@@ -23,12 +23,12 @@ from defl.ids import Digest
 from defl.schema import ENTRIES_MAX, Array, Row, Schema
 from defl.work import model_blob
 
-# An .npz may be packed. Weights hardly shrink, but a model that starts from zeros does: it may
-# unpack to this much, a larger one to this many times its file's size.
+# An .npz may be compressed. Trained weights hardly shrink, but initial zeros do: a file may unpack
+# to this many bytes, and a larger one to this many times its own size.
 UNPACKED_BYTES_MAX = 256 * 2**20
 UNPACKED_TIMES_MAX = 16
 
-# Whatever zipfile and numpy raise about bytes that are no archive, or not one of arrays.
+# What zipfile and numpy raise for bytes that are not an archive of arrays.
 _NPZ_ERRORS = (
     OSError,
     ValueError,
@@ -136,7 +136,7 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 
 def _require_bounded(path: Path) -> None:
-    """Before anything is unpacked: zipfile never gives back more than a member's declared size."""
+    """Checked before unpacking: zipfile never returns more than a member's declared size."""
     packed = path.stat().st_size
     with zipfile.ZipFile(path) as members:
         infos = members.infolist()
@@ -156,7 +156,7 @@ def _require_bounded(path: Path) -> None:
 
 
 def _require_complete(member: IO[bytes], size: int) -> None:
-    """An array takes its memory by what its header says, before its values are read."""
+    """An array's memory is allocated from its header's shape, before its values are read."""
     version = np.lib.format.read_magic(member)
     if version == (1, 0):
         shape, _, dtype = np.lib.format.read_array_header_1_0(member)
@@ -167,7 +167,7 @@ def _require_complete(member: IO[bytes], size: int) -> None:
 
 
 def shared_row(path: Path, schema: Schema) -> tuple[Row, dict[str, str]]:
-    """The row of a model's file, which must hold the shared entries and nothing else."""
+    """The row of a model file, which must hold the shared entries and nothing else."""
     arrays, metadata = read_model(path)
     return row_of(arrays, schema), metadata
 
