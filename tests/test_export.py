@@ -88,7 +88,7 @@ def test_a_file_is_overwritten_only_by_force(node: Path, tmp_path: Path) -> None
     assert "point" in np.load(output)
 
 
-def test_a_kept_round_is_exported_and_one_that_is_not_kept_is_named(
+def test_a_kept_round_is_exported_and_any_other_is_refused_with_the_kept_ones(
     node: Path, tmp_path: Path
 ) -> None:
     """The state of a new node keeps round 0: the initial weights."""
@@ -152,14 +152,14 @@ def test_without_a_best_model_export_says_how_to_keep_one(node: Path, tmp_path: 
     assert "no evaluation has returned 'loss'" in refused.text
 
 
-def test_a_checked_export_names_who_vouches(node: Path, tmp_path: Path) -> None:
+def test_a_checked_export_lists_the_members_that_vouch(node: Path, tmp_path: Path) -> None:
     said = defl("export", node, tmp_path / "model.npz", "--check", "--json")
 
     assert said.code == 0, said.text
     assert "members vouch" in said.json["proof"]
 
 
-def test_a_changed_model_is_not_exported_when_it_is_to_be_checked(
+def test_a_checked_export_refuses_a_changed_model(
     node: Path,
     proven: Proven,  # noqa: F811 - the fixture
     tmp_path: Path,
@@ -173,7 +173,7 @@ def test_a_changed_model_is_not_exported_when_it_is_to_be_checked(
     assert not (tmp_path / "model.npz").exists()
 
 
-def test_what_was_verified_is_written_though_the_file_changes_meanwhile(
+def test_the_verified_arrays_are_written_even_if_the_file_changes_meanwhile(
     node: Path,
     proven: Proven,  # noqa: F811 - the fixture
     tmp_path: Path,
@@ -194,9 +194,7 @@ def test_what_was_verified_is_written_though_the_file_changes_meanwhile(
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
-def test_a_link_that_lies_in_wait_is_not_written_through(
-    node: Path, tmp_path: Path, suffix: str
-) -> None:
+def test_a_planted_link_is_not_followed(node: Path, tmp_path: Path, suffix: str) -> None:
     """Others may write into the folder too, as into /tmp, and put links where they guess names."""
     victim = tmp_path / "victim"
     victim.write_text("mine", encoding="utf-8")
@@ -231,7 +229,7 @@ def test_a_file_is_checked_against_the_named_certificate_and_federation(
         ("model.npz", ("--round", "newest"), "a round's number, or best"),
     ],
 )
-def test_what_cannot_be_written_is_refused_with_what_to_do(
+def test_an_impossible_export_is_refused_with_what_to_do(
     node: Path, tmp_path: Path, name: str, options: tuple[object, ...], said: str
 ) -> None:
     answer = defl("export", node, tmp_path / name, *options)

@@ -113,14 +113,14 @@ def test_every_round_of_a_federation_is_proven(proven: Proven, round_: int) -> N
     assert said.text.endswith("proven\n")
 
 
-def test_the_last_round_is_attested_and_the_others_are_trained_from(proven: Proven) -> None:
+def test_the_last_round_is_proven_by_attestations_and_the_others_by_updates(proven: Proven) -> None:
     kinds = [read_certificate(proven.certificate(r)) for r in (0, 1, LAST)]
 
     assert [bool(c.updates) for c in kinds] == [True, True, False]
     assert [bool(c.attestations) for c in kinds] == [False, False, True]
 
 
-def test_one_changed_byte_of_the_model_is_seen(proven: Proven, tmp_path: Path) -> None:
+def test_one_changed_byte_of_the_model_is_detected(proven: Proven, tmp_path: Path) -> None:
     data = bytearray(proven.model(1).read_bytes())
     data[-1] ^= 1
     model = tmp_path / "model.safetensors"
@@ -129,14 +129,14 @@ def test_one_changed_byte_of_the_model_is_seen(proven: Proven, tmp_path: Path) -
     assert "was changed" in failures(proven, model, proven.certificate(1))["model"]
 
 
-def test_a_model_of_another_round_is_seen(proven: Proven) -> None:
+def test_a_model_of_another_round_is_detected(proven: Proven) -> None:
     wrong = failures(proven, proven.model(0), proven.certificate(1))
 
     assert set(wrong) == {"model"}
     assert "take the two that belong together" in wrong["model"]
 
 
-def test_a_model_of_another_round_that_does_not_say_so_is_seen(
+def test_a_model_of_another_round_without_metadata_is_detected(
     proven: Proven, tmp_path: Path
 ) -> None:
     model = tmp_path / "model.safetensors"
@@ -145,21 +145,23 @@ def test_a_model_of_another_round_that_does_not_say_so_is_seen(
     assert "the file was changed" in failures(proven, model, proven.certificate(1))["model"]
 
 
-def test_a_certificate_cannot_be_carried_to_another_round(proven: Proven, tmp_path: Path) -> None:
+def test_a_certificate_is_not_valid_for_another_round(proven: Proven, tmp_path: Path) -> None:
     for round_ in (1, LAST):
         forged = changed(proven, tmp_path / "c.json", round_, round=round_ + 1)
         found_wrong = failures(proven, proven.model(round_), forged)
         assert "did not sign this" in found_wrong["signatures"]
 
 
-def test_a_model_that_calls_itself_another_round_is_seen(proven: Proven, tmp_path: Path) -> None:
+def test_a_model_whose_metadata_name_another_round_is_detected(
+    proven: Proven, tmp_path: Path
+) -> None:
     model = tmp_path / "model.safetensors"
     save_file(load_file(proven.model(1)), model, metadata={"round": "2"})
 
     assert "calls itself round 2" in failures(proven, model, proven.certificate(1))["model"]
 
 
-def test_an_array_that_nobody_vouches_for_is_seen(proven: Proven, tmp_path: Path) -> None:
+def test_an_additional_array_is_detected(proven: Proven, tmp_path: Path) -> None:
     model = tmp_path / "model.safetensors"
     save_file({**load_file(proven.model(1)), "extra": np.zeros(1, np.float32)}, model)
 
@@ -167,7 +169,9 @@ def test_an_array_that_nobody_vouches_for_is_seen(proven: Proven, tmp_path: Path
 
 
 @pytest.mark.parametrize("array", [np.zeros(63, np.float32), np.zeros(64, np.float64)])
-def test_a_model_of_another_form_is_seen(proven: Proven, tmp_path: Path, array: Any) -> None:
+def test_a_model_of_another_shape_or_dtype_is_detected(
+    proven: Proven, tmp_path: Path, array: Any
+) -> None:
     model = tmp_path / "model.safetensors"
     save_file({"point": array}, model)
 
@@ -190,7 +194,9 @@ def test_a_certificate_of_another_federation_proves_nothing(proven: Proven, tmp_
     assert "did not sign this" in said.text
 
 
-def test_saying_that_it_is_of_this_federation_does_not_help(proven: Proven, tmp_path: Path) -> None:
+def test_a_certificate_with_a_forged_federation_id_proves_nothing(
+    proven: Proven, tmp_path: Path
+) -> None:
     other = tmp_path / "federation.toml"
     other.write_bytes(proven.agreement.text + b"# a word more\n")
     chain = read_federation(other).federation.chain.hex()
@@ -203,7 +209,7 @@ def test_saying_that_it_is_of_this_federation_does_not_help(proven: Proven, tmp_
 
 
 @pytest.mark.parametrize("round_", [1, LAST])
-def test_one_signature_less_than_a_quorum_is_too_few(
+def test_one_signature_less_than_a_quorum_proves_nothing(
     proven: Proven, tmp_path: Path, round_: int
 ) -> None:
     whole = read_certificate(proven.certificate(round_))
@@ -226,7 +232,7 @@ def _cut(proven: Proven, path: Path, round_: int, whole: RoundCertificate, count
 
 
 @pytest.mark.parametrize("kind", ["updates", "attestations"])
-def test_one_member_does_not_count_twice(proven: Proven, tmp_path: Path, kind: str) -> None:
+def test_a_member_is_counted_once(proven: Proven, tmp_path: Path, kind: str) -> None:
     round_ = LAST if kind == "attestations" else 1
     signed = getattr(read_certificate(proven.certificate(round_)), kind)
     twice = changed(proven, tmp_path / "c.json", round_, **{kind: (*signed[:2], signed[0])})
@@ -237,7 +243,7 @@ def test_one_member_does_not_count_twice(proven: Proven, tmp_path: Path, kind: s
     assert wrong == {"signatures": f"member {author} ({NAMES[author]}) is counted twice"}
 
 
-def test_one_members_signature_under_anothers_name_is_seen(proven: Proven, tmp_path: Path) -> None:
+def test_a_signature_under_another_members_name_is_detected(proven: Proven, tmp_path: Path) -> None:
     first, *others = read_certificate(proven.certificate(LAST)).attestations
     swapped = msgspec.structs.replace(others[0], signature=first.signature)
     forged = changed(proven, tmp_path / "c.json", LAST, attestations=(first, swapped, *others[1:]))
@@ -247,7 +253,7 @@ def test_one_members_signature_under_anothers_name_is_seen(proven: Proven, tmp_p
     assert "did not sign this" in wrong["signatures"]
 
 
-def test_a_stranger_does_not_count(proven: Proven, tmp_path: Path) -> None:
+def test_an_author_that_is_no_member_is_refused(proven: Proven, tmp_path: Path) -> None:
     said = read_certificate(proven.certificate(LAST)).attestations
     stranger = msgspec.structs.replace(said[0], author=4)
     forged = changed(proven, tmp_path / "c.json", LAST, attestations=(*said[:2], stranger))
@@ -277,7 +283,7 @@ def test_an_empty_certificate_and_a_mixed_one_prove_nothing(proven: Proven, tmp_
         (lambda text: text + " " * 2**20, "too long for a round certificate"),
     ],
 )
-def test_a_spoilt_certificate_is_no_certificate(
+def test_a_malformed_certificate_is_refused(
     proven: Proven, tmp_path: Path, spoil: Any, answer: str
 ) -> None:
     path = tmp_path / "c.json"

@@ -69,7 +69,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_one_nodes_failing_training_is_told_in_words_and_the_others_rounds_go_on(
+def test_a_nodes_failing_training_is_explained_and_the_other_nodes_continue(
     project: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "nodes"
@@ -100,7 +100,7 @@ def test_one_nodes_failing_training_is_told_in_words_and_the_others_rounds_go_on
     assert "worker_error        training for round 5 took longer" in status.stdout
 
 
-def test_training_that_fails_everywhere_ends_the_run_with_the_users_traceback(
+def test_training_that_fails_at_every_node_ends_the_run_with_the_users_traceback(
     project: Path,
 ) -> None:
     (project / "client.py").write_text(CLIENT.replace('!= "3" or', "== None or"), encoding="utf-8")
@@ -133,7 +133,7 @@ def test_training_that_fails_everywhere_ends_the_run_with_the_users_traceback(
         (CLIENT.replace("np.float32)}", "np.float64)}"), "only float32 is shared; convert it"),
     ],
 )
-def test_a_client_without_first_weights_ends_the_run_before_it_begins(
+def test_a_client_without_initial_weights_is_refused_before_the_run(
     project: Path, tmp_path: Path, code: str, says: str
 ) -> None:
     (project / "client.py").write_text(code, encoding="utf-8")

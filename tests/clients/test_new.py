@@ -77,7 +77,7 @@ def python(*arguments: str, env: dict[str, str]) -> "subprocess.CompletedProcess
         ("torch", "torchvision flwr", 0.8),
     ],
 )
-def test_a_new_project_runs_the_first_time_without_a_network_and_learns(
+def test_a_new_project_runs_at_once_without_a_network_and_learns(
     tmp_path: Path, alone: dict[str, str], template: str, hidden: str, accuracy: float
 ) -> None:
     project = tmp_path / "my-project"
@@ -115,7 +115,7 @@ def test_a_new_projects_own_test_passes(
     assert "1 passed" in tested.stdout
 
 
-def test_each_node_takes_its_own_part_of_the_data(
+def test_the_nodes_split_the_data_without_overlap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path / "mine", "numpy")
@@ -160,7 +160,7 @@ def test_the_irises_are_fishers(tmp_path: Path) -> None:
         ("..", "cannot name a project"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused_and_nothing_is_touched(
+def test_an_invalid_name_is_refused_and_nothing_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -93,7 +93,7 @@ def test_two_processes_train_one_model_and_a_failing_one_costs_one_training(
     assert gone(int(metrics["pid"]))
 
 
-def test_a_script_that_is_not_there_and_one_that_is_started_by_hand_are_told_so(
+def test_a_missing_script_and_one_started_without_torchrun_are_refused(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(UserError, match="no such file; name the script that torchrun starts"):
