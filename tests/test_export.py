@@ -1,4 +1,4 @@
-"""A model leaves a node in the form that is asked for, unchanged, and over nobody's file."""
+"""An exported model is complete and unchanged in every format, and overwrites no file."""
 
 import io
 import shutil
@@ -48,21 +48,21 @@ def test_a_model_is_the_same_in_every_format_and_carries_no_memory(
     output = tmp_path / f"model{suffix}"
     if suffix == ".pt":
         torch = pytest.importorskip("torch")
-    said = defl("export", node, output, "--json")
-    assert said.code == 0, said.text
+    answer = defl("export", node, output, "--json")
+    assert answer.code == 0, answer.text
 
     if suffix == ".npz":
-        found = dict(np.load(output, allow_pickle=False))
+        exported = dict(np.load(output, allow_pickle=False))
     elif suffix == ".pt":
         state = torch.load(output, weights_only=True)
-        found = {name: tensor.numpy() for name, tensor in state.items()}
+        exported = {name: tensor.numpy() for name, tensor in state.items()}
     else:
-        found = load_file(output)
-    assert said.json["round"] == str(LAST)
-    assert list(found) == list(model_of(node))
+        exported = load_file(output)
+    assert answer.json["round"] == str(LAST)
+    assert list(exported) == list(model_of(node))
     for name, array in model_of(node).items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
+        assert exported[name].dtype == array.dtype
+        np.testing.assert_array_equal(exported[name], array)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -95,8 +95,8 @@ def test_a_kept_round_is_exported_and_any_other_is_refused_with_the_kept_ones(
     made = open_node(node, Log("alice", as_json=True, stream=io.StringIO()))
     made.storage.close()
 
-    said = defl("export", node, tmp_path / "start.npz", "--round", 0)
-    assert said.code == 0, said.text
+    answer = defl("export", node, tmp_path / "start.npz", "--round", 0)
+    assert answer.code == 0, answer.text
     np.testing.assert_array_equal(np.load(tmp_path / "start.npz")["point"], np.zeros(64))
     missing = defl("export", node, tmp_path / "seven.npz", "--round", 7)
     assert missing.code == 2
@@ -153,10 +153,10 @@ def test_without_a_best_model_export_says_how_to_keep_one(node: Path, tmp_path: 
 
 
 def test_a_checked_export_lists_the_members_that_vouch(node: Path, tmp_path: Path) -> None:
-    said = defl("export", node, tmp_path / "model.npz", "--check", "--json")
+    answer = defl("export", node, tmp_path / "model.npz", "--check", "--json")
 
-    assert said.code == 0, said.text
-    assert "members vouch" in said.json["proof"]
+    assert answer.code == 0, answer.text
+    assert "members vouch" in answer.json["proof"]
 
 
 def test_a_checked_export_refuses_a_changed_model(
@@ -166,10 +166,10 @@ def test_a_checked_export_refuses_a_changed_model(
 ) -> None:
     shutil.copy(proven.model(0), node / PROVEN)
 
-    said = defl("export", node, tmp_path / "model.npz", "--check")
+    answer = defl("export", node, tmp_path / "model.npz", "--check")
 
-    assert said.code == 1
-    assert "NOT PROVEN" in said.text
+    assert answer.code == 1
+    assert "NOT PROVEN" in answer.text
     assert not (tmp_path / "model.npz").exists()
 
 
@@ -221,7 +221,7 @@ def test_a_file_is_checked_against_the_named_certificate_and_federation(
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("model.txt", (), "the name decides the format"),
         ("nowhere/model.npz", (), "make it first"),
@@ -230,12 +230,12 @@ def test_a_file_is_checked_against_the_named_certificate_and_federation(
     ],
 )
 def test_an_impossible_export_is_refused_with_what_to_do(
-    node: Path, tmp_path: Path, name: str, options: tuple[object, ...], said: str
+    node: Path, tmp_path: Path, name: str, options: tuple[object, ...], message: str
 ) -> None:
     answer = defl("export", node, tmp_path / name, *options)
 
     assert answer.code == 2
-    assert said in answer.text
+    assert message in answer.text
 
 
 def test_a_node_without_a_model_says_when_there_will_be_one(node: Path, tmp_path: Path) -> None:

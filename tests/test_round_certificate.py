@@ -1,6 +1,6 @@
-"""A round's model is proven offline by q members' signatures, and by nothing less.
+"""The signatures of q members prove a round's model offline, and nothing less does.
 
-The certificates come from a whole simulated federation with real signatures.
+The certificates come from a simulated federation with real signatures.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ LAST = 2  # the federation's rounds: 0 and 1 are proven by updates, the last by 
 
 
 class Witness(Transcript):
-    """Keeps what node 0 tells of proven rounds, with the model's bytes as they are at that time."""
+    """Records node 0's notices of proven rounds, with the model's bytes at that time."""
 
     cluster: Cluster
 
@@ -92,10 +92,10 @@ def verify(proven: Proven, model: Path, certificate: Path) -> Said:
 
 
 def failures(proven: Proven, model: Path, certificate: Path) -> dict[str, str]:
-    said = defl("verify", model, certificate, proven.federation, "--json")
-    assert said.code == 1, said.text
-    assert said.json["proven"] is False
-    return {c["check"]: c["detail"] for c in said.json["checks"] if not c["holds"]}
+    answer = defl("verify", model, certificate, proven.federation, "--json")
+    assert answer.code == 1, answer.text
+    assert answer.json["proven"] is False
+    return {c["check"]: c["detail"] for c in answer.json["checks"] if not c["holds"]}
 
 
 def changed(proven: Proven, path: Path, round_: int, **fields: Any) -> Path:
@@ -106,11 +106,11 @@ def changed(proven: Proven, path: Path, round_: int, **fields: Any) -> Path:
 
 @pytest.mark.parametrize("round_", [0, 1, LAST])
 def test_every_round_of_a_federation_is_proven(proven: Proven, round_: int) -> None:
-    said = verify(proven, proven.model(round_), proven.certificate(round_))
+    answer = verify(proven, proven.model(round_), proven.certificate(round_))
 
-    assert said.code == 0, said.text
-    assert f"vouch for the model of round {round_}" in said.text
-    assert said.text.endswith("proven\n")
+    assert answer.code == 0, answer.text
+    assert f"vouch for the model of round {round_}" in answer.text
+    assert answer.text.endswith("proven\n")
 
 
 def test_the_last_round_is_proven_by_attestations_and_the_others_by_updates(proven: Proven) -> None:
@@ -187,11 +187,11 @@ def test_a_certificate_of_another_federation_proves_nothing(proven: Proven, tmp_
     other.write_bytes(proven.agreement.text + b"# a word more\n")
     assert read_federation(other).federation.chain != proven.agreement.federation.chain
 
-    said = defl("verify", proven.model(1), proven.certificate(1), other)
+    answer = defl("verify", proven.model(1), proven.certificate(1), other)
 
-    assert said.code == 1
-    assert "NO  federation: " in said.text
-    assert "did not sign this" in said.text
+    assert answer.code == 1
+    assert "NO  federation: " in answer.text
+    assert "did not sign this" in answer.text
 
 
 def test_a_certificate_with_a_forged_federation_id_proves_nothing(
@@ -202,10 +202,10 @@ def test_a_certificate_with_a_forged_federation_id_proves_nothing(
     chain = read_federation(other).federation.chain.hex()
     forged = changed(proven, tmp_path / "c.json", 1, chain=chain)
 
-    said = defl("verify", proven.model(1), forged, other, "--json")
+    answer = defl("verify", proven.model(1), forged, other, "--json")
 
-    assert said.code == 1
-    assert [c["holds"] for c in said.json["checks"]] == [True, True, False]
+    assert answer.code == 1
+    assert [c["holds"] for c in answer.json["checks"]] == [True, True, False]
 
 
 @pytest.mark.parametrize("round_", [1, LAST])
@@ -254,9 +254,9 @@ def test_a_signature_under_another_members_name_is_detected(proven: Proven, tmp_
 
 
 def test_an_author_that_is_no_member_is_refused(proven: Proven, tmp_path: Path) -> None:
-    said = read_certificate(proven.certificate(LAST)).attestations
-    stranger = msgspec.structs.replace(said[0], author=4)
-    forged = changed(proven, tmp_path / "c.json", LAST, attestations=(*said[:2], stranger))
+    answer = read_certificate(proven.certificate(LAST)).attestations
+    stranger = msgspec.structs.replace(answer[0], author=4)
+    forged = changed(proven, tmp_path / "c.json", LAST, attestations=(*answer[:2], stranger))
 
     wrong = failures(proven, proven.model(LAST), forged)
 
@@ -273,7 +273,7 @@ def test_an_empty_certificate_and_a_mixed_one_prove_nothing(proven: Proven, tmp_
 
 
 @pytest.mark.parametrize(
-    ("spoil", "answer"),
+    ("spoil", "message"),
     [
         (lambda text: text[:-20], "not a round certificate"),
         (lambda text: text.replace('"round":', '"rounds":'), "unknown field `rounds`"),
@@ -284,15 +284,15 @@ def test_an_empty_certificate_and_a_mixed_one_prove_nothing(proven: Proven, tmp_
     ],
 )
 def test_a_malformed_certificate_is_refused(
-    proven: Proven, tmp_path: Path, spoil: Any, answer: str
+    proven: Proven, tmp_path: Path, spoil: Any, message: str
 ) -> None:
     path = tmp_path / "c.json"
     path.write_text(spoil(proven.certificate(LAST).read_text(encoding="utf-8")), encoding="utf-8")
 
-    said = verify(proven, proven.model(LAST), path)
+    answer = verify(proven, proven.model(LAST), path)
 
-    assert said.code == 2
-    assert answer in said.text
+    assert answer.code == 2
+    assert message in answer.text
 
 
 def test_a_missing_or_unreadable_file_is_named(proven: Proven, tmp_path: Path) -> None:
@@ -300,13 +300,13 @@ def test_a_missing_or_unreadable_file_is_named(proven: Proven, tmp_path: Path) -
     spoilt = tmp_path / "spoilt.safetensors"
     spoilt.write_bytes(proven.model(1).read_bytes()[:40])
 
-    for said in (
+    for answer in (
         verify(proven, gone, proven.certificate(1)),
         verify(proven, proven.model(1), gone),
         defl("verify", proven.model(1), proven.certificate(1), gone),
     ):
-        assert said.code == 2
-        assert f"{gone}: no such file" in said.text
+        assert answer.code == 2
+        assert f"{gone}: no such file" in answer.text
     broken = verify(proven, spoilt, proven.certificate(1))
     assert broken.code == 2
     assert "not a safetensors file" in broken.text
