@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from defl.errors import UserError
@@ -34,6 +35,8 @@ class Processes:
         self._environment = dict(environment or {})
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._killed: set[int] = set()
+        self._starting = Lock()  # held from a process's birth to its registration
+        self._stopping = False
 
     @property
     def members(self) -> range:
@@ -45,6 +48,7 @@ class Processes:
         In a thread, because Ctrl-C reaches the main thread alone: between a process's birth and
         its registration here it would leave a node behind that nobody stops.
         """
+        self._stopping = False
         with ThreadPoolExecutor(1) as thread:
             thread.submit(self._start_all, members or self.members).result()
 
@@ -52,7 +56,10 @@ class Processes:
         for member in members:
             numbers = environment_of(member, len(self.members))
             environment = {**numbers, **self._environment}
-            self._processes[member] = _start_node(self.local.nodes[member], environment)
+            with self._starting:
+                if self._stopping:
+                    return
+                self._processes[member] = _start_node(self.local.nodes[member], environment)
             self._killed.discard(member)
 
     def kill(self, *members: int) -> None:
@@ -104,6 +111,8 @@ class Processes:
     def stop(self) -> None:
         """All end cleanly, or are killed if they take too long; on a second Ctrl-C, at once."""
         try:
+            with self._starting:
+                self._stopping = True
             for process in self._processes.values():
                 if process.poll() is None:
                     process.send_signal(signal.SIGTERM)
