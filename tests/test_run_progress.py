@@ -184,20 +184,21 @@ def test_a_full_disk_and_a_lack_of_descriptors_are_reported_when_they_begin_and_
 
 def test_each_failure_of_user_code_is_one_line_with_the_tracebacks_last() -> None:
     screen = Screen()
-    failing = replace(
-        NEW,
-        worker_error='training for round 1 failed:\n  File "client.py"\nValueError: no labels',
-        evaluation_error='round 1: Traceback (most recent call last):\n  File "c"\nKeyError: 3',
-    )
-    for number in (1, 2):
-        error = failing.evaluation_error or ""
-        again = replace(failing, evaluation_error=error.replace("round 1", f"round {number}"))
-        screen.update(both(NEW, again))
+    error = 'training for round 1 failed:\n  File "client.py"\nValueError: no labels'
+    for _ in range(2):
+        screen.update(both(NEW, replace(NEW, worker_error=error)))
 
-    assert screen.lines == [
-        "b: training for round 1 failed: ValueError: no labels",
-        "b: evaluation failed: KeyError: 3",
-    ]
+    assert screen.lines == ["b: training for round 1 failed: ValueError: no labels"]
+
+
+def test_a_value_that_is_not_finite_does_not_hide_the_others() -> None:
+    screen = Screen()
+    screen.update(
+        both(status(0, evaluated(0, accuracy=0.5)), status(0, evaluated(0, accuracy=None)))
+    )
+
+    assert screen.lines[0] == "initial model: accuracy 0.5000; not finite: b"
+    assert screen.lines[1].startswith("b: evaluation of the model of round 0 gives accuracy = NaN")
 
 
 def test_after_a_long_silence_a_line_says_what_the_federation_waits_for() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import asdict
 
-from defl.errors import DeflError
+from defl.errors import WorkerFailed
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import asked_status, last_status
 from defl.node.setup.config import read_federation
@@ -30,8 +30,8 @@ POLL_S = 0.1
 TRAINING_FAILURES_MAX = 3
 
 
-class RunFailed(DeflError):
-    """The federation cannot go on; `result` is what it reached."""
+class RunFailed(WorkerFailed):
+    """Too many members cannot train for a round to close; `result` is what the run reached."""
 
     def __init__(self, reason: str, result: Result) -> None:
         super().__init__(reason)
