@@ -137,7 +137,7 @@ def test_interrupted_before_round_1_a_run_leaves_nothing_and_promises_no_model(
     shown += process.communicate(timeout=LIMIT_S)[0]
 
     assert process.returncode == 130, shown
-    assert "interrupted before round 1 closed: there is no model yet" in shown
+    assert "interrupted before round 1 closed: there is no model" in shown
     assert "export" not in shown
     assert "model:" not in shown
     assert processes_of(project.parent / "tmp") == []
