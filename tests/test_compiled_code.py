@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from defl.node.work import compiled_code
-from defl.node.work.compiled_code import FOLDER, SETTING, cache_settings, can_be_written
+from defl.node.work.compiled_code import FOLDER, SETTING, cache_settings, is_writable
 from defl.node.work.worker import Worker
 from support.builders import Small
 
@@ -20,7 +20,9 @@ def blocked(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_nodes_folder_keeps_compiled_code_only_where_no_other_place_can(tmp_path: Path) -> None:
+def test_compiled_code_goes_to_the_nodes_folder_only_if_no_other_place_is_writable(
+    tmp_path: Path,
+) -> None:
     nowhere = blocked(tmp_path)
     state, writable = tmp_path / "state", str(tmp_path / "home")
     kept = {SETTING: str(state / FOLDER)}
@@ -33,12 +35,14 @@ def test_the_nodes_folder_keeps_compiled_code_only_where_no_other_place_can(tmp_
     assert cache_settings(chosen, state, nowhere) == {}
 
 
-def test_a_place_counts_as_writable_if_it_could_be_made(tmp_path: Path) -> None:
-    assert can_be_written(tmp_path / "new" / "newer")
-    assert not can_be_written(blocked(tmp_path) / "new")
+def test_a_folder_that_could_be_created_counts_as_writable(tmp_path: Path) -> None:
+    assert is_writable(tmp_path / "new" / "newer")
+    assert not is_writable(blocked(tmp_path) / "new")
 
 
-def test_a_nodes_arithmetic_is_loaded_before_anything_is_asked_of_it(tmp_path: Path) -> None:
+def test_the_arithmetic_process_loads_compiled_code_before_its_first_request(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         worker = Worker(None, tmp_path, Small(real=False).federation)
         try:
@@ -53,11 +57,11 @@ def test_a_nodes_arithmetic_is_loaded_before_anything_is_asked_of_it(tmp_path: P
     asyncio.run(scenario())
 
 
-def test_only_the_arithmetic_is_told_where_to_keep_compiled_code(
+def test_only_the_arithmetic_process_gets_the_cache_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(SETTING, raising=False)
-    monkeypatch.setattr(compiled_code, "can_be_written", lambda _place: False)
+    monkeypatch.setattr(compiled_code, "is_writable", lambda _place: False)
 
     async def scenario() -> None:
         worker = Worker(None, tmp_path, Small(real=False).federation)

@@ -46,7 +46,7 @@ def line_with(text: str, words: str) -> int:
 # --- federation.toml -----------------------------------------------------------------------------
 
 
-def test_what_is_written_is_what_is_read_and_the_same_bytes_again(tmp_path: Path) -> None:
+def test_a_federation_file_round_trips_to_the_same_bytes(tmp_path: Path) -> None:
     agreement = agree(tmp_path, found(tmp_path), "--rules", "jolteon", "--tau", 3, "--rounds", 7)
     facts = agreement.federation
 
@@ -92,7 +92,7 @@ def test_a_fingerprint_is_eight_groups_of_four() -> None:
         ("serial = 0", "serial = false", "member 1: 'serial' must be a int"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_the_file_is_answered_with_the_place(
+def test_a_mistake_in_federation_toml_is_reported_with_its_line(
     agreed: str, tmp_path: Path, old: str, new: str, answer: str
 ) -> None:
     path = rewritten(agreed, tmp_path, old, new)
@@ -105,7 +105,7 @@ def test_a_mistake_in_the_file_is_answered_with_the_place(
         assert int(line[1]) == line_with(path.read_text(encoding="utf-8"), new)
 
 
-def test_a_member_is_refused_when_its_table_is_gone(agreed: str, tmp_path: Path) -> None:
+def test_a_file_that_lacks_a_member_is_refused(agreed: str, tmp_path: Path) -> None:
     path = tmp_path / "federation.toml"
     path.write_text(agreed[: agreed.rindex("[[members]]")], encoding="utf-8")
 
@@ -128,7 +128,7 @@ def test_a_missing_file_says_who_has_one(tmp_path: Path) -> None:
         read_federation(tmp_path / "federation.toml")
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "federation.toml"
     path.write_bytes(b"\xff\xfe\x00")
 
@@ -158,7 +158,7 @@ def made(folder: Path) -> None:
     create_node(folder, CONFIG, identity, make_card(identity, CONFIG.address))
 
 
-def test_settings_survive_being_written_with_their_comments(tmp_path: Path) -> None:
+def test_node_toml_round_trips_with_its_comments(tmp_path: Path) -> None:
     made(tmp_path / "alice")
 
     assert read_node(tmp_path / "alice") == CONFIG
@@ -166,7 +166,7 @@ def test_settings_survive_being_written_with_their_comments(tmp_path: Path) -> N
     assert node_text(CONFIG).count("#") >= 8
 
 
-def test_the_identity_is_read_back_and_only_its_owner_can(tmp_path: Path) -> None:
+def test_the_identity_round_trips_and_its_key_is_private(tmp_path: Path) -> None:
     identity = make_identity("alice")
     create_node(tmp_path / "a", CONFIG, identity, make_card(identity, CONFIG.address))
 
@@ -195,10 +195,10 @@ def test_nothing_that_exists_is_overwritten(tmp_path: Path, file: str) -> None:
         ("work_time_max_s = 3600.0", "work_time_max_s = 0", r"line \d+: work_time_max_s: "),
         ("work_time_max_s = 3600.0", "work_time_max_s = inf", "a number of seconds"),
         ('listen = "127.0.0.1:7400"', 'listen = "7400"', "listen: '7400' is no address"),
-        ('"task:client"', '"task.py"', "client: 'task.py' is no client: write module:attribute"),
+        ('"task:client"', '"task.py"', "client: 'task.py' is not a client: write module:attribute"),
     ],
 )
-def test_a_mistake_in_the_settings_is_answered_with_the_place(
+def test_a_mistake_in_node_toml_is_reported_with_its_line(
     tmp_path: Path, old: str, new: str, answer: str
 ) -> None:
     text = node_text(CONFIG)
@@ -215,7 +215,7 @@ def test_a_folder_without_a_node_says_how_to_make_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["node.key", "node.crt"])
-def test_a_spoilt_identity_is_named(tmp_path: Path, file: str) -> None:
+def test_a_malformed_identity_file_is_reported(tmp_path: Path, file: str) -> None:
     made(tmp_path / "a")
     (tmp_path / "a" / file).write_text("-----BEGIN NOTHING-----", encoding="utf-8")
 

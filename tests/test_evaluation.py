@@ -77,7 +77,7 @@ class Stage:
     async def train(self, round_: int) -> None:
         done = await self.worker.run(Train(Round(round_), SMALL.initial.digest), self.path)
         assert isinstance(done, Trained)
-        row = np.frombuffer(self.worker.made(done).read_bytes(), dtype="<f4")
+        row = np.frombuffer(self.worker.take_output(done).read_bytes(), dtype="<f4")
         assert (row == np.frombuffer(SMALL.initial_payload, dtype="<f4") + 1).all()
 
     @property
@@ -104,7 +104,7 @@ def play(
     return asyncio.run(whole())
 
 
-def test_metrics_are_told_in_log_and_status_whatever_their_names(tmp_path: Path) -> None:
+def test_metrics_of_any_name_reach_log_and_status(tmp_path: Path) -> None:
     evaluate = 'return {"accuracy": 0.5, "loss": np.nan, "round": 9, "event": 1, "a\\nb": 2}'
     stage = play(tmp_path, evaluate, lambda stage: stage.evaluate(3))
 
@@ -119,7 +119,7 @@ def test_metrics_are_told_in_log_and_status_whatever_their_names(tmp_path: Path)
     assert stage.history.evaluation_error is None
 
 
-def test_a_flood_of_metrics_is_cut(tmp_path: Path) -> None:
+def test_the_number_of_metrics_is_bounded(tmp_path: Path) -> None:
     evaluate = "return {str(number) * 1000: number for number in range(5000)}"
     stage = play(tmp_path, evaluate, lambda stage: stage.evaluate(1))
 
@@ -137,7 +137,7 @@ def test_a_flood_of_metrics_is_cut(tmp_path: Path) -> None:
         ('return {"loss": 10**400}', "OverflowError"),
     ],
 )
-def test_an_evaluation_that_fails_is_reported_and_tried_again_with_the_next_model(
+def test_a_failed_evaluation_is_reported_and_the_next_model_is_evaluated(
     tmp_path: Path, evaluate: str, why: str
 ) -> None:
     async def scenario(stage: Stage) -> None:
@@ -164,7 +164,7 @@ def test_an_evaluation_that_fails_is_reported_and_tried_again_with_the_next_mode
     ("evaluate", "why"),
     [("while True: time.sleep(0.01)", "took longer than 0.2 s"), ("os._exit(3)", "status 3")],
 )
-def test_one_that_hangs_or_kills_its_process_is_the_last_and_training_goes_on(
+def test_an_evaluation_that_hangs_or_dies_is_the_last_and_training_continues(
     tmp_path: Path, evaluate: str, why: str
 ) -> None:
     async def scenario(stage: Stage) -> None:
@@ -181,7 +181,7 @@ def test_one_that_hangs_or_kills_its_process_is_the_last_and_training_goes_on(
     assert len(stage.lines) == 1
 
 
-def test_a_training_that_is_due_interrupts_an_evaluation_which_is_done_in_the_next_gap(
+def test_training_interrupts_an_evaluation_which_restarts_in_the_next_gap(
     tmp_path: Path,
 ) -> None:
     """The evaluation waits for a file that exists only after the training: no gap, no metrics."""
@@ -211,7 +211,7 @@ def test_a_training_that_is_due_interrupts_an_evaluation_which_is_done_in_the_ne
     assert [line["event"] for line in stage.lines] == ["evaluated"]
 
 
-def test_models_that_wait_for_a_gap_are_few_and_the_newest(tmp_path: Path) -> None:
+def test_only_the_newest_models_wait_for_evaluation(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         for round_ in range(9):
             stage.evaluations.begin(Round(round_), SMALL.initial.digest)
@@ -221,7 +221,7 @@ def test_models_that_wait_for_a_gap_are_few_and_the_newest(tmp_path: Path) -> No
     assert [line["round"] for line in stage.lines] == [7, 8]
 
 
-def test_a_model_that_retention_took_is_passed_over(tmp_path: Path) -> None:
+def test_a_dropped_model_is_not_evaluated(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         stage.evaluations.begin(Round(0), Digest(bytes(32)))
         await stage.evaluate(1)

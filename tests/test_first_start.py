@@ -76,7 +76,7 @@ print(json.dumps(results))
 """
 
 
-def test_a_first_start_that_is_killed_at_any_step_is_simply_started_again(alice: Path) -> None:
+def test_a_first_start_killed_at_any_step_can_be_repeated(alice: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KILLER, str(alice)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -91,7 +91,7 @@ def test_a_first_start_that_is_killed_at_any_step_is_simply_started_again(alice:
     assert [second for _, second in results] == [0] * len(results), done.stderr
 
 
-def test_wrong_initial_weights_are_mended_by_the_right_ones(alice: Path) -> None:
+def test_a_first_start_with_wrong_initial_weights_can_be_repeated(alice: Path) -> None:
     right = alice / "initial.safetensors"
     away = right.rename(alice / "right")
     with pytest.raises(UserError, match="no such file"):
@@ -102,9 +102,7 @@ def test_wrong_initial_weights_are_mended_by_the_right_ones(alice: Path) -> None
 
 
 @pytest.mark.parametrize("lost", ["state", f"state/{DATABASE}"])
-def test_a_state_that_is_lost_after_the_first_start_is_never_made_anew(
-    alice: Path, lost: str
-) -> None:
+def test_a_state_lost_after_the_first_start_is_never_recreated(alice: Path, lost: str) -> None:
     opened(alice)
     path = alice / lost
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -117,7 +115,7 @@ def test_a_state_that_is_lost_after_the_first_start_is_never_made_anew(
     assert node.participant.replica.observing is not None
 
 
-def test_nothing_is_marked_as_started_before_its_state_is_whole(
+def test_a_node_is_marked_as_started_only_when_its_state_is_complete(
     alice: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -149,7 +147,7 @@ def test_the_log_of_a_lost_database_is_not_read_into_the_next_one(alice: Path) -
         assert storage.recovered().record is None
 
 
-def test_a_node_with_its_state_follows_without_signing_when_it_is_asked_to(alice: Path) -> None:
+def test_a_node_with_its_state_can_be_started_as_an_observer(alice: Path) -> None:
     """Who put an old copy back by mistake can still keep it from signing."""
     opened(alice)
 

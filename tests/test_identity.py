@@ -41,7 +41,7 @@ def test_a_name_that_would_break_lines_or_lists_is_refused(name: str) -> None:
         make_identity(name)
 
 
-def test_a_certificate_is_about_the_key_and_does_not_end_soon() -> None:
+def test_a_certificate_holds_the_key_and_does_not_expire_soon() -> None:
     assert certificate_key(ALICE.certificate) == ALICE.public_key
     starts, ends = certificate_validity(ALICE.certificate)
     now = datetime.now(UTC)
@@ -81,12 +81,12 @@ def test_one_key_can_have_a_second_certificate_with_another_subject() -> None:
         (replace(CARD, key=CARD.key[:-1]), "31 bytes"),
     ],
 )
-def test_a_card_with_any_field_changed_is_not_believed(forged, why: str) -> None:
+def test_a_card_with_any_field_changed_is_rejected(forged, why: str) -> None:
     with pytest.raises(UserError, match=why):
         read_card(card_text(forged), "alice.card")
 
 
-def test_a_card_signed_by_mallory_for_alices_name_is_mallorys_card_not_alices() -> None:
+def test_a_card_that_mallory_signs_with_alices_name_carries_mallorys_key() -> None:
     """Whose card it is, is its key: the federation's list decides, not the name on the card."""
     card = make_card(replace(MALLORY, name="alice"), "mallory.example.org:7400")
     assert card_defect(card) is None
@@ -106,9 +106,7 @@ def test_a_card_signed_by_mallory_for_alices_name_is_mallorys_card_not_alices() 
         ("#" * (CARD_CHARACTERS_MAX + 1), "too long"),
     ],
 )
-def test_a_file_that_is_no_card_is_refused_with_its_name_and_the_key_to_mend(
-    text: str, why: str
-) -> None:
+def test_a_malformed_card_is_refused_with_its_file_and_field(text: str, why: str) -> None:
     with pytest.raises(UserError, match=why) as caught:
         read_card(text, "alice.card")
     assert str(caught.value).startswith("alice.card: ")
@@ -131,6 +129,6 @@ def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -
     ["", "host", "host:", ":7400", "host:0", "host:65536", "host:+1", "::1:7400", "host:7 ",
      "ho st:1", "user@host:1", "host/x:1", "höst:1", "[]:1", "x" * 300 + ":1", "host:٣"],
 )  # fmt: skip
-def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
+def test_an_invalid_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(UserError, match=r"node\.example\.org:7400"):
         split_address(address)

@@ -15,14 +15,15 @@ VALUES_ORDER = (
     "ids", "errors", "crypto", "schema", "messages", "committee", "budget", "verifier", "wire",
     "output",
 )  # fmt: skip
+MACHINE_MODULES = (
+    "ingress", "client", "waiting", "finish", "recall", "evidence", "work", "founding",
+    "output_builder", "participant",
+)  # fmt: skip
 # First part of a module's name inside the package -> its layer.
 LAYER = {
     **dict.fromkeys(VALUES_ORDER, VALUES),
     **dict.fromkeys(("consensus", "pool", "ledger", "aggregation"), CORES),
-    **dict.fromkeys(
-        ("ingress", "client", "waiting", "finish", "recall", "work", "founding", "participant"),
-        MACHINE,
-    ),
+    **dict.fromkeys(MACHINE_MODULES, MACHINE),
     "clients": CLIENTS,
     "node": SHELL,
     "sim": SIMULATOR,

@@ -117,7 +117,7 @@ def test_a_node_that_lost_writes_signs_nothing(storage: Storage) -> None:
     assert statements_of(reopened(cut)[0]) == set()
 
 
-def test_an_old_database_in_the_newest_folder_is_noticed(
+def test_an_old_database_in_a_newer_folder_is_detected(
     storage: Storage,
 ) -> None:
     storage.records.persist(Persist(record=record(1)))
@@ -134,7 +134,7 @@ def test_an_old_database_in_the_newest_folder_is_noticed(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_kill_at_any_time_is_not_taken_for_a_loss(
+def test_a_kill_at_any_time_is_not_mistaken_for_lost_writes(
     storage: Storage,
     seed: int,
 ) -> None:
@@ -154,7 +154,7 @@ def test_a_kill_at_any_time_is_not_taken_for_a_loss(
     assert (durable.record.observing, faults) == (None, ())
 
 
-def test_a_crash_between_the_database_and_its_mark_is_not_taken_for_a_loss(
+def test_a_crash_between_database_and_mark_is_not_mistaken_for_lost_writes(
     storage: Storage,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,7 +174,7 @@ def test_a_crash_between_the_database_and_its_mark_is_not_taken_for_a_loss(
     assert reopened(copies[0]) == (replace(SMALL.durable(), record=record(2)), ())
 
 
-def test_a_power_cut_that_loses_the_newest_marks_is_not_taken_for_a_loss(
+def test_a_power_cut_that_loses_marks_is_not_mistaken_for_lost_writes(
     storage: Storage,
 ) -> None:
     storage.records.persist(Persist(record=record(1)))
@@ -204,7 +204,7 @@ def test_a_missing_or_damaged_mark_is_reported_once_and_stops_nothing(
     assert reopened(copy) == (replace(SMALL.durable(), record=record(VIEWS + 1)), ())
 
 
-def test_a_state_made_before_there_were_marks_goes_on_and_gets_one(
+def test_a_state_without_a_mark_gets_one(
     storage: Storage,
 ) -> None:
     storage.close()
@@ -219,7 +219,7 @@ def test_a_state_made_before_there_were_marks_goes_on_and_gets_one(
     mark.close()
 
 
-def test_marks_cost_one_sync_a_second_not_one_each(
+def test_marks_are_synced_once_a_second(
     storage: Storage,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,5 +1,5 @@
-"""What a node writes and when: records before what leaves, and what it leaves for people, which it
-goes on without."""
+"""What a node writes and when: records before messages leave; models and status as far as the disk
+allows."""
 
 import asyncio
 import os
@@ -23,12 +23,12 @@ from support.node_here import NodeHere, until
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeHere:
-    """Alone: no round closes. What cannot be written is tried again at once."""
+    """Alone, so that no round closes; failed writes are retried at once."""
     monkeypatch.setattr(driver, "RETRY_S", 0.0)
     return NodeHere(Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes[0])
 
 
-def test_a_last_word_that_cannot_be_written_keeps_nothing_open(here: NodeHere) -> None:
+def test_a_final_status_that_cannot_be_written_leaves_nothing_open(here: NodeHere) -> None:
     (here.folder / STATUS_FILE).mkdir()  # where no file can be written
 
     async def scenario() -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def test_a_last_word_that_cannot_be_written_keeps_nothing_open(here: NodeHere) -
     assert here.logged("stopped")
 
 
-def test_a_model_that_cannot_be_written_is_written_when_it_can_be(here: NodeHere) -> None:
+def test_a_model_that_cannot_be_written_is_retried(here: NodeHere) -> None:
     """And whatever comes after it is told."""
     model = here.folder / MODEL
     model.mkdir()
@@ -69,7 +69,7 @@ def test_a_model_that_cannot_be_written_is_written_when_it_can_be(here: NodeHere
     assert {line["what"] for line in here.logged("not written")} == {"ModelReady"}
 
 
-def test_a_model_that_cannot_be_written_gives_way_to_a_newer_one(here: NodeHere) -> None:
+def test_a_model_that_cannot_be_written_is_superseded_by_a_newer_one(here: NodeHere) -> None:
     (here.folder / MODEL).mkdir()
     old, new = (ModelReady(Round(r), here.node.federation.initial) for r in (0, 1))
 
@@ -86,7 +86,7 @@ def test_a_model_that_cannot_be_written_gives_way_to_a_newer_one(here: NodeHere)
     assert [line["round"] for line in here.logged("model ready")] == [1]
 
 
-def test_a_model_that_the_disk_refuses_is_this_machines_fault(here: NodeHere) -> None:
+def test_a_model_that_the_disk_refuses_is_a_local_fault(here: NodeHere) -> None:
     federation = here.node.federation
     row, _ = shared_row(here.folder.parent / "initial.safetensors", federation.schema)
     here.node.storage.close()
@@ -95,7 +95,7 @@ def test_a_model_that_the_disk_refuses_is_this_machines_fault(here: NodeHere) ->
         write_model(here.folder / "missing" / MODEL, federation.schema, row, {})
 
 
-def test_records_that_come_while_the_disk_is_busy_are_written_together_and_before_what_follows(
+def test_records_queued_while_the_disk_is_busy_are_written_in_one_batch(
     here: NodeHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = here.node

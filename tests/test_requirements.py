@@ -92,7 +92,7 @@ def test_which_proof_covers_a_federation_follows_from_its_numbers(
 
 
 @pytest.mark.parametrize("rule", [*RULES])
-def test_every_rule_is_either_made_and_shown_or_refused_with_words(
+def test_every_rule_is_either_accepted_and_shown_or_refused_with_a_reason(
     founded: Path, tmp_path: Path, rule: str
 ) -> None:
     said = create(tmp_path, cards_in(founded), "--aggregation", rule)
@@ -112,7 +112,7 @@ def test_strict_accepts_what_a_theorem_covers(founded: Path, tmp_path: Path) -> 
     assert "NO " not in said.text
 
 
-def test_a_rule_that_cannot_work_on_the_fewest_rows_is_refused_at_once(
+def test_a_rule_that_cannot_run_on_the_fewest_rows_is_refused(
     founded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At m = n - f, not at n: that many updates may close a round."""
@@ -141,7 +141,7 @@ def test_the_plain_mean_is_covered_only_when_nobody_lies(founded: Path, tmp_path
         assert {c.holds for c in checks if c.name.startswith("fed_avg's theorem")} == {covered}
 
 
-def test_needs_grow_with_members_and_kept_rounds(founded: Path, tmp_path: Path) -> None:
+def test_requirements_grow_with_members_and_kept_rounds(founded: Path, tmp_path: Path) -> None:
     agreement = agree(tmp_path, cards_in(founded))
     small, wide, long = (
         requirements_of(facts_of(agreement, n, tau=tau)) for n, tau in ((4, 2), (8, 2), (4, 4))

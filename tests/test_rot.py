@@ -61,7 +61,7 @@ def held(storage: Storage) -> frozenset[int]:
 
 
 @pytest.mark.parametrize("damage", ["a bit", "cut off"])
-def test_a_rotten_chunk_is_not_read_but_discarded(storage: Storage, damage: str) -> None:
+def test_a_rotten_chunk_is_discarded_instead_of_read(storage: Storage, damage: str) -> None:
     path = storage.blobs.path(BLOB.digest)
     if damage == "a bit":
         rot(path, CHUNK)
@@ -116,7 +116,7 @@ def test_a_chunk_that_the_disk_cannot_read_is_rotten(
         storage.blobs.read_chunk(BLOB.digest, 0)
 
 
-def test_a_fault_that_is_not_the_chunks_leaves_it_where_it_is(
+def test_an_error_unrelated_to_the_chunk_does_not_discard_it(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short_of_memory(*_: object) -> int:
@@ -129,7 +129,7 @@ def test_a_fault_that_is_not_the_chunks_leaves_it_where_it_is(
     assert storage.blobs.read_chunk(BLOB.digest, 0) == BYTES[:CHUNK]
 
 
-def test_a_blob_that_was_made_anew_while_the_old_one_was_read_is_kept(
+def test_a_blob_rewritten_during_a_read_is_kept(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def meanwhile(*_: object) -> int:
@@ -145,7 +145,7 @@ def test_a_blob_that_was_made_anew_while_the_old_one_was_read_is_kept(
     assert bytes(storage.blobs.read(BLOB.digest)) == BYTES
 
 
-def test_only_chunks_that_have_lain_for_a_while_are_hashed(
+def test_only_old_chunks_are_hashed_before_they_are_served(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[bytes] = []
@@ -163,7 +163,7 @@ def test_only_chunks_that_have_lain_for_a_while_are_hashed(
     assert hashed == [BYTES[:CHUNK]]
 
 
-def test_whoever_asks_for_a_rotten_chunk_gets_nothing_and_it_is_reported_once(
+def test_a_rotten_chunk_is_served_to_nobody_and_reported_once(
     storage: Storage,
 ) -> None:
     rot(storage.blobs.path(BLOB.digest), 0)
@@ -190,12 +190,12 @@ def test_whoever_asks_for_a_rotten_chunk_gets_nothing_and_it_is_reported_once(
 # --- The pool --------------------------------------------------------------------------------
 
 
-def test_a_lost_chunk_is_fetched_back_from_the_others_and_meanwhile_not_served() -> None:
+def test_a_lost_chunk_is_fetched_again_and_not_served_meanwhile() -> None:
     host = Host(SMALL)
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
     del host.disk.blobs[BLOB.digest].chunks[1]
 
-    host.pool.lost(BLOB.digest, 1)
+    host.pool.refetch_chunk(BLOB.digest, 1)
 
     assert {chunk for _, chunk in asked(host.settle())} == {1}
     assert not host.pool.has(BLOB.digest)
@@ -208,29 +208,29 @@ def test_a_lost_chunk_is_fetched_back_from_the_others_and_meanwhile_not_served()
     assert host.disk.read(BLOB.digest) == BYTES
 
 
-def test_a_chunk_lost_in_the_middle_of_a_fetch_is_fetched_again_with_the_rest() -> None:
+def test_a_chunk_lost_during_a_fetch_is_fetched_again() -> None:
     host = Host(SMALL)
     host.pool.need((Round(1), AUTHOR), BLOB.digest, nodes(1, 2))
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
     host.chunk(1, BLOB.digest, 0, BYTES[:256])
 
-    host.pool.lost(BLOB.digest, 0)
+    host.pool.refetch_chunk(BLOB.digest, 0)
 
     assert {chunk for _, chunk in asked(host.settle())} == {0, 1}
     host.deliver(2, BLOB, BYTES)
     assert host.pool.has(BLOB.digest)
 
 
-def test_a_chunk_of_a_blob_that_is_gone_is_not_missed() -> None:
+def test_a_lost_chunk_of_a_dropped_blob_is_not_fetched() -> None:
     host = Host(SMALL)
 
-    host.pool.lost(BLOB.digest, 0)
+    host.pool.refetch_chunk(BLOB.digest, 0)
 
     assert host.settle().send == []
     assert host.pool.stored["fetches"] == 0
 
 
-def test_a_participant_asks_for_what_its_driver_lost() -> None:
+def test_a_participant_requests_a_chunk_that_its_driver_lost() -> None:
     me = Participant(SMALL.federation, NodeId(0), SMALL.signers[0], SMALL.durable())
     me.handle(Tick(), 0.0)
 
@@ -243,7 +243,7 @@ def test_a_participant_asks_for_what_its_driver_lost() -> None:
 # --- A node ----------------------------------------------------------------------------------
 
 
-def test_a_node_says_that_a_chunk_rotted_and_fetches_it_back(
+def test_a_node_logs_a_rotten_chunk_and_fetches_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)

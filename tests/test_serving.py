@@ -12,7 +12,7 @@ from defl.errors import LocalFault, NoDescriptors
 from defl.ids import Digest, NodeId, digest_of
 from defl.messages import NotHeld
 from defl.node.net.framing import Frame, Lane
-from defl.node.store.serving import ASKED_PER_PEER_MAX, FRAMES_KEPT_MAX, Serving
+from defl.node.store.serving import FRAMES_KEPT_MAX, REQUESTS_PER_PEER_MAX, Serving
 from defl.wire import encode
 from support.transports import FRAME_BYTES_MAX, pair
 
@@ -107,7 +107,7 @@ class Served:
 GREEDY, MODEST = NodeId(1), NodeId(2)
 
 
-def test_a_peer_that_never_reads_makes_one_chunk_wait_and_others_get_theirs() -> None:
+def test_a_peer_that_never_reads_holds_one_chunk_and_delays_nobody() -> None:
     async def scenario() -> None:
         here = Served()
         for _ in range(50):
@@ -124,7 +124,7 @@ def test_a_peer_that_never_reads_makes_one_chunk_wait_and_others_get_theirs() ->
     run(scenario())
 
 
-def test_what_has_left_makes_room_for_the_next_answer_in_the_order_of_the_questions() -> None:
+def test_requests_are_answered_in_order_as_the_queue_drains() -> None:
     async def scenario() -> None:
         here = Served()
         await here.ask(GREEDY, 3, 1, 2, 1)
@@ -139,18 +139,18 @@ def test_what_has_left_makes_room_for_the_next_answer_in_the_order_of_the_questi
     run(scenario())
 
 
-def test_one_peers_questions_wait_in_a_short_list() -> None:
+def test_queued_requests_per_peer_are_bounded() -> None:
     async def scenario() -> None:
         here = Served()
         await here.ask(GREEDY, *range(100))
         answers = [await here.outlet.let_leave(GREEDY) for _ in range(100)]
-        assert sum(map(len, answers)) == ASKED_PER_PEER_MAX
+        assert sum(map(len, answers)) == REQUESTS_PER_PEER_MAX
         await here.stop()
 
     run(scenario())
 
 
-def test_questions_of_a_peer_that_hung_up_are_forgotten() -> None:
+def test_requests_of_a_disconnected_peer_are_dropped() -> None:
     async def scenario() -> None:
         here = Served()
         await here.ask(GREEDY, *range(10))
@@ -166,7 +166,7 @@ def test_questions_of_a_peer_that_hung_up_are_forgotten() -> None:
     run(scenario())
 
 
-def test_a_chunk_that_is_gone_is_answered_and_one_that_cannot_be_read_now_is_not() -> None:
+def test_a_dropped_chunk_is_answered_not_held_and_a_temporary_failure_is_not_answered() -> None:
     async def scenario() -> None:
         here = Served()
         here.disk.fault = LocalFault("not here")
@@ -185,7 +185,7 @@ def test_a_chunk_that_is_gone_is_answered_and_one_that_cannot_be_read_now_is_not
     run(scenario())
 
 
-def test_a_real_peer_that_stops_reading_makes_us_hold_two_chunks() -> None:
+def test_a_real_peer_that_stops_reading_holds_two_chunks() -> None:
     """Beyond what the kernel and TLS take over; when it reads again, it gets all of them."""
     size = FRAME_BYTES_MAX
     reading = asyncio.Event()
@@ -220,7 +220,7 @@ def test_a_real_peer_that_stops_reading_makes_us_hold_two_chunks() -> None:
     run(scenario())
 
 
-def test_peers_that_ask_for_the_same_chunk_share_its_bytes() -> None:
+def test_peers_that_request_the_same_chunk_share_its_bytes() -> None:
     reading = Reading()
 
     async def scenario() -> None:
@@ -249,7 +249,7 @@ def test_only_a_few_frames_stay_in_memory() -> None:
     assert reading.reads == [*range(FRAMES_KEPT_MAX + 1), 0]
 
 
-def test_a_chunk_that_was_not_there_is_looked_for_again() -> None:
+def test_a_chunk_that_failed_to_read_is_tried_again() -> None:
     reading = Reading()
 
     async def scenario() -> None:

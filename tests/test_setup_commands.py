@@ -24,7 +24,7 @@ from support.founding import agree, cards_in, create, defl, found
 # --- defl node init ------------------------------------------------------------------------------
 
 
-def test_a_new_node_has_all_that_it_needs_and_says_what_comes_next(tmp_path: Path) -> None:
+def test_node_init_creates_all_files_and_prints_the_next_step(tmp_path: Path) -> None:
     said = defl(
         "node", "init", tmp_path / "a", "--name", "alice", "--address", "a.example.org:7400"
     )
@@ -76,7 +76,7 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
         ("x" * 65, "a.example.org:7400", "a name has 1 to 64"),
     ],
 )
-def test_a_wrong_name_or_address_makes_nothing(
+def test_an_invalid_name_or_address_creates_nothing(
     tmp_path: Path, name: str, address: str, answer: str
 ) -> None:
     said = defl("node", "init", tmp_path / "a", "--name", name, "--address", address)
@@ -105,7 +105,7 @@ def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_same_cards_in_any_order_make_the_same_file(founded: Path, tmp_path: Path) -> None:
+def test_the_order_of_the_cards_does_not_change_the_file(founded: Path, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
 
@@ -116,7 +116,7 @@ def test_the_same_cards_in_any_order_make_the_same_file(founded: Path, tmp_path:
     assert one.federation.chain == two.federation.chain
 
 
-def test_the_initial_weights_lie_beside_the_file(founded: Path, tmp_path: Path) -> None:
+def test_the_initial_weights_are_written_beside_the_file(founded: Path, tmp_path: Path) -> None:
     agreement = agree(tmp_path, cards_in(founded))
 
     arrays, metadata = read_model(tmp_path / "initial.safetensors")
@@ -156,7 +156,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("attribute", ["client", "Client"])
-def test_a_clients_weights_make_the_schema_with_roles(
+def test_the_schema_follows_from_a_clients_weights_and_roles(
     founded: Path, tmp_path: Path, project: Path, attribute: str
 ) -> None:
     said = create(
@@ -178,7 +178,7 @@ def test_a_clients_weights_make_the_schema_with_roles(
     assert set(load_file(tmp_path / "initial.safetensors")) == shared
 
 
-def test_weights_in_a_safetensors_file_will_do(founded: Path, tmp_path: Path) -> None:
+def test_initial_weights_can_come_from_a_safetensors_file(founded: Path, tmp_path: Path) -> None:
     start = tmp_path / "start.safetensors"
     save_file({"w": np.arange(6, dtype=np.float32).reshape(2, 3)}, start)
 
@@ -201,7 +201,7 @@ def test_a_new_federation_aggregates_adaptively_with_an_empty_memory_for_its_mem
     assert load_file(tmp_path / "initial.safetensors")["defl.memory"].tolist() == [0] * 72
 
 
-def test_the_memory_of_another_federation_is_not_taken_over(founded: Path, tmp_path: Path) -> None:
+def test_the_memory_of_another_federations_model_is_left_out(founded: Path, tmp_path: Path) -> None:
     start = tmp_path / "start.safetensors"
     save_file({"w": np.ones(6, np.float32), "defl.memory": np.ones(9, np.float32)}, start)
 
@@ -241,7 +241,7 @@ def test_the_memory_of_another_federation_is_not_taken_over(founded: Path, tmp_p
         (("--aggregation", "krum"), "no neighbour is left to count"),
     ],
 )
-def test_a_wrong_request_is_answered_with_what_is_allowed_and_writes_nothing(
+def test_invalid_options_are_refused_with_what_is_allowed_and_write_nothing(
     founded: Path, tmp_path: Path, options: tuple[object, ...], answer: str
 ) -> None:
     said = create(tmp_path, cards_in(founded), *options)
@@ -318,7 +318,7 @@ def test_a_card_that_was_altered_or_is_missing_is_refused(founded: Path, tmp_pat
         assert answer in said.text
 
 
-def test_an_agreed_file_is_overwritten_only_by_force(founded: Path, tmp_path: Path) -> None:
+def test_an_agreed_file_is_overwritten_only_with_force(founded: Path, tmp_path: Path) -> None:
     first = agree(tmp_path, cards_in(founded))
 
     refused = create(tmp_path, cards_in(founded), "--rounds", 3)
@@ -332,7 +332,7 @@ def test_an_agreed_file_is_overwritten_only_by_force(founded: Path, tmp_path: Pa
 # --- All commands --------------------------------------------------------------------------------
 
 
-def test_errors_reach_a_person_as_words_and_an_exit_code(tmp_path: Path) -> None:
+def test_errors_are_printed_with_an_exit_code_and_no_traceback(tmp_path: Path) -> None:
     command = Path(sys.executable).with_name("defl")
 
     done = subprocess.run(

@@ -75,7 +75,7 @@ def files(storage: Storage) -> dict[str, bytes]:
 # --- What comes back -------------------------------------------------------------------------
 
 
-def test_a_new_nodes_storage_is_what_a_participant_starts_from(storage: Storage) -> None:
+def test_a_new_storage_gives_a_participant_its_first_state(storage: Storage) -> None:
     durable = storage.recovered()
 
     assert durable == SMALL.durable()
@@ -108,7 +108,7 @@ def test_everything_that_was_persisted_comes_back(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_it_keeps_and_forgets_as_the_simulated_disk_does(folder: Path, seed: int) -> None:
+def test_storage_keeps_and_forgets_like_the_simulated_disk(folder: Path, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311
     disk = Disk(SMALL.durable())
     disk.store_blob(SMALL.initial, SMALL.initial_payload, CHUNK)
@@ -166,7 +166,7 @@ def random_persist(rng: random.Random, step: int) -> Persist:
 # --- Blobs -----------------------------------------------------------------------------------
 
 
-def test_a_dropped_blob_leaves_its_file_to_the_next_one(storage: Storage) -> None:
+def test_the_file_of_a_dropped_blob_is_reused_for_the_next_one(storage: Storage) -> None:
     first, second = chunks_of(SMALL.blob(1)), chunks_of(SMALL.blob(2))
     for chunk in first:
         storage.blobs.store_chunk(chunk)
@@ -183,7 +183,7 @@ def test_a_dropped_blob_leaves_its_file_to_the_next_one(storage: Storage) -> Non
     assert storage.bytes_used == used
 
 
-def test_a_file_is_not_written_over_while_somebody_reads_it(storage: Storage) -> None:
+def test_a_file_is_not_overwritten_while_it_is_read(storage: Storage) -> None:
     first, second = chunks_of(SMALL.blob(1)), chunks_of(SMALL.blob(2))
     for chunk in first:
         storage.blobs.store_chunk(chunk)
@@ -197,7 +197,7 @@ def test_a_file_is_not_written_over_while_somebody_reads_it(storage: Storage) ->
         assert opened.read() == b"".join(chunk.data for chunk in first)
 
 
-def test_what_a_worker_makes_may_go_over_a_spare_file(storage: Storage, tmp_path: Path) -> None:
+def test_a_worker_can_take_a_spare_file_of_the_right_size(storage: Storage, tmp_path: Path) -> None:
     first = chunks_of(SMALL.blob(1))
     for chunk in first:
         storage.blobs.store_chunk(chunk)
@@ -221,7 +221,7 @@ def test_spare_files_are_gone_after_a_restart(storage: Storage) -> None:
         assert not list((storage.folder / "blobs").glob("*.new"))
 
 
-def test_a_fetch_goes_on_where_a_restart_interrupted_it(storage: Storage) -> None:
+def test_a_fetch_resumes_after_a_restart(storage: Storage) -> None:
     first, second = chunks_of(SMALL.blob(1))
     storage.blobs.store_chunk(second)
 
@@ -282,7 +282,7 @@ def test_a_torn_blob_keeps_the_chunks_that_are_whole(storage: Storage, length: i
         assert bytes(again.blobs.read(manifest.digest)) == payload
 
 
-def test_a_corrupt_manifest_is_named_and_its_blob_is_gone(storage: Storage) -> None:
+def test_a_blob_with_a_corrupt_manifest_is_dropped_and_reported(storage: Storage) -> None:
     manifest, payload = SMALL.blob(1)
     storage.blobs.store_blob(manifest, payload)
     storage.blobs.path(manifest.digest).with_suffix(".manifest").write_bytes(b"\x95\x00")
@@ -291,7 +291,7 @@ def test_a_corrupt_manifest_is_named_and_its_blob_is_gone(storage: Storage) -> N
     assert [name for name in files(storage) if manifest.digest.hex() in name] == []
 
 
-def test_leftovers_of_a_crash_are_swept_away(storage: Storage) -> None:
+def test_leftovers_of_a_crash_are_deleted_at_start(storage: Storage) -> None:
     blob = SMALL.blob(1)[0].digest.hex()
     for leftover in (f"{blob}.blob.new", f"{blob}.manifest.new", f"{blob}.part"):
         (storage.folder / "blobs" / leftover).write_bytes(b"half")
@@ -302,7 +302,7 @@ def test_leftovers_of_a_crash_are_swept_away(storage: Storage) -> None:
     assert list(storage.work.iterdir()) == []
 
 
-def test_who_has_a_blob_mapped_keeps_its_bytes_when_it_is_dropped(storage: Storage) -> None:
+def test_a_mapped_blob_keeps_its_bytes_after_it_is_dropped(storage: Storage) -> None:
     manifest, payload = SMALL.blob(1)
     storage.blobs.store_blob(manifest, payload)
     used = storage.bytes_used
@@ -316,7 +316,7 @@ def test_who_has_a_blob_mapped_keeps_its_bytes_when_it_is_dropped(storage: Stora
     assert manifest not in dict(reopened(storage).held)
 
 
-def test_a_file_that_a_worker_made_is_moved_in_not_copied(storage: Storage) -> None:
+def test_a_workers_file_is_moved_into_place_not_copied(storage: Storage) -> None:
     manifest, payload = SMALL.blob(1)
     made = storage.work / "made"
     made.write_bytes(payload)
@@ -328,7 +328,7 @@ def test_a_file_that_a_worker_made_is_moved_in_not_copied(storage: Storage) -> N
     assert bytes(storage.blobs.read(manifest.digest)) == payload
 
 
-def test_what_a_node_makes_itself_is_synced_and_anothers_chunk_is_not(
+def test_own_blobs_are_synced_and_others_chunks_are_not(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -399,7 +399,7 @@ def test_a_missing_safety_record_makes_an_observer_never_a_fresh_one(storage: St
         assert again.recovered().record is None
 
 
-def test_a_database_of_rubbish_is_named(storage: Storage) -> None:
+def test_a_file_that_is_not_a_database_is_reported(storage: Storage) -> None:
     storage.close()
     (storage.folder / DATABASE).write_bytes(b"rubbish" * 1000)
 
@@ -407,7 +407,7 @@ def test_a_database_of_rubbish_is_named(storage: Storage) -> None:
         Storage.open(storage.folder)
 
 
-def test_a_page_of_zeros_in_the_database_is_noticed(storage: Storage) -> None:
+def test_a_zeroed_page_of_the_database_is_detected(storage: Storage) -> None:
     for view in range(50):
         storage.records.persist(Persist(blocks=(SMALL.block((SMALL.agg(0, 1),), view=view + 1),)))
     storage.close()
@@ -436,7 +436,7 @@ def rotten_record(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [rubbish, rotten_page, rotten_record])
-def test_a_damaged_record_is_never_to_be_restored_from_a_copy(
+def test_the_advice_for_damage_forbids_restoring_a_copy(
     storage: Storage, damage: Callable[[Path], None]
 ) -> None:
     storage.records.persist(Persist(record=record(1)))
@@ -469,7 +469,7 @@ def test_a_rotten_byte_in_the_log_never_brings_back_an_older_record(storage: Sto
         Storage.open(copy)
 
 
-def test_a_torn_end_of_the_log_is_a_transaction_that_never_was(storage: Storage) -> None:
+def test_a_torn_last_transaction_of_the_log_is_ignored(storage: Storage) -> None:
     """Its mark is written only when it is synced, so the mark is that of the one before."""
     copy = log_after_a_kill(storage, at=1.0)
     mark = Mark(copy / MARK)
@@ -479,7 +479,7 @@ def test_a_torn_end_of_the_log_is_a_transaction_that_never_was(storage: Storage)
         assert again.recovered().record == record(9)
 
 
-def test_what_a_checkpoint_left_in_the_log_is_no_damage(storage: Storage) -> None:
+def test_old_frames_that_a_checkpoint_left_are_not_damage(storage: Storage) -> None:
     storage.records._database.execute("PRAGMA wal_autocheckpoint = 20")
     storage.records.persist(Persist(blocks=tuple(SMALL.block(view=view) for view in range(1, 60))))
     for view in range(1, 31):
@@ -490,7 +490,7 @@ def test_what_a_checkpoint_left_in_the_log_is_no_damage(storage: Storage) -> Non
             assert again.recovered().record == record(view)
 
 
-def test_a_lost_database_is_never_made_anew(storage: Storage) -> None:
+def test_a_lost_database_is_never_recreated(storage: Storage) -> None:
     storage.close()
     (storage.folder / DATABASE).unlink()
     new = (storage.folder, SMALL.federation, SMALL.initial, SMALL.initial_payload)
@@ -523,7 +523,7 @@ def test_a_folder_without_a_node_and_one_of_another_federation_are_refused(
 # --- A full disk -----------------------------------------------------------------------------
 
 
-def test_a_full_disk_takes_no_record_and_goes_on_when_there_is_room(storage: Storage) -> None:
+def test_a_full_disk_refuses_records_until_there_is_room(storage: Storage) -> None:
     storage.records.persist(Persist(record=record(1)))
     database = storage.records._database
     pages = database.execute("PRAGMA page_count").fetchone()[0]
@@ -545,7 +545,7 @@ def test_a_full_disk_takes_no_record_and_goes_on_when_there_is_room(storage: Sto
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("writes", [0, 1, 2])
-def test_a_full_disk_leaves_no_half_of_a_blob(
+def test_a_full_disk_leaves_no_partial_blob(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, code: int, writes: int
 ) -> None:
     before = files(storage)
@@ -598,7 +598,7 @@ def test_a_disk_that_is_full_at_the_first_chunk_leaves_nothing(
     assert files(storage) == before
 
 
-def test_a_full_disk_in_the_middle_of_a_fetch_keeps_what_is_there(
+def test_a_full_disk_during_a_fetch_keeps_the_chunks_already_stored(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = chunks_of(SMALL.blob(1))
@@ -614,7 +614,7 @@ def test_a_full_disk_in_the_middle_of_a_fetch_keeps_what_is_there(
     assert (first.manifest, frozenset({0})) in reopened(storage).held
 
 
-def test_the_reserve_stops_blobs_before_the_log(
+def test_the_reserve_stops_blobs_before_records(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage.close()

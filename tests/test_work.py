@@ -19,7 +19,7 @@ from defl.output import Aggregate, Reference
 from defl.pool.weights import check_payload, decode, encode
 from defl.schema import Codec, DType, Entry, Role, Row, Schema
 from defl.work import aggregate, model_blob, model_row, update_blob, validate
-from support.builders import Small, name, tampered
+from support.builders import Small, name, tampered, with_charter
 
 SMALL = Small(real=False)
 MIXED = Schema(
@@ -41,7 +41,7 @@ class Store:
 
     def __init__(self, codec: str = "fp32", schema: Schema | None = None) -> None:
         facts: dict[str, Any] = {"codec": codec}
-        self.federation = tampered(
+        self.federation = with_charter(
             SMALL.federation, **facts, **({} if schema is None else {"schema": schema})
         )
         self._payloads: dict[Digest, bytes] = {}
@@ -141,7 +141,7 @@ def test_what_a_rule_remembers_travels_in_the_model_from_round_to_round() -> Non
     model = np.zeros(schema.values, dtype=np.float32)
     for _ in range(4):
         store = Store("int8", schema)
-        store.federation = tampered(store.federation, aggregation="adaptive")
+        store.federation = with_charter(store.federation, aggregation="adaptive")
         store.start_from(model)
         for author in (2, 0, 3, 1):
             values = model.copy()
@@ -228,6 +228,6 @@ def test_the_mean_of_nothing_is_refused() -> None:
 
 def test_an_unknown_rule_gets_the_names_of_those_there_are() -> None:
     store = filled()
-    federation = tampered(store.federation, aggregation="no_such_rule")
+    federation = with_charter(store.federation, aggregation="no_such_rule")
     with pytest.raises(UserError, match="fed_avg"):
         aggregate(federation, store.work(), store.read)

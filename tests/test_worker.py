@@ -22,10 +22,10 @@ from defl.ids import Digest, NodeId, Round
 from defl.messages import Manifest
 from defl.node.work.child import Child
 from defl.node.work.worker import ChildLimits, Worker
-from defl.node.work.worker_process import Made, Ready, WorkReport
+from defl.node.work.worker_process import Produced, Ready, WorkReport
 from defl.output import Aggregate, Aggregated, Reference, Train, Trained, Validate, Validated
 from defl.work import aggregate, model_blob, model_row, update_blob, validate
-from support.builders import Small, name, tampered
+from support.builders import Small, name, with_charter
 
 SMALL = Small(real=False)
 WAIT_S = 30.0
@@ -146,7 +146,7 @@ class Bench:
         result = await self.worker.run(Train(Round(round_), self.base), self.paths)
         assert isinstance(result, Trained)
         assert result.manifest.base == self.base
-        made = self.worker.made(result)
+        made = self.worker.take_output(result)
         payload = made.read_bytes()
         base = model_row(SMALL.federation, SMALL.initial_payload)
         assert update_blob(SMALL.federation, base + round_, self.base, base) == (
@@ -212,7 +212,7 @@ def test_a_client_trains_from_the_given_model(project: Path, client: str) -> Non
     run(scenario())
 
 
-def test_checks_and_aggregates_are_what_the_pure_functions_say(project: Path) -> None:
+def test_the_worker_checks_and_aggregates_like_the_pure_functions(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             good, bad = SMALL.blob(1), (SMALL.blob(2)[0], np.full(100, np.inf, "<f4").tobytes())
@@ -237,7 +237,7 @@ def test_checks_and_aggregates_are_what_the_pure_functions_say(project: Path) ->
             done = await b.worker.run(work, b.paths)
             (manifest, payload), judged = aggregate(SMALL.federation, work, blobs.__getitem__)
             assert done == Aggregated(Round(1), manifest)
-            path = b.worker.made(done)
+            path = b.worker.take_output(done)
             assert path.read_bytes() == payload
             assert b.worker.aggregation is not None
             assert b.worker.aggregation.weights == judged.weights
@@ -266,7 +266,7 @@ def test_an_update_is_checked_while_the_client_trains(project: Path) -> None:
     run(scenario())
 
 
-def test_an_input_that_retention_drops_meanwhile_is_still_read(project: Path) -> None:
+def test_an_input_dropped_during_the_work_is_still_read(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             training = asyncio.create_task(b.train(1))
@@ -277,7 +277,7 @@ def test_an_input_that_retention_drops_meanwhile_is_still_read(project: Path) ->
     run(scenario())
 
 
-def test_what_a_client_prints_harms_nothing_and_is_kept_in_its_log(project: Path) -> None:
+def test_client_output_goes_to_the_worker_log(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project, log_bytes_max=100_000) as b:
             assert (await b.train(13) == 13).all()
@@ -332,7 +332,7 @@ def test_local_entries_outlive_the_process(project: Path) -> None:
         encoding="utf-8",
     )
     schema = schema_of({"w": np.zeros(100, np.float32), "file": np.zeros(2, np.int64)})
-    federation = tampered(SMALL.federation, schema=schema)
+    federation = with_charter(SMALL.federation, schema=schema)
 
     async def scenario() -> None:
         initial, payload = model_blob(federation, np.zeros(100, np.float32))
@@ -363,7 +363,7 @@ def test_local_entries_outlive_the_process(project: Path) -> None:
 # --- Failing ---------------------------------------------------------------------------------
 
 
-def test_a_client_that_fails_is_reported_and_the_next_work_is_done(project: Path) -> None:
+def test_a_failing_client_is_reported_and_the_next_work_succeeds(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             for starts, (round_, reason) in enumerate(RUIN, start=1):
@@ -377,7 +377,7 @@ def test_a_client_that_fails_is_reported_and_the_next_work_is_done(project: Path
     run(scenario())
 
 
-def test_the_reason_is_the_users_own_traceback_without_our_frames(project: Path) -> None:
+def test_the_reason_is_the_users_traceback_without_our_frames(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             said = await failure(b.train(2))
@@ -388,7 +388,7 @@ def test_the_reason_is_the_users_own_traceback_without_our_frames(project: Path)
     run(scenario())
 
 
-def test_a_client_that_hangs_is_ended_and_the_reason_says_where_it_was(project: Path) -> None:
+def test_a_hanging_client_is_killed_and_the_reason_shows_where_it_hung(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project, client_s=0.5) as b:
             await b.worker.start()
@@ -413,7 +413,7 @@ def test_a_client_that_hangs_is_ended_and_the_reason_says_where_it_was(project: 
         (None, "no client is named"),
     ],
 )
-def test_a_client_that_cannot_be_loaded_is_reported_and_checks_go_on(
+def test_a_client_that_cannot_be_loaded_is_reported_and_checks_continue(
     project: Path, client: str | None, reason: str
 ) -> None:
     async def scenario() -> None:
@@ -429,7 +429,7 @@ def test_a_client_that_cannot_be_loaded_is_reported_and_checks_go_on(
     run(scenario())
 
 
-def test_a_client_that_was_mended_is_used_at_once(project: Path) -> None:
+def test_a_repaired_client_is_used_at_once(project: Path) -> None:
     async def scenario() -> None:
         path = project / "my_client.py"
         good = path.read_text(encoding="utf-8")
@@ -458,17 +458,17 @@ def test_a_child_that_died_while_idle_costs_no_work(project: Path) -> None:
 
 
 @pytest.mark.parametrize("lie", ["another base", "another size", "no file", "another answer"])
-def test_what_was_made_must_be_what_the_worker_says(
+def test_a_result_that_differs_from_its_manifest_is_rejected(
     project: Path, monkeypatch: pytest.MonkeyPatch, lie: str
 ) -> None:
     honest = Child._exchange
 
     async def lying(self: Child, *arguments: Any) -> Any:
         answer = await honest(self, *arguments)
-        if not isinstance(answer, Made):
+        if not isinstance(answer, Produced):
             return answer
         if lie == "another base":
-            return Made(replace(answer.manifest, base=name("another")), answer.report)
+            return Produced(replace(answer.manifest, base=name("another")), answer.report)
         if lie == "another size":
             with next((project.parent / "state" / "work").iterdir()).open("ab") as made:
                 made.write(b"more")
@@ -490,7 +490,7 @@ def test_what_was_made_must_be_what_the_worker_says(
     run(scenario())
 
 
-def test_rubbish_on_the_channel_is_no_answer(project: Path) -> None:
+def test_a_malformed_answer_fails_the_work(project: Path) -> None:
     (project / "rude.py").write_text(
         textwrap.dedent(
             """
@@ -503,12 +503,12 @@ def test_rubbish_on_the_channel_is_no_answer(project: Path) -> None:
 
     async def scenario() -> None:
         async with bench(project, "rude:client") as b:
-            assert "rubbish" in await failure(b.train(1))
+            assert "malformed" in await failure(b.train(1))
 
     run(scenario())
 
 
-def test_an_input_that_is_not_there_is_a_reason(project: Path) -> None:
+def test_a_missing_input_fails_the_work_with_a_reason(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             b.paths[b.base].unlink()
@@ -523,7 +523,7 @@ def test_an_input_that_is_not_there_is_a_reason(project: Path) -> None:
 # --- Ending ----------------------------------------------------------------------------------
 
 
-def test_close_ends_the_children_and_what_they_started(project: Path) -> None:
+def test_close_kills_the_children_and_their_descendants(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             training = asyncio.create_task(b.train(14))
@@ -540,7 +540,7 @@ def test_close_ends_the_children_and_what_they_started(project: Path) -> None:
     run(scenario())
 
 
-def test_work_that_is_cancelled_leaves_a_worker_that_works(project: Path) -> None:
+def test_the_worker_survives_cancelled_work(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
             await b.worker.start()

@@ -54,7 +54,7 @@ def syncs(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Syncs:
     return watched
 
 
-def test_training_need_not_wait_until_the_aggregate_is_synced_but_the_update_does(
+def test_an_update_waits_for_the_sync_of_its_aggregate_and_training_does_not(
     storage: Storage, syncs: Syncs
 ) -> None:
     async def scenario() -> None:
@@ -76,7 +76,7 @@ def test_training_need_not_wait_until_the_aggregate_is_synced_but_the_update_doe
     assert syncs.done[-1] == "blobs"  # the folder, with the new names
 
 
-def test_no_update_follows_an_aggregate_that_the_disk_could_not_keep(
+def test_no_update_is_placed_after_the_sync_of_its_aggregate_failed(
     storage: Storage, syncs: Syncs
 ) -> None:
     syncs.failing = True

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from defl.committee import Federation
 from defl.consensus.chain import genesis_of
 from defl.consensus.leaders import leader_of
 from defl.crypto import Tag, statement
@@ -71,6 +72,10 @@ T = TypeVar("T", bound=Struct)
 
 def tampered(message: T, **fields: Any) -> T:
     return replace(message, **fields)
+
+
+def with_charter(federation: Federation, **fields: Any) -> Federation:
+    return replace(federation, charter=replace(federation.charter, **fields))
 
 
 def name(text: str) -> Digest:

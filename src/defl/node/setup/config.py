@@ -109,7 +109,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise UserError(f"{field}: {error}") from error
         if self.client and not re.fullmatch(r"[\w.]+:[\w.]+", self.client):
             raise UserError(
-                f"client: {self.client!r} is no client: write module:attribute, "
+                f"client: {self.client!r} is not a client: write module:attribute, "
                 "for example my_project:client"
             )
         for field in ("work_time_max_s", "evaluation_time_max_s"):

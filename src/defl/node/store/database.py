@@ -1,4 +1,4 @@
-"""SQLite as the storage wants it: synced, whole transactions or none, damage that is noticed."""
+"""SQLite with synced, atomic transactions, and with damage detected when the file is opened."""
 
 import contextlib
 import os
@@ -10,37 +10,38 @@ from pathlib import Path
 from defl.errors import DiskFull, LocalFault, NoDescriptors
 from defl.node.store.disk import NO_DESCRIPTORS
 
-# SQLite gives this much of its log back after a checkpoint, so that the disk stays flat.
+# A checkpoint truncates SQLite's log to this size, so that disk use stays flat.
 LOG_BYTES_MAX = 16 * 2**20
-# A reader of the same file, such as a backup, may hold it this long before that is a fault.
+# Another reader of the file, such as a backup, may lock it for this long.
 BUSY_S = 10.0
 
-# What to do about a record that is lost or damaged: a backup is the one thing that does harm.
+# Advice for a lost or damaged record. Restoring a backup is the one thing that does harm.
 NO_OLD_COPY = (
     "never put an older copy back, the node would sign again what it has forgotten; move the state "
     "folder away and follow without signing: defl node start --observer"
 )
 
-# The fields that matter here of SQLite's documented write-ahead log format.
+# The fields used here of SQLite's documented write-ahead log format.
 _LOG_HEADER = struct.Struct(">8xI4x8s8x")  # page size, salt
 _FRAME_HEADER = struct.Struct(">4xI8s8x")  # pages after a commit or 0, salt
 
 
 @contextlib.contextmanager
-def database_faults(what: str) -> Iterator[None]:
+def database_faults(action: str) -> Iterator[None]:
+    """Turns SQLite's errors into ours; `action` says what failed, as a verb phrase."""
     try:
         yield
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            raise DiskFull(f"no room on the disk to {what}: {error}") from error
+            raise DiskFull(f"no room on the disk to {action}: {error}") from error
         if _cannot_open(error) and _no_descriptors_left():
-            raise NoDescriptors(f"too many files are open to {what}: {error}") from error
+            raise NoDescriptors(f"too many files are open to {action}: {error}") from error
         advice = f"; {NO_OLD_COPY}" if _is_damage(error) else ""
-        raise LocalFault(f"the node's database failed to {what}: {error}{advice}") from error
+        raise LocalFault(f"the node's database failed to {action}: {error}{advice}") from error
 
 
 def _kind(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; the higher bits say where the error was noticed."""
+    """SQLite's primary result code; the higher bits refine it."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -54,7 +55,7 @@ def _cannot_open(error: sqlite3.Error) -> bool:
 
 
 def _no_descriptors_left() -> bool:
-    """SQLite does not say why it could not open a file, so this tries it."""
+    """SQLite does not say why it could not open a file, so try to open one."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
@@ -85,12 +86,13 @@ def connect(path: Path) -> sqlite3.Connection:
             database.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")
             verdict = database.execute("PRAGMA quick_check(1)").fetchone()[0]
             frames = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
-            database.text_factory = bytes  # no record is text; one that claims to be is corrupt
+            database.text_factory = bytes  # no record is text: a value of that type is corrupt
         except sqlite3.Error:
             database.close()
             raise
     lost = _commits_after(path.with_name(f"{path.name}-wal"), frames)
-    # A power cut may tear the last transaction, of which nobody was told; the others were synced.
+    # A power cut may tear the last transaction, which was never reported done. The others were
+    # synced.
     if verdict == "ok" and lost > 1:
         verdict = f"its log breaks off {lost} transactions before its end"
     if verdict != "ok":
@@ -100,10 +102,10 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _commits_after(log: Path, frames: int) -> int:
-    """How many commits of the log's newest generation stand behind the frames that SQLite took.
+    """How many commits of the log's newest generation follow the frames that SQLite read.
 
-    SQLite stops at the first frame whose checksum is wrong and takes that for the end, so that a
-    rotten byte would silently bring back an older safety record.
+    SQLite takes the first frame with a wrong checksum for the end of the log. One rotten byte would
+    silently bring back an older safety record.
     """
     if not log.exists() or log.stat().st_size < _LOG_HEADER.size:
         return 0

@@ -1,16 +1,16 @@
-"""The high-water mark: how many writes the database has taken, in a file outside the database.
+"""The high-water mark: the number of writes that the database has taken, in a file outside it.
 
-A database whose write-ahead log was deleted, cut or not copied along opens without complaint, only
-older, and a node that signs from an older record contradicts itself. The mark shows it: a mark
-ahead of the database means that the database has lost writes.
+A database whose write-ahead log was deleted, truncated or not copied opens without complaint, only
+older. A node that signs from an older record contradicts itself. The mark reveals it: a mark ahead
+of the database means that the database has lost writes.
 
-A crash must never look like that, so the order is: the database's transaction is synced, then the
-mark is written, without a sync of its own. Whatever a kill or a power cut leaves, the mark is as
-far as the database or behind it. A sync for each mark would double the time of a commit; the mark
-is synced at most once a second instead, so that a power cut moves it back by a second or so. What
-is lost of the database in that very second goes unnoticed here.
+A crash must never look like that. So the database's transaction is synced first and the mark is
+written afterwards, without a sync of its own: after a kill or a power cut the mark is level with
+the database or behind it. A sync per mark would double the time of a commit. The mark is synced at
+most once a second instead, so a power cut may move it back by about a second, and writes that the
+database loses from that second go unnoticed here.
 
-A mark that is missing or damaged proves nothing about the database. The node says so and goes on.
+A missing or damaged mark proves nothing about the database. The node reports it and goes on.
 """
 
 import os
@@ -25,7 +25,7 @@ SYNC_EVERY_S = 1.0
 _FORMAT = b"defl-mark-1 "
 _DIGITS = 20
 _CHECK_CHARACTERS = 16
-# Always the same length, within one sector: it is written over in place, whole or not at all.
+# Of constant length, within one sector: it is overwritten in place, entirely or not at all.
 _MARK_BYTES = len(_FORMAT) + _DIGITS + 1 + _CHECK_CHARACTERS + 1
 
 
@@ -42,7 +42,7 @@ class Mark:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
     def read(self) -> int | None:
-        """How many writes the database must hold at least; None if the file does not say."""
+        """The writes that the database must hold at least; None if the mark is unusable."""
         with disk_faults(f"read {self._path}"):
             text = os.pread(self._file, _MARK_BYTES + 1, 0)
         digits = text[len(_FORMAT) : len(_FORMAT) + _DIGITS]
@@ -51,7 +51,7 @@ class Mark:
         return int(digits)
 
     def write(self, writes: int) -> None:
-        """The database has synced this many writes."""
+        """Record that the database has synced this many writes."""
         with disk_faults(f"write {self._path}"):
             os.pwrite(self._file, _text(writes), 0)
         now = time.monotonic()

@@ -1,10 +1,11 @@
-"""Chunks on their way to peers: read one at a time for each peer, and once for all of them.
+"""Serving chunks: one at a time per peer, and read from disk once for all peers.
 
-A small question has a large answer. What waits for a peer is its questions; a chunk is read only
-when everything before it has left the peer's queue. So a peer that reads slowly, never, or asks for
-everything again and again makes us hold a few chunks, and takes one connection's share of the line.
-The members want the same chunks at about the same time, so a frame is read once and its bytes are
-shared. A chunk that is found rotten goes to nobody, and is reported once.
+A small request has a large answer. Only requests wait; a chunk is read when everything before it
+has left the peer's send queue. A peer that reads slowly or never, or requests everything again and
+again, therefore costs a few chunks of memory and one connection's share of the bandwidth.
+
+Members want the same chunks at about the same time, so a frame is read once and its bytes are
+shared. A rotten chunk is sent to nobody and reported once.
 """
 
 import asyncio
@@ -17,17 +18,17 @@ from defl.messages import NotHeld
 from defl.node.net.framing import Frame
 from defl.wire import encode
 
-# An honest node asks one source for two chunks of a blob at a time: this is two for each of eight
-# blobs. The rest is not answered, and asked for again.
-ASKED_PER_PEER_MAX = 16
-# Frames that stay in memory after they were sent: what the slower members still want.
+# An honest node requests two chunks of a blob at a time from one source: this is two for each of
+# eight blobs. Requests beyond that are dropped, and the peer repeats them.
+REQUESTS_PER_PEER_MAX = 16
+# Frames that stay in memory after they were sent, for slower members.
 FRAMES_KEPT_MAX = 4
 
 Chunk = tuple[Digest, int]
 Read = Callable[[Digest, int], memoryview]  # the chunk as a frame
 OnRotten = Callable[[Digest, int, ChunkRotten], None]
 Send = Callable[[NodeId, Frame], object]
-# Waits until nothing is queued for the peer; False if it is not connected.
+# Waits until the peer's send queue is empty; False if it is not connected.
 Drained = Callable[[NodeId], Awaitable[bool]]
 
 
@@ -37,40 +38,40 @@ class Serving:
         self._on_rotten = on_rotten
         self._send = send
         self._drained = drained
-        self._asked: dict[NodeId, OrderedDict[Chunk, None]] = {}
+        self._requests: dict[NodeId, OrderedDict[Chunk, None]] = {}
         self._recent: OrderedDict[Chunk, asyncio.Future[memoryview]] = OrderedDict()
 
     def ask(self, peer: NodeId, digest: Digest, index: int) -> bool:
-        """True: nothing of this peer's waited, so whoever calls has `feed` to start."""
-        idle = peer not in self._asked
-        asked = self._asked.setdefault(peer, OrderedDict())
-        if len(asked) < ASKED_PER_PEER_MAX:
-            asked[digest, index] = None
+        """Queue a request. True if the peer had none, so the caller must start `feed`."""
+        idle = peer not in self._requests
+        requests = self._requests.setdefault(peer, OrderedDict())
+        if len(requests) < REQUESTS_PER_PEER_MAX:
+            requests[digest, index] = None
         return idle
 
     async def feed(self, peer: NodeId) -> None:
-        """Answers the peer's questions one after the other, until none is left."""
-        asked = self._asked[peer]
+        """Answer the peer's requests one after the other until none is left."""
+        requests = self._requests[peer]
         try:
-            while asked and await self._drained(peer):
-                chunk = next(iter(asked))
+            while requests and await self._drained(peer):
+                chunk = next(iter(requests))
                 answer = await self._answer(*chunk)
-                del asked[chunk]
+                del requests[chunk]
                 if answer is not None:
                     self._send(peer, answer)
         finally:
-            del self._asked[peer]
+            del self._requests[peer]
 
     async def _answer(self, digest: Digest, index: int) -> Frame | None:
         try:
             return await self.frame(digest, index)
         except Exhausted:
-            return None  # it is here, but cannot be read now: the peer asks again
+            return None  # it is here but cannot be read now: the peer repeats its request
         except LocalFault:
-            return encode(NotHeld(digest))  # retention was quicker, or it rotted
+            return encode(NotHeld(digest))  # retention dropped it meanwhile, or it is rotten
 
     async def frame(self, digest: Digest, index: int) -> memoryview:
-        """The frame, read in a thread unless it was read a moment ago."""
+        """The frame, read in a thread unless it is among the recent ones."""
         key = (digest, index)
         reading = self._recent.get(key)
         if reading is None:
@@ -81,7 +82,7 @@ class Serving:
         try:
             return await asyncio.shield(reading)
         except LocalFault:
-            self._recent.pop(key, None)  # what failed is tried anew
+            self._recent.pop(key, None)  # so that the next request tries again
             raise
 
     async def _reading(self, digest: Digest, index: int) -> memoryview:

@@ -1,13 +1,12 @@
-"""Files of dropped blobs that the next ones are written over.
+"""Files of dropped blobs, kept so that new blobs can overwrite them.
 
-Their room on the disk is taken and their pages are in memory, which saves most of the time that
-writing takes. They are named like files that are being written: the next start sweeps them away.
+Their disk space is allocated and their pages are in memory, which saves most of the time of a
+write. They are named like unfinished files, so the next start deletes them.
 """
 
 import threading
 from pathlib import Path
 
-# More than this are freed.
 SPARES_MAX = 16
 
 
@@ -24,7 +23,7 @@ class Spares:
             return sum(size for size, _ in self._files)
 
     def give(self, size: int, path: Path) -> bool:
-        """Keep the file; False if there are enough already."""
+        """Keep the file; False if there are enough."""
         with self._lock:
             kept = len(self._files) < SPARES_MAX
             if kept:
@@ -32,7 +31,7 @@ class Spares:
             return kept
 
     def take(self, size: int, to: Path) -> bool:
-        """Move a file of this size there, if there is one."""
+        """Move a file of this size to that path; False if there is none."""
         with self._lock:
             for index, (spare_size, path) in enumerate(self._files):
                 if spare_size == size:
@@ -42,7 +41,7 @@ class Spares:
         return False
 
     def free(self) -> bool:
-        """Delete all, for their room; False if there was none."""
+        """Delete all of them to free their room; False if there were none."""
         with self._lock:
             files, self._files = self._files, []
         for _, path in files:

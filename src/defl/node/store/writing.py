@@ -1,7 +1,7 @@
-"""Writes, each kind in a thread of its own: records, others' blobs, and what this node made.
+"""Writes in three threads: records, others' chunks, and this node's own blobs.
 
-So a vote's record never waits behind megabytes. Within a kind writes stay in order. A full disk and
-a lack of file descriptors are waited out: whoever awaits a write goes on only when it is done.
+So a vote's record never waits behind megabytes. Writes of one kind stay in order. A full disk or a
+lack of file descriptors delays a write and never fails it: the caller resumes when it is done.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from defl.output import Persist, StoreChunk
 
 RETRY_S = 1.0
 
-# What the operator is told when the machine runs out of something, and when it has some again.
-BEGIN: dict[type[Exhausted], str] = {
+# Log lines for the operator, when the machine runs out of a resource and when it recovers.
+EXHAUSTED: dict[type[Exhausted], str] = {
     DiskFull: "disk full: nothing that needs it is signed until there is room",
     NoDescriptors: "too many open files: nothing that needs one is signed until one is closed",
 }
-END: dict[type[Exhausted], str] = {
+RECOVERED: dict[type[Exhausted], str] = {
     DiskFull: "there is room on the disk again",
     NoDescriptors: "files can be opened again",
 }
@@ -37,10 +37,10 @@ class Writing:
         self._storage = storage
         self._log = log
         self._records = ThreadPoolExecutor(1, "defl-records")
-        self._blobs = ThreadPoolExecutor(1, "defl-blobs")
-        self._made = ThreadPoolExecutor(1, "defl-made")
+        self._chunks = ThreadPoolExecutor(1, "defl-chunks")
+        self._own_blobs = ThreadPoolExecutor(1, "defl-own-blobs")
         self._syncing: asyncio.Future[None] | None = None  # of the newest aggregate
-        self._waiting: Counter[type[Exhausted]] = Counter()  # writes, by what they wait for
+        self._waiting: Counter[type[Exhausted]] = Counter()  # writes, by what they lack
 
     @property
     def disk_full(self) -> bool:
@@ -51,60 +51,60 @@ class Writing:
         return self._waiting[NoDescriptors] > 0
 
     async def persist(self, persists: Sequence[Persist]) -> None:
-        await self._with_room(self._records, partial(self._storage.records.persist, *persists))
+        await self._write(self._records, partial(self._storage.records.persist, *persists))
 
     async def store_chunk(self, chunk: StoreChunk) -> None:
-        await self._with_room(self._blobs, partial(self._storage.blobs.store_chunk, chunk))
+        await self._write(self._chunks, partial(self._storage.blobs.store_chunk, chunk))
 
     async def place_aggregate(self, manifest: Manifest, path: Path) -> None:
-        """In place when this returns, and synced in time: before the update that is trained from
-        it. Until then the updates that it was made of are enough to make it again."""
+        """In place on return, and synced before the update that is trained from it. Until then it
+        can be computed again from the updates that it was made of."""
         await self._finish_sync()
-        await self._with_room(self._made, partial(self._storage.blobs.place, manifest, path))
+        await self._write(self._own_blobs, partial(self._storage.blobs.place, manifest, path))
         sync = partial(self._storage.blobs.sync, manifest.digest)
-        self._syncing = asyncio.ensure_future(self._with_room(self._made, sync))
+        self._syncing = asyncio.ensure_future(self._write(self._own_blobs, sync))
 
     async def place_update(self, manifest: Manifest, path: Path) -> None:
-        """In place and synced when this returns."""
+        """In place and synced on return."""
         await self._finish_sync()
-        await self._with_room(self._made, partial(self._storage.blobs.place, manifest, path))
-        await self._with_room(self._made, partial(self._storage.blobs.sync, manifest.digest))
+        await self._write(self._own_blobs, partial(self._storage.blobs.place, manifest, path))
+        await self._write(self._own_blobs, partial(self._storage.blobs.sync, manifest.digest))
 
     async def _finish_sync(self) -> None:
-        """A sync that failed stays failed: what the disk lost would not be found by another one."""
+        """A failed sync stays failed: a second one would not bring back what the disk lost."""
         if self._syncing is not None:
             await asyncio.shield(self._syncing)
 
     async def drop(self, digest: Digest) -> None:
-        """After the chunks that were stored before; it needs no room."""
-        await self._in(self._blobs, partial(self._storage.blobs.drop, digest))
+        """Drop a blob, after the chunks that were stored before; this takes no room."""
+        await self._in(self._chunks, partial(self._storage.blobs.drop, digest))
 
     def close(self) -> None:
-        for threads in (self._records, self._blobs, self._made):
-            threads.shutdown()
+        for thread in (self._records, self._chunks, self._own_blobs):
+            thread.shutdown()
 
-    async def _in(self, threads: ThreadPoolExecutor, write: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(threads, write)
+    async def _in(self, thread: ThreadPoolExecutor, write: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(thread, write)
 
-    async def _with_room(self, threads: ThreadPoolExecutor, write: Callable[[], None]) -> None:
-        """Written when this returns, however long the machine lacks what that needs."""
-        lacking: Exhausted | None = None
+    async def _write(self, thread: ThreadPoolExecutor, write: Callable[[], None]) -> None:
+        """Written on return, however long the machine is exhausted."""
+        fault: Exhausted | None = None
         try:
-            await self._in(threads, write)
+            await self._in(thread, write)
         except Exhausted as exhausted:
-            lacking = exhausted
-        while lacking is not None:
-            with self._waiting_for(lacking):
-                lacking = await self._tried_again(threads, write, type(lacking))
+            fault = exhausted
+        while fault is not None:
+            with self._waiting_out(fault):
+                fault = await self._retry(thread, write, type(fault))
 
-    async def _tried_again(
-        self, threads: ThreadPoolExecutor, write: Callable[[], None], kind: type[Exhausted]
+    async def _retry(
+        self, thread: ThreadPoolExecutor, write: Callable[[], None], kind: type[Exhausted]
     ) -> Exhausted | None:
-        """None: it is written. Otherwise the machine now lacks something else."""
+        """Retry until the write is done (None) or the machine lacks another resource."""
         while True:
             await asyncio.sleep(RETRY_S)
             try:
-                await self._in(threads, write)
+                await self._in(thread, write)
             except Exhausted as exhausted:
                 if type(exhausted) is not kind:
                     return exhausted
@@ -112,14 +112,14 @@ class Writing:
                 return None
 
     @contextlib.contextmanager
-    def _waiting_for(self, lacking: Exhausted) -> Iterator[None]:
-        kind = type(lacking)
+    def _waiting_out(self, fault: Exhausted) -> Iterator[None]:
+        kind = type(fault)
         if not self._waiting[kind]:
-            self._log.warning(BEGIN[kind], why=lacking)
+            self._log.warning(EXHAUSTED[kind], why=fault)
         self._waiting[kind] += 1
         try:
             yield
         finally:
             self._waiting[kind] -= 1
         if not self._waiting[kind]:
-            self._log.info(END[kind])
+            self._log.info(RECOVERED[kind])

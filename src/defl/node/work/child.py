@@ -1,7 +1,7 @@
-"""One child process that does one thing at a time, and every way in which it may fail to.
+"""One child process that does one request at a time, and every way in which it can fail.
 
-A child is started when it is needed. When it crashes, hangs or answers what is no answer it is
-ended with all that it started, and the reason says what a person needs to mend it.
+A child is started on demand. If it crashes, hangs or sends a malformed answer, it is killed with
+all its descendants, and the reason tells the user what to fix.
 """
 
 import asyncio
@@ -28,24 +28,24 @@ from defl.node.work.worker_process import (
     frame_of,
 )
 
-# How much of the log's end a reason quotes.
+# How much of the log's tail a reason quotes.
 LOG_QUOTE_BYTES = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildLimits:
-    start_s: float = 120.0  # importing a learning framework from a cold disk takes a while
+    start_s: float = 120.0  # enough to import a learning framework from a cold disk
     client_s: float = 3600.0  # one training
     evaluation_s: float = 60.0  # one evaluation
     own_s: float = 600.0  # one check or aggregation
-    stop_s: float = 2.0  # from asking a child to end until it is killed
+    stop_s: float = 2.0  # between SIGTERM and SIGKILL
     threads: int = 1  # of BLAS in the client, unless the environment says otherwise
-    niceness: int = 5  # of the client: votes go first
-    log_bytes_max: int = 4 * 2**20  # of what the client prints; the part before is kept once
+    niceness: int = 5  # of the client: votes have priority
+    log_bytes_max: int = 4 * 2**20  # of the client's output; one older part is kept beside it
 
 
 class Child:
-    """One process that does one thing at a time; started when it is needed."""
+    """One process that does one request at a time; started on demand."""
 
     def __init__(
         self,
@@ -79,41 +79,41 @@ class Child:
     async def ask(
         self, request: Request, files: Sequence[int], *, doing: str, limit_s: float
     ) -> Answer:
-        """The child's answer; if there is none, the child is ended and WorkerFailed says why."""
+        """The child's answer. If there is none, kill the child; WorkerFailed gives the reason."""
         async with self._busy:
             await self._ensure_started()
             return await self._exchange(request, files, doing, limit_s)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To the process itself, if it runs and has been set up."""
+        """Signal the process itself, if it is running and set up."""
         if self._ready and self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
     async def reject(self, reason: str) -> WorkerFailed:
-        """Its answer was rubbish: who knows what it would answer next."""
+        """Kill a child whose answer is invalid: its next one could not be trusted either."""
         async with self._busy:
             await self._end()
         return WorkerFailed(reason)
 
     async def close(self) -> None:
-        """Sure to end it, also in the middle of its work, and no other is started."""
+        """Kill it, even during a request, and never start another."""
         self._closed = True
         if self._process is not None:
             await self._stop(self._process)
-        async with self._busy:  # whoever waits for its answer sees its end
+        async with self._busy:  # after whoever awaits its answer has seen its end
             await self._end()
 
     async def _ensure_started(self) -> None:
         if self._process is not None and self._process.returncode is not None:
-            await self._end()  # it died while nobody looked
+            await self._end()  # it died while idle
         if self._process is None and not self._closed:
             self._cut_log()
             await self._spawn()
             answer = await self._exchange(self._setup, (), "starting", self._limits.start_s)
             if not isinstance(answer, Ready):
                 await self._end()
-                raise WorkerFailed(f"the worker answered its start with a {type(answer).__name__}")
+                raise WorkerFailed(f"the worker answered its set-up with a {type(answer).__name__}")
             self._ready = True
         if self._closed:
             raise WorkerFailed("the worker is closed")
@@ -162,7 +162,7 @@ class Child:
         except (OSError, EOFError):
             raise WorkerFailed(await self._death(doing)) from None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise WorkerFailed(f"{doing}: the worker's answer is rubbish: {error}") from error
+            raise WorkerFailed(f"{doing}: the worker's answer is malformed: {error}") from error
         finally:
             if answer is None or isinstance(answer, Failed):
                 await self._end()
@@ -175,7 +175,7 @@ class Child:
         if channel is None:
             raise EOFError
         frame = frame_of(request)
-        # The child is idle and has read everything, so the first bytes never wait.
+        # The child is idle and has read everything, so the first bytes never block.
         sent = socket.send_fds(channel, [frame[:4]], list(files)) if files else 0
         await loop.sock_sendall(channel, frame[sent:])
         size = int.from_bytes(await self._read(channel, 4), "big")
@@ -194,10 +194,10 @@ class Child:
             data += part
         return bytes(data)
 
-    # --- Its end ---------------------------------------------------------------------------
+    # --- Ending it -------------------------------------------------------------------------
 
     async def _death(self, doing: str) -> str:
-        """Why the channel is at its end."""
+        """Why the child closed the channel."""
         process = self._process
         if process is None or self._closed:
             return f"{doing}: the worker was closed"
@@ -211,7 +211,7 @@ class Child:
         return f"the worker {how} while {doing}{self._log_end()}"
 
     async def _abort(self) -> str:
-        """End it so that it leaves a traceback of where it was."""
+        """Abort it, so that it writes a traceback of where it was to its log."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGABRT)
@@ -249,7 +249,7 @@ class Child:
     # --- Its log ---------------------------------------------------------------------------
 
     def _cut_log(self) -> None:
-        """The child appends to an open file, so it is copied and emptied rather than renamed."""
+        """The child has the file open, so copy and truncate it instead of renaming it."""
         if self._log.exists() and self._log.stat().st_size > self._limits.log_bytes_max:
             shutil.copyfile(self._log, self._log.with_name(f"{self._log.name}.1"))
             os.truncate(self._log, 0)
@@ -266,6 +266,6 @@ class Child:
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Also to what the client has started; the group's name is free only once it is reaped."""
+    """Also to the child's descendants. The group id stays taken until the process is reaped."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)

@@ -1,9 +1,9 @@
 """The user's evaluation of each round's model, in the gaps between trainings.
 
-It is asked for when an update is on its way. The next training comes first: it interrupts an
-evaluation, which then begins anew in the next gap; a node without gaps evaluates the newest models
-at the end. One that raises or returns rubbish is reported and tried again with the next model; one
-that hangs or takes its process with it is the last until the node starts again.
+An evaluation is requested once the node's update is sent. Training has priority: it interrupts an
+evaluation, which restarts in the next gap. A node without gaps evaluates the newest models at the
+end. An evaluation that raises or returns garbage is reported, and the next model is evaluated as
+usual. One that hangs or kills its process is the last until the node restarts.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from defl.node.report.log import Log
 from defl.node.store.blobs import Blobs
 from defl.node.work.worker import Worker
 
-# Models that wait for a gap; the oldest makes room.
+# Models that wait for a gap; the oldest is dropped.
 WAITING_MAX = 2
 
 
@@ -39,7 +39,7 @@ class Evaluations:
             self._running = asyncio.create_task(self._evaluate_all())
 
     async def finish(self) -> None:
-        """Until none is under way."""
+        """Wait until none is under way."""
         if self._running is not None:
             await self._running
 

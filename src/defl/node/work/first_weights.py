@@ -1,7 +1,7 @@
-"""A client's first weights, asked from it in a process of its own.
+"""A client's initial weights, computed in a child process.
 
-Whoever founds a federation needs them once. The user's code may import a learning framework, print
-or crash; none of that belongs into the process that asks.
+They are needed once, to found a federation. The user's code may import a learning framework, print
+or crash, and none of that should happen in the calling process.
 """
 
 import json
@@ -27,7 +27,7 @@ ARRAYS = "weights.npz"
 def first_weights(
     client: str, project: Path, environment: Mapping[str, str]
 ) -> tuple[dict[str, Array], Roles]:
-    """What `initial_weights` and `roles` of the client say; a UserError has its traceback."""
+    """The client's `initial_weights` and `roles`; if it fails, a UserError with its traceback."""
     if not project.is_dir():
         raise UserError(f"{project}: no such folder; name the one that holds your training code")
     with tempfile.TemporaryDirectory(prefix="defl-first-") as folder:
@@ -45,7 +45,7 @@ def first_weights(
             )
         except subprocess.TimeoutExpired:
             raise UserError(
-                f"{client}: its initial weights were not there after {limit_s:g} s"
+                f"{client}: its initial weights took longer than {limit_s:g} s"
             ) from None
         if done.returncode != 0:
             why = done.stderr.strip() or f"its process ended with status {done.returncode}"

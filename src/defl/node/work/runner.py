@@ -42,9 +42,9 @@ class WorkRunner:
             with self._blobs.reading(inputs_of(work)):
                 done = await self._worker.run(work, self._blobs.path, self._blobs.take_spare)
             if isinstance(done, Aggregated):
-                await self._writing.place_aggregate(done.manifest, self._worker.made(done))
+                await self._writing.place_aggregate(done.manifest, self._worker.take_output(done))
             if isinstance(done, Trained):
-                await self._writing.place_update(done.manifest, self._worker.made(done))
+                await self._writing.place_update(done.manifest, self._worker.take_output(done))
         except (WorkerFailed, LocalFault, OSError) as failed:
             self._log.warning("work failed", work=type(work).__name__, why=failed)
             return WorkFailed(work, str(failed))

@@ -1,4 +1,4 @@
-"""Finds an organisation's training client: "module:attribute" in its project folder."""
+"""Loading an organisation's client: "module:attribute" in its project folder."""
 
 import importlib
 import sys
@@ -10,15 +10,17 @@ from defl.clients.protocol import Client
 from defl.errors import UserError
 
 METHODS = ("initial_weights", "train", "evaluate")
-# Modules that DeFL has ready-made clients for, and the extra that installs each.
+# Modules of the ready-made clients, and the extra that installs each.
 EXTRAS = {"torch": "torch", "sklearn": "sklearn", "flwr": "flower"}
 
 
 def load_client(spec: str, project: Path) -> Client:
-    """The client itself, or what a class or function of that name returns when called."""
+    """The named object, or the result of calling it if it is a class or a function."""
     module_name, colon, attribute = spec.partition(":")
     if not (module_name and colon and attribute):
-        raise UserError(f"{spec!r} is no client: write module:attribute, for example task:client")
+        raise UserError(
+            f"{spec!r} is not a client: write module:attribute, for example task:client"
+        )
     if not project.is_dir():
         raise UserError(f"{project}: no such folder; name the one that holds {module_name}.py")
     folder = str(project.resolve())
@@ -32,18 +34,18 @@ def load_client(spec: str, project: Path) -> Client:
             f"{_how_to_install(error.name)}"
         ) from error
     try:
-        found: object = reduce(getattr, attribute.split("."), cast("object", module))
+        client: object = reduce(getattr, attribute.split("."), cast("object", module))
     except AttributeError:
         raise UserError(f"{spec!r}: {module_name} has no {attribute!r}") from None
-    if isinstance(found, type) or (callable(found) and not hasattr(found, "train")):
-        found = found()
-    missing = [method for method in METHODS if not callable(getattr(found, method, None))]
+    if isinstance(client, type) or (callable(client) and not hasattr(client, "train")):
+        client = client()
+    missing = [method for method in METHODS if not callable(getattr(client, method, None))]
     if missing:
         raise UserError(
             f"{spec!r} has no {', '.join(missing)}; a client has {', '.join(METHODS)} "
             "(defl/clients/protocol.py)"
         )
-    return cast("Client", found)
+    return cast("Client", client)
 
 
 def _how_to_install(module: str | None) -> str:

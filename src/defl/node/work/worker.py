@@ -1,9 +1,9 @@
-"""User code and heavy arithmetic in child processes, so that the replica goes on whatever they do.
+"""User code and heavy arithmetic in child processes, so that nothing they do stops the replica.
 
-Two children: one runs the user's client, the other checks and aggregates, so that a peer's update
-is acknowledged while this node trains for an hour. A child that crashes, hangs or answers rubbish
-is ended (child.py), its reason is kept in `last_error`, and the next work starts another one.
-Weights pass as open files that the child maps; nothing is ever pickled.
+There are two children. One runs the user's client; the other checks and aggregates, so a peer's
+update is acknowledged while this node trains for an hour. A child that crashes, hangs or answers
+garbage is killed (child.py), `last_error` keeps the reason, and the next work starts a new child.
+Weights are passed as open files that the child maps; nothing is ever pickled.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from defl.node.work.worker_process import (
     Checked,
     Evaluated,
     EvaluateTask,
-    Made,
+    Produced,
     Request,
     SetUp,
     TrainTask,
@@ -35,13 +35,14 @@ from defl.node.work.worker_process import (
 )
 from defl.output import Aggregate, Aggregated, Train, Trained, Validate, Validated, Work
 from defl.pool.weights import FP32, check_manifest, payload_bytes
+from defl.schema import Codec
 from defl.work import inputs_of
 
 __all__ = ["ChildLimits", "Worker", "WorkerFailed"]
 
 Inputs = Mapping[Digest, Path] | Callable[[Digest], Path]
 Result = Trained | Aggregated | Validated
-TakeSpare = Callable[[int, Path], bool]  # a file of this size, moved to this place
+TakeSpare = Callable[[int, Path], bool]  # moves a spare file of this size to this path, if any
 
 
 def no_spare(_size: int, _to: Path) -> bool:
@@ -57,16 +58,16 @@ THREAD_SETTINGS = (
 )
 
 
-# What a child frees after a round it needs again in the next: the allocator of the C library keeps
-# arrays of up to 32 MiB (it takes no larger number) and half a GiB in all, rather than have the
-# system clear the same memory again and again.
+# A child needs the memory that it frees after one round again in the next. The C library's
+# allocator therefore keeps arrays of up to 32 MiB (its maximum) and half a GiB in total, which
+# spares the system from clearing the same pages again and again.
 KEPT_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20),
 }
 
 
-# A signal may reach a child that has not begun the evaluation yet: it is sent again until it helps.
+# A signal may reach a child that has not begun the evaluation yet, so it is repeated.
 POSTPONE_EVERY_S = 0.05
 
 
@@ -86,14 +87,14 @@ class Worker:
         self._work = folder / WORK
         self._work.mkdir(parents=True, exist_ok=True)
         self._serial = itertools.count()
-        self._made: dict[Digest, Path] = {}
-        self._trainings = 0  # asked for and not done
+        self._outputs: dict[Digest, Path] = {}
+        self._trainings = 0  # requested and not finished
         self._no_training = asyncio.Event()
         self._no_training.set()
         self._evaluating = False
         self.last_error: str | None = None
-        self.training_failures = 0  # in a row; a training that is done begins anew
-        self.training: WorkReport | None = None  # the newest of each, for people
+        self.training_failures = 0  # since the last training that succeeded
+        self.training: WorkReport | None = None  # the newest of each kind, for people
         self.aggregation: WorkReport | None = None
         log, state = folder / "worker.log", folder / "client-local.npz"
         variables = {**KEPT_MEMORY, **os.environ, **(environment or {})}
@@ -128,8 +129,8 @@ class Worker:
         return tuple(c.pid for c in (self._client, self._own) if c.pid is not None)
 
     async def start(self) -> None:
-        """Start both now. WorkerFailed says what is wrong with the client; work may still be
-        asked for, and tries again."""
+        """Start both children now. WorkerFailed gives the reason if one does not start; work can
+        still be requested, and tries again."""
         outcomes = await asyncio.gather(
             self._client.start(), self._own.start(), return_exceptions=True
         )
@@ -142,12 +143,11 @@ class Worker:
         await asyncio.gather(self._client.close(), self._own.close())
 
     async def run(self, work: Work, inputs: Inputs, take_spare: TakeSpare = no_spare) -> Result:
-        """Do it. What was made is at `made(result)`, checked against its manifest, not synced.
-
-        What is made is written over a spare file, where there is one.
+        """Do the work. A blob that it makes is a file to be taken with `take_output`: checked
+        against its manifest, not synced, and written over a spare file if there is one.
         """
         try:
-            # Open now: retention may drop the names while the work waits for its turn.
+            # Open the inputs now: retention may unlink them while the work is queued.
             with _opened(inputs, inputs_of(work)) as files:
                 match work:
                     case Validate(manifest=manifest):
@@ -163,8 +163,8 @@ class Worker:
             raise
 
     async def evaluate(self, model: Path) -> Evaluated:
-        """What the client says of a model, in a gap between trainings. A training that is due
-        interrupts it, and it begins anew in the next gap."""
+        """The client's metrics for a model, computed in a gap between trainings. Training
+        interrupts an evaluation, which restarts in the next gap."""
         try:
             with _opened({NO_DIGEST: model}, (NO_DIGEST,)) as files:
                 answer = Evaluated({}, postponed=True)
@@ -188,12 +188,12 @@ class Worker:
         finally:
             self._evaluating = False
         if not isinstance(answer, Evaluated):
-            raise await self._client.reject("evaluating was answered with rubbish")
+            raise await self._client.reject("the answer to an evaluation is of another kind")
         return answer
 
     @contextlib.asynccontextmanager
     async def _before_evaluations(self) -> AsyncIterator[None]:
-        """While this is entered no evaluation begins, and one that runs is interrupted."""
+        """Within this context no evaluation begins, and a running one is interrupted."""
         self._trainings += 1
         self._no_training.clear()
         interrupting = asyncio.create_task(self._postpone_evaluation())
@@ -210,9 +210,9 @@ class Worker:
             self._client.send_signal(POSTPONE)
             await asyncio.sleep(POSTPONE_EVERY_S)
 
-    def made(self, result: Trained | Aggregated) -> Path:
-        """The file of what was made; asking for it hands it over."""
-        return self._made.pop(result.manifest.digest)
+    def take_output(self, result: Trained | Aggregated) -> Path:
+        """The file with the result's blob, which the caller now owns."""
+        return self._outputs.pop(result.manifest.digest)
 
     def _note(self, error: BaseException) -> None:
         self.last_error = str(error)
@@ -223,61 +223,63 @@ class Worker:
             ValidateTask(), files, doing="checking an update", limit_s=limit_s
         )
         if not isinstance(answer, Checked):
-            raise await self._own.reject("the check of an update was answered with rubbish")
+            raise await self._own.reject("the answer to the check of an update is of another kind")
         return answer.fault
 
     async def _aggregate(
         self, work: Aggregate, files: Sequence[int], take_spare: TakeSpare
     ) -> Manifest:
-        made = self._new_file()
-        take_spare(payload_bytes(self._federation.schema, FP32), made)
-        task = AggregateTask(work, inputs_of(work), str(made))
+        output = self._new_file()
+        take_spare(payload_bytes(self._federation.schema, FP32), output)
+        task = AggregateTask(work, inputs_of(work), str(output))
         doing = f"aggregating round {work.round}"
-        made_by = await self._make(
-            self._own, task, files, made, doing, self._limits.own_s, NO_DIGEST
+        answer = await self._produce(
+            self._own, task, files, output, doing, self._limits.own_s, NO_DIGEST
         )
-        self.aggregation = made_by.report
-        return made_by.manifest
+        self.aggregation = answer.report
+        return answer.manifest
 
     async def _train(self, work: Train, files: Sequence[int], take_spare: TakeSpare) -> Manifest:
-        made = self._new_file()
-        take_spare(payload_bytes(self._federation.schema, self._federation.codec), made)
-        task = TrainTask(work.round, work.base, str(made))
+        output = self._new_file()
+        take_spare(payload_bytes(self._federation.schema, self._federation.codec), output)
+        task = TrainTask(work.round, work.base, str(output))
         doing = f"training for round {work.round}"
         async with self._before_evaluations():
-            made_by = await self._make(
-                self._client, task, files, made, doing, self._limits.client_s, work.base
+            answer = await self._produce(
+                self._client, task, files, output, doing, self._limits.client_s, work.base
             )
-        self.training = made_by.report
+        self.training = answer.report
         self.training_failures = 0
-        return made_by.manifest
+        return answer.manifest
 
-    async def _make(
+    async def _produce(
         self,
         child: Child,
         task: Request,
         files: Sequence[int],
-        path: Path,
+        output: Path,
         doing: str,
         limit_s: float,
         base: Digest,
-    ) -> Made:
+    ) -> Produced:
         kept = False
         try:
             answer = await child.ask(task, files, doing=doing, limit_s=limit_s)
             codec = FP32 if base == NO_DIGEST else self._federation.codec
-            if not isinstance(answer, Made) or not self._fits(answer.manifest, path, codec, base):
-                raise await child.reject(f"{doing}: what was made is not what the worker says")
+            if not isinstance(answer, Produced) or not self._is_expected(
+                answer.manifest, output, codec, base
+            ):
+                raise await child.reject(f"{doing}: the result is not what the worker says")
             kept = True
         finally:
             if not kept:
-                path.unlink(missing_ok=True)
-        self._made[answer.manifest.digest] = path
+                output.unlink(missing_ok=True)
+        self._outputs[answer.manifest.digest] = output
         return answer
 
-    def _fits(self, manifest: Manifest, path: Path, codec: str, base: Digest) -> bool:
-        """Is it what was asked for? The child hashed the bytes that it wrote; hashing them again
-        here would tell only whether the disk has changed them since."""
+    def _is_expected(self, manifest: Manifest, path: Path, codec: Codec, base: Digest) -> bool:
+        """Whether the blob is of the requested kind and size. The child hashed the bytes that it
+        wrote; a second hash here would only detect that the disk has changed them since."""
         try:
             check_manifest(manifest, self._federation.schema, codec, self._federation.chunk_bytes)
         except BadBlob:
@@ -285,7 +287,7 @@ class Worker:
         return manifest.base == base and path.exists() and path.stat().st_size == manifest.size
 
     def _new_file(self) -> Path:
-        return self._work.resolve() / f"made-{next(self._serial)}"
+        return self._work.resolve() / f"output-{next(self._serial)}"
 
 
 @contextlib.contextmanager

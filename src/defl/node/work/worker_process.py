@@ -1,11 +1,11 @@
-"""The child's side of a worker, and the words that both sides speak.
+"""The child's side of a worker, and the messages between both sides.
 
-One process with one socket: a request comes in with open files, the answer goes out, what was made
-is a file. It runs either the user's client or our own arithmetic, never both: a library that the
-user loads may change how floats are rounded, and every node's aggregate must be the same bits.
+One process with one socket: a request arrives with open files, the answer goes back, and results
+are files. The process runs either the user's client or our own arithmetic, never both: a library
+that the user loads may change how floats are rounded, and all nodes must compute the same bits.
 
-Whatever goes wrong ends the process; the parent starts another one. What the client prints goes
-where the parent sends standard output, which is not the socket.
+Any failure ends the process, and the parent starts another one. The client's standard output goes
+to a log, not to the socket.
 """
 
 import contextlib
@@ -43,35 +43,35 @@ from defl.pool.weights import Payload
 from defl.schema import Array, Role, Schema, Weights
 from defl.work import Write, aggregate, model_row, update_blob, validate
 
-# The longest answer is a manifest of the most chunks, or a traceback.
+# The longest answer is a manifest with the most chunks, or a traceback.
 FRAME_BYTES_MAX = 2**20
 REASON_CHARACTERS_MAX = 8000
 # A base and an update of every member.
 FILES_MAX = 128
-# Metrics are for people: a client that returns more is cut short, so that status stays readable.
+# Metrics are for people: excess ones are dropped, so that the status stays readable.
 METRICS_MAX = 32
 METRIC_NAME_CHARACTERS_MAX = 64
 
-# --- What is said ----------------------------------------------------------------------------
+# --- Messages --------------------------------------------------------------------------------
 
 
 class SetUp(Struct, frozen=True, array_like=True, tag=1):
     federation: Federation
-    client: str | None  # "module:attribute"; None for a process that does our own arithmetic
+    client: str | None  # "module:attribute"; None for the arithmetic process
     project: str | None
-    state: str  # the file in which the client's local entries outlive the process
+    state: str  # the file that keeps the client's local entries between processes
 
 
 class TrainTask(Struct, frozen=True, array_like=True, tag=2):
     round: Round
     base: Digest
-    made: str  # where to write the payload
+    output: str  # the file to write the payload to
 
 
 class AggregateTask(Struct, frozen=True, array_like=True, tag=3):
     work: Aggregate
-    inputs: tuple[Digest, ...]  # which blob each of the open files is
-    made: str
+    inputs: tuple[Digest, ...]  # the blob of each open file
+    output: str
 
 
 class ValidateTask(Struct, frozen=True, array_like=True, tag=4):
@@ -90,7 +90,7 @@ class Ready(Struct, frozen=True, array_like=True, tag=20):
 
 
 class WorkReport(Struct, frozen=True, array_like=True):
-    """What a person may want to know of a piece of work."""
+    """Details of a piece of work, for people."""
 
     round: Round
     metrics: dict[str, float] = {}
@@ -99,7 +99,7 @@ class WorkReport(Struct, frozen=True, array_like=True):
     reason: str = ""
 
 
-class Made(Struct, frozen=True, array_like=True, tag=21):
+class Produced(Struct, frozen=True, array_like=True, tag=21):
     manifest: Manifest
     report: WorkReport
 
@@ -110,16 +110,16 @@ class Checked(Struct, frozen=True, array_like=True, tag=22):
 
 class Evaluated(Struct, frozen=True, array_like=True, tag=23):
     metrics: dict[str, float]
-    seconds: float = 0.0  # that the client took
-    fault: str | None = None  # it raised or returned rubbish; the process goes on
-    postponed: bool = False  # interrupted, since a training is due
+    seconds: float = 0.0  # in the client's code
+    fault: str | None = None  # it raised or returned garbage; the process goes on
+    postponed: bool = False  # interrupted by a training
 
 
 class Failed(Struct, frozen=True, array_like=True, tag=24):
     reason: str
 
 
-Answer = Ready | Made | Checked | Evaluated | Failed
+Answer = Ready | Produced | Checked | Evaluated | Failed
 
 
 def frame_of(message: Request | Answer) -> bytes:
@@ -128,7 +128,7 @@ def frame_of(message: Request | Answer) -> bytes:
 
 
 def _receive(channel: socket.socket) -> tuple[Request, list[int]]:
-    """The next request and its open files; the parent is gone when there is none."""
+    """The next request and its open files; exits when the parent is gone."""
     header, files, _, _ = socket.recv_fds(channel, 4, FILES_MAX)
     data = bytearray(header)
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
@@ -144,7 +144,7 @@ def _receive(channel: socket.socket) -> tuple[Request, list[int]]:
 
 
 class _Resumed:
-    """A client whose local entries are those of the last training, not its initial ones."""
+    """A client that continues with the local entries of its last training."""
 
     def __init__(self, client: Client, local: dict[str, Array]) -> None:
         self._client = client
@@ -157,7 +157,7 @@ class _Resumed:
 
 
 def _read_local(path: Path, schema: Schema) -> dict[str, Array]:
-    """What a process before this one saved; nothing if it is of another schema or damaged."""
+    """The entries that an earlier process saved; none if they are damaged or of another schema."""
     names = [entry.name for entry in schema.entries if entry.role is Role.LOCAL]
     if not names or not path.exists():
         return {}
@@ -183,12 +183,12 @@ def _write_local(path: Path, schema: Schema, local: dict[str, Array]) -> None:
 
 # --- Work ------------------------------------------------------------------------------------
 
-# By this the parent interrupts an evaluation.
+# The signal by which the parent interrupts an evaluation.
 POSTPONE = signal.SIGUSR1
 
 
 class Postponed(BaseException):
-    """A training is due. Not an Exception, so that a client's own handlers let it pass."""
+    """A training is due. Not an Exception, so that a client's own handlers do not catch it."""
 
 
 class Runner:
@@ -209,12 +209,12 @@ class Runner:
                 return self._train(request, payloads[0])
             case EvaluateTask():
                 return self._evaluate(payloads[0])
-            case AggregateTask(work=work, inputs=inputs, made=made):
+            case AggregateTask(work=work, inputs=inputs, output=output):
                 read = dict(zip(inputs, payloads, strict=True)).__getitem__
-                with _writing(Path(made), sync=False) as write:
+                with _writing(Path(output), sync=False) as write:
                     (manifest, _), result = aggregate(self._federation, work, read, write)
                 report = WorkReport(work.round, {}, result.weights, result.scores, result.reason)
-                return Made(manifest, report)
+                return Produced(manifest, report)
             case ValidateTask():
                 return Checked(validate(self._federation, payloads[0]))
             case SetUp():
@@ -226,16 +226,16 @@ class Runner:
             raise UserError("no client is named in this node's settings: it cannot train")
         return self._training
 
-    def _train(self, task: TrainTask, payload: memoryview) -> Made:
+    def _train(self, task: TrainTask, payload: memoryview) -> Produced:
         base = model_row(self._federation, payload)
         row, metrics = self._client.train(base, task.round)
-        with _writing(Path(task.made), sync=True) as write:
+        with _writing(Path(task.output), sync=True) as write:
             manifest, _ = update_blob(self._federation, row, task.base, base, write)
         _write_local(self._state, self._federation.schema, self._client.local)
-        return Made(manifest, WorkReport(task.round, _plain(metrics)))
+        return Produced(manifest, WorkReport(task.round, _plain(metrics)))
 
     def postpone(self, _signal: int, _frame: FrameType | None) -> None:
-        """Handles POSTPONE; it may come too late, and then nothing is interrupted."""
+        """Handle POSTPONE. It may arrive too late, and then interrupts nothing."""
         if self._evaluating:
             self._evaluating = False
             raise Postponed
@@ -261,7 +261,7 @@ class Runner:
 
 
 def _plain(metrics: Metrics) -> dict[str, float]:
-    """Few, and each name on one line that can be encoded."""
+    """At most METRICS_MAX, each name a single line of valid Unicode."""
     return {
         " ".join(name.encode(errors="replace").decode().split())[:METRIC_NAME_CHARACTERS_MAX]: value
         for name, value in islice(metrics.items(), METRICS_MAX)
@@ -279,8 +279,7 @@ def _writing(path: Path, *, sync: bool) -> Iterator[Write]:
 
 
 def _write_over(path: Path, payload: Payload, *, sync: bool) -> None:
-    """Into the file that is there, or a new one; a file that is emptied first would lose the
-    memory that its bytes have."""
+    """Overwrite the file or create it. Truncating it first would throw away its cached pages."""
     with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
         written = 0
         while written < len(payload):
@@ -291,7 +290,7 @@ def _write_over(path: Path, payload: Payload, *, sync: bool) -> None:
 
 
 def _mapped(file: int) -> memoryview:
-    """Only until the request is answered: the file may be written over then."""
+    """Valid until the request is answered: then the file may be overwritten."""
     with os.fdopen(file, "rb") as opened:
         return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
 
@@ -300,7 +299,7 @@ def _mapped(file: int) -> memoryview:
 
 
 def reason_of(error: BaseException) -> str:
-    """The error as its author wants to see it: without the frames that are ours."""
+    """The traceback as the author of the client wants to see it: without our own frames."""
     described = traceback.TracebackException.from_exception(error)
     ours = str(Path(defl.__file__).parent)
     shown: traceback.TracebackException | None = described
@@ -342,7 +341,7 @@ def main() -> None:
     signal.signal(POSTPONE, runner.postpone)
     channel.sendall(frame_of(Ready()))
     if setup.client is None:
-        kernels.best()  # loads, the first time compiles, for seconds that no round should wait
+        kernels.best()  # loads or compiles for seconds, so that no round has to wait for it
     while True:
         request, files = _receive(channel)
         channel.sendall(frame_of(runner.do(request, files)))
