@@ -92,7 +92,7 @@ def test_a_run_has_one_model_and_knows_who_attacked_and_who_was_away(project: Pa
     assert records[0].training["node-0"] == {"loss": 1.0}
     assert result.initial_metrics["node-0"] == {"accuracy": 0.0}
     assert result.rounds[3].metrics["node-0"] == {"accuracy": pytest.approx(0.04)}
-    states = {member.name: set() for member in moments[0].members}
+    states: dict[str, set[MemberState]] = {name: set() for name in result.members}
     for moment in moments:
         for member in moment.members:
             states[member.name].add(member.state)
@@ -251,6 +251,7 @@ def test_an_interrupted_result_compares_no_models() -> None:
         (("--kill", "1@2", "--kill", "2@2"), "cannot be killed in one round"),
         (("--nodes", "3"), "4 to 100 members"),
         (("--run-config", "a=1"), "name one project"),
+        (("--out", "/proc/nodes"), "no folder can be made there"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_and_leaves_no_folder(

@@ -12,7 +12,7 @@ from math import isfinite
 
 from defl.node.report.status import NodeStatus
 from defl.progress import Progress, in_notebook
-from defl.results import ACCURACY, Metrics
+from defl.results import ACCURACY, Metrics, RoundRecord
 from defl.running.records import RunRecords, not_finite
 
 # The evaluation of a model is shown at the latest when this many more rounds have closed, by those
@@ -54,16 +54,26 @@ class RunProgress:
 Watch = Callable[[RunProgress], None]
 
 
-def lines_wanted(progress: Progress) -> bool:
-    """Lines rather than one that changes: they stay readable in a notebook and in a log."""
-    if progress is None:
-        return in_notebook() or sys.stdout.isatty()
-    return progress is True
+class Audience:
+    """Who is told: the caller's functions, and people in front of a terminal or notebook."""
 
+    def __init__(self, progress: Progress, watch: Watch | None) -> None:
+        self._on_round = progress if callable(progress) else None
+        self._watch = watch
+        shows = in_notebook() or sys.stdout.isatty()
+        # Lines rather than one that changes: they stay readable in a notebook and in a log.
+        self._prints = shows if progress is None else progress is True
 
-def print_lines(progress: RunProgress) -> None:
-    for line in progress.lines:
-        print(line, flush=True)  # noqa: T201 - for users of `defl.run`
+    def report(self, progress: RunProgress) -> None:
+        if self._watch is not None:
+            self._watch(progress)
+        if self._prints:
+            for line in progress.lines:
+                print(line, flush=True)  # noqa: T201 - for users of `defl.run`
+
+    def closed(self, record: RoundRecord) -> None:
+        if self._on_round is not None:
+            self._on_round(record)
 
 
 class ProgressLines:
