@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -208,6 +209,22 @@ def test_ctrl_c_stops_every_node_and_the_same_command_resumes_the_run(
         "holds a run that is complete"
         in command("run", project, "--rounds", "6", "--out", out).text
     )
+
+
+def test_the_nodes_of_a_killed_run_end_by_themselves(project: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = start(
+        "-m", "defl.cli.main", "run", str(project), "--rounds", "500", "--out", str(out)
+    )
+    output_until(process, "round 1 of 500 closed")
+    assert len(processes_of(out)) > 4
+    process.kill()
+    process.communicate(timeout=LIMIT_S)
+
+    until = time.monotonic() + LIMIT_S
+    while processes_of(out):
+        assert time.monotonic() < until
+        time.sleep(0.2)
 
 
 def test_records_of_an_interrupted_run_survive_it(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from defl.node.setup.local import Local, environment_of
 from defl.node.store.storage import RESERVE_BYTES
 
 LOG_FILE = "node.log"
+PARENT_VARIABLE = "DEFL_PARENT"  # the process that a node ends with
 STOP_S = 10.0
 LOG_SHOWN_CHARACTERS = 2000
 
@@ -146,6 +147,6 @@ def _start_node(node: Path, environment: Mapping[str, str]) -> "subprocess.Popen
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=dict(environment),
+            env={**environment, PARENT_VARIABLE: str(os.getpid())},
             start_new_session=True,
         )
