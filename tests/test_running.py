@@ -211,6 +211,31 @@ def test_ctrl_c_stops_every_node_and_the_same_command_resumes_the_run(
     )
 
 
+def test_a_run_whose_training_failed_is_resumed_when_the_code_is_mended(
+    project: Path, tmp_path: Path
+) -> None:
+    broken = CLIENT.replace("time.sleep(0.05)", "raise ValueError('no labels')")
+    (project / "client.py").write_text(broken, encoding="utf-8")
+    with pytest.raises(defl.RunFailed, match="no labels") as failed:
+        run(project, rounds=2, out=tmp_path / "out", progress=False)
+    assert failed.value.result.rounds == ()
+    assert "no round closed" in str(failed.value.result)
+
+    (project / "client.py").write_text(CLIENT, encoding="utf-8")
+    lines: list[str] = []
+    result = run(
+        project,
+        rounds=2,
+        out=tmp_path / "out",
+        progress=False,
+        watch=lambda p: lines.extend(p.lines),
+    )
+
+    assert result.complete
+    assert result.agreed
+    assert not any("no labels" in line for line in lines)
+
+
 def test_the_nodes_of_a_killed_run_end_by_themselves(project: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(

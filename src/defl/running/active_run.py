@@ -59,14 +59,11 @@ class ActiveRun:
         self._names = plan.names
         self._answering: set[str] = set()
         self._statuses: dict[str, NodeStatus] = {}
-        for node in local.nodes:
-            if (status := last_status(node)) is not None:  # of the run that is resumed
-                self._statuses[node.name] = status
         earlier = read_records(local.folder)
         self._records = RunRecords(earlier)
         self._down: dict[str, int] = {}  # killed members -> rounds that were closed then
         self._catching_up: set[str] = set()  # killed and started again
-        self._closed = max([self._closed_by_all(), *(record.number for record in earlier)])
+        self._closed = max([_closed_before(local), *(record.number for record in earlier)])
         self._closed_at = self._kept_at = time.monotonic()
         self._handed_over = self._closed  # rounds whose records the caller has
         self._kills = {name: number for name, number in kills.items() if number > self._closed}
@@ -115,8 +112,8 @@ class ActiveRun:
             self._processes.require_no_failure()
             failing = [
                 name
-                for name, status in self._statuses.items()
-                if status.training_failures >= TRAINING_FAILURES_MAX
+                for name in sorted(self._answering)
+                if self._statuses[name].training_failures >= TRAINING_FAILURES_MAX
             ]
             if len(failing) > self._federation.committee.faults:
                 return failing
@@ -148,9 +145,10 @@ class ActiveRun:
             if self._statuses[name].evaluation_error is None
         ]
         self.report(*self._lines.update(self._statuses, closed, evaluating, now))
-        for record in self._rounds()[self._handed_over : self._lines.settled(evaluating)]:
-            self._audience.closed(record)
-            self._handed_over = record.number
+        if (settled := self._lines.settled(evaluating)) > self._handed_over:
+            for record in self._rounds()[self._handed_over : settled]:
+                self._audience.closed(record)
+                self._handed_over = record.number
         if now - self._kept_at >= RECORDS_EVERY_S:
             self._kept_at = now
             self._keep_records()
@@ -246,3 +244,9 @@ class ActiveRun:
                 if status.worker_error is not None
             },
         )
+
+
+def _closed_before(local: Local) -> int:
+    """By all nodes of the run that is resumed; 0 if there was none, or it was killed."""
+    statuses = [last_status(node) for node in local.nodes]
+    return min(0 if status is None else status.round for status in statuses)
