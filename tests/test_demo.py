@@ -77,6 +77,7 @@ def test_nodes_share_no_training_images_and_none_trains_on_test_images(
     assert not test & set.union(*rows)
 
 
+@pytest.mark.slow
 def test_a_demonstration_of_four_real_nodes_succeeds_without_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "defl.cli.main", "demo", "--nodes", "4", "--rounds", "4", "--json",
@@ -198,6 +199,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 """
 
 
+@pytest.mark.slow
 def test_the_demonstration_runs_without_any_extra_and_says_what_it_leaves_out(
     tmp_path: Path,
 ) -> None:

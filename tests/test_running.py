@@ -65,6 +65,7 @@ def processes_of(folder: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_a_run_has_one_model_and_knows_who_attacked_and_who_was_away(project: Path) -> None:
     moments: list[RunProgress] = []
     records: list[RoundRecord] = []
@@ -127,6 +128,7 @@ def output_until(process: "subprocess.Popen[str]", text: str) -> str:
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_before_round_1_a_run_leaves_nothing_and_promises_no_model(
     project: Path, number: signal.Signals
@@ -145,6 +147,7 @@ def test_interrupted_before_round_1_a_run_leaves_nothing_and_promises_no_model(
     assert list((project.parent / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_interrupted_while_the_first_weights_are_made_a_run_leaves_nothing(project: Path) -> None:
     slow = 'import sys, time\nopen("loading", "w").close()\ntime.sleep(60)\n'
     (project / "client.py").write_text(slow, encoding="utf-8")
@@ -172,6 +175,7 @@ except KeyboardInterrupt as interrupt:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_every_node_and_the_same_command_resumes_the_run(
     project: Path, tmp_path: Path
 ) -> None:
@@ -211,6 +215,7 @@ def test_ctrl_c_stops_every_node_and_the_same_command_resumes_the_run(
     )
 
 
+@pytest.mark.slow
 def test_a_run_whose_training_failed_is_resumed_when_the_code_is_mended(
     project: Path, tmp_path: Path
 ) -> None:
@@ -236,6 +241,7 @@ def test_a_run_whose_training_failed_is_resumed_when_the_code_is_mended(
     assert not any("no labels" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_nodes_of_a_killed_run_end_by_themselves(project: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(
