@@ -1,4 +1,4 @@
-"""Training code that fails, at real nodes: what its owner sees, and that the others go on."""
+"""Training code that fails, at real nodes: what its owner sees, and that the others continue."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from defl.errors import UserError
 from defl.node.setup.local import make_local
 
 LIMIT_S = 120.0
-# Node 3 does another wrong thing in each round and then mends itself; the others are quick.
+# Node 3 fails in another way in each round and then recovers; the others are quick.
 CLIENT = """
 import os, time
 import numpy as np
@@ -25,7 +25,8 @@ class client:
     def train(self, weights, round_):
         layer = weights["layer"] + np.float32(1)
         if os.environ["DEFL_NODE"] != "3" or round_ > 5:
-            return {"layer": layer}, {"loss": 1.0 / round_}
+            loss = np.nan if os.environ["DEFL_NODE"] == "3" else 1.0 / round_
+            return {"layer": layer}, {"loss": loss}
         if round_ == 1:
             raise ValueError("the labels are missing")
         if round_ == 2:
@@ -41,7 +42,7 @@ class client:
     def evaluate(self, weights):
         return {}
 """
-SEEN = [
+FAILURES = [
     "training for round 1 failed: ValueError: the labels are missing",
     "training for round 2 failed: train returned entry 'layer' with NaN",
     "training for round 3 failed: train returned entry 'layer' with shape (4,), the schema says",
@@ -69,7 +70,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_one_nodes_failing_training_is_told_in_words_and_the_others_rounds_go_on(
+def test_failing_training_is_reported_in_words_and_rounds_close_without_that_node(
     project: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "nodes"
@@ -79,14 +80,16 @@ def test_one_nodes_failing_training_is_told_in_words_and_the_others_rounds_go_on
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 members, 7 of 7 rounds closed" in done.stdout
     assert "all members hold the same model" in done.stdout
-    assert re.search(r"^node-3 +2 +0 +[0-5] +[0-5] ", done.stdout, re.M)  # took part in 2 rounds
+    assert re.search(r"^node-3 +[0-2] +0 +\d +\d ", done.stdout, re.M)  # took part in rounds 6, 7
     log = (out / "node-3" / "node.log").read_text(encoding="utf-8")
-    for seen in SEEN:
-        assert f"node-3: {seen}" in done.stdout
-        assert seen.split(": ")[-1] in log
+    for failure in FAILURES:
+        assert f"node-3: {failure}" in done.stdout
+        assert failure.split(": ")[-1] in log
     assert 'raise ValueError("the labels are missing")' in log  # the user's own line
     assert "waiting for a lock" in log  # what the client printed, and where it hung
     assert 'client.py", line' in log
+    assert "train returned a metric that is not finite round=" in log
+    assert "metrics=loss" in log
     assert not any(f"node-{other}:" in done.stdout for other in range(3))
     for other in range(3):
         trained = (out / f"node-{other}" / "node.log").read_text(encoding="utf-8")
@@ -99,7 +102,7 @@ def test_one_nodes_failing_training_is_told_in_words_and_the_others_rounds_go_on
     assert "last error    training for round 5 took longer" in status.stdout
 
 
-def test_training_that_fails_everywhere_ends_the_run_with_the_users_traceback(
+def test_training_that_fails_at_every_node_ends_the_run_with_the_users_traceback(
     project: Path,
 ) -> None:
     (project / "client.py").write_text(CLIENT.replace('!= "3" or', "== None or"), encoding="utf-8")
@@ -115,7 +118,7 @@ def test_training_that_fails_everywhere_ends_the_run_with_the_users_traceback(
 
 
 @pytest.mark.parametrize(
-    ("code", "says"),
+    ("code", "reason"),
     [
         ("import os; os._exit(3)", "its process ended with status 3"),
         ("import no_such_thing", "no module named 'no_such_thing'"),
@@ -133,12 +136,12 @@ def test_training_that_fails_everywhere_ends_the_run_with_the_users_traceback(
     ],
 )
 def test_a_client_without_first_weights_ends_the_run_before_it_begins(
-    project: Path, tmp_path: Path, code: str, says: str
+    project: Path, tmp_path: Path, code: str, reason: str
 ) -> None:
     (project / "client.py").write_text(code, encoding="utf-8")
 
     with pytest.raises(UserError) as refused:
         make_local(tmp_path / "nodes", project, "client:client", 4, 1, timing=Timing())
 
-    assert says in str(refused.value)
-    assert "defl/node" not in str(refused.value)  # our own frames are nobody's business
+    assert reason in str(refused.value)
+    assert "defl/node" not in str(refused.value)  # our own frames are of no use to the user

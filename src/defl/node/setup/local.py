@@ -74,8 +74,14 @@ def founding_folder(wanted: Path | None, prefix: str) -> Iterator[Path]:
     existed = wanted is not None and wanted.exists()
     if wanted is not None and existed and (not wanted.is_dir() or any(wanted.iterdir())):
         raise UserError(f"{wanted} is not an empty folder; name a new one with --out")
-    folder = wanted or Path(tempfile.mkdtemp(prefix=prefix))
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder = wanted or Path(tempfile.mkdtemp(prefix=prefix))
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or wanted}: no folder can be made there: {error.strerror}; "
+            "name another one with --out"
+        ) from error
     try:
         yield folder
     except BaseException:
@@ -109,6 +115,7 @@ def make_local(
     log_format: LogFormat = LogFormat.TEXT,
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
+    keep_best: str = "",
     others: Mapping[int, str] | None = None,
     weights: Weights | None = None,
     environment: Mapping[str, str] | None = None,
@@ -131,7 +138,7 @@ def make_local(
         timing=timing,
     )
     clients = [(others or {}).get(number, client) for number in range(count)]
-    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track)
+    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track, keep_best)
     membership = membership_of(cards, rounds=rounds)
     founding = found(draft, membership, draft.schema.flatten(weights))
     federation = founding.federation
@@ -152,6 +159,7 @@ def make_nodes(
     log_format: LogFormat,
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
+    keep_best: str = "",
 ) -> list[Card]:
     """Identities, settings and cards; node i has the folder node-i."""
     cards = []
@@ -168,6 +176,7 @@ def make_nodes(
             log_format=log_format,
             work_time_max_s=work_time_max_s,
             track=track,
+            keep_best=keep_best,
         )
         identity = make_identity(name)
         card = make_card(identity, address)
