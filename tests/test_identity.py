@@ -77,7 +77,7 @@ def test_one_key_can_have_a_second_certificate_with_another_subject() -> None:
         (replace(CARD, certificate=bytes(5000)), "5000 bytes"),
         (replace(CARD, serial=-1), "serial"),
         (replace(CARD, serial=2**63), "serial"),
-        (replace(CARD, address="nowhere"), "no address"),
+        (replace(CARD, address="nowhere"), "not an address"),
         (replace(CARD, key=CARD.key[:-1]), "31 bytes"),
     ],
 )

@@ -70,8 +70,8 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "address", "answer"),
     [
-        ("alice", "a.example.org", "is no address: write host:port"),
-        ("alice", "a.example.org:99999", "is no address"),
+        ("alice", "a.example.org", "is not an address: write host:port"),
+        ("alice", "a.example.org:99999", "is not an address"),
         ("", "a.example.org:7400", "a name has 1 to 64"),
         ("x" * 65, "a.example.org:7400", "a name has 1 to 64"),
     ],

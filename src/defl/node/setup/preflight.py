@@ -109,7 +109,7 @@ def _certificate(identity: Identity) -> Check:
     except UserError as error:
         return Check("certificate", False, str(error))
     if not same:
-        return Check("certificate", False, "it is about another key than this node's")
+        return Check("certificate", False, "it holds another key than this node's")
     now = datetime.now(UTC)
     if not start <= now <= end:
         return Check(
