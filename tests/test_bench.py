@@ -1,4 +1,4 @@
-"""`defl bench`: small runs of both benchmarks, from the command to the files."""
+"""`defl bench`: small runs of the benchmarks, from the command to the files."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ from defl.lab.partition import cut
 
 @pytest.fixture
 def tiny_mnist(tmp_path: Path) -> Path:
-    """Four IDX files with images whose class is the place of a bright bar."""
+    """Four IDX files with images whose class is the position of a bright bar."""
     rng = np.random.default_rng(1)
     for kind, count in (("train", 600), ("t10k", 200)):
         labels = rng.integers(0, 10, count).astype(np.uint8)
@@ -36,20 +36,20 @@ def tiny_mnist(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_bench_rules_prints_times_and_says_what_was_skipped() -> None:
-    asked = ["bench", "rules", "--n", "5", "--d", "5000", "--repeats", "1", "--no-rivals"]
-    done = CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False)
-    result = json.loads(done.stdout)
+def test_bench_rules_prints_times_and_what_was_skipped() -> None:
+    command = ["bench", "rules", "--n", "5", "--d", "5000", "--repeats", "1", "--no-rivals"]
+    json_run = CliRunner().invoke(cli, [*command, "--json"], catch_exceptions=False)
+    result = json.loads(json_run.stdout)
     assert result["rules"]["multi_krum"]["seconds"] > 0
     assert result["rules"]["multi_krum"]["ratio_to_read"] > 0
     assert result["rules"]["multi_krum"]["cpu_ratio_to_read"] > 0
     assert result["rules"]["multi_krum"]["ratio_to_byzfl"] is None
     assert result["skipped"] == ["byzfl", "flwr"]
-    table = CliRunner().invoke(cli, asked, catch_exceptions=False).stdout
+    table = CliRunner().invoke(cli, command, catch_exceptions=False).stdout
     assert "not compared" in table
 
 
-def test_a_rounds_time_outside_training_is_what_no_training_of_any_node_covers() -> None:
+def test_time_outside_training_excludes_the_longest_training_of_the_round() -> None:
     def log(training_s: float, late_s: float) -> list[dict[str, float | str]]:
         lines: list[dict[str, float | str]] = []
         for number in range(1, WARM_UP + 3):
@@ -74,27 +74,29 @@ def test_every_attack_of_the_table_runs(attack: str, tiny_mnist: Path) -> None:
     assert 0 <= result.accuracy <= 1
 
 
-def test_a_cell_is_the_same_every_time(tiny_mnist: Path) -> None:
+def test_cell_is_reproducible(tiny_mnist: Path) -> None:
     data = mnist(tiny_mnist)
     cell = RobustnessCell("trimmed_mean", "gaussian", 0.3, 4, seed=3, rounds=3)
     assert run_cell(cell, data) == run_cell(cell, data)
 
 
-def test_the_robustness_table_goes_on_where_it_was_stopped(
-    tiny_mnist: Path, tmp_path: Path
-) -> None:
-    def seen_by(counts: list[int]) -> Callable[[int, int], None]:
+def test_robustness_table_resumes_after_an_interruption(tiny_mnist: Path, tmp_path: Path) -> None:
+    def recorded_in(counts: list[int]) -> Callable[[int, int], None]:
         return lambda done, _total: counts.append(done)
 
     before: list[int] = []
     out = tmp_path / "out"
     cells = robustness.planned(["fed_avg", "multi_krum"], ["none"], [4], seeds=[1], rounds=2)
-    first = robustness.run_table(cells[:3], tiny_mnist, out, processes=1, progress=seen_by(before))
+    first = robustness.run_table(
+        cells[:3], tiny_mnist, out, processes=1, progress=recorded_in(before)
+    )
     with (out / "cells.jsonl").open("a", encoding="utf-8") as log:
         log.write('{"cell": {"rule": "cut sho')
-    seen: list[int] = []
-    results = robustness.run_table(cells, tiny_mnist, out, processes=1, progress=seen_by(seen))
-    assert seen[0] == 3
+    resumed: list[int] = []
+    results = robustness.run_table(
+        cells, tiny_mnist, out, processes=1, progress=recorded_in(resumed)
+    )
+    assert resumed[0] == 3
     assert len(results) == 6
     assert all(results[cell] == value for cell, value in first.items())
     assert (out / "robustness.csv").read_text(encoding="utf-8").count("\n") == 7
@@ -115,25 +117,25 @@ def test_results_on_two_data_sets_are_never_mixed(tiny_mnist: Path, tmp_path: Pa
     assert "7,1,digits" in (tmp_path / "robustness.csv").read_text(encoding="utf-8")
 
 
-def test_the_heat_map_shows_every_mean_in_colours_that_any_renderer_knows() -> None:
+def test_heat_map_shows_every_mean_in_portable_colours() -> None:
     means = {
         (members, alpha, attack): {"fed_avg": 0.9, "adaptive": share}
         for members in (4, 7)
         for alpha in (None, 0.3)
         for attack, share in (("none", 0.9), ("nan", 0.1), ("zero", math.nan))
     }
-    drawn = heat_map(means)
-    cells = re.findall(r'<rect x=.* fill="(.+?)"', drawn)
+    svg = heat_map(means)
+    cells = re.findall(r'<rect x=.* fill="(.+?)"', svg)
     assert len(cells) == 2 * 2 * 3 * 2
     assert all(re.fullmatch("#[0-9a-f]{6}", fill) for fill in cells)
     assert len(set(cells)) == 3, "as good as without attack, lost, refused"
-    said = re.findall(r">([^<>]+)</text>", drawn)
-    assert said.count("90.0") == 12 + 4
-    assert said.count("10.0") == said.count("refused") == 4
-    assert "n = 7, alpha = 0.3" in said
+    labels = re.findall(r">([^<>]+)</text>", svg)
+    assert labels.count("90.0") == 12 + 4
+    assert labels.count("10.0") == labels.count("refused") == 4
+    assert "n = 7, alpha = 0.3" in labels
 
 
-def test_without_data_the_command_says_how_to_name_it(tmp_path: Path) -> None:
+def test_missing_data_error_names_the_option_and_the_variable(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="DEFL_DATA"):
         mnist(tmp_path)
     with pytest.raises(UserError, match="--data"):
@@ -142,10 +144,26 @@ def test_without_data_the_command_says_how_to_name_it(tmp_path: Path) -> None:
         )
 
 
-def test_a_small_alpha_gives_one_sided_parts() -> None:
+def test_small_alpha_gives_skewed_parts() -> None:
     labels = np.repeat(np.arange(10), 100)
     even = cut(labels, 4, None, np.random.default_rng(1))
     uneven = cut(labels, 4, 0.1, np.random.default_rng(1))
     assert all(len(part) == 250 for part in even + uneven)
     most = [np.bincount(labels[part], minlength=10).max() / 250 for part in uneven]
     assert min(most) > 0.3
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        (("rules", "--n", "4", "--faults", "4"), "faults 0 to n - 1"),
+        (("rules", "--rule", "mean"), "no aggregation rule is named 'mean'"),
+        (("robustness", "--rule", "mean"), "no aggregation rule is named 'mean'"),
+        (("robustness", "--attack", "nothing"), "no attack is named 'nothing'"),
+    ],
+)
+def test_wrong_options_are_answered_with_what_is_allowed(
+    options: tuple[str, ...], answer: str
+) -> None:
+    with pytest.raises(UserError, match=answer):
+        CliRunner().invoke(cli, ["bench", *options], catch_exceptions=False)

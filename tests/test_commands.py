@@ -94,6 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("data", "show", "digits"), 0),
         (("new", "project"), 0),
         (("sim", "--rounds", "1"), 0),
+        (("clean",), 0),
         (("bench", "rules", "--d", "100", "--rule", "fed_avg", "--repeats", "1", "--no-rivals"), 0),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
@@ -160,18 +161,19 @@ def test_a_federation_of_nothing_is_refused_and_leaves_no_folder(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_empty_folder_in_which_no_federation_could_be_made_is_empty_again(
-    tmp_path: Path,
+@pytest.mark.parametrize("error", [UserError, KeyboardInterrupt])
+def test_an_empty_folder_in_which_no_federation_is_founded_is_empty_again(
+    tmp_path: Path, error: type[BaseException]
 ) -> None:
-    def founded() -> None:
-        with founding_folder(tmp_path) as folder:
+    def found_federation() -> None:
+        with founding_folder(tmp_path, "defl-test-") as folder:
             (folder / "node-0").mkdir()
             (folder / "node-0" / "node.key").touch()
             (folder / "federation.toml").touch()
-            raise UserError("no such model")
+            raise error
 
-    with pytest.raises(UserError, match="no such model"):
-        founded()
+    with pytest.raises(error):
+        found_federation()
 
     assert list(tmp_path.iterdir()) == []
 

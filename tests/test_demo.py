@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,17 +12,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from sklearn.datasets import load_digits
 
 from defl.aggregation.rules import DEFAULT
 from defl.cli import demo as command
-from defl.cli.demo_view import Lines, table
+from defl.cli.demo_view import live_view, table
 from defl.errors import UserError
 from defl.ids import Round
 from defl.lab.attacks.attacks import attack_named
-from defl.lab.experiments.demo import Demo, DemoPlan, Moment, NodeNow, Outcome, Told
+from defl.lab.datasets.digits import digits
+from defl.lab.experiments.demo import Demo, DemoPlan
 from defl.lab.experiments.digits import Digits, part_file, write_parts
 from defl.lab.experiments.in_process import trained_by_server
-from defl.lab.experiments.poisoned import Poisoned
+from defl.lab.experiments.poisoned import PoisonedClient
+from defl.results import MemberTraffic, Omission, OmissionReason, Result, RoundRecord
+from defl.running import MemberNow, MemberState, RunProgress
 
 LIMIT_S = 180.0
 SEVEN = DemoPlan()
@@ -37,10 +42,10 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> list[Digits]:
 def test_one_poisoned_client_of_seven_destroys_the_mean_and_no_robust_rule(
     clients: list[Digits],
 ) -> None:
-    attack = Poisoned(clients[-1], attack_named(SEVEN.attack), np.random.default_rng(6))
+    attack = PoisonedClient(clients[-1], attack_named(SEVEN.attack), node=6)
     attacked = [*clients[:-1], attack]
 
-    def last(members: list[Digits | Poisoned], rule: str, faults_max: int) -> float:
+    def last(members: list[Digits | PoisonedClient], rule: str, faults_max: int) -> float:
         return list(trained_by_server(members, rule, faults_max, SEVEN.rounds))[-1]["accuracy"]
 
     alone = last([*clients], "fed_avg", 0)
@@ -53,7 +58,7 @@ def test_one_poisoned_client_of_seven_destroys_the_mean_and_no_robust_rule(
 def test_a_poisoned_client_sends_its_change_turned_around(clients: list[Digits]) -> None:
     weights = clients[0].initial_weights()
     honest, _ = clients[0].train(weights, Round(1))
-    attack = Poisoned(clients[0], attack_named("sign_flip_4"), np.random.default_rng(1))
+    attack = PoisonedClient(clients[0], attack_named("sign_flip_4"))
 
     sent, _ = attack.train(weights, Round(1))
 
@@ -91,38 +96,46 @@ def test_a_demonstration_of_four_real_nodes_ends_well_without_a_terminal(tmp_pat
     assert (tmp_path / "p.svg").read_text(encoding="utf-8").lstrip().startswith("<?xml")
 
 
-GOOD = Outcome(
-    rounds_closed=10,
-    digests={"node-0": "aa", "node-1": "aa"},
-    accuracy=0.95,
-    told=Told({10: 0.95}, {10: {"node-6": "by the rule"}}),
-    commit_ms={"p50": 20.0, "p99": 30.0},
-    bytes_sent=1,
-    bytes_received=1,
-    disk_bytes=1,
-    news=(),
+GOOD = Result(
+    members=("node-0", "node-1", "node-6"),
+    rounds=tuple(
+        RoundRecord(
+            number=number,
+            metrics={"node-0": {"accuracy": 0.95}},
+            omissions=(Omission("node-6", OmissionReason.BY_RULE),),
+        )
+        for number in range(1, 11)
+    ),
+    rounds_planned=10,
+    byzantine={"node-6": "sign_flip"},
+    digests={"node-0": "aa", "node-1": "aa", "node-6": "cc"},
+    traffic={name: MemberTraffic(1, 1) for name in ("node-0", "node-1", "node-6")},
+    seconds=1.0,
+    folder=Path("somewhere"),
+    commit_ms={"node-0": {"p50": 20.0, "p99": 30.0}},
+    disk_bytes={"node-0": 1, "node-1": 1, "node-6": 1},
 )
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code"),
+    ("result", "code"),
     [
         (GOOD, 0),
         (replace(GOOD, digests={"node-0": "aa", "node-1": "bb"}), 1),
         (replace(GOOD, digests={"node-0": "aa", "node-1": None}), 1),
-        (replace(GOOD, rounds_closed=9), 1),
+        (replace(GOOD, rounds=GOOD.rounds[:9]), 1),
     ],
 )
-def test_the_exit_code_says_whether_all_rounds_closed_on_one_model(
-    outcome: Outcome, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_the_exit_code_tells_whether_all_rounds_closed_on_one_model(
+    result: Result, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Demo, "run", lambda *_: outcome)
+    monkeypatch.setattr(Demo, "run", lambda *_: result)
     monkeypatch.setattr(Demo, "by_server", lambda *_, **__: (0.5,) * 10)
 
-    done = CliRunner().invoke(command.demo, ["--out", str(tmp_path / "new")])
+    done = CliRunner().invoke(command.demo, [])
 
-    assert done.exit_code == code
-    assert "node-6 in 1 of 10 rounds" in done.stdout
+    assert done.exit_code == code, done.output
+    assert f"node-6 in {len(result.rounds)} of 10 rounds" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -141,33 +154,78 @@ def test_what_cannot_be_shown_is_refused_before_anything_starts(
         CliRunner().invoke(command.demo, arguments, catch_exceptions=False)
 
 
-MOMENT = Moment(
+PROGRESS = RunProgress(
     rounds_closed=2,
-    nodes=(
-        NodeNow("node-0", "runs", 2, 0.91, 35.0, 2_000_000, 3_000_000),
-        NodeNow("node-1", "killed", 1, None, None, 0, 0),
+    rounds=10,
+    members=(
+        MemberNow("node-0", MemberState.RUNNING, 2, {"accuracy": 0.91}, 35.0, 2_000_000, 3_000_000),
+        MemberNow("node-1", MemberState.KILLED, 1),
     ),
-    told=Told({2: 0.91}, {2: {"node-6": "by the rule", "node-1": "no update in time"}}),
-    news=("node-1 was killed (SIGKILL) in round 2",),
+    lines=("node-1 was killed (SIGKILL) in round 2",),
 )
 
 
-def test_the_live_table_shows_rounds_accuracy_latency_bytes_and_who_is_left_out() -> None:
+def test_the_live_table_shows_rounds_accuracy_latency_traffic_and_news() -> None:
     screen = io.StringIO()
-    Console(file=screen, width=100).print(table(SEVEN, MOMENT))
+    Console(file=screen, width=100).print(table(PROGRESS, ["model of round 1: without node-6"]))
 
     figures = ("round 2 of 10 closed", "91.0 %", "35 ms", "2.0 MB", "3.0 MB", "killed")
-    reasons = ("left out of round 2", "node-6: by the rule", "node-1: no update in time")
-    for shown in (*figures, *reasons):
+    for shown in (*figures, "model of round 1: without node-6"):
         assert shown in screen.getvalue()
 
 
-def test_without_a_terminal_each_thing_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(SEVEN, err=False)
-    lines.show(MOMENT)
-    lines.show(MOMENT)
+def test_without_a_terminal_or_without_rich_the_news_are_plain_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with live_view(err=False) as show:
+        show(PROGRESS)
 
-    told = capsys.readouterr().out.splitlines()
-    assert len(told) == len(set(told)) == 6
-    assert told[0] == "node-1 was killed (SIGKILL) in round 2"
-    assert "model of round 2: 91.0 %" in told[3]
+    assert capsys.readouterr().out == "node-1 was killed (SIGKILL) in round 2\n"
+
+
+# For every process: what only an extra installs is not there.
+NO_EXTRAS = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = {"flwr", "matplotlib", "numba", "rich", "scipy", "sklearn", "torch"}
+        return None if name in hidden else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+"""
+
+
+def test_the_demonstration_runs_without_any_extra_and_says_what_it_leaves_out(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_EXTRAS, encoding="utf-8")
+    path = os.pathsep.join((str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "defl.cli.main", "demo", "--nodes", "4", "--rounds", "4",
+         "--plot", "p.png"],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "p.png will not be drawn: matplotlib is not installed" in done.stderr
+    assert "round 4 of 4 closed" in done.stdout
+    assert "the same at all 3 honest nodes" in done.stdout
+
+
+def test_the_packages_digits_are_those_of_scikit_learn() -> None:
+    theirs = load_digits()
+    order = np.random.default_rng(5).permutation(len(theirs.target))
+
+    ours = digits(np.random.default_rng(5), test=360)
+
+    np.testing.assert_array_equal(
+        np.concatenate([ours.test_images, ours.train_images]), theirs.images[order]
+    )
+    np.testing.assert_array_equal(
+        np.concatenate([ours.test_labels, ours.train_labels]), theirs.target[order]
+    )

@@ -1,4 +1,4 @@
-"""No file descriptor is left: what needs one waits, the rest goes on, and the node stays up.
+"""Without free file descriptors, whatever needs one waits, and the rest of the node keeps running.
 
 The kernel's own EMFILE: the limit of this process is set to what it has open.
 """
@@ -142,7 +142,7 @@ def test_callers_wait_in_the_kernel_until_they_can_be_accepted() -> None:
     asyncio.run(scenario())
 
 
-def test_a_node_goes_on_and_serves_what_it_could_not_read(
+def test_a_node_without_descriptors_keeps_running_and_serves_the_chunk_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes
@@ -176,7 +176,7 @@ def test_a_node_goes_on_and_serves_what_it_could_not_read(
     asyncio.run(scenario())
 
 
-def test_callers_that_telemetry_cannot_accept_do_not_fill_the_log(
+def test_connections_that_telemetry_cannot_accept_do_not_fill_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """asyncio alone writes 100 tracebacks a second, about a megabyte in half a minute."""

@@ -5,6 +5,7 @@ in SIMULATOR.md are those of one run; `python tests/test_docs.py` updates them.
 """
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import operator
@@ -42,6 +43,10 @@ from defl.messages import (
     transactions_root,
     vote_statement,
 )
+from defl.node.net.acceptor import AcceptLimits
+from defl.node.net.framing import Hello, Lane
+from defl.node.net.pending import PendingLimits
+from defl.node.net.transport import TransportLimits
 from defl.output import Reference, Response
 from defl.schema import Entry, Schema
 from defl.sim.byzantine import KINDS
@@ -140,6 +145,29 @@ def test_the_protocol_states_the_policy_of_each_message() -> None:
         )
         for kind, policy in POLICIES.items()
     }
+
+
+def test_the_protocol_describes_the_hello_field_by_field() -> None:
+    rows = rows_after(protocol(), "Hello:")
+
+    assert names(rows) == list(Hello.__struct_fields__)
+    assert [f"`{lane}`" for lane in Lane] == rows[-1][2].split(" or ")
+
+
+def test_the_protocol_states_the_default_of_each_transport_limit() -> None:
+    defaults = {
+        field.name: value
+        for limits in (TransportLimits(), AcceptLimits(), PendingLimits())
+        for field in dataclasses.fields(limits)
+        if isinstance(value := getattr(limits, field.name), int | float)
+    }
+
+    stated = {
+        row[0].strip("`"): arithmetic(ast.parse(row[1], mode="eval"))
+        for row in rows_after(protocol(), "Limits:")
+    }
+
+    assert stated == defaults
 
 
 def test_protocol_page_lists_every_signature_tag() -> None:

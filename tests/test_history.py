@@ -1,10 +1,7 @@
-"""The history of the newest rounds: whose update counted and why, and live progress."""
-
-from typing import Any
+"""The history of the newest rounds: whose update counted, and why."""
 
 import msgspec
 
-from defl.cli.progress import RunProgress
 from defl.ids import NodeId, Round
 from defl.node.report.history import ROUNDS_KEPT, RoundHistory
 from defl.node.report.status import (
@@ -70,61 +67,3 @@ def test_a_thousand_rounds_take_no_more_room_than_eight() -> None:
     assert [report.round for report in history.rounds] == list(range(1001 - ROUNDS_KEPT, 1001))
     kept = (history.aggregation, history.left_out, history.late, history.rounds)
     assert len(msgspec.json.encode(kept)) < 5000
-
-
-def state(round_: int, *history: dict[str, Any]) -> dict[str, Any]:
-    empty = {"missing": [], "left_out": None, "metrics": {}}
-    return {"round": round_, "history": [{**empty, **report} for report in history]}
-
-
-def accuracy(round_: int, value: float | None) -> dict[str, Any]:
-    return {"round": round_, "metrics": {"accuracy": value}}
-
-
-def test_progress_tells_accuracy_when_all_nodes_know_it() -> None:
-    lines: list[str] = []
-    progress = RunProgress(2, lines.append)
-    progress.update({"a": {"round": 0}, "b": state(1, accuracy(0, 0.1))})
-    progress.update({"a": state(1, accuracy(0, 0.3)), "b": state(1, accuracy(0, 0.1))})
-    progress.update({"a": state(2, accuracy(1, None)), "b": state(2, accuracy(2, 0.6))})
-    progress.update({"a": state(2, accuracy(2, 0.8)), "b": state(2, accuracy(2, 0.6))})
-
-    assert lines == [
-        "round 1 of 2 closed by all nodes",
-        "model of round 0: mean accuracy 0.2000 (a 0.3000  b 0.1000)",
-        "round 2 of 2 closed by all nodes",
-        "model of round 2: mean accuracy 0.7000 (a 0.8000  b 0.6000)",
-    ]
-
-
-def test_without_an_accuracy_progress_tells_the_first_metric_that_all_clients_report() -> None:
-    lines: list[str] = []
-    progress = RunProgress(1, lines.append)
-
-    def evaluated(**metrics: float | None) -> dict[str, Any]:
-        return state(0, {"round": 0, "metrics": metrics})
-
-    progress.update({"a": evaluated(eval_loss=2.0, eval_acc=0.5), "b": evaluated()})
-    progress.update(
-        {
-            "a": evaluated(eval_loss=2.0, eval_acc=0.5, auc=0.6),
-            "b": evaluated(eval_loss=1.0, eval_acc=0.25, auc=None),
-        }
-    )
-
-    assert lines == ["model of round 0: mean eval_acc 0.3750 (a 0.5000  b 0.2500)"]
-
-
-def test_progress_tells_once_who_was_left_out_and_why() -> None:
-    lines: list[str] = []
-    progress = RunProgress(3, lines.append)
-    first = {"round": 1, "left_out": [], "missing": []}
-    second = {"round": 2, "left_out": ["c"], "missing": ["d"]}
-    progress.update({"a": state(2, first), "b": state(2, first, {**second, "left_out": None})})
-    progress.update({"a": state(2, first, second), "b": state(2, first, second)})
-
-    assert lines == [
-        "round 1 of 3 closed by all nodes",
-        "round 2 of 3 closed by all nodes",
-        "model of round 2: without c (left out by the rule), d (no update in time)",
-    ]

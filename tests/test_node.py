@@ -27,13 +27,13 @@ def defl(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture
 def nodes(tmp_path: Path):
-    made = Nodes(tmp_path / "federation", 4, 4, timing=TIMING, chunk_bytes=1024)
-    yield made
-    made.close()
+    federation = Nodes(tmp_path / "federation", 4, 4, timing=TIMING, chunk_bytes=1024)
+    yield federation
+    federation.close()
 
 
-def test_nodes_killed_in_the_middle_go_on_and_agree(nodes: Nodes) -> None:
-    """One dies in round 1, then all at once in round 2; nobody signs twice, nothing is lost."""
+def test_nodes_killed_mid_run_continue_and_agree(nodes: Nodes) -> None:
+    """One dies in round 1, then all at once in round 2; none signs twice, and nothing is lost."""
     nodes.start()
     nodes.wait(lambda: nodes.round(0) >= 1, LIMIT_S)
     nodes.kill(1)
@@ -52,7 +52,7 @@ def test_nodes_killed_in_the_middle_go_on_and_agree(nodes: Nodes) -> None:
     assert proof.returncode == 0, proof.stdout + proof.stderr
 
 
-# The first member's evaluation fails each time, the others' does not.
+# Only the first member's evaluation fails, each time.
 EVALUATE = """
     def evaluate(self, weights):
         if os.environ["DEFL_NODE"] == "0":
@@ -61,7 +61,7 @@ EVALUATE = """
 """
 
 
-def test_every_model_is_evaluated_by_its_nodes_and_a_failing_one_harms_nobody(
+def test_every_model_is_evaluated_and_a_failing_evaluation_affects_nothing_else(
     nodes: Nodes,
 ) -> None:
     code = nodes.local.folder / "project" / "client.py"
@@ -78,21 +78,21 @@ def test_every_model_is_evaluated_by_its_nodes_and_a_failing_one_harms_nobody(
     shares = status.aggregation.members.values()
     assert sum(share.weight for share in shares) == pytest.approx(1.0)
     assert {"aggregated", "trained"} <= {line["event"] for line in nodes.log(1)}
-    told = [line["round"] for line in nodes.log(1) if line["event"] == "evaluated"]
-    assert told == sorted(set(told))
-    assert len(told) > 1
+    evaluated = [line["round"] for line in nodes.log(1) if line["event"] == "evaluated"]
+    assert evaluated == sorted(set(evaluated))
+    assert len(evaluated) > 1
     assert "ValueError: no test data" in nodes.status(0).worker_error
     assert nodes.status(0).evaluation is None
 
 
-def test_a_running_node_tells_its_state_and_stops_when_asked(nodes: Nodes) -> None:
+def test_a_running_node_shows_its_status_and_stops_on_request(nodes: Nodes) -> None:
     nodes.start(0, 1)  # half of them: no round can close, so they run until they are stopped
     nodes.wait(lambda: (status := nodes.status(0)) is not None and status.peers["node-1"], LIMIT_S)
     folder = str(nodes.local.nodes[0])
 
-    told = defl("node", "status", folder, "--json")
-    assert told.returncode == 0
-    status = json.loads(told.stdout)
+    shown = defl("node", "status", folder, "--json")
+    assert shown.returncode == 0
+    status = json.loads(shown.stdout)
     assert status["running"]
     assert status["round"] == 0
     nodes.wait(lambda: nodes.status(0).evaluation is not None, LIMIT_S)
@@ -128,7 +128,7 @@ def test_a_lost_state_is_not_taken_for_a_first_start(nodes: Nodes) -> None:
     assert "--observer" in again.stderr
 
 
-def test_two_files_that_differ_in_one_byte_make_nodes_that_refuse_each_other(
+def test_nodes_whose_federation_files_differ_in_one_byte_refuse_each_other(
     nodes: Nodes,
 ) -> None:
     other = nodes.local.folder / "other"

@@ -1,5 +1,5 @@
-"""What a node writes and when: records before what leaves, and what it leaves for people, which it
-goes on without."""
+"""What a node writes and when: records before messages leave; models and status as far as the disk
+allows."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from support.node_here import NodeHere, until
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeHere:
-    """Alone: no round closes. What cannot be written is tried again at once."""
+    """Alone, so that no round closes; failed writes are retried at once."""
     monkeypatch.setattr(driver, "RETRY_S", 0.0)
     return NodeHere(Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes[0])
 

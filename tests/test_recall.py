@@ -157,7 +157,7 @@ def test_a_peer_is_shown_its_newest_statements_of_each_kind(small: Small) -> Non
         proposal,
         Gossip((small.agg(2, 1),)),
     ):
-        recall.saw(message)
+        recall.remember(message)
     acks = (small.ack(2, small.offer(0, 1, manifest)),)
     (envelope,) = recall.answer(NodeId(2), acks, 0.0)
 

@@ -195,7 +195,7 @@ def test_a_lost_chunk_is_fetched_again_and_not_served_meanwhile() -> None:
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
     del host.disk.blobs[BLOB.digest].chunks[1]
 
-    host.pool.lost(BLOB.digest, 1)
+    host.pool.refetch_chunk(BLOB.digest, 1)
 
     assert {chunk for _, chunk in asked(host.settle())} == {1}
     assert not host.pool.has(BLOB.digest)
@@ -214,7 +214,7 @@ def test_a_chunk_lost_during_a_fetch_is_fetched_again() -> None:
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
     host.chunk(1, BLOB.digest, 0, BYTES[:256])
 
-    host.pool.lost(BLOB.digest, 0)
+    host.pool.refetch_chunk(BLOB.digest, 0)
 
     assert {chunk for _, chunk in asked(host.settle())} == {0, 1}
     host.deliver(2, BLOB, BYTES)
@@ -224,7 +224,7 @@ def test_a_chunk_lost_during_a_fetch_is_fetched_again() -> None:
 def test_a_lost_chunk_of_a_dropped_blob_is_not_fetched() -> None:
     host = Host(SMALL)
 
-    host.pool.lost(BLOB.digest, 0)
+    host.pool.refetch_chunk(BLOB.digest, 0)
 
     assert host.settle().send == []
     assert host.pool.stored["fetches"] == 0

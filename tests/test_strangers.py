@@ -1,7 +1,7 @@
-"""Whoever is no member, or no member of this federation, gets nothing: no frame of theirs is
-handed on, honest members go on, and what they can make us hold is bounded.
+"""Strangers, and members of other federations, get nothing: none of their frames reach the handler,
+honest members stay connected, and what strangers can make a node hold is bounded.
 
-The cast: member 2 is the victim, member 0 its honest peer, member 1 has turned bad.
+Member 2 is the victim, member 0 its honest peer, and member 1 is Byzantine.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ from support.transports import (
 
 BAD = IDENTITIES[1]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-GoesOn = Callable[[], Awaitable[None]]
+StillWorks = Callable[[], Awaitable[None]]
 
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """A thousand connections have a thousand ends in this process too."""
+    """Both ends of a thousand connections are in this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2000:
         pytest.skip("this process may not open so many files")
@@ -59,8 +59,8 @@ def many_files() -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def served(limits: TransportLimits = QUICK) -> AsyncIterator[tuple[Peer, GoesOn]]:
-    """The victim, and a check that it and its honest peer still get on with each other."""
+async def served(limits: TransportLimits = QUICK) -> AsyncIterator[tuple[Peer, StillWorks]]:
+    """The victim, and a check that it still exchanges frames with its honest peer."""
     listeners = [listener() for _ in range(4)]
     cards = cards_of(listeners)
     listeners[1].close()
@@ -69,7 +69,7 @@ async def served(limits: TransportLimits = QUICK) -> AsyncIterator[tuple[Peer, G
     victim = Peer(2, cards, listeners[2], limits=limits)
     sent = 0
 
-    async def goes_on() -> None:
+    async def still_works() -> None:
         nonlocal sent
         for lane in Lane:
             assert honest.send(victim, b"%d" % sent, lane)
@@ -82,8 +82,8 @@ async def served(limits: TransportLimits = QUICK) -> AsyncIterator[tuple[Peer, G
     async with running(honest, victim):
         await honest.until_connected(victim)
         await victim.until_connected(honest)
-        yield victim, goes_on
-        await goes_on()
+        yield victim, still_works
+        await still_works()
 
 
 async def plain(victim: Peer) -> Streams:
@@ -99,27 +99,27 @@ def context_of(victim: Peer, identity: Identity) -> ssl.SSLContext:
     return client_context(identity, victim.transport._cards[victim.me])
 
 
-async def last_words(streams: Streams) -> bytes:
-    """All that the victim says until it hangs up, which it must do."""
+async def received_until_closed(streams: Streams) -> bytes:
+    """All bytes from the victim until it disconnects, which it must do."""
     reader, writer = streams
-    said = b""
+    data = b""
     async with asyncio.timeout(TIME_LIMIT_S):
         with contextlib.suppress(OSError):
-            said = await reader.read()
+            data = await reader.read()
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-    return said
+    return data
 
 
-async def answer(victim: Peer, context: ssl.SSLContext, said: bytes) -> bytes:
-    """What the victim answers to these words until it hangs up."""
+async def answer(victim: Peer, context: ssl.SSLContext, request: bytes) -> bytes:
+    """The victim's answer to these bytes until it disconnects."""
     try:
         streams = await tls(victim, context)
     except OSError:
         return b""
-    streams[1].write(said)
-    return await last_words(streams)
+    streams[1].write(request)
+    return await received_until_closed(streams)
 
 
 async def refused(victim: Peer, kind: Refusal, times: int = 1) -> None:
@@ -157,19 +157,19 @@ def expired(identity: Identity) -> Identity:
     ],
     ids=["wrong key", "a certificate that the card does not name", "expired"],
 )
-def test_a_strangers_certificate_is_turned_away_at_the_handshake(identity: Identity) -> None:
+def test_a_strangers_certificate_is_refused_at_the_handshake(identity: Identity) -> None:
     async def scenario() -> None:
-        async with served() as (victim, goes_on):
+        async with served() as (victim, still_works):
             context = context_of(victim, identity)
             for lane in Lane:
                 assert not await answer(victim, context, hello(1, lane=lane) + framed(b"vote"))
             await refused(victim, Refusal.CERTIFICATE, times=2)
-            await goes_on()
+            await still_works()
 
     asyncio.run(scenario())
 
 
-def test_a_caller_without_a_certificate_is_turned_away_at_the_handshake() -> None:
+def test_a_caller_without_a_certificate_is_refused_at_the_handshake() -> None:
     async def scenario() -> None:
         async with served() as (victim, _):
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -181,7 +181,7 @@ def test_a_caller_without_a_certificate_is_turned_away_at_the_handshake() -> Non
     asyncio.run(scenario())
 
 
-def test_a_member_that_speaks_only_tls_1_2_is_turned_away() -> None:
+def test_a_member_that_speaks_only_tls_1_2_is_refused() -> None:
     async def scenario() -> None:
         async with served() as (victim, _):
             context = context_of(victim, BAD)
@@ -194,7 +194,7 @@ def test_a_member_that_speaks_only_tls_1_2_is_turned_away() -> None:
 
 
 @pytest.mark.parametrize("whose", [0, 1], ids=["the caller's", "the called one's"])
-def test_a_members_certificate_that_has_expired_is_refused_and_the_reason_told(whose: int) -> None:
+def test_an_expired_certificate_of_a_member_is_refused_with_the_reason(whose: int) -> None:
     async def scenario() -> None:
         identities = list(IDENTITIES)
         identities[whose] = expired(identities[whose])
@@ -217,18 +217,18 @@ def test_a_members_certificate_that_has_expired_is_refused_and_the_reason_told(w
 
 def test_a_member_that_claims_to_be_another_is_refused_and_the_other_stays_connected() -> None:
     async def scenario() -> None:
-        async with served() as (victim, goes_on):
+        async with served() as (victim, still_works):
             context = context_of(victim, BAD)
             for claimed in (0, 2, 3, 4, -1, 2**40):
                 await answer(victim, context, hello(claimed) + framed(b"vote"))
             await refused(victim, Refusal.IDENTITY, times=6)
             assert not victim.transport.stats.replaced
-            await goes_on()
+            await still_works()
 
     asyncio.run(scenario())
 
 
-def test_another_member_at_a_members_address_is_not_taken_for_it() -> None:
+def test_another_member_at_a_members_address_is_refused() -> None:
     """Swapped certificates: member 2's machine answers where member 1 is called."""
 
     async def scenario() -> None:
@@ -246,7 +246,7 @@ def test_another_member_at_a_members_address_is_not_taken_for_it() -> None:
     asyncio.run(scenario())
 
 
-def test_members_whose_federations_differ_refuse_each_other_and_both_can_say_why() -> None:
+def test_members_of_different_federations_refuse_each_other_with_the_reason() -> None:
     async def scenario() -> None:
         listeners = [listener() for _ in range(4)]
         cards = cards_of(listeners)
@@ -271,12 +271,12 @@ def test_members_whose_federations_differ_refuse_each_other_and_both_can_say_why
     asyncio.run(scenario())
 
 
-def test_another_version_or_a_call_in_the_wrong_direction_is_refused() -> None:
+def test_another_version_or_the_wrong_dialling_side_is_refused() -> None:
     async def scenario() -> None:
         async with served() as (victim, _):
             newer = hello(1, version=PROTOCOL_VERSION + 1) + framed(b"vote")
-            said = await answer(victim, context_of(victim, BAD), newer)
-            assert said == hello(2)  # so that the caller can say what differs, and no more
+            data = await answer(victim, context_of(victim, BAD), newer)
+            assert data == hello(2)  # enough for the caller to report what differs
             assert "install the same release" in victim.transport.stats.trouble[1]
             await answer(victim, context_of(victim, IDENTITIES[3]), hello(3) + framed(b"vote"))
             await refused(victim, Refusal.DIRECTION)
@@ -285,23 +285,23 @@ def test_another_version_or_a_call_in_the_wrong_direction_is_refused() -> None:
     asyncio.run(scenario())
 
 
-def test_plain_tcp_gets_no_answer_but_a_tls_alert() -> None:
+def test_plain_tcp_gets_a_tls_alert_at_most() -> None:
     async def scenario() -> None:
         async with served() as (victim, _):
-            for said in (b"GET / HTTP/1.1\r\n\r\n", hello(0) + framed(b"vote")):
+            for data in (b"GET / HTTP/1.1\r\n\r\n", hello(0) + framed(b"vote")):
                 streams = await plain(victim)
-                streams[1].write(said)
-                said_back = await last_words(streams)
-                assert len(said_back) <= 7
-                assert said_back[:1] in (b"", b"\x15")  # nothing, or an alert
+                streams[1].write(data)
+                response = await received_until_closed(streams)
+                assert len(response) <= 7
+                assert response[:1] in (b"", b"\x15")  # nothing, or an alert
             await refused(victim, Refusal.NOT_TLS, times=2)
 
     asyncio.run(scenario())
 
 
-def test_half_open_and_slow_callers_are_cut_off_in_time() -> None:
+def test_half_open_and_slow_callers_are_disconnected_in_time() -> None:
     async def scenario() -> None:
-        async with served(receiving(handshake_s=0.3)) as (victim, goes_on):
+        async with served(receiving(handshake_s=0.3)) as (victim, still_works):
             loop = asyncio.get_running_loop()
             began = loop.time()
             silent = await plain(victim)
@@ -309,9 +309,9 @@ def test_half_open_and_slow_callers_are_cut_off_in_time() -> None:
             dripping = await plain(victim)
             dripping_member = await tls(victim, context_of(victim, BAD))
 
-            async def drip(streams: Streams, said: bytes) -> None:
+            async def drip(streams: Streams, data: bytes) -> None:
                 with contextlib.suppress(OSError):
-                    for byte in said:
+                    for byte in data:
                         streams[1].write(bytes([byte]))
                         await streams[1].drain()
                         await asyncio.sleep(0.01)  # this is what a slow-loris does
@@ -321,9 +321,9 @@ def test_half_open_and_slow_callers_are_cut_off_in_time() -> None:
                 asyncio.create_task(drip(dripping, client_hello)),
                 asyncio.create_task(drip(dripping_member, framed(bytes(HELLO_BYTES_MAX)))),
             ]
-            await goes_on()
+            await still_works()
             for streams in (silent, mute_member, dripping, dripping_member):
-                assert not await last_words(streams)
+                assert not await received_until_closed(streams)
             assert loop.time() - began < 2.5
             for task in drips:
                 task.cancel()
@@ -333,22 +333,24 @@ def test_half_open_and_slow_callers_are_cut_off_in_time() -> None:
     asyncio.run(scenario())
 
 
-def test_a_crowd_that_says_nothing_cannot_shut_a_member_out() -> None:
+def test_silent_connections_cannot_shut_a_member_out() -> None:
     async def scenario() -> None:
         limits = receiving(handshake_s=60.0, pending=PendingLimits(silent=8))
-        async with served(limits) as (victim, goes_on):
+        async with served(limits) as (victim, still_works):
             crowd = [await plain(victim) for _ in range(40)]
             await victim.until(lambda: victim.transport.stats.refusals[Refusal.CROWDED] >= 40 - 8)
             assert victim.transport.unauthenticated <= 8
             for streams in crowd[: 40 - 8]:
-                assert not await last_words(streams)  # hung up on, long before its time
+                assert not await received_until_closed(
+                    streams
+                )  # disconnected, long before the time limit
             # Member 1, honest for once, comes in while every place is taken.
             reader, writer = await tls(victim, context_of(victim, BAD))
             writer.write(hello(1))
             async with asyncio.timeout(TIME_LIMIT_S):
                 assert await reader.readexactly(len(hello(2))) == hello(2)
             writer.close()
-            await goes_on()
+            await still_works()
             for _, stranger in crowd[40 - 8 :]:
                 stranger.close()
             await victim.until(lambda: victim.transport.unauthenticated == 0)
@@ -357,7 +359,7 @@ def test_a_crowd_that_says_nothing_cannot_shut_a_member_out() -> None:
 
 
 class Handshaking:
-    """A caller whose handshake goes on only when the test says so."""
+    """A caller whose handshake the test controls step by step."""
 
     def __init__(self, streams: Streams, context: ssl.SSLContext) -> None:
         self._reader, self.writer = streams
@@ -373,16 +375,16 @@ class Handshaking:
         caller._flush()
         return caller
 
-    async def heard(self) -> None:
+    async def answered(self) -> None:
         """Waits until the victim has answered its first record."""
         async with asyncio.timeout(TIME_LIMIT_S):
             self._incoming.write(await self._reader.readexactly(1))
 
-    async def finish(self, said: bytes, length: int) -> bytes:
-        """Shakes hands to the end, says this, and waits for so much of an answer."""
+    async def finish(self, data: bytes, length: int) -> bytes:
+        """Completes the handshake, sends this, and waits for so many bytes of an answer."""
         async with asyncio.timeout(TIME_LIMIT_S):
             await self._until_read(self._tls.do_handshake)
-            self._tls.write(said)
+            self._tls.write(data)
             self._flush()
             return bytes(await self._until_read(lambda: self._tls.read(length)))
 
@@ -393,7 +395,7 @@ class Handshaking:
             except ssl.SSLWantReadError:
                 self._flush()
                 data = await self._reader.read(2**16)
-                assert data, "the victim hung up"
+                assert data, "the victim disconnected"
                 self._incoming.write(data)
             else:
                 self._flush()
@@ -403,11 +405,11 @@ class Handshaking:
         self.writer.write(self._outgoing.read())
 
 
-async def strangers_say(victim: Peer, count: int, said: bytes) -> list[Streams]:
+async def strangers_send(victim: Peer, count: int, data: bytes) -> list[Streams]:
     crowd = []
     for _ in range(count):
         streams = await plain(victim)
-        streams[1].write(said)
+        streams[1].write(data)
         crowd.append(streams)
     return crowd
 
@@ -434,17 +436,17 @@ def test_a_thousand_half_open_strangers_do_not_interrupt_a_members_handshake(
 
     async def scenario() -> None:
         limits = receiving(handshake_s=60.0, handshakes_burst=10.0)
-        async with served(limits) as (victim, goes_on):
+        async with served(limits) as (victim, still_works):
             whole = client_hello(victim)
-            said = {"nothing": b"", "half a record": whole[:100]}.get(words, whole)
+            data = {"nothing": b"", "half a record": whole[:100]}.get(words, whole)
             member = await Handshaking.begin(victim, context_of(victim, BAD))
-            await member.heard()
-            crowd = await strangers_say(victim, 1000, said)
-            await goes_on()
+            await member.answered()
+            crowd = await strangers_send(victim, 1000, data)
+            await still_works()
             assert victim.transport.unauthenticated <= 128 + 64 + 1
             assert await member.finish(hello(1), len(hello(2))) == hello(2)
 
-            # Nor do they keep one out that comes when they are all there.
+            # Nor do they keep out a member that connects later.
             later = await Handshaking.begin(victim, context_of(victim, BAD))
             assert await later.finish(hello(1), len(hello(2))) == hello(2)
             for caller in (member, later):
@@ -480,15 +482,15 @@ def test_a_member_reconnects_while_strangers_connect_as_fast_as_they_can() -> No
 
 
 def connect_until(stop: threading.Event, address: tuple[str, int], words: Sequence[bytes]) -> int:
-    """In a thread: as many connections as it can, of which the newest few stay open."""
+    """In a thread: opens connections as fast as it can and keeps the newest few."""
     connections = 0
     open_ones: deque[socket.socket] = deque()
-    for said in itertools.cycle(words):
+    for data in itertools.cycle(words):
         if stop.is_set():
             break
         caller = socket.create_connection(address)
         with contextlib.suppress(OSError):
-            caller.sendall(said)
+            caller.sendall(data)
         connections += 1
         open_ones.append(caller)
         if len(open_ones) > 300:
@@ -502,7 +504,7 @@ def test_strangers_get_few_handshakes_a_second_and_members_do_not_wait_for_their
     async def scenario() -> None:
         limits = receiving(handshake_s=60.0, handshakes_burst=5.0, handshakes_per_s=0.01)
         async with served(limits) as (victim, _):
-            crowd = await strangers_say(victim, 20, client_hello(victim))
+            crowd = await strangers_send(victim, 20, client_hello(victim))
             async with asyncio.timeout(TIME_LIMIT_S):
                 answers = [await reader.readexactly(1) for reader, _ in crowd[:5]]
             assert answers == 5 * [b"\x16"]
@@ -517,7 +519,7 @@ def test_strangers_get_few_handshakes_a_second_and_members_do_not_wait_for_their
     asyncio.run(scenario())
 
 
-def test_a_members_first_record_is_marked_also_when_it_comes_in_pieces() -> None:
+def test_a_members_mark_is_recognised_in_a_fragmented_first_record() -> None:
     async def scenario() -> None:
         limits = receiving(handshake_s=60.0, pending=PendingLimits(unmarked=0))
         async with served(limits) as (victim, _):
@@ -541,8 +543,8 @@ def test_a_first_frame_that_is_too_long_is_refused_before_anything_is_allocated(
 ) -> None:
     async def scenario() -> None:
         async with served() as (victim, _):
-            said = length.to_bytes(4, "big") + bytes(1000)
-            assert not await answer(victim, context_of(victim, BAD), said)
+            data = length.to_bytes(4, "big") + bytes(1000)
+            assert not await answer(victim, context_of(victim, BAD), data)
             await refused(victim, Refusal.HELLO)
 
     asyncio.run(scenario())
@@ -563,8 +565,8 @@ def test_a_members_oversized_frame_ends_its_connection_and_only_that(
     async def scenario() -> None:
         async with served() as (victim, _):
             tracemalloc.start()
-            said = hello(1, lane=lane) + length.to_bytes(4, "big") + bytes(1000)
-            assert await answer(victim, context_of(victim, BAD), said) in (hello(2, lane=lane), b"")
+            data = hello(1, lane=lane) + length.to_bytes(4, "big") + bytes(1000)
+            assert await answer(victim, context_of(victim, BAD), data) in (hello(2, lane=lane), b"")
             await refused(victim, Refusal.FRAME)
             assert tracemalloc.get_traced_memory()[1] < CONTROL_BYTES_MAX
             tracemalloc.stop()
@@ -573,26 +575,26 @@ def test_a_members_oversized_frame_ends_its_connection_and_only_that(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_bytes_reach_nobody(seed: int) -> None:
+def test_random_bytes_never_reach_the_handler(seed: int) -> None:
     """Before the handshake, instead of a hello, and as a hello with flipped bytes."""
 
     async def scenario() -> None:
         rng = Random(seed)  # noqa: S311
-        async with served(receiving(handshake_s=0.2)) as (victim, goes_on):
+        async with served(receiving(handshake_s=0.2)) as (victim, still_works):
             context = context_of(victim, BAD)
             for _ in range(12):
                 rubbish = rng.randbytes(rng.randrange(1, 3000))
                 streams = await plain(victim)
                 streams[1].write(rubbish)
                 streams[1].write_eof()
-                await last_words(streams)
+                await received_until_closed(streams)
                 rubbish = framed(rng.randbytes(rng.randrange(1, HELLO_BYTES_MAX + 20)))
                 assert not await answer(victim, context, rubbish + framed(b"vote"))
                 mutated = bytearray(hello(1))
                 mutated[rng.randrange(4, len(mutated))] ^= 1 << rng.randrange(8)
-                said = await answer(victim, context, bytes(mutated) + framed(b"vote"))
-                assert said in (b"", hello(2), hello(2, lane=Lane.WEIGHTS))
-            await goes_on()
+                data = await answer(victim, context, bytes(mutated) + framed(b"vote"))
+                assert data in (b"", hello(2), hello(2, lane=Lane.WEIGHTS))
+            await still_works()
             assert not [frame for peer, _, frame in victim.received if peer == 1]
 
     asyncio.run(scenario())
@@ -600,7 +602,7 @@ def test_random_bytes_reach_nobody(seed: int) -> None:
 
 def test_many_strangers_leave_neither_memory_nor_open_files_behind() -> None:
     async def scenario() -> None:
-        async with served() as (victim, goes_on):
+        async with served() as (victim, still_works):
             stranger = context_of(victim, make_identity("member 1"))
             member = context_of(victim, BAD)
 
@@ -610,7 +612,7 @@ def test_many_strangers_leave_neither_memory_nor_open_files_behind() -> None:
                     await answer(victim, member, hello(0))
                     streams = await plain(victim)
                     streams[1].write(b"GET / HTTP/1.1\r\n\r\n")
-                    await last_words(streams)
+                    await received_until_closed(streams)
                 await victim.until(lambda: victim.transport.unauthenticated == 0)
                 gc.collect()
 
@@ -625,7 +627,7 @@ def test_many_strangers_leave_neither_memory_nor_open_files_behind() -> None:
             # Were each of the 90 visits to leave its link behind, that would be 90 buffers of
             # 65,536 bytes; on a busy machine a few links are still closing.
             assert after - before < 4 * 65_536
-            await goes_on()
+            await still_works()
             if files:
                 await victim.until(lambda: len(os.listdir("/proc/self/fd")) <= files + 2)
 

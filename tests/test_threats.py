@@ -51,7 +51,7 @@ def trained(threat: str, *, seed: int = 1, round_: int = 1, step: float = 1.0) -
         made.append(flipped)
         return Steps(step)
 
-    client = client_of(threat_named(threat), factory, SCHEMA, seed=seed, node=NodeId(2))
+    client = client_of(threat_named(threat), factory, seed=seed, node=NodeId(2))
     assert made == [threat == "label_flip"]
     base = np.full(20000, 2.0, dtype=np.float32)
     training = Training(client, SCHEMA)

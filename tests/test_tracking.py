@@ -1,4 +1,4 @@
-"""Figures of each round reach an experiment tracker, and whatever that does, the node goes on."""
+"""Figures of each round reach an experiment tracker, whose failures never affect the node."""
 
 import io
 import json
@@ -42,7 +42,7 @@ def log(stream: io.StringIO) -> Log:
 
 
 def ended(tracking: Tracking) -> int:
-    """The tracker's exit code; it ends by itself once the node has closed it."""
+    """The exit code of the tracker, which ends by itself once the node has closed it."""
     tracking.close()
     return tracking._process.wait(LIMIT_S)
 
@@ -51,18 +51,18 @@ def script(text: str) -> list[str]:
     return [sys.executable, "-c", text]
 
 
-# --- What is recorded ----------------------------------------------------------------------------
+# --- Recording -----------------------------------------------------------------------------------
 
 
-def test_a_rounds_figures_are_of_training_evaluation_and_who_was_left_out() -> None:
-    told: dict[str, float] = {}
-    history = RoundHistory(["alice", "bob"], lambda _, values: told.update(values))
+def test_a_round_records_training_evaluation_and_left_out_members() -> None:
+    recorded: dict[str, float] = {}
+    history = RoundHistory(["alice", "bob"], lambda _, values: recorded.update(values))
     history.trained(WorkReport(3, {"loss": 0.5}))
     history.evaluated(2, {"accuracy": 0.9}, 0.1)
     history.closed(3, [NodeId(1)])
     history.aggregated(Aggregate(3, b"", (), b""), WorkReport(3))
 
-    assert told == {
+    assert recorded == {
         "train/loss": 0.5,
         "evaluate/accuracy": 0.9,
         "rounds/without_update": 1,
@@ -72,23 +72,21 @@ def test_a_rounds_figures_are_of_training_evaluation_and_who_was_left_out() -> N
     }
 
 
-def test_a_tracker_gets_every_line_and_no_figure_that_is_not_finite(
-    tmp_path: Path, log: Log
-) -> None:
+def test_a_tracker_gets_every_finite_figure(tmp_path: Path, log: Log) -> None:
     tracking = Tracking(script("import sys; print(sys.stdin.read())"), tmp_path, log)
     for number in range(3):
         tracking.record(number, {"loss": 0.5 / (number + 1), "bad": float("nan")})
     assert ended(tracking) == 0
 
     lines = (tmp_path / FOLDER / LOG_FILE).read_text(encoding="utf-8").split("\n")
-    told = [json.loads(line) for line in lines if line]
-    assert told == [{"round": n, "values": {"loss": 0.5 / (n + 1)}} for n in range(3)]
+    received = [json.loads(line) for line in lines if line]
+    assert received == [{"round": n, "values": {"loss": 0.5 / (n + 1)}} for n in range(3)]
 
 
-# --- What a tracker does to a node: nothing ------------------------------------------------------
+# --- Trackers that fail ---------------------------------------------------------------------------
 
 
-def test_a_tracker_that_never_reads_delays_nobody_and_is_ended(
+def test_a_tracker_that_never_reads_does_not_delay_the_node_and_is_killed(
     tmp_path: Path, log: Log, stream: io.StringIO
 ) -> None:
     tracking = Tracking(script("import signal; signal.pause()"), tmp_path, log)
@@ -103,22 +101,20 @@ def test_a_tracker_that_never_reads_delays_nobody_and_is_ended(
     assert stream.getvalue().count("too slow") == 1
 
 
-def test_a_tracker_that_crashes_is_told_once_and_forgotten(
-    tmp_path: Path, log: Log, stream: io.StringIO
-) -> None:
+def test_a_crashed_tracker_is_logged_once(tmp_path: Path, log: Log, stream: io.StringIO) -> None:
     tracking = Tracking(script("raise SystemExit(3)"), tmp_path, log)
     assert tracking._process.wait(LIMIT_S) == 3
     for number in range(3 * LINES_MAX):
         tracking.record(number, {"loss": 1.0})
         while tracking._lines.qsize() > LINES_MAX // 2:
-            time.sleep(0)  # the thread drains what nobody wants
+            time.sleep(0)  # the thread drains the queue
     tracking.close()
 
     assert stream.getvalue().count("the tracker ended") == 1
     assert "tracking/tracking.log" in stream.getvalue()
 
 
-def test_a_tracker_that_is_not_installed_is_told_with_the_command_that_helps(
+def test_a_missing_tracker_is_logged_with_the_install_command(
     tmp_path: Path, log: Log, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("defl.node.report.tracking.find_spec", lambda _: None)
@@ -127,7 +123,7 @@ def test_a_tracker_that_is_not_installed_is_told_with_the_command_that_helps(
     assert "pip install 'defl[mlflow]'" in stream.getvalue()
 
 
-def test_nothing_is_started_unless_node_toml_asks(tmp_path: Path, log: Log) -> None:
+def test_no_tracker_runs_by_default(tmp_path: Path, log: Log) -> None:
     config = NodeConfig(name="alice", address="127.0.0.1:1", listen="127.0.0.1:1")
 
     assert 'track = "none"' in node_text(config)
@@ -150,7 +146,7 @@ def tracked(track: Track, folder: Path, log: Log, monkeypatch: pytest.MonkeyPatc
     assert code == 0, (folder / FOLDER / LOG_FILE).read_text(encoding="utf-8")
 
 
-def test_tensorboard_reads_what_was_written_for_it(
+def test_tensorboard_files_hold_the_figures(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracked(Track.TENSORBOARD, tmp_path, log, monkeypatch)
@@ -160,7 +156,7 @@ def test_tensorboard_reads_what_was_written_for_it(
     assert all(tag in files[0].read_bytes() for tag in (b"train/loss", b"evaluate/accuracy"))
 
 
-def test_mlflow_finds_the_run_with_its_metrics_by_round(
+def test_mlflow_stores_the_run_with_its_metrics_by_round(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

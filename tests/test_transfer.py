@@ -163,12 +163,12 @@ def test_a_blob_is_kept_for_tau_rounds_and_one_of_grace() -> None:
     host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
     for round_ in (1, 2, 3):
-        host.pool.round_is(Round(round_))
+        host.pool.set_round(Round(round_))
         assert BLOB.digest not in host.settle().drop
     assert host.pool.has(BLOB.digest)
     assert host.pool.stored["acks"] == 0, "round 1 is no longer within tau: no ack is left"
 
-    host.pool.round_is(Round(4))
+    host.pool.set_round(Round(4))
 
     assert host.settle().drop == [BLOB.digest]
     assert BLOB.digest not in host.disk.blobs
@@ -179,9 +179,9 @@ def test_a_blob_that_two_labels_name_stays_until_the_last_one_goes() -> None:
     host.take_in(AUTHOR, 1, BLOB, BYTES)
     host.take_in(OTHER, 2, BLOB, BYTES)
 
-    host.pool.round_is(Round(4))
+    host.pool.set_round(Round(4))
     assert BLOB.digest not in host.settle().drop
-    host.pool.round_is(Round(5))
+    host.pool.set_round(Round(5))
     assert BLOB.digest in host.settle().drop
 
 
@@ -189,7 +189,7 @@ def test_one_author_never_occupies_more_than_tau_plus_three_blobs() -> None:
     host = Host(SMALL)
     most = 0
     for round_ in range(12):
-        host.pool.round_is(Round(round_))
+        host.pool.set_round(Round(round_))
         for target in range(13 + 3):
             for seed in (0, 1):
                 manifest, payload = SMALL.blob(100 * target + seed)
@@ -207,7 +207,7 @@ def test_a_fetch_that_retention_no_longer_wants_is_given_up() -> None:
     host = host_in_need()
     host.settle()
 
-    host.pool.round_is(Round(4))
+    host.pool.set_round(Round(4))
 
     assert host.pool.stored["fetches"] == 0
     assert host.pool.wake_at is None

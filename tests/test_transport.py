@@ -76,7 +76,7 @@ def test_four_members_exchange_eight_megabytes_all_to_all() -> None:
     asyncio.run(scenario())
 
 
-def test_a_control_frame_overtakes_a_weights_lane_that_stands_still() -> None:
+def test_a_stalled_weights_lane_does_not_delay_control_frames() -> None:
     async def scenario() -> None:
         vote_came = asyncio.Event()
 
@@ -99,7 +99,7 @@ def test_a_control_frame_overtakes_a_weights_lane_that_stands_still() -> None:
     asyncio.run(scenario())
 
 
-def test_a_receiver_that_is_busy_slows_the_sender_whose_queue_stays_bounded() -> None:
+def test_a_busy_receiver_slows_the_sender_and_its_queue_stays_bounded() -> None:
     async def scenario() -> None:
         free = asyncio.Event()
 
@@ -124,7 +124,7 @@ def test_a_receiver_that_is_busy_slows_the_sender_whose_queue_stays_bounded() ->
     asyncio.run(scenario())
 
 
-def test_a_peer_that_sends_too_many_messages_is_read_slower_and_loses_none() -> None:
+def test_a_peer_over_its_message_rate_is_read_more_slowly_and_loses_nothing() -> None:
     async def scenario() -> None:
         limits = shorter(messages_per_s=200.0, messages_burst=10.0)
         async with pair(second={"limits": limits}) as (a, b):
@@ -148,7 +148,7 @@ def test_a_token_bucket_lets_a_burst_through_and_then_its_rate() -> None:
     assert bucket.take(20, 1000.0) == pytest.approx(2.0)
 
 
-def test_for_a_peer_that_is_away_the_newest_frames_are_kept() -> None:
+def test_the_newest_frames_are_kept_for_an_absent_peer() -> None:
     traffic = Traffic()
     queue = SendQueue(traffic)
     for i in range(10):
@@ -161,7 +161,7 @@ def test_for_a_peer_that_is_away_the_newest_frames_are_kept() -> None:
     assert queue.bytes == 60
 
 
-def test_what_was_sent_before_the_peer_came_is_delivered_when_it_comes() -> None:
+def test_frames_queued_for_an_absent_peer_are_delivered_when_it_connects() -> None:
     async def scenario() -> None:
         listeners = [listener() for _ in range(4)]
         cards = cards_of(listeners)
@@ -178,7 +178,7 @@ def test_what_was_sent_before_the_peer_came_is_delivered_when_it_comes() -> None
 
 
 @pytest.mark.parametrize("restarted", [0, 1])
-def test_a_member_that_restarts_is_connected_again_by_whoever_dials(restarted: int) -> None:
+def test_a_restarted_member_is_reconnected_by_the_dialling_side(restarted: int) -> None:
     async def scenario() -> None:
         listeners = [listener() for _ in range(4)]
         cards = cards_of(listeners)
@@ -206,7 +206,7 @@ def test_a_member_that_restarts_is_connected_again_by_whoever_dials(restarted: i
     asyncio.run(scenario())
 
 
-def test_a_newer_connection_of_a_member_replaces_an_older_one_that_did_not_say_goodbye() -> None:
+def test_a_newer_connection_of_a_member_replaces_a_dead_one() -> None:
     async def scenario() -> None:
         listeners = [listener() for _ in range(4)]
         cards = cards_of(listeners)
@@ -234,7 +234,7 @@ def test_a_newer_connection_of_a_member_replaces_an_older_one_that_did_not_say_g
     asyncio.run(scenario())
 
 
-def test_a_member_that_moved_is_found_by_its_newer_signed_card() -> None:
+def test_a_member_that_moved_is_reached_through_its_newer_card() -> None:
     async def scenario() -> None:
         listeners = [listener() for _ in range(4)]
         cards = cards_of(listeners)
@@ -261,7 +261,7 @@ def test_a_member_that_moved_is_found_by_its_newer_signed_card() -> None:
     asyncio.run(scenario())
 
 
-def test_a_card_that_is_older_altered_or_a_strangers_changes_nothing() -> None:
+def test_an_older_altered_or_foreign_card_changes_nothing() -> None:
     async def scenario() -> None:
         bound = [listener() for _ in range(4)]
         cards = [make_card(i, "127.0.0.1:9", serial=5) for i in IDENTITIES]
@@ -327,7 +327,7 @@ def test_back_off_grows_to_its_bound_and_is_jittered() -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_frame_that_the_handler_finds_faulty_is_counted_and_the_next_one_comes(
+def test_a_faulty_frame_is_counted_and_the_next_one_is_delivered(
     waits: bool,
 ) -> None:
     async def scenario() -> None:
@@ -352,7 +352,7 @@ def test_a_frame_that_the_handler_finds_faulty_is_counted_and_the_next_one_comes
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_handler_that_fails_is_reported_and_the_peer_comes_back(waits: bool) -> None:
+def test_a_failing_handler_is_reported_and_the_peer_reconnects(waits: bool) -> None:
     async def scenario() -> None:
         def judge(frame: Frame) -> None:
             if frame == b"ouch":
@@ -379,7 +379,7 @@ def test_a_handler_that_fails_is_reported_and_the_peer_comes_back(waits: bool) -
     asyncio.run(scenario())
 
 
-def test_our_own_frame_may_not_be_longer_than_the_others_accept() -> None:
+def test_sending_an_oversized_frame_is_an_error() -> None:
     async def scenario() -> None:
         async with pair() as (a, b):
             for lane, longest in (
@@ -393,7 +393,7 @@ def test_our_own_frame_may_not_be_longer_than_the_others_accept() -> None:
     asyncio.run(scenario())
 
 
-def test_a_port_that_is_taken_or_a_foreign_key_is_told_to_the_user() -> None:
+def test_a_taken_port_or_a_foreign_key_is_a_user_error() -> None:
     async def scenario() -> None:
         taken = listener()
         cards = [make_card(identity, "127.0.0.1:9") for identity in IDENTITIES]

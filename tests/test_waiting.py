@@ -35,11 +35,11 @@ class Bench:
         self.waiting = Waiting(committee, Timing(gst_lt_min_s=MIN_S, gst_lt_max_s=max_s))
         closed = (ClosedRound(Round(start_round), NO_DIGEST, BASE, _references(0, 1, 2, 3)),)
         self.state = LedgerState(Round(start_round), (), (), closed if start_round else ())
-        self.waiting.state_is(self.state, at)
+        self.waiting.set_state(self.state, at)
 
     def promise(self, member: int, takes_s: float, now: float, ahead: int = 1) -> bool:
         round_ = Round(self.state.round + ahead)
-        return self.waiting.promised(NodeId(member), round_, takes_s, now)
+        return self.waiting.add_promise(NodeId(member), round_, takes_s, now)
 
     def deliver(self, *members: int, now: float, base: Digest = BASE) -> None:
         current = (*self.state.current, *_references(*members, base=base))
@@ -60,7 +60,7 @@ class Bench:
 
     def _show(self, state: LedgerState, now: float) -> None:
         self.state = state
-        self.waiting.state_is(state, now)
+        self.waiting.set_state(state, now)
 
     def first_round(self, slowest_s: float = 10.0) -> float:
         """Members 0 to 2 need a second, member 3 longer; all are in. Returns when it closes."""
@@ -219,7 +219,7 @@ def test_waiting_in_vain_is_charged_to_the_member_and_to_all_and_delivering_is_n
     assert bench.waiting.vain_s(NodeId(3)) == bench.waiting._vain_s == 0.0
 
     bench.deliver(0, 1, 2, now=opened_at + 1.0)
-    bench.waiting.voted(opened_at + 20.0)
+    bench.waiting.record_vote(opened_at + 20.0)
     bench.close(opened_at + 20.4)
     assert bench.waiting.vain_s(NodeId(3)) == bench.waiting._vain_s == 19.0
     assert [late.member for late in bench.waiting.left_out] == [3]
@@ -235,7 +235,7 @@ def test_a_node_that_voted_early_charges_what_the_others_waited() -> None:
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     bench.deliver(0, 1, 2, now=opened_at + 1.0)
-    bench.waiting.voted(opened_at + 1.0)
+    bench.waiting.record_vote(opened_at + 1.0)
     bench.close(opened_at + 20.0)
 
     assert bench.waiting.vain_s(NodeId(3)) == 20.0 - 1.0 - MIN_S
@@ -273,7 +273,7 @@ def test_the_first_round_charges_nobody() -> None:
     for member in range(4):
         bench.promise(member, 0.0, 0.0)
     bench.deliver(0, 1, 2, now=1.0)
-    bench.waiting.voted(64.0)
+    bench.waiting.record_vote(64.0)
     bench.close(64.4)
 
     assert bench.waiting.vain_s(NodeId(3)) == 0.0
@@ -286,7 +286,7 @@ def test_an_update_of_another_base_is_no_longer_waited_for_but_charged() -> None
     bench.deliver(3, now=opened_at + 15.0, base=digest_of(b"another"))
     assert bench.waiting.vote_at == opened_at + 1.0
 
-    bench.waiting.voted(opened_at + 15.0)
+    bench.waiting.record_vote(opened_at + 15.0)
     bench.close(opened_at + 15.4)
     assert bench.waiting.vain_s(NodeId(3)) == 14.0
 
@@ -391,19 +391,19 @@ def test_only_differences_of_the_clock_matter(epoch: float) -> None:
 def test_a_node_states_its_slowest_recent_training_late_ones_included() -> None:
     own = OwnPace()
     assert own.statement_s(0.0) == 0.0
-    own.begins(0.0)
-    own.ends(50.0)
-    own.begins(50.0)
-    own.ends(60.0)
+    own.start(0.0)
+    own.finish(50.0)
+    own.start(50.0)
+    own.finish(60.0)
 
     assert own.statement_s(100.0) == 50.0
 
 
 def test_a_node_that_still_trains_for_a_closed_round_adds_what_is_left_of_it() -> None:
     own = OwnPace()
-    own.begins(0.0)
-    own.ends(50.0)
-    own.begins(100.0)
+    own.start(0.0)
+    own.finish(50.0)
+    own.start(100.0)
 
     assert own.statement_s(120.0) == 50.0 + 30.0
     assert own.statement_s(170.0) == 50.0
@@ -411,12 +411,12 @@ def test_a_node_that_still_trains_for_a_closed_round_adds_what_is_left_of_it() -
 
 def test_a_node_whose_training_is_overdue_promises_nothing_until_it_ends() -> None:
     own = OwnPace()
-    own.begins(0.0)
-    own.ends(50.0)
-    own.begins(100.0)
+    own.start(0.0)
+    own.finish(50.0)
+    own.start(100.0)
     assert own.statement_s(100.0 + OVERDUE * 50.0 + 1.0) is None
 
-    own.ends(500.0)
+    own.finish(500.0)
     assert own.statement_s(500.0) == 400.0
 
 

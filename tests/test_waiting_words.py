@@ -2,9 +2,9 @@
 
 import pytest
 
-from defl.cli.run import timing_of
 from defl.committee import Timing
 from defl.node.report.status import MemberLateness, waiting_sentence
+from defl.running.plan import ProjectSettings, timing_of
 
 CALM = {"answers_missing": 0, "over": False, "updates": 3, "quorum": 3, "waiting_for_s": {}}
 
@@ -43,9 +43,9 @@ def test_lateness_is_a_sentence_with_the_round_and_the_members_pace() -> None:
 
 
 def test_defl_run_takes_the_bounds_from_its_options_then_from_defl_toml() -> None:
-    settings = {"gst_lt_min_s": 2.0, "gst_lt_max_s": 90.0}
+    settings = ProjectSettings(gst_lt_min_s=2.0, gst_lt_max_s=90.0)
     usual = Timing()
-    timing = timing_of({}, None, None)
+    timing = timing_of(ProjectSettings(), None, None)
     assert (timing.gst_lt_min_s, timing.gst_lt_max_s) == (usual.gst_lt_min_s, usual.gst_lt_max_s)
     timing = timing_of(settings, None, None)
     assert (timing.gst_lt_min_s, timing.gst_lt_max_s) == (2.0, 90.0)

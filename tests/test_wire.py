@@ -54,6 +54,7 @@ from defl.messages import (
     Vote,
 )
 from defl.output import Received, ReceivedChunk, Reference
+from defl.schema import Codec
 from defl.wire import (
     chunk_frame_bytes_max,
     control_frame_bytes_max,
@@ -228,6 +229,15 @@ STATUS = encode(Status(View(3), View(2)))
 def test_anything_but_the_one_canonical_form_is_malformed(what: str, frame: bytes) -> None:
     with pytest.raises(Malformed):
         decode(frame, FRAME_MAX)
+
+
+def test_a_manifest_with_an_unknown_codec_is_malformed() -> None:
+    manifest = Manifest(digest(1), Codec.FP32, digest(2), 4, (digest(3),))
+    frame = encode(ManifestAnswer(manifest))
+
+    assert decode(frame, FRAME_MAX) == ManifestAnswer(manifest)
+    with pytest.raises(Malformed):
+        decode(frame.replace(b"fp32", b"fp33"), FRAME_MAX)
 
 
 def test_the_frames_that_the_malformed_ones_are_made_of_are_good() -> None:

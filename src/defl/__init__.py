@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RoundRecord,
         Simulation,
     )
+    from defl.running import RunFailed, RunInterrupted, RunProgress, run
     from defl.sim.conditions import Conditions
     from defl.simulating import simulate
 
@@ -40,12 +41,16 @@ __all__ = [  # tests/test_exports.py
     "OmissionReason",
     "Result",
     "RoundRecord",
+    "RunFailed",
+    "RunInterrupted",
+    "RunProgress",
     "Simulation",
     "Timing",
     "UserError",
     "WeightsError",
     "WorkerFailed",
     "load_model",
+    "run",
     "simulate",
     "verify",
 ]
@@ -56,6 +61,7 @@ _HOME = {  # of each public name
     "Timing": "defl.committee",
     "load_model": "defl.proofs",
     "simulate": "defl.simulating",
+    **dict.fromkeys(("RunFailed", "RunInterrupted", "RunProgress", "run"), "defl.running"),
     "verify": "defl.proofs",
     "ModelProof": "defl.proofs",
     **dict.fromkeys(

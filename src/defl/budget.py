@@ -1,14 +1,14 @@
 """How much work a peer may cause: token buckets, and the agreed numbers for signatures.
 
-While a peer is over its budget nothing more is read from it; nothing that it sent is lost. The
-numbers follow from n, so that a node can afford all members together.
+A node reads nothing more from a peer that is over its budget, and loses nothing that the peer
+sent. The numbers follow from n, so that a node can afford all members together.
 """
 
 from defl.committee import Committee
 from defl.ids import NodeId
 
-# What all f liars together may make a node verify in the long run. One Ed25519 check takes about
-# 0.11 ms: about a quarter of one core.
+# Signatures that all f liars together may make a node verify in the long run. One Ed25519 check
+# takes about 0.11 ms: about a quarter of one core.
 LIARS_VERIFICATIONS_PER_S = 2048
 # Honest members send one certified UPD per round, and no federation needs more than two rounds a
 # second.
@@ -27,7 +27,7 @@ class TokenBucket:
         self._at = now
 
     def take(self, amount: float, now: float) -> float:
-        """Takes the amount, into debt if need be; returns the seconds until the debt is paid."""
+        """Take the amount, on credit if necessary; return the seconds until the debt is paid."""
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s)
         self._at = now
         self._tokens -= amount
@@ -35,8 +35,8 @@ class TokenBucket:
 
 
 def verifications_per_s(committee: Committee) -> int:
-    """Per peer, in the long run: an equal share of what f liars may cost, but never less than
-    honest members need."""
+    """Per peer, in the long run: an equal share of what f liars may cost, but never less than an
+    honest member needs."""
     share = LIARS_VERIFICATIONS_PER_S // max(1, committee.faults)
     return max(share, UPDS_PER_S * (committee.quorum + 1))
 
@@ -50,7 +50,7 @@ def verifications_at_once(committee: Committee) -> int:
 
 
 class Budget:
-    """Signatures that each peer made this node verify, valid or not."""
+    """Counts the signatures that each peer makes this node verify, valid or not."""
 
     def __init__(self, committee: Committee) -> None:
         per_s, at_once = verifications_per_s(committee), verifications_at_once(committee)
@@ -58,6 +58,6 @@ class Budget:
         self.spent = dict.fromkeys(committee.members, 0)
 
     def spend(self, peer: NodeId, signatures: int, now: float) -> float:
-        """Returns how many seconds the peer has to wait for its next signature."""
+        """Charge the peer; return the seconds that it must wait before its next signature."""
         self.spent[peer] += signatures
         return self._buckets[peer].take(signatures, now)

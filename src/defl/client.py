@@ -1,9 +1,8 @@
 """Algorithm 1: what this node does in each round, as a pure machine.
 
 When a round closes: get the blobs of `last` and their base, aggregate, train, offer. Waiting for
-slow members (waiting.py) delays only this node's own AGG. The last round's model is attested
-instead of trained from.
-Training and aggregation are work for others to do; only when to do what is decided here.
+slow members (waiting.py) delays only this node's own AGG. After the last round the model is
+attested instead. This module decides when to do what; the driver's workers train and aggregate.
 """
 
 from collections.abc import Callable
@@ -37,8 +36,8 @@ from defl.output import (
 from defl.pool.pool import Pool
 from defl.waiting import MILLISECONDS_PER_S, OwnPace, Waiting
 
-# A failed training or aggregation is tried again after this long, doubling up to the maximum: the
-# cause (memory, a device) may pass, and a round is long against it.
+# A failed training or aggregation is retried after this long, doubling up to the maximum: the cause
+# (memory, a device) may pass, and a round is long in comparison.
 WORK_RETRY_S = 1.0
 WORK_RETRY_MAX_S = 60.0
 
@@ -67,21 +66,23 @@ class RoundClient:
         self._signer = signer
         self._pool = pool
         self._finish = finish
-        # A power cut may have taken the bytes; then the model is made or fetched again.
+        # A power cut may have lost the bytes; then the model is computed or fetched again.
         self._models = {r: model for r, model in models if pool.has(model.digest)}
         self._state: LedgerState | None = None
         self._opened_at = 0.0
         self._waiting = Waiting(federation.committee, federation.timing)
-        self._waits_for: frozenset[NodeId] = frozenset()  # as it was last announced
+        self._waits_for: frozenset[NodeId] = frozenset()  # as last announced
         self._voted = False
         self._own_pace = OwnPace()
         self._pace: Pace | None = None  # this node's, for the open round
         self._just_started = True  # the open round is the first since the start
-        self._late_since: float | None = None  # when the round closed that is still trained for
+        self._late_since: float | None = (
+            None  # when the round closed for which this node still trains
+        )
         self._working: set[Work] = set()
-        self._retry: dict[Work, tuple[int, float]] = {}  # failures so far, when to try again
+        self._retry: dict[Work, tuple[int, float]] = {}  # failures so far, when to retry
         self._effects = ClientEffects()
-        self._trained: Trained | None = None  # waits until this node may sign
+        self._trained: Trained | None = None  # held back until this node may sign
         self.muted = False  # signs nothing for now
         self.observing = False  # signs nothing any more, so it does not train
 
@@ -94,7 +95,7 @@ class RoundClient:
 
     @property
     def deadlines(self) -> dict[NodeId, float]:
-        """Until when this node waits for whom; nobody before a quorum has delivered."""
+        """How long this node waits for each member; empty before a quorum has delivered."""
         if self._vote_at is None:
             return {}
         return {member: self._waiting.deadline(member) for member in self._waiting.awaited}
@@ -104,7 +105,7 @@ class RoundClient:
         return None if self._voted else self._waiting.vote_at
 
     def model(self, round_: Round) -> Manifest | None:
-        """The aggregate of a round, if this node has made or fetched it."""
+        """The aggregate of a round, if this node has computed or fetched it."""
         return self._models.get(round_)
 
     def take(self) -> ClientEffects:
@@ -112,19 +113,19 @@ class RoundClient:
         self._effects = ClientEffects()
         return effects
 
-    def state_is(self, state: LedgerState, now: float) -> None:
+    def set_state(self, state: LedgerState, now: float) -> None:
         """The ledger's state after the newest committed block."""
         started, opened = self._state is None, state.round != self.round
         delivered_before = self._has_delivered
         self._state = state
         self._just_started = started or (self._just_started and not opened)
-        self._waiting.state_is(state, now)
+        self._waiting.set_state(state, now)
         if started or opened:
             self._open_round(state, now)
         elif self._has_delivered and not delivered_before:
-            self._own_pace.delivered(now - self._opened_at)
-        # A committed update is fetched at once, not when the round closes: until then its
-        # holders may fail one after the other. After a restart also what a power cut took.
+            self._own_pace.record(now - self._opened_at)
+        # Fetch a committed update at once, not when the round closes: its holders may fail one
+        # after the other until then. After a restart, also fetch what a power cut has lost.
         self._need(Round(state.round + 1), state.current)
         if started:
             for closed in state.closed:
@@ -135,12 +136,12 @@ class RoundClient:
         return self._state.round if self._state is not None else Round(0)
 
     def _need(self, round_: Round, updates: tuple[Reference, ...]) -> bool:
-        """Keep these updates and fetch what is missing; True if all are here."""
-        here = [
+        """Keep these updates and fetch the missing ones; True if all are present."""
+        present = [
             self._pool.need((round_, ref.author), ref.digest, (ref.author, *members_in(ref.ackers)))
             for ref in updates
         ]
-        return all(here)
+        return all(present)
 
     @property
     def _has_delivered(self) -> bool:
@@ -148,15 +149,15 @@ class RoundClient:
 
     @property
     def _left_out(self) -> bool:
-        """The last closed round lacks this node's update; before round 1, all are left out."""
+        """Does the last closed round lack this node's update? Before round 1 it does for all."""
         last = self._state.last if self._state is not None else None
         return last is None or self._me not in {ref.author for ref in last.updates}
 
     def _open_round(self, state: LedgerState, now: float) -> None:
         if self._left_out and self._pool.offer_for(state.round) is not None:
-            # Trained in time, but not committed: what a round costs this node is at least that.
-            self._own_pace.delivered(now - self._opened_at)
-        self._pool.round_is(state.round)
+            # Trained in time but not committed: a round takes this node at least this long.
+            self._own_pace.record(now - self._opened_at)
+        self._pool.set_round(state.round)
         self._effects.notices.extend(
             MemberLate(
                 state.round, late.member, late.waited_s, late.usual_s, self._waiting.lasted_s
@@ -177,22 +178,22 @@ class RoundClient:
         return self._waiting.wants(pace.author, pace.round)
 
     def receive_pace(self, peer: NodeId, pace: Pace, now: float) -> None:
-        """Each author's first for the open round counts and is passed on once: a promise made to
-        only some of the members must not cost only them."""
+        """Count and relay each author's first for the open round: a promise made to only some
+        members must not cost only those."""
         takes_s = pace.milliseconds / MILLISECONDS_PER_S
-        if not self._waiting.promised(pace.author, pace.round, takes_s, now):
+        if not self._waiting.add_promise(pace.author, pace.round, takes_s, now):
             return
         others = tuple(
             member
             for member in self._federation.committee.members
             if member not in (self._me, peer, pace.author)
         )
-        # In the first round that a node sees everybody announces itself, and nothing is charged.
+        # In the first round that a node sees, everybody announces itself and nothing is charged.
         if not self._just_started:
             self._effects.send.append(Envelope(others, pace))
 
     def connected(self, peer: NodeId, now: float) -> None:
-        """A peer that has just started expects nobody who does not say that it works."""
+        """Announce this node: a peer that has just started expects only members that do so."""
         if self._pace is not None:
             self._effects.send.append(Envelope((peer,), self._pace))
         elif self._may_announce_pace and self._own_pace.statement_s(now) is not None:
@@ -200,13 +201,13 @@ class RoundClient:
             self._effects.send.append(Envelope((peer,), pace))
 
     def advance(self, now: float) -> None:
-        """Do whatever the present state allows and asks for."""
+        """Do whatever the present state allows and requires."""
         if self._state is None:
             return
         self._announce_pace(now)
         if self._vote_at is not None and now >= self._vote_at and not self.muted:
             self._voted = True
-            self._waiting.voted(now)
+            self._waiting.record_vote(now)
             self._submit_agg(Round(self._state.round + 1))
         self._announce_waiting(now)
         if self._trained is not None and not self._may_sign_later:
@@ -230,11 +231,11 @@ class RoundClient:
             return
         takes_s = self._own_pace.statement_s(now)
         if takes_s is None and self._waiting.is_blind:
-            takes_s = 0.0  # its pace is unknown, perhaps to all: that it works must still be said
+            takes_s = 0.0  # nobody may know its pace, but all must know that it is working
         if takes_s is None:
             return
         pace = self._sign_pace(takes_s)
-        self._waiting.promised(self._me, pace.round, takes_s, now)
+        self._waiting.add_promise(self._me, pace.round, takes_s, now)
         self._effects.send.append(Envelope(None, pace))
 
     def _sign_pace(self, takes_s: float) -> Pace:
@@ -244,7 +245,7 @@ class RoundClient:
         return self._pace
 
     def _announce_waiting(self, now: float) -> None:
-        """Only when a member is added to those waited for; that one has delivered is no news."""
+        """Only when another member is waited for; a delivery is no news."""
         if self._vote_at is None:
             return
         waits_for = {member: at - now for member, at in self.deadlines.items() if at > now}
@@ -261,20 +262,20 @@ class RoundClient:
     def _aggregate(self, now: float) -> None:
         last = self._state.last if self._state is not None else None
         if last is None:
-            return  # round 0: its model comes with the federation's file
-        everybody = self._federation.committee.members
-        ready = self._pool.need((Round(last.round - 1), None), last.base, everybody)
-        if self._need(last.round, last.updates) and ready:
+            return  # the model of round 0 comes with the federation's files
+        members = self._federation.committee.members
+        has_base = self._pool.need((Round(last.round - 1), None), last.base, members)
+        if self._need(last.round, last.updates) and has_base:
             self._start(Aggregate(last.round, last.base, last.updates, last.block), now)
 
     def _train(self, round_: Round, model: Manifest, now: float) -> None:
         if self.observing or self._pool.offer_for(round_) is not None:
             return
-        # One at a time: nothing ends a late training, and others must not queue behind it.
+        # One at a time: nothing interrupts a late training, and others must not queue behind it.
         if self._has_delivered or any(isinstance(work, Train) for work in self._working):
             return
         if self._start(Train(round_, model.digest), now):
-            self._own_pace.begins(self._opened_at)
+            self._own_pace.start(self._opened_at)
 
     def _start(self, work: Work, now: float) -> bool:
         failures_and_time = self._retry.get(work)
@@ -287,7 +288,7 @@ class RoundClient:
     def aggregated(self, event: Aggregated) -> None:
         self._done(lambda work: isinstance(work, Aggregate) and work.round == event.round)
         if self._state is None or event.round != self._state.round:
-            self._pool.discard(event.manifest.digest)  # the federation has moved on
+            self._pool.discard(event.manifest.digest)  # a stale aggregate
             return
         self._models[event.round] = event.manifest
         self._pool.keep_model(event.round, event.manifest)
@@ -303,7 +304,7 @@ class RoundClient:
             self._trained = event
             return
         self._done(lambda work: isinstance(work, Train) and work.round == event.round)
-        self._own_pace.ends(now)
+        self._own_pace.finish(now)
         if self._late_since is not None:
             self._effects.notices.append(OwnUpdateLate(event.round, now - self._late_since))
             self._late_since = None
@@ -317,12 +318,12 @@ class RoundClient:
         self._effects.notices.append(WorkFailing(event.work, event.reason))
         self._working.discard(event.work)
         if isinstance(event.work, Train):
-            self._own_pace.fails()
+            self._own_pace.fail()
             self._late_since = None
         if not self._is_current(event.work):
             return
         if isinstance(event.work, Train):
-            self._waiting.gives_up(self._me)
+            self._waiting.give_up(self._me)
         failures = self._retry.get(event.work, (0, 0.0))[0] + 1
         wait = min(WORK_RETRY_MAX_S, WORK_RETRY_S * 2.0 ** min(failures - 1, 8))
         self._retry[event.work] = (failures, now + wait)
@@ -334,7 +335,7 @@ class RoundClient:
             case Train(round=round_):
                 return round_ == self.round + 1
             case Validate():
-                return False  # the pool asks for it again when the blob is offered again
+                return False  # the pool requests it again when the blob is offered again
 
     def _done(self, which: Callable[[Work], bool]) -> None:
         self._working = {work for work in self._working if not which(work)}

@@ -18,11 +18,11 @@ from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
 from defl.messages import CHUNKS_MAX, MEMBERS_MAX, ADigest
 from defl.schema import Codec, Schema
 
-# f = 1 needs four members; with fewer nobody may fail, and one server would do as well.
+# f = 1 needs four members; with fewer nobody may fail, and a single server would do as well.
 MEMBERS_MIN = 4
-# Two rounds are the least that aggregation needs: `last`, and the base that it was trained from.
+# Aggregation needs two rounds: the last one, and the base that it was trained from.
 TAU_MIN = 2
-# A state holds the references of tau rounds; a hundred members' must still fit a snapshot's frame.
+# A state holds the references of tau rounds; those of 100 members must fit in a snapshot's frame.
 TAU_MAX = 32
 # Smaller chunks cost more in their digests and questions than they carry.
 CHUNK_BYTES_MIN = 256
@@ -46,7 +46,7 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Timing(Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds in seconds. They affect only how fast things go, never what is agreed."""
+    """Bounds in seconds. They affect speed alone, never what is agreed."""
 
     view_base_s: float = 1.0
     view_cap_s: float = 60.0

@@ -1,6 +1,6 @@
 """Signed statements: what exactly is signed, and by which scheme.
 
-A statement is SHA-256(tag ‖ chain id ‖ epoch ‖ fields…). The tag keeps the kinds apart (a vote
+A statement is SHA-256(tag ‖ chain id ‖ epoch ‖ fields…). The tag separates the kinds (a vote
 can never be read as a timeout), the chain id the federations, the epoch the sets of members.
 """
 
@@ -59,7 +59,7 @@ class Signer(Protocol):
 
 
 class Scheme(Protocol):
-    """Checks anybody's signature."""
+    """Verifies the signature of any member."""
 
     def verify(self, public_key: bytes, message: Digest, signature: bytes) -> bool: ...
 

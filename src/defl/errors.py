@@ -1,34 +1,34 @@
-"""Every error of the project; whose fault it is, is its type.
+"""All errors of the project. The type of an error says whose fault it is.
 
 DeflError
-├── UserError              what was asked for cannot be: says what is allowed
-│   ├── PreconditionBroken     a rule was asked outside the condition that it needs
+├── UserError              the request cannot be met; the message says what is allowed
+│   ├── PreconditionBroken     an aggregation rule's condition does not hold
 │   └── WeightsError           a client's weights do not fit the model's schema
-│       └── Diverged               they hold NaN, infinity or a value beyond all bounds
-├── LocalFault             this node cannot go on as it is (disk, lost record)
-│   ├── Exhausted              the machine ran out of something; the same call works later
-│   │   ├── DiskFull               there is no room on the disk
+│       └── Diverged               they hold NaN, infinity or a value beyond the bound
+├── LocalFault             this node cannot continue as it is (disk, lost record)
+│   ├── Exhausted              the machine ran out of a resource; the same call works later
+│   │   ├── DiskFull               the disk is full
 │   │   └── NoDescriptors          too many files and connections are open
-│   ├── ChunkRotten            the disk no longer gives back the bytes that were stored
+│   ├── ChunkRotten            the disk no longer returns the bytes that were stored
 │   └── SigningRefused         this node's own code asked its signer for a contradiction
-├── WorkerFailed           a piece of work was not done; says why
+├── WorkerFailed           a task failed; the message says why
 └── PeerFault              a peer broke the protocol: record it, drop the message, carry on
     ├── Malformed              the bytes are not a canonical message within its bounds
-    ├── WrongAuthor            somebody speaks for another, or a stranger speaks
-    ├── WrongEpoch             a statement of another epoch
-    ├── BadSignature           a signature is not its author's over these very fields
-    ├── BadCertificate         fewer than q distinct members, or a wrong signature among them
+    ├── WrongAuthor            the sender is not the author, or not a member
+    ├── WrongEpoch             a statement from another epoch
+    ├── BadSignature           a signature is not its author's over these fields
+    ├── BadCertificate         fewer than q distinct signers, or an invalid signature among them
     ├── BadBlock               a block whose parts do not fit together
     └── BadBlob                an update that the schema, the offer or the bounds refuse
 """
 
 
 class DeflError(Exception):
-    """The root of all errors that the project raises on purpose."""
+    """The root of all errors that this project raises."""
 
 
 class UserError(DeflError):
-    """The caller asked for something that cannot be; the message says what to do."""
+    """The caller asked for something impossible; the message says what to do."""
 
 
 class PreconditionBroken(UserError):
@@ -44,24 +44,24 @@ class Diverged(WeightsError):
 
 
 class LocalFault(DeflError):
-    """This node's own state or machine stands in the way."""
+    """This node's own state or machine is at fault."""
 
 
 class Exhausted(LocalFault):
-    """The machine ran out of something: nothing was changed; the same call works once there is
-    some again."""
+    """The machine ran out of a resource. Nothing was changed; the same call works once the
+    resource is available again."""
 
 
 class DiskFull(Exhausted):
-    """There is no room on the disk."""
+    """The disk is full."""
 
 
 class NoDescriptors(Exhausted):
-    """This process, or the whole machine, has as many files and connections open as it may."""
+    """This process, or the whole machine, has too many files and connections open."""
 
 
 class ChunkRotten(LocalFault):
-    """A stored chunk is not what it was: it is discarded, and no longer counted as held."""
+    """A stored chunk has changed on disk: it is discarded and no longer counts as held."""
 
 
 class SigningRefused(LocalFault):
@@ -72,7 +72,7 @@ class SigningRefused(LocalFault):
 
 
 class WorkerFailed(DeflError):
-    """A piece of work was not done; the reason has the traceback of the user's code."""
+    """A task failed; the reason holds the traceback of the user's code."""
 
 
 class PeerFault(DeflError):
@@ -80,15 +80,15 @@ class PeerFault(DeflError):
 
 
 class Malformed(PeerFault):
-    """The bytes are no canonical message within its bounds."""
+    """The bytes are not a canonical message within its bounds."""
 
 
 class WrongAuthor(PeerFault):
-    """The claimed author is not the one who may say this."""
+    """The sender may not send this statement."""
 
 
 class WrongEpoch(PeerFault):
-    """A statement of an epoch that is not the current one."""
+    """A statement from an epoch other than the current one."""
 
 
 class BadSignature(PeerFault):
@@ -96,7 +96,7 @@ class BadSignature(PeerFault):
 
 
 class BadCertificate(PeerFault):
-    """A certificate lacks q distinct members or holds a wrong signature."""
+    """A certificate lacks q distinct signers or holds an invalid signature."""
 
 
 class BadBlock(PeerFault):

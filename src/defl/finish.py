@@ -1,7 +1,7 @@
-"""The end of a federation: the last round's model is vouched for by its members.
+"""The end of a federation: its members attest the last round's model.
 
-Every member attests (round, digest) of the model that it computed; q equal attestations prove the
-model to anybody. A node goes on serving until all members have attested or the grace is over.
+Every member signs (round, digest) of the model that it computed; q equal attestations prove the
+model to anybody. A node keeps serving until all members have attested or the grace period is over.
 """
 
 from dataclasses import dataclass, field
@@ -25,10 +25,10 @@ class Finish:
         self._federation = federation
         self._me = me
         self._signer = signer
-        self._heard: dict[NodeId, Attestation] = {}
+        self._attestations: dict[NodeId, Attestation] = {}
         self._answered: dict[NodeId, float] = {}
-        self._mine: Attestation | None = None
-        self._said = False
+        self._own: Attestation | None = None
+        self._announced = False
         self._repeat_at: float | None = None
         self._over_at: float | None = None
         self._proven = False
@@ -47,19 +47,21 @@ class Finish:
         return effects
 
     def attest(self, round_: Round, digest: Digest, now: float) -> None:
-        """This node has the last model: say so, again and again, until everybody has it."""
+        """Attest the last model, repeatedly, to all from whom no attestation has come."""
         if self._over_at is None:
             self._over_at = now + self._federation.timing.grace_s
-        if self._mine is None and not self.muted:
-            self._mine = self._sign(round_, digest)
-            self._heard[self._me] = self._mine
+        if self._own is None and not self.muted:
+            self._own = self._sign(round_, digest)
+            self._attestations[self._me] = self._own
             self._repeat_at = now
-        if self._repeat_at is not None and now >= self._repeat_at and self._mine is not None:
+        if self._repeat_at is not None and now >= self._repeat_at and self._own is not None:
             # First to all, then to those who have not been heard; who was heard but did not
             # hear asks by repeating its own word, and is answered.
-            silent = tuple(m for m in self._federation.committee.members if m not in self._heard)
-            self._effects.send.append(Envelope(silent if self._said else None, self._mine))
-            self._said = True
+            silent = tuple(
+                m for m in self._federation.committee.members if m not in self._attestations
+            )
+            self._effects.send.append(Envelope(silent if self._announced else None, self._own))
+            self._announced = True
             self._repeat_at = now + self._federation.timing.view_base_s if silent else None
         self._conclude(now)
 
@@ -70,10 +72,10 @@ class Finish:
         return Attestation(round_, digest, self._me, self._signer.sign(message))
 
     def wants(self, attestation: Attestation, is_proven: IsProven) -> bool | None:
-        """Is it worth verifying? None: not even worth an answer."""
+        """Is it worth verifying? None: it deserves no answer either."""
         if attestation.round != self._federation.rounds:
             return None
-        earlier = self._heard.get(attestation.author)
+        earlier = self._attestations.get(attestation.author)
         return earlier is None or (
             contradict(earlier, attestation) and not is_proven(attestation.author, Attestation)
         )
@@ -81,26 +83,28 @@ class Finish:
     def receive(self, peer: NodeId, attestation: Attestation, now: float) -> None:
         if attestation.round != self._federation.rounds:
             return
-        earlier = self._heard.setdefault(attestation.author, attestation)
+        earlier = self._attestations.setdefault(attestation.author, attestation)
         if contradict(earlier, attestation):
             self._effects.notices.append(EvidenceFound(Evidence(earlier, attestation)))
-        self.asked(peer, now)
+        self.answer(peer, now)
 
-    def asked(self, peer: NodeId, now: float) -> None:
-        """Somebody still asks: answer, but not to every echo of an answer."""
+    def answer(self, peer: NodeId, now: float) -> None:
+        """Answer a peer that still attests, but not every echo of an answer."""
         ready_at = self._answered.get(peer, float("-inf")) + self._federation.timing.view_base_s
-        if self._mine is not None and (now >= ready_at or now < self._answered[peer]):
+        if self._own is not None and (now >= ready_at or now < self._answered[peer]):
             self._answered[peer] = now
-            self._effects.send.append(Envelope((peer,), self._mine))
+            self._effects.send.append(Envelope((peer,), self._own))
 
     def _conclude(self, now: float) -> None:
-        agreeing = [a for a in self._heard.values() if self._mine and a.digest == self._mine.digest]
+        agreeing = [
+            a for a in self._attestations.values() if self._own and a.digest == self._own.digest
+        ]
         committee = self._federation.committee
-        if not self._proven and len(agreeing) >= committee.quorum and self._mine is not None:
+        if not self._proven and len(agreeing) >= committee.quorum and self._own is not None:
             self._proven = True
-            ordered = tuple(sorted(agreeing, key=lambda said: said.author))
-            self._effects.notices.append(Attested(self._mine.round, self._mine.digest, ordered))
+            ordered = tuple(sorted(agreeing, key=lambda attestation: attestation.author))
+            self._effects.notices.append(Attested(self._own.round, self._own.digest, ordered))
         over = self._over_at is not None and now >= self._over_at
-        if not self.finished and (len(self._heard) == committee.size or over):
+        if not self.finished and (len(self._attestations) == committee.size or over):
             self.finished = True
             self._effects.notices.append(Finished(Round(self._federation.rounds)))

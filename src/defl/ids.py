@@ -1,4 +1,4 @@
-"""The words that everything else is named by: who, when, and which bytes.
+"""The types that name members, steps and bytes.
 
 Only type names and the one hash function belong here.
 """
@@ -13,7 +13,7 @@ Height = NewType("Height", int)  # a block's distance from the genesis block
 Digest = NewType("Digest", bytes)  # SHA-256: the name of a block, a blob, a schema, a state
 
 DIGEST_BYTES = 32
-NO_DIGEST = Digest(bytes(DIGEST_BYTES))  # stands where there is nothing to name
+NO_DIGEST = Digest(bytes(DIGEST_BYTES))  # where there is nothing to name
 
 
 def digest_of(data: bytes | memoryview) -> Digest:

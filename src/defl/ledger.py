@@ -1,7 +1,7 @@
 """Round state as a function of committed transactions alone (paper, Algorithm 2, made safe).
 
 Nothing here may read a clock, a file or a peer: every honest node must reach the same state from
-the same log. Waiting and fetching belong to the client.
+the same log. The client waits and fetches.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ class Ledger:
         return msgspec.msgpack.encode(state)
 
     def decode(self, data: bytes) -> LedgerState:
-        """Only for bytes whose hash is certified: they are a state that a quorum computed."""
+        """Only for bytes whose hash is certified, so that a quorum has computed this state."""
         return _decoder.decode(data)
 
     def root_of(self, encoded: bytes) -> Digest:
@@ -93,7 +93,7 @@ class Ledger:
 
     def _upd(self, state: LedgerState, upd: Upd, block: Digest) -> tuple[LedgerState, Response]:
         if not self.live(state, upd):
-            return state, Response.ALREADY_UPD  # also a second one: the first committed wins
+            return state, Response.ALREADY_UPD  # the first committed update of an author wins
         reference = Reference(upd.author, upd.digest, upd.size, upd.base, upd.ackers, upd.signature)
         current = (*state.current, reference)
         state = msgspec.structs.replace(

@@ -1,7 +1,7 @@
-"""Everything that one node may say to another, field by field.
+"""Every message that one node may send to another, field by field.
 
-Frozen values only; what a message means is decided by the cores, whether it may be believed by
-ingress, and how it becomes bytes by wire. docs/PROTOCOL.md describes each in words.
+Frozen values only: the cores decide what a message means, `ingress` whether to believe it, and
+`wire` how it becomes bytes. docs/PROTOCOL.md describes each message in words.
 """
 
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from defl.crypto import SIGNATURE_BYTES, Tag, statement
 from defl.ids import DIGEST_BYTES, NO_DIGEST, Digest, Height, NodeId, Round, View, digest_of
+from defl.schema import Codec
 
 # A federation has at most this many members: votes go to all, so traffic grows with n squared.
 MEMBERS_MAX = 100
@@ -69,7 +70,7 @@ class QC(Struct, frozen=True, array_like=True):
 
 
 class TC(Struct, frozen=True, array_like=True):
-    """At least q members gave a view up; carries the newest QC that any of them had."""
+    """At least q members gave up a view; carries the newest QC that any of them had."""
 
     view: AView
     signers: ASigners
@@ -98,7 +99,7 @@ class Upd(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Agg(Struct, frozen=True, array_like=True, tag=2):
-    """TX("AGG"): the author's time for this round is over; go on without who is missing."""
+    """TX("AGG"): the author no longer waits for the updates that this round still lacks."""
 
     round: ARound
     author: AMember
@@ -202,7 +203,7 @@ class Vote(Struct, frozen=True, array_like=True, tag=11):
     block: ADigest
     author: AMember
     signature: ASignature
-    high_qc_view: AView  # unsigned hints: whoever knows more answers with its certificates
+    high_qc_view: AView  # unsigned hints: a peer that knows more answers with its certificates
     high_tc_view: AView
 
 
@@ -214,7 +215,7 @@ class Timeout(Struct, frozen=True, array_like=True, tag=12):
     epoch: ANumber
     view: AView
     high_qc: QC
-    tc: TC | None  # how the sender came into the view, if not by high_qc
+    tc: TC | None  # led the sender into the view, if high_qc did not
     author: AMember
     signature: ASignature
 
@@ -224,14 +225,14 @@ def timeout_statement(chain: Digest, epoch: int, view: View, high_qc_view: View)
 
 
 class Certificates(Struct, frozen=True, array_like=True, tag=13):
-    """A fresh TC for all, or an answer to somebody who showed that he knows less."""
+    """A fresh TC for everybody, or an answer to a peer that knows less."""
 
     qc: QC
     tc: TC | None
 
 
 class Status(Struct, frozen=True, array_like=True, tag=14):
-    """Sent on every connection; answered with certificates by whoever knows more."""
+    """Sent on every connection; a peer that knows more answers with certificates."""
 
     view: AView
     high_qc_view: AView
@@ -271,11 +272,11 @@ class Snapshot(Struct, frozen=True, array_like=True, tag=18):
 
 
 class Manifest(Struct, frozen=True, array_like=True, dict=True):
-    """What a blob is made of; its hash is the blob's digest."""
+    """The parts of a blob; its hash is the blob's digest."""
 
     schema: ADigest
-    codec: Annotated[str, Meta(max_length=16)]
-    base: ADigest  # what the values were trained from; all zero for an aggregate
+    codec: Codec
+    base: ADigest  # the model that the values were trained from; all zero for an aggregate
     size: ANumber
     chunks: Annotated[tuple[ADigest, ...], Meta(min_length=1, max_length=CHUNKS_MAX)]
 
@@ -300,7 +301,7 @@ class Offer(Struct, frozen=True, array_like=True, tag=30):
 
 
 class StoreAck(Struct, frozen=True, array_like=True, tag=31):
-    """The signer holds this blob, checked, and has acknowledged no other of author and round."""
+    """The signer holds this blob, has checked it, and acknowledged no other of author and round."""
 
     round: ARound
     author: AMember
@@ -343,7 +344,7 @@ class Chunk(Struct, frozen=True, array_like=True, tag=35):
 
 
 class NotHeld(Struct, frozen=True, array_like=True, tag=36):
-    """The answer to a request for a blob that is not here: ask somebody else."""
+    """The answer to a request for a blob that this node does not hold: ask somebody else."""
 
     digest: ADigest
 
@@ -362,7 +363,7 @@ def attestation_statement(chain: Digest, epoch: int, round_: Round, digest: Dige
 
 
 class Pace(Struct, frozen=True, array_like=True, tag=38):
-    """The signer, whom the last round left out, works for this one and usually needs so long."""
+    """The signer missed the last round, is working for this one, and usually takes this long."""
 
     round: ARound
     author: AMember
@@ -377,7 +378,7 @@ class Pace(Struct, frozen=True, array_like=True, tag=38):
 
 
 class SignedHeader(Struct, frozen=True, array_like=True, tag=50):
-    """A proposal without its transactions: enough to prove that it was made."""
+    """A proposal without its transactions: enough to prove that its leader signed it."""
 
     header: Header
     signature: ASignature
@@ -391,15 +392,15 @@ Statement = SignedHeader | Vote | Timeout | Offer | Upd | Attestation
 
 
 class Evidence(Struct, frozen=True, array_like=True, tag=51):
-    """Two statements of one author that no honest node signs both."""
+    """Two statements of one author; no honest node signs both."""
 
     first: Statement
     second: Statement
 
 
-# --- What a node that starts asks the others ------------------------------------------------
+# --- What a starting node asks the others ---------------------------------------------------
 
-# The sender's offers of the rounds that are kept (tau is at most 32), the open one and the next.
+# One ack per update of the sender: kept rounds (tau is at most 32), the open one and the next.
 ACKS_RECALLED_MAX = 40
 
 

@@ -1,8 +1,8 @@
-"""What goes into the participant and what comes out of it.
+"""The participant's input (events) and output.
 
-`Output`'s fields stand in the order of duty: a driver lets nothing leave before the persists in
-front of it and the stores of its own output are done, and starts no work before all stores in front
-of it. Work is slow; its result comes back as an event.
+The fields of `Output` are in the order of duty: a driver sends nothing before the persists ahead of
+it and the stores of the same output are done, and starts no work before all stores ahead of it.
+Work is slow; its result comes back as an event.
 """
 
 from enum import StrEnum
@@ -30,7 +30,7 @@ from defl.messages import (
 
 
 class SafetyRecord(Struct, frozen=True, array_like=True):
-    """What a replica must remember to never contradict itself; written as one atomic thing."""
+    """What a replica must remember so as never to contradict itself; written atomically."""
 
     epoch: int
     last_voted_view: View
@@ -41,12 +41,12 @@ class SafetyRecord(Struct, frozen=True, array_like=True):
     last_vote: Vote | None  # as sent: after a restart the same bytes are sent again
     last_timeout: Timeout | None
     last_proposal: Proposal | None
-    observing: str | None = None  # why nothing is signed any more in this epoch
-    commit_qc: QC | None = None  # the newest that committed something: a restart takes nothing back
+    observing: str | None = None  # why this node signs nothing any more in this epoch
+    commit_qc: QC | None = None  # the newest that committed something: a restart undoes no commit
 
 
 class Persist(Struct, frozen=True):
-    """One atomic change of the durable state; fields left empty stay as they are."""
+    """One atomic change of the durable state; empty fields change nothing."""
 
     record: SafetyRecord | None = None
     blocks: tuple[Block, ...] = ()
@@ -59,7 +59,7 @@ class Persist(Struct, frozen=True):
 
 
 class Durable(Struct):
-    """What a restarted participant is given back; the sum of all its persists and stores."""
+    """The state that a restarted participant gets back: the sum of its persists and stores."""
 
     record: SafetyRecord | None
     snapshot: Snapshot | None = None
@@ -68,7 +68,7 @@ class Durable(Struct):
     offers: tuple[Offer, ...] = ()
     models: tuple[tuple[Round, Manifest], ...] = ()
     evidence: tuple[Evidence, ...] = ()
-    held: tuple[tuple[Manifest, frozenset[int]], ...] = ()  # chunks that are really there
+    held: tuple[tuple[Manifest, frozenset[int]], ...] = ()  # chunks that are really on disk
 
 
 # --- Output --------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Envelope(Struct, frozen=True):
 
 
 class ServeChunk(Struct, frozen=True):
-    """Read this chunk from the store and send it; the participant holds no bytes of blobs."""
+    """Read this chunk from the store and send it; the participant holds no blob bytes."""
 
     to: NodeId
     digest: Digest
@@ -94,7 +94,7 @@ class ServeChunk(Struct, frozen=True):
 
 
 class Response(StrEnum):
-    """What the ledger answers to a committed transaction (paper, Algorithm 2, and additions)."""
+    """The ledger's answer to a committed transaction (paper, Algorithm 2, and additions)."""
 
     OK = "OK"
     ALREADY_UPD = "AlreadyUPDError"
@@ -151,20 +151,20 @@ class RoundClosed(Struct, frozen=True):
 
 
 class WaitsFor(Struct, frozen=True):
-    """A quorum has delivered; this node waits for these members, each for at most these seconds."""
+    """A quorum has delivered; this node waits for these members, each at most this many seconds."""
 
     round: Round
     members: tuple[tuple[NodeId, float], ...]
 
 
 class MemberLate(Struct, frozen=True):
-    """A round closed without a member that was expected in it."""
+    """A round closed without a member that was expected."""
 
     round: Round
     member: NodeId
     waited_s: float  # in vain, after the newest update
-    usual_s: float  # its slowest time, as seen or claimed; 0: nothing is known
-    lasted_s: float  # the round, from its opening to its close
+    usual_s: float  # its slowest time, as seen or claimed; 0: unknown
+    lasted_s: float  # how long the round lasted, from opening to close
 
 
 class OwnUpdateLate(Struct, frozen=True):
@@ -188,13 +188,13 @@ class ModelReady(Struct, frozen=True):
 
 
 class Observing(Struct, frozen=True):
-    """This node signs nothing any more in this epoch, and why."""
+    """Why this node signs nothing any more in this epoch."""
 
     reason: str
 
 
 class SafetyBroken(Struct, frozen=True):
-    """More than f members lied: what was committed here is contradicted elsewhere."""
+    """More than f members lied: another member's commit contradicts this node's."""
 
     reason: str
 
@@ -218,7 +218,7 @@ class Attested(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """All members attested the last round, or the grace is over: nobody needs this node."""
+    """All members attested the last round, or the grace period is over: nobody needs this node."""
 
     round: Round
 
@@ -270,15 +270,15 @@ class ReceivedChunk(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """A statement that adds nothing to what is known here, and that nobody verified: whoever
-    repeats it has not heard the answer. Only the peer may learn something from it."""
+    """An unverified statement that adds nothing here: a peer that repeats it has not received the
+    answer. It changes no state; only the peer may learn something."""
 
     peer: NodeId
     message: Vote | Timeout | Offer | Attestation
 
 
 class Faulted(Struct, frozen=True):
-    """Ingress refused a message."""
+    """Ingress refused a peer's message."""
 
     peer: NodeId
     reason: str

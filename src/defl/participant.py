@@ -1,11 +1,8 @@
 """One node's whole behaviour: replica, pool and client joined into one pure machine.
 
-`handle(event, now) -> Output` is the only entry. node/ drives it with real sockets, disks and
-clocks, sim/ with virtual ones; what is simulated is what ships.
+`handle(event, now) -> Output` is the only entry point. node/ drives it with real sockets, disks
+and clocks, sim/ with virtual ones, so the simulator runs the code that ships.
 """
-
-from collections.abc import Iterable
-from typing import TypeVar
 
 from defl.client import RoundClient
 from defl.committee import Federation
@@ -15,6 +12,7 @@ from defl.consensus.mempool import Slot, slot_of
 from defl.consensus.replica import Replica
 from defl.consensus.safety import Safety, first_record
 from defl.crypto import Signer
+from defl.evidence import EvidenceLog
 from defl.finish import Finish
 from defl.ids import Digest, NodeId, Round
 from defl.ledger import Ledger, LedgerState
@@ -36,7 +34,6 @@ from defl.messages import (
     Pace,
     Proposal,
     Snapshot,
-    Statement,
     Statements,
     StatementsRequest,
     Status,
@@ -49,32 +46,28 @@ from defl.messages import (
 from defl.output import (
     Aggregated,
     ChunkLost,
-    Committed,
     Connected,
     Durable,
     Envelope,
     Event,
     EvidenceFound,
     Faulted,
-    Notice,
     Observing,
     Output,
     PeerMisbehaved,
-    Persist,
     Question,
     Received,
     ReceivedChunk,
     RoundClosed,
     RoundProven,
-    ServeChunk,
     Tick,
     Trained,
     Validate,
     Validated,
-    Work,
     WorkFailed,
 )
-from defl.pool.pool import Pool, PoolEffects
+from defl.output_builder import OutputBuilder
+from defl.pool.pool import Pool
 from defl.recall import Recall, authors_of, beyond_record
 
 NEVER = float("inf")
@@ -82,7 +75,7 @@ POOL_MESSAGES = (Offer, StoreAck, ManifestRequest, ManifestAnswer, ChunkRequest,
 
 
 def first_durable(federation: Federation, initial: Manifest) -> Durable:
-    """What a new node's disk holds: a record that nothing was signed, and the initial weights."""
+    """The disk of a new node: a record that nothing has been signed, and the initial weights."""
     genesis = genesis_of(federation, Ledger(federation))
     return Durable(
         record=first_record(federation.epoch, genesis_qc(genesis.id)),
@@ -110,12 +103,12 @@ class Participant:
         self._finish = Finish(federation, me, signer)
         self._client = RoundClient(federation, me, signer, self._pool, durable.models, self._finish)
         self._recall = Recall(federation, me)
-        self._evidence = {_charge(evidence): evidence for evidence in durable.evidence}
+        self._evidence = EvidenceLog(me, durable.evidence)
         self._proven: Round = Round(-1)
         self._started = False
-        self._others_wake_at = 0.0  # when pool, client or finish want to be asked next
+        self._others_wake_at = 0.0  # when a part other than the replica next needs a Tick
 
-    # --- Looking in ------------------------------------------------------------------------
+    # --- Read-only views --------------------------------------------------------------------
 
     @property
     def replica(self) -> Replica[LedgerState]:
@@ -135,11 +128,11 @@ class Participant:
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        return tuple(self._evidence.values())
+        return self._evidence.all
 
     @property
     def answers_missing(self) -> int:
-        """How many more members must say what they have seen before this node signs."""
+        """How many more members must answer its Recall before this node may sign."""
         return self._recall.answers_missing
 
     @property
@@ -159,13 +152,13 @@ class Participant:
     # --- What is worth verifying -----------------------------------------------------------
 
     def wanted(self, peer: NodeId, message: Message) -> Message | Question | None:
-        """What of a message that nobody has verified yet is worth it: all, a part, nothing but
-        the answer to the peer's question, or nothing at all.
+        """Which part of an unverified message is worth verifying: all of it, some of it, or none.
 
-        Exactly one rule for each type. Read-only and cheap: it stands between a liar and the
-        verifier, and is asked again for every repetition.
+        A Question means: answer the peer, but do not verify. There is exactly one rule per type.
+        It is read-only and cheap, since it protects the verifier from liars and runs again for
+        each repetition.
         """
-        wanted, is_proven = self._replica.wanted, self._is_proven
+        wanted, is_proven = self._replica.wanted, self._evidence.is_proven
         match message:
             case Vote():
                 return message if wanted.vote(message, is_proven) else Question(peer, message)
@@ -190,7 +183,7 @@ class Participant:
             case StoreAck():
                 return message if self._pool.wants_ack(message) else None
             case Evidence():
-                return message if self._wants_evidence(message) else None
+                return message if self._evidence.wants(message) else None
             case Chunk():
                 return message if self._pool.wants_chunk(message) else None
             case Statements():
@@ -205,21 +198,15 @@ class Participant:
                 return None
 
     def _wanted_transactions(self, transactions: tuple[Transaction, ...]) -> Gossip | None:
-        """At most one for each slot, since an honest peer sends no two."""
+        """At most one per slot: an honest peer never sends two."""
         kept: dict[Slot, Transaction] = {}
         for transaction in transactions:
             slot = slot_of(transaction)
-            if slot not in kept and self._replica.wants(transaction, self._is_proven):
+            if slot not in kept and self._replica.wants(transaction, self._evidence.is_proven):
                 kept[slot] = transaction
         return Gossip(tuple(kept.values())) if kept else None
 
-    def _wants_evidence(self, evidence: Evidence) -> bool:
-        return _charge(evidence) not in self._evidence and evidence.first.author != self.me
-
-    def _is_proven(self, author: NodeId, kind: type[Statement]) -> bool:
-        return (author, kind.__name__) in self._evidence
-
-    # --- The one entry ---------------------------------------------------------------------
+    # --- The entry point -------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> Output:
         if not self._started:
@@ -227,8 +214,8 @@ class Participant:
             self._mute()
             self._replica.resume(now)
             self._pool.resume()
-            self._client.state_is(self.state, now)
-        output = _Output()
+            self._client.set_state(self.state, now)
+        output = OutputBuilder()
         if self._route(event, now, output) and self._replica.idle and now < self._others_wake_at:
             return Output(wake_at=self._earliest(self._replica.wake_at))
         self._settle(now, output)
@@ -239,14 +226,14 @@ class Participant:
             self._recall.wake_at,
         )
         self._others_wake_at = min((at for at in others if at is not None), default=NEVER)
-        return output.done(self._earliest(self._replica.wake_at))
+        return output.build(self._earliest(self._replica.wake_at))
 
     def _earliest(self, replica_wakes_at: float | None) -> float | None:
         at = min(self._others_wake_at, NEVER if replica_wakes_at is None else replica_wakes_at)
         return None if at == NEVER else at
 
-    def _route(self, event: Event, now: float, output: "_Output") -> bool:
-        """True if only the replica was told: then nothing may follow for the other parts."""
+    def _route(self, event: Event, now: float, output: OutputBuilder) -> bool:
+        """True if only the replica got the event: then the other parts may have nothing to do."""
         match event:
             case Received(peer=peer, message=message):
                 return self._receive(peer, message, now, output)
@@ -267,7 +254,7 @@ class Participant:
             case Trained():
                 self._client.trained(event, now)
             case ChunkLost(digest=digest, index=index):
-                self._pool.lost(digest, index)
+                self._pool.refetch_chunk(digest, index)
             case WorkFailed(work=work):
                 if isinstance(work, Validate):
                     self._pool.not_validated(work.manifest.digest)
@@ -276,8 +263,8 @@ class Participant:
                 output.notices.append(PeerMisbehaved(peer, reason))
         return False
 
-    def _receive(self, peer: NodeId, message: Message, now: float, output: "_Output") -> bool:
-        self._recall.saw(message)
+    def _receive(self, peer: NodeId, message: Message, now: float, output: OutputBuilder) -> bool:
+        self._recall.remember(message)
         if isinstance(message, POOL_MESSAGES):
             self._pool.receive(peer, message, now)
         elif isinstance(message, Attestation):
@@ -290,7 +277,7 @@ class Participant:
         elif isinstance(message, Pace):
             self._client.receive_pace(peer, message, now)
         elif isinstance(message, Evidence):
-            output.notices.append(EvidenceFound(message))  # like our own: `_settle` learns it
+            output.notices.append(EvidenceFound(message))  # `_settle` learns it, like our own
         else:
             self._replica.receive(peer, message, now)
             return True
@@ -304,52 +291,48 @@ class Participant:
                 self._replica.asked(message, now)
                 return True
             case Offer():
-                self._pool.asked(peer, message)
+                self._pool.answer_offer(peer, message)
             case Attestation():
-                self._finish.asked(peer, now)
+                self._finish.answer(peer, now)
         return False
 
-    def _settle(self, now: float, output: "_Output") -> None:
-        """Let the parts feed each other until nothing new comes of it."""
+    def _settle(self, now: float, output: OutputBuilder) -> None:
+        """Let the parts feed each other until none submits another transaction."""
         output.send.extend(self._recall.ask(now))
         while True:
-            ordered = self._replica.take()
-            self._after_consensus(ordered, now, output)
+            self._after_consensus(self._replica.take(), now, output)
             self._client.advance(now)
-            self._pool.ask(now)
+            self._pool.send_due(now)
             pooled = self._pool.take()
             output.add_pool(pooled)
             for upd in pooled.certified:
                 self._replica.submit(upd, now)
-            done = self._client.take()
-            output.model = done.model or output.model
-            output.send.extend(done.send)
-            output.work.extend(done.work)
-            output.notices.extend(done.notices)
-            for transaction in done.submit:
+            client_effects = self._client.take()
+            output.add_client(client_effects)
+            for transaction in client_effects.submit:
                 self._replica.submit(transaction, now)
-            ended = self._finish.take()
-            output.send.extend(ended.send)
-            output.notices.extend(ended.notices)
-            if not pooled.certified and not done.submit:
+            output.add_finish(self._finish.take())
+            if not pooled.certified and not client_effects.submit:
                 break
         for notice in list(output.notices):
             if isinstance(notice, EvidenceFound):
                 output.notices.remove(notice)
                 self._learn_evidence(notice.evidence, output)
 
-    def _after_consensus(self, ordered: ConsensusEffects, now: float, output: "_Output") -> None:
-        output.add_consensus(ordered)
-        if any(isinstance(notice, Observing) for notice in ordered.notices):
+    def _after_consensus(
+        self, effects: ConsensusEffects, now: float, output: OutputBuilder
+    ) -> None:
+        output.add_consensus(effects)
+        if any(isinstance(notice, Observing) for notice in effects.notices):
             self._mute()
         state = self.state
-        if ordered.committed or ordered.snapshot is not None:
+        if effects.committed or effects.snapshot is not None:
             if state.round != self._round:
                 self._round_closed(state, output)
             self._prove(state, output)
-            self._client.state_is(state, now)
+            self._client.set_state(state, now)
 
-    def _round_closed(self, state: LedgerState, output: "_Output") -> None:
+    def _round_closed(self, state: LedgerState, output: OutputBuilder) -> None:
         for closed in state.closed:
             if closed.round > self._round:
                 authors = tuple(ref.author for ref in closed.updates)
@@ -361,7 +344,7 @@ class Participant:
         # With one round of grace, like the blobs that these records name.
         output.forget_round = Round(state.round - self.federation.tau - 1)
 
-    def _prove(self, state: LedgerState, output: "_Output") -> None:
+    def _prove(self, state: LedgerState, output: OutputBuilder) -> None:
         """q updates of the next round that share a base prove that base as a round's model."""
         for closed in state.closed:
             round_ = Round(closed.round - 1)
@@ -370,16 +353,16 @@ class Participant:
                 output.notices.append(RoundProven(round_, closed.base, closed.updates))
 
     def _mute(self) -> None:
-        """Nothing is signed by an observer, nor before the others were asked."""
+        """An observer signs nothing, nor does a node before the others have answered."""
         silent = self._recall.asking or self._replica.observing is not None
         self._replica.muted = silent
         self._pool.muted = self._client.muted = self._finish.muted = silent
         self._client.observing = self._replica.observing is not None
 
     def _learn_statements(
-        self, peer: NodeId, statements: Statements, now: float, output: "_Output"
+        self, peer: NodeId, statements: Statements, now: float, output: OutputBuilder
     ) -> None:
-        """An answer of a peer: what this node signed, as far as that peer has seen it."""
+        """A peer's answer: the statements of this node that the peer has seen."""
         if authors_of(statements) - {self.me}:
             output.notices.append(PeerMisbehaved(peer, "it answered with others' statements"))
             return
@@ -392,24 +375,19 @@ class Participant:
                 "its state is an old copy"
             )
         was_asking = self._recall.asking
-        self._recall.answered(peer)
+        self._recall.record_answer(peer)
         if was_asking and not self._recall.asking and self._replica.observing is None:
             self._mute()
             self._replica.unmute(now)
             self._pool.resume()
 
-    def _learn_evidence(self, evidence: Evidence, output: "_Output") -> None:
-        """Keep the first proof of each kind against each member, and pass it on once."""
-        if self._wants_evidence(evidence):
-            self._evidence[_charge(evidence)] = evidence
+    def _learn_evidence(self, evidence: Evidence, output: OutputBuilder) -> None:
+        """Keep the first proof of each kind against each member, and relay it once."""
+        if self._evidence.wants(evidence):
+            self._evidence.add(evidence)
             output.evidence.append(evidence)
             output.notices.append(EvidenceFound(evidence))
             output.send.append(Envelope(None, evidence))
-
-
-def _charge(evidence: Evidence) -> tuple[NodeId, str]:
-    """Who did what: one proof of each kind against each member says all that there is to say."""
-    return evidence.first.author, type(evidence.first).__name__
 
 
 def _or_question(
@@ -418,66 +396,3 @@ def _or_question(
     if worth is None:
         return None
     return message if worth else Question(peer, message)
-
-
-T = TypeVar("T")
-
-
-def _last(values: Iterable[T | None]) -> T | None:
-    newest = None
-    for value in values:
-        newest = newest if value is None else value
-    return newest
-
-
-class _Output:
-    """An Output in the making."""
-
-    def __init__(self) -> None:
-        self.send: list[Envelope | ServeChunk] = []
-        self.work: list[Work] = []
-        self.notices: list[Notice] = []
-        self.model: tuple[Round, Manifest] | None = None
-        self.evidence: list[Evidence] = []
-        self.forget_round: Round | None = None
-        self._ordered: list[ConsensusEffects] = []
-        self._pooled: list[PoolEffects] = []
-
-    def add_consensus(self, ordered: ConsensusEffects) -> None:
-        self._ordered.append(ordered)
-        self.send.extend(ordered.send)
-        self.notices.extend(ordered.notices)
-
-    def add_pool(self, pooled: PoolEffects) -> None:
-        self._pooled.append(pooled)
-        self.send.extend(pooled.send)
-        self.work.extend(pooled.work)
-        self.notices.extend(pooled.notices)
-
-    def done(self, wake_at: float | None) -> Output:
-        return Output(
-            persist=self._persist(),
-            store=tuple(chunk for pooled in self._pooled for chunk in pooled.store),
-            send=tuple(self.send),
-            committed=self._committed(),
-            work=tuple(self.work),
-            drop=tuple(digest for pooled in self._pooled for digest in pooled.drop),
-            notices=tuple(self.notices),
-            wake_at=wake_at,
-        )
-
-    def _committed(self) -> tuple[Committed, ...]:
-        return tuple(block for ordered in self._ordered for block in ordered.committed)
-
-    def _persist(self) -> Persist | None:
-        persist = Persist(
-            record=_last(ordered.record for ordered in self._ordered),
-            blocks=tuple(block for ordered in self._ordered for block in ordered.blocks),
-            snapshot=_last(ordered.snapshot for ordered in self._ordered),
-            acks=tuple(ack for pooled in self._pooled for ack in pooled.acks),
-            offer=_last(pooled.offer for pooled in self._pooled),
-            model=self.model,
-            evidence=tuple(self.evidence),
-            forget_round=self.forget_round,
-        )
-        return None if persist == Persist() else persist

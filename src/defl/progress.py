@@ -59,8 +59,12 @@ def _display_handle() -> Any:
 
     IPython is there only if somebody else loaded it, and only a notebook's shell has a kernel.
     """
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if ipython is None or not hasattr(shell, "kernel"):
+    if not in_notebook():
         return None
-    return ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
+    display = sys.modules["IPython"].display.display
+    return display({"text/plain": ""}, raw=True, display_id=True)
+
+
+def in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

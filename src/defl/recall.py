@@ -1,12 +1,12 @@
-"""What the others have seen this node sign, asked at every start before the first new signature.
+"""What the others have seen this node sign: asked at every start, before the first new signature.
 
-A state folder that is put back from an old copy has forgotten signatures that left. The others
+A state folder restored from an old copy has forgotten signatures that have left. The others
 remember each member's newest statements, so a node that starts asks them and signs nothing until
-q - 1 have answered: a statement that q others took in is known to an honest one among those. The
-answers are the asker's own signed words, so nobody can invent one. Answering needs no signature, so
-all members may start at once.
+q - 1 have answered: an honest one among these knows any statement that q others have accepted. The
+answers are the asker's own signed statements, so nobody can invent one. Answering needs no
+signature, so all members may start at once.
 
-The memory is not durable: statements seen before the answering node's own start are forgotten.
+The memory is not durable: a node forgets at its own start what it has seen.
 """
 
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ class Recall:
         return max(0, self._answers_needed - len(self._answered))
 
     def ask(self, now: float) -> list[Envelope]:
-        """The question that is due, to those who have not answered."""
+        """The request that is due, to the members that have not answered."""
         if not self.asking:
             self.wake_at = None
         if self.wake_at is None or now < self.wake_at:
@@ -66,15 +66,15 @@ class Recall:
         return [Envelope((peer,), StatementsRequest())]
 
     def wants_answer_of(self, peer: NodeId) -> bool:
-        """Each peer's first answer after the start, also one that comes late."""
+        """Each peer's first answer after the start counts, even a late one."""
         return peer not in self._answered
 
-    def answered(self, peer: NodeId) -> None:
+    def record_answer(self, peer: NodeId) -> None:
         self._answered.add(peer)
 
     # --- For the others --------------------------------------------------------------------
 
-    def saw(self, message: Message) -> None:
+    def remember(self, message: Message) -> None:
         """Remember a checked statement if it is its author's newest of that kind."""
         match message:
             case Vote(author=author, view=view):
@@ -99,7 +99,7 @@ class Recall:
                 pass
 
     def answer(self, peer: NodeId, acks: tuple[StoreAck, ...], now: float) -> list[Envelope]:
-        """`acks`: those that the peer gave for this node's own updates."""
+        """`acks`: the peer's acks for this node's own updates."""
         since = now - self._answered_at.get(peer, float("-inf"))
         if 0 <= since < self._repeat_s / 2:  # it asks on each connection and once per period
             return []
@@ -118,9 +118,8 @@ def authors_of(statements: Statements) -> set[NodeId]:
 def beyond_record(
     statements: Statements, record: SafetyRecord, pool: Pool, forgotten: Round
 ) -> str | None:
-    """Which of these statements of this node its own state does not know; None if it knows all.
-
-    Offers and acks of `forgotten` and older rounds are no longer kept anywhere.
+    """Names a statement that this node signed and its own state does not hold; None if there is
+    none. No node keeps offers and acks of round `forgotten` and older.
     """
     vote, timeout, proposal = statements.vote, statements.timeout, statements.proposal
     if vote is not None and vote.view >= record.last_voted_view:

@@ -303,10 +303,13 @@ class Result(History):
             raise UserError(f"no member is named {member!r}; there are: {', '.join(self.members)}")
         return self.folder / member
 
+    def _verdict(self) -> str:
+        if self.interrupted:
+            return "interrupted: members may be a round apart, so their models are not compared"
+        return History._verdict(self)  # `super()` has no class to start from where slots are
+
     def _notes(self) -> list[str]:
         notes = History._notes(self)
-        if self.interrupted:
-            notes.append("interrupted before the last round closed")
         for member, error in self.worker_errors.items():
             last = error.strip().rpartition("\n")[2]
             log = self.folder / member / "node.log"

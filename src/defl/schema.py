@@ -28,7 +28,7 @@ Row = NDArray[np.float32]  # what travels: the shared entries' values, one after
 VALUE_MAX = 2.0**40
 
 
-# The largest models have some thousands; whoever writes more is not describing a model.
+# The largest models have a few thousand; a longer list does not describe a model.
 ENTRIES_MAX = 100_000
 
 
@@ -39,17 +39,15 @@ class Role(StrEnum):
     STATISTIC = "statistic"  # averaged with the same weights, does not count in distances
     VARIANCE = "variance"  # a statistic that is kept >= 0 (batch norm's running_var)
     LOCAL = "local"  # never leaves its node (integer counters, private heads)
-    MEMORY = (
-        "memory"  # what the aggregation rule remembers: no client sees it, no update changes it
-    )
+    MEMORY = "memory"  # of the aggregation rule; hidden from clients, unchanged by updates
 
 
-# What a model's own entries may be; the memory is added when a federation is made.
+# The roles of a model's own entries; the memory is added when a federation is founded.
 MODEL_ROLES = tuple(role for role in Role if role is not Role.MEMORY)
 
 
 class DType(StrEnum):
-    """The dtypes that may be shared; local entries may have any, and are not in the bytes."""
+    """Of entries. Shared ones are float32; local ones, which never travel, may have any."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
@@ -82,7 +80,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Schema(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True):
-    """All entries of a model, in the order in which their values stand in a blob."""
+    """All entries of a model, in the order of their values in a blob."""
 
     entries: Annotated[tuple[Entry, ...], Meta(min_length=1, max_length=ENTRIES_MAX)]
 
@@ -112,18 +110,18 @@ class Schema(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
         return sum(entry.size for entry in self.shared)
 
     def columns(self, role: Role) -> list[slice]:
-        """Where the entries of a role stand in a row, neighbours joined."""
-        found: list[slice] = []
+        """The columns of a role's entries in a row, neighbours joined."""
+        columns: list[slice] = []
         start = 0
         for entry in self.shared:
             stop = start + entry.size
             if entry.role is role and entry.size:
-                if found and found[-1].stop == start:
-                    found[-1] = slice(found[-1].start, stop)
+                if columns and columns[-1].stop == start:
+                    columns[-1] = slice(columns[-1].start, stop)
                 else:
-                    found.append(slice(start, stop))
+                    columns.append(slice(start, stop))
             start = stop
-        return found
+        return columns
 
     @cached_property
     def digest(self) -> Digest:
@@ -134,7 +132,7 @@ class Schema(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
         return self.join({entry.name: _checked(entry, weights) for entry in self.shared})
 
     def join(self, weights: Weights) -> Row:
-        """The shared entries as one row, of weights that were checked."""
+        """The shared entries of checked weights as one row."""
         row = np.empty(self.values, dtype=np.float32)
         start = 0
         for entry in self.shared:
@@ -173,6 +171,6 @@ def _checked(entry: Entry, weights: Weights) -> Array:
 
 
 def within_bounds(array: Array) -> bool:
-    """Is every value finite and of a size that keeps distances finite?"""
+    """Is every value finite, and small enough to keep distances finite?"""
     # One comparison per side refuses NaN too, since NaN is neither below nor above.
     return array.size == 0 or bool(array.min() >= -VALUE_MAX and array.max() <= VALUE_MAX)

@@ -11,16 +11,18 @@ from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 from defl.aggregation.rules import DEFAULT, rule_named
-from defl.clients.protocol import Client, Metrics, roles_of, schema_of
-from defl.committee import Rules, Timing, require_counts
+from defl.clients.protocol import Client, Metrics, initial_row, roles_of, schema_of
+from defl.committee import Charter, Membership, Rules, Timing, require_counts
 from defl.errors import UserError, WeightsError
+from defl.founding import Founding, found
 from defl.ids import NodeId, Round
 from defl.progress import Progress, ProgressLine
 from defl.results import MemberTraffic, Omission, OmissionReason, RoundRecord, Simulation
 from defl.schema import Codec, Entry, Schema
 from defl.sim.byzantine import KINDS
 from defl.sim.conditions import Conditions
-from defl.sim.live import LiveClients, LiveFederation, LiveRound, LiveRun, found_live
+from defl.sim.live import LiveClients, LiveRound, LiveRun
+from defl.sim.scenario import members_of, signers_of
 
 if TYPE_CHECKING:
     from defl.lab.attacks.attack import Attack
@@ -73,22 +75,21 @@ def simulate(
         if not isinstance(value, int):
             raise UserError(f"{name} is a whole number, not {value!r}")
     require_counts(len(clients), rounds)
-    rule_named(aggregation)
+    rule_named(aggregation)  # its error lists all rules
     byzantine = _checked_byzantine({} if byzantine is None else byzantine, len(clients))
-    founded = found_live(
+    draft = Charter(
         schema,
-        clients[0].initial_weights(),
-        len(clients),
-        rounds=rounds,
-        seed=seed,
         aggregation=aggregation,
         faults_max=faults_max,
         rules=_option(Rules, rules),
         codec=_option(Codec, codec),
         timing=timing,
     )
+    signers, _ = signers_of(len(clients), seed=seed, real=False)
+    membership = Membership(rounds=rounds, members=members_of(signers))
+    founding = found(draft, membership, initial_row(clients[0], schema))
     with ProgressLine(progress, rounds) as line:
-        recorder = _Recorder(clients, schema, byzantine, founded, conditions, seed, evaluate, line)
+        recorder = _Recorder(clients, schema, byzantine, founding, conditions, seed, evaluate, line)
         recorder.run()
     return recorder.result(perf_counter() - started)
 
@@ -179,10 +180,10 @@ def _attack_named(name: str) -> "Attack":
     return ATTACKS[name]
 
 
-def _poisoned(client: Client, schema: Schema, name: str, *, seed: int, node: NodeId) -> Client:
-    from defl.lab.experiments.threats import PoisonedClient  # noqa: PLC0415 - likewise
+def _poisoned(client: Client, name: str, *, seed: int, node: NodeId) -> Client:
+    from defl.lab.experiments.poisoned import PoisonedClient  # noqa: PLC0415 - likewise
 
-    return PoisonedClient(client, schema, _attack_named(name), seed=seed, node=node)
+    return PoisonedClient(client, _attack_named(name), seed=seed, node=node)
 
 
 # --- Running -------------------------------------------------------------------------------------
@@ -196,15 +197,15 @@ class _Recorder:
         clients: Sequence[Client],
         schema: Schema,
         byzantine: Mapping[int, str],
-        founded: LiveFederation,
+        founding: Founding,
         conditions: Conditions,
         seed: int,
         evaluate: bool,
         line: ProgressLine,
     ) -> None:
         self._schema, self._seed, self._line = schema, seed, line
-        self._federation = founded.federation
-        self._names = [member.name for member in founded.federation.members]
+        self._federation = founding.federation
+        self._names = [member.name for member in founding.federation.members]
         self._byzantine = byzantine
         self._honest = [NodeId(i) for i in range(len(clients)) if i not in byzantine]
         self._evaluating = evaluate
@@ -213,10 +214,10 @@ class _Recorder:
         for member, name in byzantine.items():
             if name not in KINDS:
                 node = NodeId(member)
-                by_node[node] = _poisoned(by_node[node], schema, name, seed=seed, node=node)
+                by_node[node] = _poisoned(by_node[node], name, seed=seed, node=node)
         self._clients = LiveClients(by_node, schema)
         self._run = LiveRun(
-            founded,
+            founding,
             self._clients.train,
             seed=seed,
             conditions=conditions,

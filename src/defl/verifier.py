@@ -1,8 +1,8 @@
-"""Is this signature, certificate or block what it claims to be? Decided by real code, once.
+"""Verification: is a signature, certificate or block what it claims to be?
 
-Everything here is a function of the federation's facts and the message; bounded caches remember
-the certificates and the single signatures that were already found valid, since each travels in
-many messages: a QC whose votes were counted one by one costs nothing more.
+Everything here is a function of the federation's facts and the message. Bounded caches remember
+valid certificates and valid single signatures, since each travels in many messages: a QC whose
+votes were counted one by one costs nothing more.
 """
 
 from collections import OrderedDict
@@ -80,12 +80,12 @@ class Claim(NamedTuple):
     author: NodeId
     statement: Digest
     signature: bytes
-    role: str  # what it is said to be, for the fault's text
+    kind: str  # of statement, for the fault's text
 
 
 class Verifier:
-    """Verifies in three steps, so that a driver may pay for the costly one and do it elsewhere:
-    `examine` (what fits together), `check` (signatures: pure, in any thread), `accept`."""
+    """Verifies in three steps, so that a driver can budget the costly one and run it elsewhere:
+    `examine` (structure), `check` (signatures: pure, in any thread), `accept`."""
 
     def __init__(self, federation: Federation, scheme: Scheme, genesis: Digest) -> None:
         self.federation = federation
@@ -97,13 +97,13 @@ class Verifier:
         )
 
     def verify(self, thing: Verifiable) -> None:
-        """All three steps at once; raises a PeerFault that says what is wrong."""
+        """All three steps at once; a PeerFault says what is wrong."""
         examination = self.examine(thing)
         self.check(examination.claims)
         self.accept(examination)
 
     def examine(self, thing: Verifiable) -> "Examination":
-        """Everything but the signatures is judged now; those that are new are claims."""
+        """Check everything but the signatures; new signatures become claims."""
         examination = Examination(self)
         examination.add(thing)
         return examination
@@ -112,10 +112,10 @@ class Verifier:
         keys = self.federation.committee.keys
         for claim in claims:
             if not self._scheme.verify(keys[claim.author], claim.statement, claim.signature):
-                raise BadSignature(f"a {claim.role} that member {claim.author} did not sign")
+                raise BadSignature(f"a {claim.kind} that member {claim.author} did not sign")
 
     def accept(self, examination: "Examination") -> None:
-        """All its claims were checked: neither they nor its certificates are checked again."""
+        """Remember checked claims and their certificates, so that neither is checked again."""
         for claim in examination.claims:
             signatures = self._signatures[claim.author]
             signatures[claim.statement + claim.signature] = None
@@ -134,7 +134,7 @@ class Verifier:
 
 
 class Examination:
-    """What one message claims: its parts fit together, its new signatures are still open."""
+    """One message under verification: its parts fit together, its new signatures are unchecked."""
 
     def __init__(self, verifier: Verifier) -> None:
         federation = verifier.federation
@@ -143,7 +143,7 @@ class Examination:
         self._epoch = federation.epoch
         self._committee = federation.committee
         self._claims: dict[tuple[NodeId, Digest, bytes], Claim] = {}
-        self.certificates: dict[Certificate, None] = {}  # true if all claims are
+        self.certificates: dict[Certificate, None] = {}  # valid if all claims are
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -195,7 +195,7 @@ class Examination:
             case StatementsRequest():
                 pass  # likewise
             case ManifestAnswer() | Chunk():
-                pass  # named by hash: the pool compares it with what it asked for
+                pass  # named by hash: the pool compares it with its request
             case _:
                 raise Malformed(f"no rule says how a {type(thing).__name__} is verified")
 
@@ -220,12 +220,12 @@ class Examination:
             self.tc(timeout.tc)
 
     def block(self, block: Block) -> None:
-        """A block's parts fit together and its certificates hold; who may propose is not asked."""
+        """The block's parts fit together and its certificates are valid; any author is accepted."""
         self._header(block.header)
         if transactions_root(block.transactions) != block.header.transactions_root:
             raise BadBlock("the transactions are not those that the header names")
-        seen = {(type(tx), tx.round, tx.author) for tx in block.transactions}
-        if len(seen) != len(block.transactions):
+        slots = {(type(tx), tx.round, tx.author) for tx in block.transactions}
+        if len(slots) != len(block.transactions):
             raise BadBlock("two transactions of one kind, author and round")
         for transaction in block.transactions:
             self.transaction(transaction)
@@ -309,55 +309,60 @@ class Examination:
         )
         self._signed(ack.acker, message, ack.signature, "store-ack")
 
-    def attestation(self, said: Attestation) -> None:
-        message = attestation_statement(self._chain, self._epoch, said.round, said.digest)
-        self._signed(said.author, message, said.signature, "attestation")
+    def attestation(self, attestation: Attestation) -> None:
+        message = attestation_statement(
+            self._chain, self._epoch, attestation.round, attestation.digest
+        )
+        self._signed(attestation.author, message, attestation.signature, "attestation")
 
     def pace(self, pace: Pace) -> None:
         message = pace.statement(self._chain, self._epoch)
         self._signed(pace.author, message, pace.signature, "pace")
 
     def evidence(self, evidence: Evidence) -> None:
-        for said in (evidence.first, evidence.second):
-            self.statement(said)
+        self.statement(evidence.first)
+        self.statement(evidence.second)
         if not contradict(evidence.first, evidence.second):
             raise BadSignature("evidence of two statements that an honest node may both sign")
 
     def statements(self, statements: Statements) -> None:
-        signed = (statements.vote, statements.timeout, statements.proposal, statements.offer)
-        for signed_statement in signed:
-            if signed_statement is not None:
-                self.statement(signed_statement)
+        newest = (statements.vote, statements.timeout, statements.proposal, statements.offer)
+        for signed in newest:
+            if signed is not None:
+                self.statement(signed)
         for ack in statements.acks:
             self.ack(ack)
 
-    def statement(self, said: Statement) -> None:
-        match said:
+    def statement(self, signed: Statement) -> None:
+        match signed:
             case SignedHeader(header=header, signature=signature):
                 self._current(header.epoch)
                 message = statement(Tag.PROPOSAL, self._chain, header.epoch, header.view, header.id)
                 self._signed(header.author, message, signature, "proposal")
             case Vote():
-                self.vote(said)
+                self.vote(signed)
             case Timeout():
-                self.timeout(said)
+                self.timeout(signed)
             case Offer():
-                self.offer(said)
+                self.offer(signed)
             case Upd():
-                self.upd(said)
+                self.upd(signed)
             case Attestation():
-                self.attestation(said)
+                self.attestation(signed)
 
-    def _quorum(self, bitmap: bytes, signatures: int, what: str) -> tuple[NodeId, ...]:
+    def _quorum(self, bitmap: bytes, signatures: int, certificate: str) -> tuple[NodeId, ...]:
         members = members_in(bitmap)
         length = (self._committee.size + 7) // 8
         if len(bitmap) != length or (members and members[-1] >= self._committee.size):
-            raise BadCertificate(f"{what} names members that do not exist")
+            raise BadCertificate(f"{certificate} names members that do not exist")
         if len(members) != signatures:
-            raise BadCertificate(f"{what} of {len(members)} members with {signatures} signatures")
+            raise BadCertificate(
+                f"{certificate} of {len(members)} members with {signatures} signatures"
+            )
         if len(members) < self._committee.quorum:
             raise BadCertificate(
-                f"{what} of {len(members)} distinct members, {self._committee.quorum} are needed"
+                f"{certificate} of {len(members)} distinct members, "
+                f"{self._committee.quorum} are needed"
             )
         return members
 
@@ -365,11 +370,11 @@ class Examination:
         if epoch != self._epoch:
             raise WrongEpoch(f"epoch {epoch}, the federation is in epoch {self._epoch}")
 
-    def _signed(self, author: NodeId, message: Digest, signature: bytes, what: str) -> None:
+    def _signed(self, author: NodeId, message: Digest, signature: bytes, kind: str) -> None:
         if author >= self._committee.size:
-            raise BadSignature(f"a {what} of member {author}, who does not exist")
+            raise BadSignature(f"a {kind} of member {author}, who does not exist")
         if not self._verifier.knows_signature(author, message, signature):
-            claim = Claim(author, message, signature, what)
+            claim = Claim(author, message, signature, kind)
             self._claims.setdefault(claim[:3], claim)
 
     def _knows(self, certificate: Certificate) -> bool:
@@ -380,7 +385,7 @@ class Examination:
 
 
 def contradict(first: Statement, second: Statement) -> bool:
-    """Do these two statements of one author break a rule that every honest node keeps?"""
+    """Is this a pair of statements of one author that no honest node signs both?"""
     if first.author != second.author:
         return False
     match first, second:

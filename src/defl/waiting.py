@@ -1,11 +1,11 @@
-"""How long this node waits, and for whom, before it says that a round may close without the rest.
+"""For whom this node waits, and how long, before its AGG lets a round close without the rest.
 
-A member is expected if the last closed round has its update, or if it has said in this round that
-it is working (`Pace`); a node that has just started expects only those who have said so, since
-whoever was in the last round may be gone by now. A member is given twice its slowest recent time.
-Time that is waited in vain is charged to whoever caused it, so a promise that is not kept is soon
-no longer believed. Nothing here is agreed with others: it decides when one AGG is submitted, never
-what is in the ledger. Memory is constant, and only differences of `now` are used.
+A member is expected if the last closed round has its update, or if it has announced in this round
+that it is working (`Pace`). A node that has just started expects only members that announce
+themselves, since members of the last round may be gone by now. Each gets twice its slowest recent
+time. Time waited in vain is charged to the member that caused it, so broken promises soon stop
+counting. Nothing here is agreed with others: it decides when one AGG is submitted, never what is in
+the ledger. Memory is constant, and only differences of `now` are used.
 """
 
 from collections import Counter, deque
@@ -16,37 +16,37 @@ from defl.committee import Committee, Timing
 from defl.ids import Digest, NodeId, Round
 from defl.ledger import LedgerState
 
-# A member is given this many times its slowest recent time: with noise of sigma 0.8 a member that
-# is 50 times slower is in 94 % of the rounds; with 1.5 it was in 88 %.
+# A member gets this many times its slowest recent time: with noise of sigma 0.8 a member 50 times
+# slower is in 94 % of the rounds; with a factor of 1.5 it was in 88 %.
 GRANT = 2.0
-# The slowest of so many is about the 94 % quantile.
+# The slowest of this many is about the 94 % quantile.
 TIMES_KEPT = 16
-# Nobody is waited for longer than this many times what a quorum needed: 50 times slower, and noise
-# of 2.5. It bounds what a liar gains that delivers ever later.
+# No wait is longer than this many times what a quorum needed: 50 times slower, and noise of 2.5. It
+# bounds what a liar gains by delivering ever later.
 LONGEST = 128.0
-# The same in the first round, in which nothing is known of anybody and nothing is charged: 50 times
-# slower, and a little noise. A member that announces itself and never delivers costs this once.
+# The same in the first round, when no times are known and nothing is charged: 50 times slower, with
+# little noise. A member that announces itself and never delivers costs this once.
 LONGEST_FIRST = 64.0
-# What may be waited in vain: this share of the useful time so far, for all members together and
-# once more divided among f of them, so half of the useful time at worst ...
+# The budget for waiting in vain: this share of the useful time so far, for all members together and
+# again divided among f of them, so half of the useful time at worst ...
 VAIN_SHARE = 0.25
 # ... and this many times the longest recent round: early bad luck must not shut a member out.
 VAIN_ROUNDS = 16.0
-# Less than this part of what a member needs is not waited at all: it would be in vain.
+# A wait for less than this share of what a member needs would be in vain, so there is none.
 WORTHWHILE = 0.5
-# A member states the slowest of so many of its own trainings ...
+# A member states the slowest of this many of its own trainings ...
 OWN_TIMES_KEPT = 8
-# ... and nothing while one takes longer than this many times that: it outlasts a pause of five.
+# ... and stays silent while one takes longer than this many times that: outlasts a pause of five.
 OVERDUE = 6.0
 MILLISECONDS_PER_S = 1000
 
 
 @dataclass(slots=True)
 class Account:
-    """What is remembered of one member."""
+    """What this node remembers of one member."""
 
     times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
-    vain_s: float = 0.0  # waited for it in vain
+    vain_s: float = 0.0  # time waited for it in vain
 
     @property
     def slowest_s(self) -> float:
@@ -55,7 +55,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A member says in the open round that it is working, and how long it usually takes."""
+    """A member's announcement that it is working in the open round, and how long it takes."""
 
     at: float
     takes_s: float
@@ -65,15 +65,15 @@ class Promise:
 class OpenRound:
     number: Round
     opened_at: float
-    last: frozenset[NodeId]  # whose updates the round before has; nobody, if this node just started
-    whole: bool  # seen from its opening, so its times mean something
+    last: frozenset[NodeId]  # authors in the round before; empty if this node has just started
+    whole: bool  # seen from its opening, so its times are valid
     promises: dict[NodeId, Promise] = field(default_factory=dict)
     delivered_at: dict[NodeId, float] = field(default_factory=dict)
-    base: Digest | None = None  # that a quorum of updates shares
+    base: Digest | None = None  # shared by a quorum of updates
     quorum_at: float | None = None
     newest_at: float = 0.0  # commit of the newest update with that base
     voters: frozenset[NodeId] = frozenset()  # whose AGG is committed
-    given_up: set[NodeId] = field(default_factory=set)  # whose training failed: this node's own
+    given_up: set[NodeId] = field(default_factory=set)  # this node itself, if its training failed
     voted_at: float | None = None
 
     @property
@@ -82,7 +82,7 @@ class OpenRound:
 
     @property
     def awaited(self) -> frozenset[NodeId]:
-        """Whoever says itself that the round may close does not want to be waited for."""
+        """A member whose AGG is committed does not want to be waited for."""
         return self.expected - self.delivered_at.keys() - self.voters - self.given_up
 
     def began_at(self, member: NodeId) -> float:
@@ -98,7 +98,7 @@ class Vain:
 
     member: NodeId
     waited_s: float
-    usual_s: float  # the slowest that is known or claimed of it
+    usual_s: float  # its slowest known or claimed time
 
 
 class Waiting:
@@ -115,9 +115,9 @@ class Waiting:
         self.left_out: tuple[Vain, ...] = ()  # of the newest closed round
         self.lasted_s = 0.0  # the newest closed round
 
-    # --- What happens ----------------------------------------------------------------------
+    # --- Events ----------------------------------------------------------------------------
 
-    def state_is(self, state: LedgerState, now: float) -> None:
+    def set_state(self, state: LedgerState, now: float) -> None:
         """The ledger's state after the newest committed block."""
         if self._open is None:
             self._begin(state, now, whole=not state.current and state.last is None)
@@ -133,7 +133,7 @@ class Waiting:
             self._open.voters = frozenset(state.voters)
 
     def wants(self, member: NodeId, round_: Round) -> bool:
-        """Would a promise of this member for this round be its first?"""
+        """Would this be the member's first promise for this round?"""
         current = self._open
         if current is None:
             return False
@@ -141,27 +141,28 @@ class Waiting:
             return member not in self._early
         return round_ == current.number and member not in current.promises
 
-    def promised(self, member: NodeId, round_: Round, takes_s: float, now: float) -> bool:
-        """True if it is the member's first for the open round or the next; only that counts."""
+    def add_promise(self, member: NodeId, round_: Round, takes_s: float, now: float) -> bool:
+        """Count a member's first promise for the open round or the next; False for any other."""
         current = self._open
         if current is None or not self.wants(member, round_):
             return False
         if round_ > current.number:
-            self._early[member] = (round_, takes_s)  # its author saw the round close before us
+            # The author saw the round close before this node did.
+            self._early[member] = (round_, takes_s)
             return True
         current.promises[member] = Promise(now, takes_s)
-        # Nothing can be committed before a quorum is up: the first round begins with that.
+        # Nothing can be committed before a quorum is up, so the first round begins then.
         beginning = current.number == 1 and not current.delivered_at
         if beginning and len(current.promises) <= self._committee.quorum:
             current.opened_at = now
         return True
 
-    def gives_up(self, member: NodeId) -> None:
-        """Its training failed: it is not waited for in this round, by its own AGG at the latest."""
+    def give_up(self, member: NodeId) -> None:
+        """Its training failed: stop waiting for it in this round, at the latest by its own AGG."""
         if self._open is not None:
             self._open.given_up.add(member)
 
-    def voted(self, now: float) -> None:
+    def record_vote(self, now: float) -> None:
         if self._open is not None:
             self._open.voted_at = now
 
@@ -173,7 +174,7 @@ class Waiting:
         self._open = OpenRound(Round(state.round + 1), now, authors, whole)
         early, self._early = self._early, {}
         for member, (round_, takes_s) in early.items():
-            self.promised(member, round_, takes_s, now)
+            self.add_promise(member, round_, takes_s, now)
 
     def _commit(self, current: OpenRound, bases: dict[NodeId, Digest], now: float) -> None:
         new = bases.keys() - current.delivered_at.keys()
@@ -188,11 +189,11 @@ class Waiting:
         if any(bases[member] == base for member in new):
             current.newest_at = now
 
-    # --- Until when ------------------------------------------------------------------------
+    # --- Deadlines -------------------------------------------------------------------------
 
     @property
     def vote_at(self) -> float | None:
-        """When this node submits its AGG, as things are now; None: not before something happens."""
+        """When this node submits its AGG, as far as is known now; None: not before an event."""
         current = self._open
         if current is None or current.quorum_at is None:
             return None
@@ -203,16 +204,16 @@ class Waiting:
 
     @property
     def is_blind(self) -> bool:
-        """No whole round was seen since the start."""
+        """Has this node seen no whole round since its start?"""
         return not self._rounds_seen
 
     def _follows(self, current: OpenRound) -> bool:
-        """A node that has forgotten everything in a restart votes when one honest member has."""
+        """After a restart a node has no times, so it votes once one honest member has."""
         forgot = self.is_blind and current.number > 1
         return forgot and len(current.voters) > self._committee.faults
 
     def deadline(self, member: NodeId) -> float:
-        """Until when the open round waits for an expected member that has not delivered."""
+        """How long the open round waits for an expected member that has not delivered."""
         current = self._open
         if current is None or current.quorum_at is None:
             raise ValueError("nobody has a deadline before a quorum has delivered")
@@ -225,7 +226,7 @@ class Waiting:
         return current.opened_at + min(wanted, newest + allowed)
 
     def _wanted(self, current: OpenRound, member: NodeId) -> float:
-        """How long after its opening a round is kept open for a member, if that is allowed."""
+        """How long after its opening a round should stay open for a member, budget permitting."""
         quorum_at = current.opened_at if current.quorum_at is None else current.quorum_at
         quorum_s = quorum_at - current.opened_at
         if not self._rounds_seen:
@@ -237,12 +238,12 @@ class Waiting:
         return min(self._timing.gst_lt_max_s, LONGEST * quorum_s, needed)
 
     def usual_s(self, member: NodeId) -> float:
-        """The slowest that this node has seen of a member lately, or that the member claims."""
+        """The member's slowest recent time, as seen here or as the member claims."""
         promise = self._open.promises.get(member) if self._open is not None else None
         return max(self._accounts[member].slowest_s, promise.takes_s if promise else 0.0)
 
     def _allowed(self, member: NodeId) -> float:
-        """How long may still be waited for a member in vain: from the common account or its own."""
+        """The time that may still be wasted on a member, from the common budget or its own."""
         credit = VAIN_ROUNDS * max(self._recent, default=0.0) + VAIN_SHARE * self._useful_s
         account = self._accounts[member]
         own = credit / self._committee.faults + GRANT * account.slowest_s - account.vain_s
@@ -271,8 +272,8 @@ class Waiting:
         self._rounds_seen += 1
 
     def _vain_wait(self, current: OpenRound, member: NodeId, now: float) -> float:
-        """What waiting for this member cost, whether this node had voted or others still waited:
-        otherwise liars could use up the patience of one node after the other."""
+        """The cost of waiting for this member, even after this node's own vote while others still
+        waited: otherwise liars could use up the patience of one node after the other."""
         newest = current.newest_at
         own = (now if current.voted_at is None else current.voted_at) - newest
         of_all = now - newest - self._timing.gst_lt_min_s
@@ -288,7 +289,7 @@ class Waiting:
 
     @property
     def awaited(self) -> tuple[NodeId, ...]:
-        """Who is expected in the open round and has not delivered."""
+        """Members that are expected in the open round and have not delivered."""
         return () if self._open is None else tuple(sorted(self._open.awaited))
 
     def vain_s(self, member: NodeId) -> float:
@@ -296,26 +297,26 @@ class Waiting:
 
 
 class OwnPace:
-    """What this node says of its own speed when a round left it out."""
+    """This node's own speed, which it states when a round has left it out."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=OWN_TIMES_KEPT)
-        self._since: float | None = None  # when the round opened that is now trained for
+        self._since: float | None = None  # when the round opened for which this node now trains
 
-    def begins(self, opened_at: float) -> None:
+    def start(self, opened_at: float) -> None:
         self._since = opened_at
 
-    def ends(self, now: float) -> None:
-        """Also a training that was too late: how long it took is what matters."""
+    def finish(self, now: float) -> None:
+        """A late training counts too: what matters is how long it took."""
         if self._since is not None:
             self._times.append(now - self._since)
         self._since = None
 
-    def fails(self) -> None:
+    def fail(self) -> None:
         self._since = None
 
-    def delivered(self, took_s: float) -> None:
-        """From the opening to the commit, transfers and all."""
+    def record(self, took_s: float) -> None:
+        """Record the time from the opening to the commit, transfers included."""
         self._times.append(took_s)
 
     @property
@@ -323,7 +324,7 @@ class OwnPace:
         return max(self._times, default=0.0)
 
     def statement_s(self, now: float) -> float | None:
-        """How long this node will need for a round that opens now; None: it cannot tell."""
+        """How long this node will need for a round that opens now; None: unknown."""
         usual = self.slowest_s
         if self._since is None:
             return usual

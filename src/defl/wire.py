@@ -1,8 +1,8 @@
-"""Bytes of a message and back: MessagePack arrays, one canonical form, bounded.
+"""Messages as bytes: MessagePack arrays, one canonical form, bounded.
 
-Decoding accepts exactly the bytes that encoding would make (shortest integers, no extra fields,
-no other types): there is one way to say a thing, so equal messages are equal bytes. Anything else
-is a `Malformed` peer fault. Objects of the language are never built from a peer's bytes.
+Decoding accepts exactly the bytes that encoding produces (shortest integers, no extra fields, no
+other types): every message has one encoding, so equal messages are equal bytes. Anything else is a
+`Malformed` peer fault. A peer's bytes never become arbitrary Python objects.
 """
 
 import msgspec
@@ -14,7 +14,7 @@ from defl.messages import CHUNKS_MAX, Chunk, Message
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
-# What a message needs beyond its members' signatures and its chunk: fixed fields, list headers.
+# A message's fixed fields and list headers: all but its members' signatures and its chunk.
 FRAME_BYTES_BASE = 64 * 2**10
 # The largest part per member: its UPD with a signature of each acker, its AGG, its entry in a
 # QC, a TC and a state.
@@ -25,8 +25,8 @@ MANIFEST_BYTES_MAX = CHUNKS_MAX * (DIGEST_BYTES + 2)
 
 
 def control_frame_bytes_max(members: int) -> int:
-    """The longest frame that is no chunk: a block in which every member updates, or two offers
-    that contradict each other."""
+    """The longest frame that is not a chunk: a block in which every member updates, or two
+    contradicting offers."""
     by_members = members * (BYTES_PER_MEMBER + members * BYTES_PER_SIGNATURE)
     return FRAME_BYTES_BASE + max(by_members, 2 * MANIFEST_BYTES_MAX)
 
@@ -43,7 +43,7 @@ _CHUNK_HEAD = encode(Chunk(NO_DIGEST, 0, memoryview(b"")))[:2]  # how many field
 
 
 def says_chunk(frame: bytes | memoryview) -> bool:
-    """Whether a frame claims to be a chunk, told without decoding it."""
+    """Does the frame claim to be a chunk? Decided without decoding it."""
     return frame[:2] == _CHUNK_HEAD
 
 
@@ -60,10 +60,10 @@ def decode(frame: bytes | memoryview, bytes_max: int) -> Message:
 
 
 def _is_canonical(message: Message, frame: bytes | memoryview) -> bool:
-    """Is this frame what encoding would make?
+    """Is this frame what encoding would produce?
 
-    A chunk's bytes are not encoded and compared again, only what stands around them: if the head
-    is the canonical one and the length is right, the rest of the frame is the data itself.
+    A chunk's data is not encoded again. If the head is canonical and the length is right, the rest
+    of the frame is the data itself.
     """
     if not isinstance(message, Chunk):
         return _encoder.encode(message) == frame
@@ -72,7 +72,7 @@ def _is_canonical(message: Message, frame: bytes | memoryview) -> bool:
 
 
 def chunk_head(digest: Digest, index: int, size: int) -> bytes:
-    """What stands in front of a chunk's data in its frame."""
+    """The bytes before a chunk's data in its frame."""
     empty = _encoder.encode(Chunk(digest, index, memoryview(b"")))
     return empty[: -len(_bin_head(0))] + _bin_head(size)
 

@@ -14,7 +14,7 @@ from defl.ids import NO_DIGEST, Digest, digest_of
 from defl.messages import Manifest
 from defl.output import Aggregate, Train, Validate, Work
 from defl.pool.weights import FP32, Payload, check_payload, decode, encode, manifest_of
-from defl.schema import Row
+from defl.schema import Codec, Row
 
 Read = Callable[[Digest], Payload]
 # Called with a blob's bytes before they are hashed, so that a disk can write them meanwhile.
@@ -61,7 +61,7 @@ def update_blob(
 def _blob(
     federation: Federation,
     row: Row,
-    codec: str,
+    codec: Codec,
     base: Digest,
     base_row: Row | None,
     write: Write | None,

@@ -49,7 +49,7 @@ class Host:
         return self.settle(100.0)
 
     def settle(self, now: float = 0.0) -> PoolEffects:
-        self.pool.ask(now)
+        self.pool.send_due(now)
         done = self.pool.take()
         self.disk.apply(Persist(acks=tuple(done.acks), offer=done.offer))
         for chunk in done.store:
@@ -128,13 +128,13 @@ class Desk:
         self.state = self.small.ledger.genesis()
         self.model = self.small.initial
         self.blobs: dict[Digest, tuple[Manifest, bytes]] = {}
-        self.client.state_is(self.state, 0.0)
+        self.client.set_state(self.state, 0.0)
 
     def restart(self, now: float) -> None:
         """The client forgets what is only in memory."""
         federation, signer = self.small.federation, self.small.signers[ME]
         self.client = RoundClient(federation, ME, signer, self.pool, (), self.finish)
-        self.client.state_is(self.state, now)
+        self.client.set_state(self.state, now)
 
     def at(self, now: float) -> ClientEffects:
         self.client.advance(now)
@@ -146,7 +146,7 @@ class Desk:
     def commit(self, *transactions: Transaction, now: float) -> None:
         block = self.small.block(tuple(transactions), view=self.state.round + 1)
         self.state, _ = self.small.ledger.execute(self.state, block)
-        self.client.state_is(self.state, now)
+        self.client.set_state(self.state, now)
 
     def close_round(self, *authors: int, now: float) -> None:
         """With these members' updates alone; the last AGG closes it."""

@@ -1,4 +1,4 @@
-"""A real node inside the test's own process, and a member that says what the test says."""
+"""A real node inside the test's own process, and a member that sends what the test wants."""
 
 import asyncio
 import io

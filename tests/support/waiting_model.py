@@ -128,7 +128,7 @@ class Model:
         for node in self._up():
             if node.id == restarting:
                 node.waiting, node.own = Waiting(self.committee, self.timing), OwnPace()
-            node.waiting.state_is(self.state, self.now)
+            node.waiting.set_state(self.state, self.now)
         for node in self._up():
             self._pace(node)
             self._train(node)
@@ -153,18 +153,18 @@ class Model:
 
     def _promise(self, author: NodeId, takes_s: float) -> None:
         for node in self._up():
-            node.waiting.promised(author, Round(self.open_round), takes_s, self.now)
+            node.waiting.add_promise(author, Round(self.open_round), takes_s, self.now)
 
     def _train(self, node: Member) -> None:
         if node.busy_for is not None:
             return
         round_ = node.busy_for = self.open_round
-        node.own.begins(self.now)
+        node.own.start(self.now)
         takes_s = self._work.get(node.id, steady())(round_, self._rng)
 
         def done() -> None:
             node.busy_for = None
-            node.own.ends(self.now)
+            node.own.finish(self.now)
             if not self.is_up(node.id):
                 return
             if round_ == self.open_round:
@@ -184,7 +184,7 @@ class Model:
             if vote_at <= self.now + 1e-9:
                 current = node.waiting._open
                 if current is not None and current.voted_at is None:
-                    node.waiting.voted(self.now)
+                    node.waiting.record_vote(self.now)
                     self._at(self.now + COMMIT_S, self._agg(node.id, round_))
             elif (node.id, vote_at) not in self._wakes:
                 self._wakes.add((node.id, vote_at))
@@ -222,4 +222,4 @@ class Model:
 
     def _show(self) -> None:
         for node in self._up():
-            node.waiting.state_is(self.state, self.now)
+            node.waiting.set_state(self.state, self.now)

@@ -116,8 +116,8 @@ def explain(
         )
     if suspects_left_out:
         reason += (
-            f" {suspected} left out as suspect: over the rounds so far their changes were far "
-            "less aligned with the others than most."
+            f" {suspected} left out as suspect: far less aligned with the others than most members "
+            "over the rounds so far."
         )
     elif suspected:
         reason += f" {suspected} suspect but kept: the others alone exceed the gate."

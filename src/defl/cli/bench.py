@@ -1,7 +1,6 @@
-"""`defl bench`: speed of rules, rounds and commits, harm done by attacks, waiting for members."""
+"""`defl bench`: the speed of rules, rounds and commits, robustness under attack, and waiting."""
 
 import json
-import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import click
 
-from defl.aggregation.rules import RULES, rule_named
+from defl.aggregation.rules import RULES
 from defl.committee import MEMBERS_MIN, Rules, faults_of
 from defl.errors import UserError
 from defl.lab.experiments import robustness
@@ -18,6 +17,8 @@ from defl.lab.experiments.bench_rules import bench_rules
 from defl.lab.experiments.bench_waiting import bench_waiting
 from defl.lab.experiments.robustness_cell import ROUNDS
 from defl.sim.presence import ROUNDS_TO_LEARN
+
+PROGRESS_S = 2.0  # between two lines of progress
 
 
 @click.group()
@@ -28,10 +29,10 @@ def bench() -> None:
 @bench.command()
 @click.option("--n", "members", default=10, show_default=True, help="Rows: one per member.")
 @click.option("--d", "columns", default=1_000_000, show_default=True, help="Values in each row.")
-@click.option("--faults", type=int, help="Rows that the rules tolerate.  [default: (n - 1) / 3]")
+@click.option("--faults", type=int, help="Byzantine rows to tolerate.  [default: (n - 1) / 3]")
 @click.option("--rule", "names", multiple=True, help="Only this rule; may be repeated.")
-@click.option("--repeats", default=5, show_default=True, help="Runs of each rule; median counts.")
-@click.option("--no-rivals", is_flag=True, help="Leave byzfl and flwr out.")
+@click.option("--repeats", default=5, show_default=True, help="Repetitions; the median counts.")
+@click.option("--no-rivals", is_flag=True, help="Do not compare with byzfl and flwr.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def rules(
     *,
@@ -43,64 +44,30 @@ def rules(
     no_rivals: bool,
     as_json: bool,
 ) -> None:
-    """Time every rule beside reading its input once with two threads.
+    """Time every rule relative to reading its input once with two threads.
 
-    Also beside the same rule in byzfl and flwr, where they are installed (extra `bench`).
-    All of them run in turn in every repetition, after a first one that does not count; a ratio is
-    the median of the repetitions' ratios. A library that took a minute for a rule runs no more.
-    "cpu" is processor time of all threads, which other work on the machine changes less.
+    Also relative to the same rule in byzfl and flwr, if they are installed (extra `bench`).
+    All of them alternate in every repetition, after a warm-up that is not counted; a ratio is the
+    median of the repetitions' ratios. A library that has taken a minute for a rule drops out.
+    "cpu" is the processor time of all threads, which other load on the machine affects less.
 
     \b
     Example:
       defl bench rules --n 10 --d 10000000 --json
       defl bench rules --rule multi_krum --rule trimmed_mean --no-rivals
 
-    Exit code 0: measured; 2: it cannot be measured as asked, and what to change.
+    Exit code 0: measured; 2: wrong options.
     """
-    tolerated = faults_of(members) if faults is None else faults
-    if members < 1 or columns < 1 or repeats < 1 or not 0 <= tolerated < members:
-        raise UserError("n, d and repeats are at least 1, and faults lies from 0 to n - 1")
-    for name in names:
-        rule_named(name)
     result = bench_rules(
         members,
         columns,
-        tolerated,
-        list(names or RULES),
+        faults_of(members) if faults is None else faults,
+        names or [*RULES],
         repeats=repeats,
         rivals=not no_rivals,
-        progress=lambda line: click.echo(line, err=True),
+        progress=_progress,
     )
-    if as_json:
-        click.echo(json.dumps(result, indent=1))
-        return
-    click.echo(rules_table(result))
-
-
-def rules_table(result: dict[str, object]) -> str:
-    def pair(times: dict[str, object], name: str) -> str:
-        wall, cpu = times[name], times[f"cpu_{name}"]
-        return "-" if wall is None else f"{wall:.3g} ({cpu:.3g})"
-
-    head = f"{'rule':28}{'seconds':>18}{'x read':>16}{'byzfl / ours':>16}{'flwr / ours':>16}"
-    title = (
-        f"n = {result['n']}, d = {result['d']}, faults_max = {result['faults_max']}, "
-        f"{result['loops']} loops; reading once: {result['read_seconds']:.4f} s; "
-        "in brackets: processor time"
-    )
-    lines = [title, head]
-    times = result["rules"]
-    if not isinstance(times, dict):
-        raise TypeError("rules is a table")
-    for name, time_ in times.items():
-        lines.append(
-            f"{name:28}{pair(time_, 'seconds'):>18}{pair(time_, 'ratio_to_read'):>16}"
-            f"{pair(time_, 'ratio_to_byzfl'):>16}{pair(time_, 'ratio_to_flwr'):>16}"
-        )
-    if result["skipped"]:
-        skipped = result["skipped"]
-        lines.append(f"not compared, because not installed, not importable or left out: {skipped}")
-    return "\n".join(lines)
+    click.echo(json.dumps(asdict(result), indent=1) if as_json else result.table())
 
 
 @bench.command(name="robustness")
@@ -108,14 +75,14 @@ def rules_table(result: dict[str, object]) -> str:
     "--data",
     envvar="DEFL_DATA",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Data folder; what it lacks is downloaded.  [env: DEFL_DATA]",
+    help="Data folder; missing files are downloaded.  [env: DEFL_DATA]",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("build/robustness"),
     show_default=True,
-    help="Where results go; a stopped run goes on from what is there.",
+    help="Folder for the results; an interrupted run resumes from it.",
 )
 @click.option("--rule", "names", multiple=True, help="Only this rule; may be repeated.")
 @click.option("--attack", "attacks", multiple=True, help="Only this attack; may be repeated.")
@@ -125,7 +92,7 @@ def rules_table(result: dict[str, object]) -> str:
     type=click.Choice(robustness.DATASETS),
     default=robustness.DATASETS[0],
     show_default=True,
-    help="What is learnt; digits needs no data folder.",
+    help="The data set; digits needs no data folder.",
 )
 @click.option("--seeds", default=1, show_default=True, help="Runs of each cell.")
 @click.option("--first-seed", default=1, show_default=True, help="Seed of the first run.")
@@ -150,21 +117,15 @@ def robustness_command(
 
     The table is rules x attacks x (i.i.d., alpha = 1, alpha = 0.3) x n = 4, 7, 10, with
     f = (n - 1) / 3 attackers and with none. Writes cells.jsonl while it runs, and at the end
-    robustness.csv, robustness.md and a heat map, robustness.svg. Stop it when you like: started
-    again, it goes on where it was.
+    robustness.csv, robustness.md and a heat map, robustness.svg. An interrupted run resumes.
 
     \b
     Example:
       defl bench robustness --data ~/data
       defl bench robustness --data ~/data --rule fed_avg --rule adaptive --attack none --seeds 3
 
-    Exit code 0: the table is written; 2: it cannot be made as asked, and what to change.
+    Exit code 0: the table is written; 2: wrong options.
     """
-    for name in names:
-        rule_named(name)
-    unknown = [name for name in attacks if name not in robustness.ATTACKS]
-    if unknown:
-        raise UserError(f"no attack {unknown[0]!r}; there are: {', '.join(robustness.ATTACKS)}")
     cells = robustness.planned(
         names or robustness.RULES,
         attacks or robustness.ATTACKS,
@@ -174,33 +135,35 @@ def robustness_command(
         dataset,
     )
     start = time.monotonic()
-    last = [start - 10]
+    last_line = start - PROGRESS_S
 
     def progress(done: int, total: int) -> None:
+        nonlocal last_line
         now = time.monotonic()
-        if now - last[0] >= 2 or done == total:
-            last[0] = now
-            click.echo(f"{done} of {total} cells, {now - start:.0f} s", err=True)
+        if now - last_line >= PROGRESS_S or done == total:
+            last_line = now
+            _progress(f"{done} of {total} cells, {now - start:.0f} s")
 
     results = robustness.run_table(cells, data, out, processes=processes, progress=progress)
     if as_json:
-        picked = [{**asdict(cell), "accuracy": results[cell].accuracy} for cell in cells]
-        click.echo(json.dumps({"seconds": time.monotonic() - start, "accuracy": picked}, indent=1))
+        accuracy = [{**asdict(cell), "accuracy": results[cell].accuracy} for cell in cells]
+        seconds = time.monotonic() - start
+        click.echo(json.dumps({"seconds": seconds, "accuracy": accuracy}, indent=1))
     else:
         click.echo((out / "robustness.md").read_text(encoding="utf-8"))
-        click.echo(f"written: {os.fspath(out)}/robustness.csv, .md, .svg", err=True)
+        _progress(f"written: {out}/robustness.csv, .md, .svg")
 
 
 @bench.command(name="round")
 @click.option("--nodes", default=4, show_default=True, help="Members: one process each.")
 @click.option("--mb", "megabytes", default=28.0, show_default=True, help="Size of the model.")
-@click.option("--rounds", default=6, show_default=True, help="Rounds that are measured.")
+@click.option("--rounds", default=6, show_default=True, help="Rounds to measure.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
-    """Time a round of real nodes outside training, beside the bare TLS exchange of its bytes.
+    """Time a round of real nodes outside training, relative to the bare TLS exchange of its bytes.
 
-    Outside training is the time from close to close less the longest training of the round:
-    the others wait for it. "ratio_to_bare_tls" is the figure.
+    Time outside training is the time between two closes less the longest training of the round,
+    for which the others wait. "ratio_to_bare_tls" is the key figure.
 
     \b
     Example:
@@ -208,11 +171,14 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
 
     Exit code 0: measured; 1: measured, but the nodes disagreed or lost something; 2: wrong options.
     """
-    _at_least(nodes=nodes, rounds=rounds)
+    _check_sizes(nodes=nodes, rounds=rounds)
     if megabytes <= 0:
-        raise UserError(f"mb is the model's size in MB, more than 0, not {megabytes}")
-    _begun(f"{rounds} rounds of {megabytes:g} MB on {nodes} nodes, and the bare exchange before")
-    _tell(bench_round(nodes, megabytes, rounds), as_json=as_json)
+        raise UserError(f"mb is the model's size in MB and must be above 0, not {megabytes}")
+    # No further progress: asking the nodes for their status would disturb the measurement.
+    _progress(
+        f"measuring {rounds} rounds of {megabytes:g} MB on {nodes} nodes, after the bare exchange"
+    )
+    _show(bench_round(nodes, megabytes, rounds), as_json=as_json)
 
 
 @bench.command()
@@ -233,7 +199,7 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def commit(*, nodes: int, rounds: int, in_flight_mb: float, rules: str, as_json: bool) -> None:
-    """Time a transaction from submission to commit on real nodes, beside a loopback round trip.
+    """Time a transaction from submission to commit, relative to a loopback round trip.
 
     \b
     Example:
@@ -242,58 +208,37 @@ def commit(*, nodes: int, rounds: int, in_flight_mb: float, rules: str, as_json:
 
     Exit code 0: measured; 1: measured, but the nodes disagreed or lost something; 2: wrong options.
     """
-    _at_least(nodes=nodes, rounds=rounds)
-    _begun(f"{rounds} rounds on {nodes} nodes")
-    _tell(bench_commit(nodes, rounds, in_flight_mb, Rules(rules)), as_json=as_json)
-
-
-def _begun(what: str) -> None:
-    """No more than this: asking the nodes how far they are would disturb what is measured."""
-    click.echo(f"measuring {what} ...", err=True)
-
-
-def _at_least(*, nodes: int, rounds: int) -> None:
-    if nodes < 4 or rounds < 1:
-        raise UserError("a federation has at least 4 nodes and one round")
-
-
-def _tell(result: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(result, indent=1))
-    else:
-        for name, value in result.items():
-            shown = f"{value:.4g}" if isinstance(value, float) else value
-            click.echo(f"{name:<30}{shown}")
-    if result["wrong"]:
-        raise SystemExit(1)
+    _check_sizes(nodes=nodes, rounds=rounds)
+    _progress(f"measuring {rounds} rounds on {nodes} nodes")
+    _show(bench_commit(nodes, rounds, in_flight_mb, Rules(rules)), as_json=as_json)
 
 
 @bench.command()
 @click.option("--nodes", default=4, show_default=True, help="Members.")
 @click.option("--rounds", default=40, show_default=True, help="Rounds of each case.")
-@click.option("--seed", default=1, show_default=True, help="All chance comes from it.")
+@click.option("--seed", default=1, show_default=True, help="Seed of all randomness.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def waiting(*, nodes: int, rounds: int, seed: int, as_json: bool) -> None:
-    """For whom simulated rounds wait, and how long.
+    """Measure how long simulated rounds wait, and for whom.
 
-    One member that needs 1.2, 5 or 50 times as long as the others, steady and noisy; then f silent
-    members, and f members that promise and do not deliver, compared with the silent ones.
+    One straggler that takes 1.2, 5 or 50 times as long as the others, steady and noisy; then f
+    silent members, and f members that promise and do not deliver, relative to the silent ones.
 
     \b
     Example:
       defl bench waiting --nodes 7 --rounds 40
 
-    Exit code 0: measured; 2: it cannot be measured as asked, and what to change.
+    Exit code 0: measured; 2: wrong options.
     """
     if nodes < MEMBERS_MIN or rounds <= ROUNDS_TO_LEARN:
         raise UserError(
             f"at least {MEMBERS_MIN} members and {ROUNDS_TO_LEARN + 1} rounds are needed"
         )
-    result = bench_waiting(nodes, rounds, seed, lambda line: click.echo(line, err=True))
-    click.echo(json.dumps(result, indent=1) if as_json else waiting_table(result))
+    result = bench_waiting(nodes, rounds, seed, _progress)
+    click.echo(json.dumps(result, indent=1) if as_json else _waiting_table(result))
 
 
-def waiting_table(result: dict[str, Any]) -> str:
+def _waiting_table(result: dict[str, Any]) -> str:
     head = f"{'case':<24}{'seconds':>9}{'round 1':>9}{'in rounds':>11}{'x silent':>10}  checks"
     lines = [f"{result['nodes']} members, {result['rounds']} rounds", head]
     for row in result["cases"]:
@@ -303,3 +248,23 @@ def waiting_table(result: dict[str, Any]) -> str:
             f"{row['least_share']:>11.0%}{times:>10}  {'hold' if row['holds'] else 'BROKEN'}"
         )
     return "\n".join(lines)
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _check_sizes(*, nodes: int, rounds: int) -> None:
+    if nodes < MEMBERS_MIN or rounds < 1:
+        raise UserError(f"at least {MEMBERS_MIN} nodes and one round are needed")
+
+
+def _show(result: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
+    else:
+        for name, value in result.items():
+            shown = f"{value:.4g}" if isinstance(value, float) else value
+            click.echo(f"{name:<30}{shown}")
+    if result["wrong"]:
+        raise SystemExit(1)

@@ -1,26 +1,24 @@
 """`defl demo`: real nodes on this machine, an attacker among them, and what comes of it."""
 
 import json
+import shutil
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
-from defl.cli.demo_view import Lines, live_view, megabytes, percent
-from defl.lab.experiments.demo import (
-    ATTACK,
-    ATTACKS_SHOWN,
-    VICTIM,
-    Demo,
-    DemoPlan,
-    Outcome,
-    name_of,
-)
-from defl.lab.experiments.demo_plot import drawing
-from defl.node.setup.local import new_folder
+from defl.cli.demo_view import live_view, megabytes, percent
+from defl.cli.exit_codes import ExitCode
+from defl.cli.run import signals_interrupt
+from defl.lab.attacks.attacks import ATTACKS
+from defl.lab.experiments.demo import ATTACK, VICTIM, WITNESS, Demo, DemoPlan, name_of
+from defl.lab.experiments.demo_plot import Draw, drawing
+from defl.results import Result
+from defl.running import RunInterrupted
 
 EXAMPLES = """
 Examples:
@@ -31,13 +29,12 @@ Examples:
   defl demo --nodes 4 --rounds 6
   defl demo --plot accuracy.png            also draw accuracy by round
 
-Needs scikit-learn for its digits and rich for the live view: pip install 'defl[demo]'.
+Nothing else is needed. With rich installed a terminal shows a live table instead of lines; --plot
+needs matplotlib.
 
-Exit code 0: all rounds closed and all honest nodes hold the same model; 1: not so; 2: it cannot be
-run as asked, and the message says what to do; 130: interrupted.
+Exit code 0: all rounds closed and all honest nodes hold the same model; 1: they did not; 2: it
+cannot be run as asked, and the message says what to do; 130: interrupted.
 """
-# Whatever goes wrong, a demonstration ends; on two cores it takes less than half a minute.
-LIMIT_S = 300.0
 
 
 @click.command(epilog=EXAMPLES)
@@ -45,13 +42,13 @@ LIMIT_S = 300.0
 @click.option("--rounds", default=10, show_default=True, help="Rounds of learning, at least 4.")
 @click.option(
     "--attack",
-    type=click.Choice(ATTACKS_SHOWN),
+    type=click.Choice([*ATTACKS]),
     default=ATTACK,
     show_default=True,
     help="What the last node does to its updates.",
 )
 @click.option("--seed", default=1, show_default=True, help="Of data, weights and batches.")
-@click.option("--out", type=click.Path(path_type=Path), help="Where the nodes' folders are made.")
+@click.option("--out", type=click.Path(path_type=Path), help="A new folder for the nodes' folders.")
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Draw accuracy by round (.png, .svg)."
 )
@@ -69,60 +66,96 @@ def demo(
 
     Every node is a process with its own key, disk and TLS connections. The last one's client
     poisons each update; another node is killed with SIGKILL half-way and started again. FedAvg with
-    the same clients, data and seed is run beside it in one loop, with the attack and without.
+    the same clients, data and seed runs beside it in one loop, with the attack and without.
     """
     plan = DemoPlan(nodes, rounds, attack, seed)
-    draw = None if plot is None else drawing(plot)
+    draw = _drawing(plot)
     started = time.monotonic()
-    shown = new_folder(out or Path(tempfile.mkdtemp(prefix="defl-demo-")))
-    course = Demo(plan, shown)
-    tell = Lines(plan, err=as_json)
-    tell.opening(shown)
-    attacked = course.by_server(attacked=True)
-    alone = course.by_server(attacked=False)
-    with live_view(plan, tell, wanted=not as_json) as show:
-        outcome = course.run(show, LIMIT_S)
-    report = _report(plan, outcome, attacked, alone, shown, time.monotonic() - started)
+    with ExitStack() as stack:
+        stack.enter_context(signals_interrupt())
+        project = stack.enter_context(tempfile.TemporaryDirectory(prefix="defl-digits-"))
+        course = Demo(plan, Path(project))
+        click.echo(f"{name_of(plan.attacker)} attacks: {plan.attack_in_words}", err=as_json)
+        attacked = course.by_server(attacked=True)
+        alone = course.by_server(attacked=False)
+        with live_view(err=as_json) as show:
+            try:
+                result = course.run(show, out)
+            except RunInterrupted as interrupted:
+                _forget(interrupted.result, keep=out is not None)
+                raise
+        accuracy = course.accuracy_of(result)
+    report = _report(plan, result, accuracy, attacked, alone, time.monotonic() - started)
     if draw is not None:
-        draw(attacked, outcome.told.accuracy, alone)
-        tell.say(f"wrote {plot}")
+        draw(attacked, report["accuracy_by_round"]["defl_attacked"], alone)
+        click.echo(f"wrote {plot}", err=as_json)
     click.echo(json.dumps(report, indent=1) if as_json else _text(plan, report))
-    sys.exit(0 if report["digests_equal"] and report["rounds_closed"] == rounds else 1)
+    sys.exit(ExitCode.DONE if result.agreed and result.complete else ExitCode.FAILED)
+
+
+def _forget(result: Result, *, keep: bool) -> None:
+    """Without its data, which is gone by now, a demonstration cannot be resumed."""
+    if not keep:
+        shutil.rmtree(result.folder, ignore_errors=True)
+    click.echo(
+        f"interrupted after {len(result.rounds)} of {result.rounds_planned} rounds", err=True
+    )
+
+
+def _drawing(plot: Path | None) -> Draw | None:
+    """Without matplotlib the demonstration runs all the same."""
+    draw = None if plot is None else drawing(plot)
+    if plot is not None and draw is None:
+        click.echo(
+            f"{plot} will not be drawn: matplotlib is not installed; get it with: "
+            "pip install matplotlib",
+            err=True,
+        )
+    return draw
 
 
 def _report(
     plan: DemoPlan,
-    outcome: Outcome,
+    result: Result,
+    accuracy: float | None,
     attacked: tuple[float, ...],
     alone: tuple[float, ...],
-    folder: Path,
     seconds: float,
 ) -> dict[str, Any]:
+    honest = [name for name in result.members if name not in result.byzantine]
+    traffic = [result.traffic[name] for name in honest]
+    evaluated = "accuracy" in result.metric_names
     return {
         "nodes": plan.nodes,
         "rounds": plan.rounds,
-        "rounds_closed": outcome.rounds_closed,
+        "rounds_closed": len(result.rounds),
         "attack": plan.attack,
         "attacker": name_of(plan.attacker),
         "killed": name_of(VICTIM),
         "accuracy": {
             "fedavg_attacked": attacked[-1],
-            "defl_attacked": outcome.accuracy,
+            "defl_attacked": accuracy,
             "no_attack": alone[-1],
         },
         "accuracy_by_round": {
             "fedavg_attacked": dict(enumerate(attacked, 1)),
-            "defl_attacked": outcome.told.accuracy,
+            "defl_attacked": result.series("accuracy", name_of(WITNESS)) if evaluated else {},
             "no_attack": dict(enumerate(alone, 1)),
         },
-        "digests_equal": outcome.digests_equal,
-        "digests": outcome.digests,
-        "left_out": outcome.told.left_out,
-        "commit_ms": outcome.commit_ms,
-        "bytes_sent": outcome.bytes_sent,
-        "bytes_received": outcome.bytes_received,
-        "disk_bytes": outcome.disk_bytes,
-        "folder": str(folder),
+        "digests_equal": result.agreed,
+        "digests": {name: result.digests[name] for name in honest},
+        "left_out": {
+            record.number: {
+                omission.member: ", ".join(filter(None, (omission.reason, omission.detail)))
+                for omission in record.omissions
+            }
+            for record in result.rounds
+        },
+        "commit_ms": result.commit_ms.get(name_of(WITNESS), {}),
+        "bytes_sent": max(member.sent_bytes for member in traffic),
+        "bytes_received": max(member.received_bytes for member in traffic),
+        "disk_bytes": max(result.disk_bytes[name] for name in honest),
+        "folder": str(result.folder),
         "wall_s": round(seconds, 2),
     }
 

@@ -1,22 +1,30 @@
-"""How a running demonstration is shown: a live table on a terminal, lines elsewhere."""
+"""How a running demonstration is shown: a live table in a terminal, lines elsewhere."""
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from defl.lab.experiments.demo import DemoPlan, Moment, name_of
+from defl.running import MemberState, RunProgress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Group
 
-Show = Callable[[Moment], None]
+Show = Callable[[RunProgress], None]
 REFRESH_PER_S = 4
-NEWS_SHOWN = 4
+NEWS_SHOWN = 6
+STYLES = {
+    MemberState.ATTACKING: "red",
+    MemberState.KILLED: "yellow",
+    MemberState.STARTING: "dim",
+    MemberState.ENDED: "green",
+}
 
 
 def percent(share: float | None) -> str:
@@ -27,81 +35,50 @@ def megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-class Lines:
-    """Each thing is told once, on its own line, to people or to a log."""
-
-    def __init__(self, plan: DemoPlan, *, err: bool) -> None:
-        self._plan = plan
-        self._err = err
-        self._closed = 0
-        self._news = 0
-        self._accuracies: set[int] = set()
-
-    def say(self, line: str) -> None:
-        click.echo(line, err=self._err)
-
-    def opening(self, folder: Path) -> None:
-        plan = self._plan
-        self.say(
-            f"{plan.nodes} nodes in {folder}; {name_of(plan.attacker)} attacks: "
-            f"{plan.attack_in_words}"
-        )
-
-    def show(self, moment: Moment) -> None:
-        for line in moment.news[self._news :]:
-            self.say(line)
-        self._news = len(moment.news)
-        for number in range(self._closed + 1, moment.rounds_closed + 1):
-            self.say(f"round {number} of {self._plan.rounds} closed")
-        self._closed = max(self._closed, moment.rounds_closed)
-        for number in sorted(set(moment.told.accuracy) - self._accuracies):
-            self._accuracies.add(number)
-            if number:
-                accuracy = percent(moment.told.accuracy[number])
-                self.say(f"  model of round {number}: {accuracy}; left out:")
-                for line in left_out_lines(moment.told.left_out.get(number, {})):
-                    self.say(f"    {line}")
-
-
-def left_out_lines(nodes: dict[str, str]) -> list[str]:
-    return [f"{node}: {why}" for node, why in sorted(nodes.items())]
-
-
 @contextmanager
-def live_view(plan: DemoPlan, lines: Lines, *, wanted: bool) -> Iterator[Show]:
-    """A table that changes in place if there is a terminal and rich; lines otherwise."""
-    if not (wanted and sys.stdout.isatty() and find_spec("rich") is not None):
-        yield lines.show
+def live_view(*, err: bool) -> Iterator[Show]:
+    """A table that changes in place if there is a terminal and rich; lines otherwise.
+
+    With `err` the lines go to standard error, because standard output is JSON.
+    """
+    if err or not sys.stdout.isatty() or find_spec("rich") is None:
+        yield lambda progress: echo_lines(progress, err=err)
         return
     from rich.live import Live  # noqa: PLC0415 - an extra
 
+    news: deque[str] = deque(maxlen=NEWS_SHOWN)
     with Live(refresh_per_second=REFRESH_PER_S) as live:
-        yield lambda moment: live.update(table(plan, moment))
+
+        def show(progress: RunProgress) -> None:
+            news.extend(progress.lines)
+            live.update(table(progress, news))
+
+        yield show
 
 
-def table(plan: DemoPlan, moment: Moment) -> "Group":
+def echo_lines(progress: RunProgress, *, err: bool = False) -> None:
+    for line in progress.lines:
+        click.echo(line, err=err)
+
+
+def table(progress: RunProgress, news: "Iterable[str]") -> "Group":
     from rich.console import Group  # noqa: PLC0415 - an extra
     from rich.table import Table  # noqa: PLC0415 - an extra
     from rich.text import Text  # noqa: PLC0415 - an extra
 
-    shown = Table(title=f"round {moment.rounds_closed} of {plan.rounds} closed")
+    shown = Table(title=f"round {progress.rounds_closed} of {progress.rounds} closed")
     shown.add_column("node")
     shown.add_column("")
     for head in ("round", "accuracy", "commit", "sent", "received"):
         shown.add_column(head, justify="right")
-    styles = {"attacks": "red", "killed": "yellow", "starts": "dim", "ended": "green"}
-    for node in moment.nodes:
+    for member in progress.members:
         shown.add_row(
-            node.name,
-            Text(node.state, style=styles.get(node.state, "")),
-            str(node.round),
-            percent(node.accuracy),
-            "-" if node.commit_ms is None else f"{node.commit_ms:.0f} ms",
-            megabytes(node.bytes_sent),
-            megabytes(node.bytes_received),
+            member.name,
+            Text(member.state, style=STYLES.get(member.state, "")),
+            str(member.round),
+            percent((member.metrics or {}).get("accuracy")),
+            "-" if member.commit_ms is None else f"{member.commit_ms:.0f} ms",
+            megabytes(member.sent_bytes),
+            megabytes(member.received_bytes),
         )
-    newest = max(moment.told.left_out, default=None)
-    below = [] if newest is None else [f"left out of round {newest}:"]
-    below += [] if newest is None else left_out_lines(moment.told.left_out[newest])
-    below += moment.news[-NEWS_SHOWN:]
-    return Group(shown, *(Text(line) for line in below))
+    return Group(shown, *(Text(line) for line in news))

@@ -26,6 +26,9 @@ COMMANDS = {
         "defl.cli.bench:bench",
         "Measure the speed of rules, rounds and commits, robustness under attack, and waiting.",
     ),
+    "clean": LazyCommand(
+        "defl.cli.clean:clean", "Delete the folders that earlier runs left behind."
+    ),
     "completion": LazyCommand(
         "defl.cli.completion:completion", "Print the lines that teach a shell to complete `defl`."
     ),

@@ -1,4 +1,4 @@
-"""`defl node`: one organisation's node, from its making to its daily care."""
+"""`defl node init`, `card` and `check`: setting up one organisation's node."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ Example:
 \b
   defl node init alice --name alice --address alice.example.org:7400
 
-Exit code 0: made; 2: not made, because a node or key is there, or a name or address is wrong.
+Exit code 0: the node is made; 2: it is not, because one exists or a name or address is invalid.
 """
 CARD_EXAMPLES = """
 Example:
@@ -33,7 +33,7 @@ Example:
 \b
   defl node card alice
 
-Exit code 0: the card is there; 2: there is no node in the folder.
+Exit code 0: the card is written; 2: there is no node in the folder.
 """
 CHECK_EXAMPLES = """
 Example:
@@ -41,25 +41,27 @@ Example:
 \b
   defl node check alice
 
-Exit code 0: ready; 1: something is not, and what to do; 2: there is no node in the folder.
+Exit code 0: ready; 1: a check does not hold; 2: there is no node in the folder.
 """
-# Metrics are served this far from the node's port, so that nodes on one machine keep apart.
+# Distance of the metrics port from the node's port, so that nodes on one machine do not collide.
 TELEMETRY_PORT_STEP = 1000
 PORT_MAX = 65535
 
 
 @click.group()
 def node() -> None:
-    """Make and run your organisation's node."""
+    """Set up and run your organisation's node."""
 
 
 @node.command(epilog=INIT_EXAMPLES)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--name", required=True, help="What the other members call this node.")
-@click.option("--address", required=True, metavar="HOST:PORT", help="Where they reach it.")
+@click.option("--name", required=True, help="The node's name in the federation.")
+@click.option(
+    "--address", required=True, metavar="HOST:PORT", help="Where the other members reach it."
+)
 @click.option("--listen", metavar="HOST:PORT", help="Where it listens; default: all interfaces.")
 @click.option("--client", default="", metavar="MODULE:ATTRIBUTE", help="Your training code.")
-@click.option("--project", default=".", help="Its folder, seen from DIR.")
+@click.option("--project", default=".", help="The folder of that code, relative to DIR.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def init(
     folder: Path,
@@ -85,7 +87,7 @@ def init(
     )
     identity = make_identity(name)
     create_node(folder, config, identity, make_card(identity, address))
-    made = {
+    summary = {
         "name": name,
         "public_key": identity.public_key.hex(),
         "key": str(folder / KEY_FILE),
@@ -93,24 +95,24 @@ def init(
         "card": str(card_file(folder, name)),
     }
     if as_json:
-        click.echo(json.dumps(made, indent=1))
+        click.echo(json.dumps(summary, indent=1))
         return
     click.echo(
-        f"Made node {name}, public key {made['public_key']}\n"
-        f"  {made['key']}  the private key: keep it, keep a safe copy, show it to nobody\n"
-        f"  {made['config']}  settings, with comments\n"
-        f"  {made['card']}  the card: give it to the other members\n"
-        "Next: collect everybody's cards and make the federation's file:\n"
+        f"Made node {name}, public key {summary['public_key']}\n"
+        f"  {summary['key']}  the private key: keep a safe copy, show it to nobody\n"
+        f"  {summary['config']}  settings, with comments\n"
+        f"  {summary['card']}  the card: give it to the other members\n"
+        "Next: collect the cards of all members and make the federation's file:\n"
         "  defl federation create CARD... --model MODEL -o federation.toml"
     )
 
 
 def _interface(host: str) -> str:
-    """All interfaces, unless the node can be reached from this machine alone."""
+    """All interfaces, unless the address is a loopback one."""
     try:
         address = ip_address(host)
     except ValueError:
-        return "127.0.0.1" if host == "localhost" else "0.0.0.0"  # noqa: S104 - others must reach it
+        return "127.0.0.1" if host == "localhost" else "0.0.0.0"  # noqa: S104 - other members must reach it
     if address.version == 6:
         return "[::1]" if address.is_loopback else "[::]"
     return host if address.is_loopback else "0.0.0.0"  # noqa: S104 - likewise
@@ -129,23 +131,23 @@ def card(folder: Path, as_json: bool) -> None:
     signed = renew_card(folder)
     path = card_file(folder, signed.name)
     if as_json:
-        told = {"card": str(path), "address": signed.address, "serial": signed.serial}
-        click.echo(json.dumps(told, indent=1))
+        summary = {"card": str(path), "address": signed.address, "serial": signed.serial}
+        click.echo(json.dumps(summary, indent=1))
         return
     click.echo(f"{path}: {signed.name} at {signed.address}, serial {signed.serial}")
 
 
 @node.command(epilog=CHECK_EXAMPLES)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--peers/--no-peers", default=True, help="Whether to try to reach the others.")
+@click.option("--peers/--no-peers", default=True, help="Also try to reach the other members.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def check(folder: Path, peers: bool, as_json: bool) -> None:
-    """Is everything ready? Key, certificate, card, federation, clock, disk, port, peers."""
+    """Is the node ready? Checks key, certificate, card, federation, clock, disk, port and peers."""
     checks = preflight(folder, peers=peers)
     ready = all_hold(checks)
     if as_json:
-        found = {"ready": ready, "checks": [item.json for item in checks]}
-        click.echo(json.dumps(found, indent=1))
+        report = {"ready": ready, "checks": [item.json for item in checks]}
+        click.echo(json.dumps(report, indent=1))
     else:
         for item in checks:
             click.echo(item.line)

@@ -1,25 +1,25 @@
 """`defl run`: a whole federation on this machine, one process per node."""
 
 import json
+import signal
 import sys
-import time
-import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
 from msgspec import to_builtins
 
 from defl.aggregation.rules import DEFAULT, RULES
-from defl.cli import flower as flower_project
-from defl.cli.progress import RunProgress, in_one_line
-from defl.committee import Timing, faults_of
+from defl.cli.exit_codes import ExitCode
 from defl.errors import UserError
 from defl.node.report.status_client import last_status
-from defl.node.report.tracking import Track, how_to_install, installed
-from defl.node.setup.config import WORK_TIME_MAX_S
-from defl.node.setup.local import Local, founding_folder, make_local
-from defl.node.setup.processes import Processes
+from defl.node.report.tracking import Track
+from defl.results import Result
+from defl.running import RunFailed, RunInterrupted
+from defl.running import run as run_federation
 
 EXAMPLES = """
 Examples:
@@ -27,68 +27,31 @@ Examples:
 \b
   defl run my-project                      4 nodes, as many rounds as defl.toml says
   defl run my-project --nodes 7 --rounds 3 --json
+  defl run my-project --out runs/1         keep everything; the same command resumes it
+  defl run my-project --attack node-3=sign_flip --kill node-1@2
   defl run --flower my-flower-app --run-config 'lr=0.1'
   defl run my-project --track tensorboard  figures in each node's folder, under tracking/
 
-PROJECT is a folder with your training code. Its defl.toml may say:
+PROJECT is a folder with your training code. Its defl.toml may contain:
 
 \b
   client = "task:client"    # module:attribute, see defl/clients/protocol.py
   nodes = 4
   rounds = 10
-  work_time_max_s = 3600.0  # a training that takes longer is ended
+  work_time_max_s = 3600.0  # a training that takes longer is stopped
   gst_lt_min_s = 1.0        # a round waits for slow members at least this long ...
   gst_lt_max_s = 3600.0     # ... and at most this long
 
 Without one, the client is client:client. Each node's process finds its number in DEFL_NODE and the
-count in DEFL_NODES, so that your code can give each its own part of the data. A Flower project is
-run as it is, see docs/FLOWER.md.
+number of nodes in DEFL_NODES, so that your code can give each its own part of the data. A Flower
+project runs unmodified, see docs/FLOWER.md.
 
-Exit code 0: all rounds closed and all nodes hold the same model; 1: not so; 2: it cannot be run as
-asked, and the message says what to do; 130: interrupted.
+Without --out the nodes' folders are made in the temporary directory. At a successful end their keys
+and state are deleted, and models, certificates and logs stay there; `defl clean` deletes them too.
+
+Exit code 0: all rounds closed and all nodes hold the same model; 1: they did not; 2: it cannot be
+run as asked, and the message says what to do; 130: interrupted.
 """
-POLL_S = 0.1
-GRACE_S = 10.0
-DEFAULT_ROUNDS = 10
-SETTINGS = {
-    "client": str,
-    "nodes": int,
-    "rounds": int,
-    "work_time_max_s": float,
-    "gst_lt_min_s": float,
-    "gst_lt_max_s": float,
-}
-# A node whose training failed so often in a row will not mend itself.
-TRAINING_FAILURES_MAX = 3
-
-
-def _settings(project: Path) -> dict[str, Any]:
-    path = project / "defl.toml"
-    if not project.is_dir():
-        raise UserError(f"{project}: no such folder; name the one that holds your training code")
-    if not path.exists():
-        return {}
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: {error}") from error
-    for key, value in found.items():
-        if key not in SETTINGS:
-            raise UserError(
-                f"{path}: no setting is named {key!r}; there are: {', '.join(SETTINGS)}"
-            )
-        if type(value) is not SETTINGS[key]:
-            raise UserError(f"{path}: {key} must be of type {SETTINGS[key].__name__}")
-    return found
-
-
-def timing_of(settings: dict[str, Any], min_s: float | None, max_s: float | None) -> Timing:
-    usual = Timing()
-    return Timing(
-        gst_lt_min_s=settings.get("gst_lt_min_s", usual.gst_lt_min_s) if min_s is None else min_s,
-        gst_lt_max_s=settings.get("gst_lt_max_s", usual.gst_lt_max_s) if max_s is None else max_s,
-        grace_s=GRACE_S,
-    )
 
 
 @click.command(epilog=EXAMPLES)
@@ -108,148 +71,128 @@ def timing_of(settings: dict[str, Any], min_s: float | None, max_s: float | None
     help="How updates become a model.",
 )
 @click.option(
+    "--attack",
+    "attacks",
+    metavar="MEMBER=NAME",
+    multiple=True,
+    help="This member's client poisons its updates, e.g. node-3=sign_flip. May be repeated.",
+)
+@click.option(
+    "--kill",
+    "kills",
+    metavar="MEMBER@ROUND",
+    multiple=True,
+    help="Kill this node in a round and start it again when the round has closed. May be repeated.",
+)
+@click.option(
     "--track",
     type=click.Choice([track.value for track in Track]),
     default=Track.NONE.value,
     show_default=True,
     help="An experiment tracker for figures of each round.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Where the nodes' folders are made.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="A folder for the nodes' folders. If it holds a run that was cut short, resume it.",
+)
+@click.option("--keep", is_flag=True, help="Without --out: keep keys and state too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
 def run(
     project: Path | None,
-    flower: Path | None,
-    run_config: str,
-    node_config: str,
-    nodes: int | None,
-    rounds: int | None,
-    gst_lt_min_s: float | None,
-    gst_lt_max_s: float | None,
-    aggregation: str,
-    track: str,
-    out: Path | None,
+    attacks: tuple[str, ...],
+    kills: tuple[str, ...],
     as_json: bool,
+    **settings: Any,
 ) -> None:
     """Run a whole federation on this machine: real processes, TLS and disks.
 
-    Every node's log and model stay in its folder. Ctrl-C ends all of them cleanly.
+    Ctrl-C stops all nodes cleanly.
     """
-    started = time.monotonic()
-    if project is not None and flower is None and not (run_config or node_config):
-        settings = _settings(project)
-    elif flower is not None and project is None:
-        project, settings = flower, {"client": flower_project.CLIENT}
-    else:
-        raise UserError("name one project: defl run PROJECT, or defl run --flower PROJECT")
-    if not installed(Track(track)):
-        raise UserError(how_to_install(Track(track)))
-    count = settings.get("nodes", 4) if nodes is None else nodes
-    client = settings.get("client", "client:client")
-    with founding_folder(out) as folder:
-        if flower is not None:
-            prepared = flower_project.prepare(
-                flower,
-                folder,
-                count,
-                run_config=run_config,
-                node_config=node_config,
-                aggregation=aggregation,
+    error: str | None = None
+    code = ExitCode.DONE
+    with signals_interrupt():
+        try:
+            result = run_federation(
+                project,
+                attacks=_attacks(attacks),
+                kills=_kills(kills),
+                progress=not as_json,
+                **settings,
             )
-            settings["rounds"] = prepared.rounds or DEFAULT_ROUNDS
-            click.echo(prepared.notes, err=as_json)
-        wanted = settings.get("rounds", DEFAULT_ROUNDS) if rounds is None else rounds
-        local = make_local(
-            folder,
-            project,
-            client,
-            count,
-            wanted,
-            timing=timing_of(settings, gst_lt_min_s, gst_lt_max_s),
-            aggregation=aggregation,
-            work_time_max_s=settings.get("work_time_max_s", WORK_TIME_MAX_S),
-            track=Track(track),
-        )
-    if not as_json:
-        click.echo(f"{count} nodes in {folder}, loading the training code ...")
-    processes = Processes(local)
-    lost: list[str] = []
+            code = ExitCode.DONE if result.complete and result.agreed else ExitCode.FAILED
+        except RunInterrupted as interrupted:
+            result, code = interrupted.result, ExitCode.INTERRUPTED
+        except RunFailed as failed:
+            result, code, error = failed.result, ExitCode.FAILED, str(failed)
+        except KeyboardInterrupt:
+            click.echo("interrupted: no node is running", err=True)
+            sys.exit(ExitCode.INTERRUPTED)
+    click.echo(json.dumps(_report(result), indent=1) if as_json else _text(result))
+    if error is not None:
+        click.echo(f"Error: {error}", err=True)
+    sys.exit(code)
+
+
+def _attacks(options: tuple[str, ...]) -> dict[str, str]:
+    pairs = [option.partition("=") for option in options]
+    if not all(member and attack for member, _, attack in pairs):
+        raise UserError("--attack is written MEMBER=NAME, for example node-3=sign_flip")
+    return {member: attack for member, _, attack in pairs}
+
+
+def _kills(options: tuple[str, ...]) -> dict[str, int]:
+    pairs = [option.partition("@") for option in options]
+    if not all(member and number.isdigit() for member, _, number in pairs):
+        raise UserError("--kill is written MEMBER@ROUND, for example node-1@2")
+    return {member: int(number) for member, _, number in pairs}
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Whoever ends this command with SIGTERM, or closes its terminal, ends its nodes as well."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
-        processes.start()
-        lost = _follow(processes, wanted, quiet=as_json)
-    except KeyboardInterrupt:
-        click.echo("\nstopping all nodes", err=True)
+        yield
     finally:
-        processes.stop()
-    report = _report(local, started)
-    click.echo(json.dumps(report, indent=1) if as_json else _text(report))
-    if lost:
-        click.echo(
-            f"Error: training fails again and again at {', '.join(lost)}, and without them no "
-            f"round can close. {lost[0]} says:\n{report['worker_error'][lost[0]]}",
-            err=True,
-        )
-    sys.exit(0 if report["digests_equal"] and report["rounds_closed"] == wanted else 1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _follow(processes: Processes, rounds: int, *, quiet: bool) -> list[str]:
-    """Until every node has ended by itself, or too few can train for a round to close: then the
-    names of those that cannot. Lines for what happens."""
-    progress = RunProgress(rounds, (lambda _: None) if quiet else click.echo)
-    running = True
-    while running:
-        time.sleep(POLL_S)
-        running = processes.any_running
-        states: dict[str, Any] = {
-            processes.local.nodes[m].name: to_builtins(processes.status(m)) or {"round": 0}
-            for m in processes.members
-        }
-        progress.update(states)
-        processes.require_no_failure()
-        lost = [
-            name
-            for name, state in states.items()
-            if state.get("training_failures", 0) >= TRAINING_FAILURES_MAX
-        ]
-        if len(lost) > faults_of(len(states)):
-            return lost
-    return []
+def _report(result: Result) -> dict[str, Any]:
+    """The Result, and by member what the final statuses hold."""
+    statuses = {
+        name: to_builtins(last_status(result.folder / name)) or {} for name in result.members
+    }
 
+    def of_all(field: str, default: object) -> dict[str, Any]:
+        return {name: status.get(field, default) for name, status in statuses.items()}
 
-def _report(local: Local, started: float) -> dict[str, Any]:
-    states = {node.name: to_builtins(last_status(node)) for node in local.nodes}
-    digests = {name: state["model"] if state else None for name, state in states.items()}
     return {
-        "folder": str(local.folder),
-        "rounds_closed": min((state["round"] if state else 0) for state in states.values()),
-        "digests": digests,
-        "digests_equal": len(set(digests.values())) == 1 and None not in digests.values(),
-        "commit_ms": {name: state["commit_ms"] if state else {} for name, state in states.items()},
-        "traffic": {name: state["traffic"] if state else {} for name, state in states.items()},
-        "evaluation": {
-            name: state["evaluation"] if state else None for name, state in states.items()
-        },
-        "left_out": {name: state["left_out"] if state else {} for name, state in states.items()},
-        "aggregation": {
-            name: state["aggregation"] if state else None for name, state in states.items()
-        },
-        "worker_error": {
-            name: state["worker_error"] if state else None for name, state in states.items()
-        },
-        "wall_s": round(time.monotonic() - started, 3),
+        **result.as_json(),
+        "rounds_closed": len(result.rounds),
+        "digests_equal": result.agreed,
+        "commit_ms": {name: held or {} for name, held in of_all("commit_ms", {}).items()},
+        "traffic": of_all("traffic", {}),
+        "evaluation": of_all("evaluation", None),
+        "left_out": of_all("left_out", {}),
+        "aggregation": of_all("aggregation", None),
+        "worker_error": of_all("worker_error", None),
+        "wall_s": round(result.seconds, 3),
     }
 
 
-def _text(report: dict[str, Any]) -> str:
-    same = "all nodes hold the same model" if report["digests_equal"] else "THE MODELS DIFFER"
-    digest = next(iter(report["digests"].values())) or "none"
-    lines = [
-        f"{report['rounds_closed']} rounds in {report['wall_s']:.1f} s; {same}",
-        f"  {digest}",
-        f"  {report['folder']}/node-0/model.safetensors",
-        f"to use it: defl export {report['folder']}/node-0 model.npz",
-    ]
-    for name, error in report["worker_error"].items():
-        if error is not None:
-            lines.append(f"  {name}'s client failed at least once, last: {in_one_line(error)}")
-            lines.append(f"    all of it: {report['folder']}/{name}/node.log")
+def _text(result: Result) -> str:
+    first = result.folder / result.members[0]
+    if not result.rounds:
+        return "interrupted before round 1 closed: there is no model yet"
+    lines = ["", str(result), "", f"model      {first / 'model.safetensors'}"]
+    lines.append(f"to use it  defl export {first} model.npz")
+    if not result.complete:
+        lines.append(f"to resume  the same command with --out {result.folder}")
     return "\n".join(lines)

@@ -100,12 +100,11 @@ def stop(folder: Path, as_json: bool) -> None:
     try:
         os.kill(number, signal.SIGTERM)
     except ProcessLookupError:
-        raise UserError(f"{folder}: the node has just ended by itself") from None
+        raise UserError(f"{folder}: the node has just exited by itself") from None
     except PermissionError:
-        raise UserError(f"process {number}: it is another user's; ask that user to stop it") from (
-            None
-        )
-    click.echo(json.dumps({"asked": number}) if as_json else f"asked process {number} to stop")
+        belongs = f"process {number} belongs to another user; ask that user to stop it"
+        raise UserError(belongs) from None
+    click.echo(json.dumps({"asked": number}) if as_json else f"told process {number} to stop")
 
 
 def _running_pid(folder: Path) -> int:
@@ -120,7 +119,7 @@ def _running_pid(folder: Path) -> int:
         recorded = ""
     if recorded != str(holder):
         raise UserError(
-            f"{folder}: the node is not running; process {holder} holds its state, an export or a "
+            f"{folder}: the node is not running; process {holder} holds its state: an export, or a "
             "node that is just starting. Nothing was stopped"
         )
     return holder

@@ -1,4 +1,4 @@
-"""Certificates for whoever shows that he knows less, so that nobody stays behind in a quiet log.
+"""Answers to peers that know less, so that nobody stays behind in a quiet log.
 
 Answers are rate-limited: the same certificates go to the same peer once per period.
 """
@@ -7,8 +7,8 @@ from defl.ids import NodeId, View
 from defl.messages import Certificates
 from defl.output import SafetyRecord
 
-# A node that catches up asks for one batch after the other, each from a source that answered the
-# last; more than this in one period only wastes our uplink.
+# A node that catches up requests one batch after another, each from a source that answered the
+# last request; more than this in one period only wastes our uplink.
 BLOCK_ANSWERS_PER_PERIOD_MAX = 16
 
 
@@ -19,7 +19,7 @@ class Answers:
         self._blocks: dict[NodeId, tuple[float, int]] = {}  # since when, how many answers
 
     def may_send_blocks(self, peer: NodeId, now: float) -> bool:
-        """A small question can have a large answer, so a peer gets only so many in a period."""
+        """A small request can have a large answer, so a peer gets a limited number per period."""
         since, count = self._blocks.get(peer, (now, 0))
         if not since <= now < since + self._period_s:
             since, count = now, 0
@@ -29,7 +29,7 @@ class Answers:
     def to(
         self, peer: NodeId, *, shows: tuple[View, View], mine: SafetyRecord, view: View, now: float
     ) -> Certificates | None:
-        """`shows`: the peer's high QC view and view."""
+        """Certificates for a peer that shows an older high QC view or view than this node's."""
         high_qc = mine.high_qc
         if shows[0] >= high_qc.view and shows[1] >= view:
             return None

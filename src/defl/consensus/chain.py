@@ -1,14 +1,13 @@
-"""The blocks that are known, how far they are committed, and what a new block must say of that.
+"""The known blocks, how far they are committed, and what a new block must state about that.
 
-Joins the tree (links), the history (executed states) and the rule set; knows no views, votes or
-peers.
+Joins the tree (links), the executed states and the rule set; knows no views, votes or peers.
 """
 
 from typing import Generic
 
 from defl.committee import Federation
-from defl.consensus.history import Application, CommittedHistory, S
 from defl.consensus.rules import ChainRules, commit_target
+from defl.consensus.states import Application, ExecutedStates, S
 from defl.consensus.tree import Tree
 from defl.errors import LocalFault
 from defl.ids import Digest, Height, NodeId, View
@@ -47,10 +46,10 @@ class Chain(Generic[S]):
         self, rules: ChainRules, application: Application[S], genesis: Block, durable: Durable
     ) -> None:
         self._rules = rules
-        self._history = CommittedHistory(application, genesis, application.genesis())
-        if durable.snapshot is not None and self._history.install(durable.snapshot) is None:
+        self._states = ExecutedStates(application, genesis, application.genesis())
+        if durable.snapshot is not None and self._states.install(durable.snapshot) is None:
             raise LocalFault("the stored snapshot is not the state that its proof names")
-        root = self._history.head
+        root = self._states.head
         above = [block for block in durable.blocks if block.height > root.height]
         self._tree = Tree(root, above)
         self._durable = {block.id for block in above}
@@ -61,36 +60,36 @@ class Chain(Generic[S]):
 
     @property
     def state(self) -> S:
-        return self._history.state
+        return self._states.state
 
     @property
     def head(self) -> Block:
         """The newest committed block."""
-        return self._history.head
+        return self._states.head
 
     @property
     def root(self) -> Block:
-        """The newest block whose state a certified header shows; below it all is forgotten."""
+        """The newest block whose state a certified header shows; all below it is forgotten."""
         return self._tree.root
 
     @property
     def snapshot(self) -> Snapshot | None:
-        return self._history.snapshot
+        return self._states.snapshot
 
     @property
     def shows_all(self) -> bool:
-        """Is the state of every committed transaction shown by a certified header?"""
+        """Does a certified header show the state after every committed transaction?"""
         return self._last_filled <= self._tree.root.height
 
     def get(self, block_id: Digest) -> Block | None:
         return self._tree.get(block_id)
 
     def add(self, block: Block) -> bool:
-        """False if the block claims a height that it cannot have."""
+        """False if the block claims an impossible height."""
         return self._tree.add(block)
 
     def missing_below(self, block: Block) -> QC | None:
-        """The QC on the nearest ancestor that is not here; None if all are."""
+        """The QC on the nearest missing ancestor; None if none is missing."""
         path, lowest = self._tree.path(block, self.head)
         return path[0].qc if lowest is None and path else None
 
@@ -104,12 +103,12 @@ class Chain(Generic[S]):
     def commitment_above(self, parent: Block) -> tuple[Digest, Digest | None]:
         """c(b) and its state root for a child b of the certified `parent`.
 
-        The root is None if this node cannot know it (yet); then it neither votes nor proposes.
+        The root is None while this node cannot know it; until then it neither votes nor proposes.
         """
         target = commit_target(parent, self._rules, self._tree.get)
         if parent.height == 0 or target == parent.header.committed:
             return target, parent.header.state_root
-        return target, self._history.root_after(target)
+        return target, self._states.root_after(target)
 
     def commitment_right(self, header: Header, parent: Block) -> bool:
         return (header.committed, header.state_root) == self.commitment_above(parent)
@@ -124,7 +123,7 @@ class Chain(Generic[S]):
         transactions: tuple[Transaction, ...],
         author: NodeId,
     ) -> Block | None:
-        """A child of the certified `parent`; None while its state root is not known here."""
+        """A child of the certified `parent`; None while its state root is unknown here."""
         committed, state_root = self.commitment_above(parent)
         if state_root is None:
             return None
@@ -158,7 +157,7 @@ class Chain(Generic[S]):
             raise Fork(f"view {certified.view} commits a fork below height {self.head.height}")
         committed = []
         for block in path:
-            committed.append(self._history.execute(block))
+            committed.append(self._states.execute(block))
             if block.transactions:
                 self._last_filled = block.height
         return committed
@@ -167,8 +166,8 @@ class Chain(Generic[S]):
         self._tree.drop_forks(certified)
 
     def move_snapshot(self, certified: Block, qc: QC) -> bool:
-        """Everything below the newest state that a certified header shows is deleted."""
-        root = self._history.take_snapshot(certified.header, qc)
+        """Delete everything below the newest state that a certified header shows."""
+        root = self._states.take_snapshot(certified.header, qc)
         if root is None:
             return False
         self._tree.set_root(root)
@@ -178,7 +177,7 @@ class Chain(Generic[S]):
     def install(self, snapshot: Snapshot) -> bool:
         if snapshot.block.height <= self.head.height:
             return False
-        block = self._history.install(snapshot)
+        block = self._states.install(snapshot)
         if block is None:
             return False
         self._tree.set_root(block)
@@ -187,15 +186,15 @@ class Chain(Generic[S]):
         return True
 
     def not_yet_durable(self, tip: Block) -> list[Block]:
-        """`tip` and its ancestors above the snapshot that no persist has named so far."""
+        """`tip` and its ancestors above the snapshot that no persist has included yet."""
         path, _ = self._tree.path(tip, self._tree.root)
         new = [block for block in path if block.id not in self._durable]
         self._durable.update(block.id for block in new)
         return new
 
     def answer(self, request: BlockRequest) -> Blocks | Snapshot | None:
-        """The block asked for and its ancestors, as many as fit; or the snapshot above them."""
-        snapshot = self._history.snapshot
+        """The requested block and its ancestors, as many as fit; or the snapshot above them."""
+        snapshot = self._states.snapshot
         if snapshot is not None and request.height < snapshot.block.height:
             return snapshot
         blocks: list[Block] = []

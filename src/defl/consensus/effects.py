@@ -1,4 +1,4 @@
-"""What one event led to at a replica, in the order of duty."""
+"""What a replica wants done after one event, in the order of duty."""
 
 from dataclasses import dataclass, field
 
@@ -16,8 +16,8 @@ class ConsensusEffects:
     notices: list[Notice] = field(default_factory=list)
 
     @property
-    def none(self) -> bool:
-        """Nothing follows: as for most votes, which are only counted."""
+    def is_empty(self) -> bool:
+        """Nothing follows, as after most votes, which are only counted."""
         return not (
             self.send or self.blocks or self.committed or self.notices or self.snapshot
         ) and (self.record is None)

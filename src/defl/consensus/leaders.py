@@ -1,6 +1,7 @@
 """Who leads which view: every member once per lap of n views, in an order that changes each lap.
 
-In a fixed order members that fail could stand so that no three good leaders ever follow each other.
+In a fixed order, failing members could be placed so that three good leaders never follow each
+other.
 """
 
 from functools import lru_cache

@@ -24,7 +24,7 @@ class Mempool:
         return len(self._slots)
 
     def add(self, transaction: Transaction) -> Evidence | None:
-        """The first one in a slot stays; a contradicting one is evidence."""
+        """Keep the first transaction of a slot; a contradicting one is evidence."""
         earlier = self._slots.setdefault(slot_of(transaction), transaction)
         if (
             isinstance(earlier, Upd)
@@ -35,7 +35,7 @@ class Mempool:
         return None
 
     def wants(self, transaction: Transaction, is_proven: IsProven) -> bool:
-        """Its slot is free, or it is the first contradiction of its author: then it is evidence."""
+        """Its slot is free, or it is the first contradiction of its author, which is evidence."""
         earlier = self._slots.get(slot_of(transaction))
         if earlier is None:
             return True
@@ -55,6 +55,6 @@ class Mempool:
     def without(
         self, transactions: Iterable[Transaction], is_live: Callable[[Transaction], bool]
     ) -> tuple[Transaction, ...]:
-        """Live ones that are not already in an uncommitted block."""
+        """Live transactions that are not yet in these, the uncommitted ones of a chain."""
         taken = {slot_of(tx) for tx in transactions}
         return tuple(tx for slot, tx in self._slots.items() if slot not in taken and is_live(tx))

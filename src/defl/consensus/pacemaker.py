@@ -1,11 +1,13 @@
-"""Which view this node is in, and when it gives it up.
+"""The current view and its timer.
 
-The timer runs exactly while there is work. The period backs off with the views that failed since
-the last commit, so that any network delay is outlasted in the end: were it to fall back with each
-QC, a network slower than the first period would never see three good views in a row. A leader
-whose last view failed, or that has been silent lately, gets little more time than good views take,
-so that members who are down cost little. Its back-off counts all failed views, that of the others
-only views that had a whole period: many short ones must not make the next whole one long.
+The timer runs exactly while there is work. Its period backs off with the number of views that
+failed since the last commit, so that it outlasts any network delay in the end. If each QC reset the
+period, a network slower than the first period would never see three good views in a row.
+
+A leader whose last view failed, or that has been silent lately, gets little more time than good
+views take, so that members that are down cost little. The back-off for such a leader counts all
+failed views. For others it counts only views that had a full period: many short views must not
+make the next full one long.
 """
 
 from collections import deque
@@ -16,12 +18,12 @@ from defl.ids import NodeId, View
 BACK_OFF = 1.2
 # Beyond this the cap has long been reached; it keeps the power finite.
 BACK_OFF_STEPS_MAX = 256
-# Whoever is up votes or gives up in every view; a vote may come a view late.
+# A member that is up votes or times out in every view; a vote may come one view late.
 HEARD_WITHIN_VIEWS = 2
-# A leader that failed before is given twice the time of the slowest of the last few good views ...
+# A leader that failed gets twice the time of the slowest of the last few good views ...
 GOOD_VIEWS_KEPT = 8
 FAILED_LEADER_FACTOR = 2.0
-# ... but no less than this share of the first period: good views may have been very good.
+# ... but no less than this share of the first period: good views may have been very fast.
 FAILED_LEADER_SHARE_MIN = 0.125
 
 
@@ -30,9 +32,9 @@ class Pacemaker:
         self.view = view
         self.deadline: float | None = None
         self._timing = timing
-        self._started_at: float | None = None  # when the timer of this view began to run
+        self._started_at: float | None = None  # when the timer of this view started
         self._failures = 0  # views given up since the last commit
-        self._whole_failures = 0  # of these, views that had a whole period
+        self._whole_failures = 0  # of these, views that had a full period
         self._failed: set[NodeId] = set()  # leaders whose last view was given up
         self._heard_in: dict[NodeId, View] = {}  # the view in which each member was last heard
         self._good_views_s: deque[float] = deque(maxlen=GOOD_VIEWS_KEPT)
@@ -56,13 +58,13 @@ class Pacemaker:
         self._heard_in[member] = self.view
 
     def certified(self, leader: NodeId, now: float) -> None:
-        """The present view got its QC."""
+        """The current view has its QC."""
         self._failed.discard(leader)
         if self._started_at is not None:
             self._good_views_s.append(now - self._started_at)
 
     def given_up(self, leader: NodeId) -> None:
-        """The present view got its TC."""
+        """The current view has its TC."""
         self._whole_failures += not self._is_doubtful(leader)
         self._failures += 1
         self._failed.add(leader)
@@ -75,7 +77,7 @@ class Pacemaker:
         self._failures = self._whole_failures = 0
 
     def run_while(self, work: bool, leader: NodeId, now: float) -> None:
-        """Start the timer when work appears; stop it when the last of it is done."""
+        """Start the timer when work appears; stop it when none is left."""
         if not work:
             self.deadline = self._started_at = None
         elif self.deadline is None:
@@ -86,5 +88,5 @@ class Pacemaker:
         return self.deadline is not None and now >= self.deadline
 
     def again(self, leader: NodeId, now: float) -> None:
-        """Until the timeout is repeated: never sooner than after the first period."""
+        """Set the timer for repeating the timeout: never sooner than after the first period."""
         self.deadline = now + max(self._timing.view_base_s, self.period(leader))

@@ -19,13 +19,13 @@ Get = Callable[[Digest], Block | None]
 
 @dataclass(frozen=True, slots=True)
 class ChainRules:
-    """The two places in which three-chain and two-chain differ from each other."""
+    """The two points in which three-chain and two-chain rules differ."""
 
     chain_length: int  # blocks in consecutive views, the last one certified, that commit the first
     checks_lock: bool  # three-chain: safeNode; two-chain: the TC rule alone is the condition
 
     def lock_after_vote(self, block: Block, parent: Block) -> QC:
-        """What a vote for `block` locks on.
+        """The QC that a vote for `block` locks on.
 
         HotStuff, Algorithm 4: the QC inside the block's parent (a two-chain below the vote).
         Jolteon, section 3.2: the block's own QC.
@@ -63,8 +63,8 @@ RULES: dict[Rules, ChainRules] = {
 def admissible(header: Header, leader: NodeId) -> bool:
     """May this proposal be considered in its view at all? (Jolteon, section 3.2)
 
-    It is the leader's, and shows either the QC of the view before, or that q members gave the
-    view before up and that its QC is at least as new as the newest that any of them had.
+    It must come from the leader and show either the QC of the view before, or a TC of that view
+    and a QC at least as new as the newest that any of the TC's signers had.
     """
     if header.author != leader:
         return False
@@ -83,5 +83,5 @@ def commit_target(block: Block, rules: ChainRules, get: Get) -> Digest:
     """
     if block.height == 0:
         return block.id
-    found = rules.committed_by_qc_on(block, get)
-    return found.id if found is not None else block.header.committed
+    committed = rules.committed_by_qc_on(block, get)
+    return committed.id if committed is not None else block.header.committed

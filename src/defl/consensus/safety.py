@@ -1,4 +1,4 @@
-"""The only place that signs for consensus, and the record that keeps it from contradicting itself.
+"""The only place that signs for consensus, with the record that prevents contradictions.
 
 Every signature changes the record first; `changed` tells the replica that the record must be
 durable before the signature leaves. After a restart the same bytes are sent again, and nothing is
@@ -25,7 +25,7 @@ from defl.output import SafetyRecord
 
 
 def first_record(epoch: int, genesis_qc: QC) -> SafetyRecord:
-    """What `node init` writes: nothing was ever signed."""
+    """The record that `node init` writes: nothing was ever signed."""
     return SafetyRecord(epoch, View(0), View(0), genesis_qc, genesis_qc, None, None, None, None)
 
 
@@ -39,7 +39,7 @@ class Safety:
 
     @property
     def next_view(self) -> View:
-        """The view after the higher of high QC and high TC: where a restarted node goes on."""
+        """The view after the higher of high QC and high TC: where a restarted node continues."""
         high_tc = self.record.high_tc
         high_tc_view = high_tc.view if high_tc is not None else View(0)
         return View(max(self.record.high_qc.view, high_tc_view) + 1)
@@ -47,7 +47,7 @@ class Safety:
     def last_statements(self) -> list[Proposal | Vote | Timeout]:
         """The newest of each kind, in the order in which they were signed.
 
-        Views only rise, and within one view a node proposes, then votes, then gives it up.
+        Views only rise, and within one view a node proposes, then votes, then times out.
         """
         record = self.record
         by_view: list[tuple[View, Proposal | Vote | Timeout]] = []
@@ -72,12 +72,12 @@ class Safety:
         return True
 
     def learn_commit(self, qc: QC) -> None:
-        """This QC committed something. A newer one may be on a block that is missing here."""
+        """Remember the QC that committed a block: the highest QC may be on a block missing here."""
         self.record = replace(self.record, commit_qc=qc)
         self.changed = True
 
     def observe(self, reason: str) -> None:
-        """Sign nothing any more in this epoch, also after a restart."""
+        """Sign nothing more in this epoch, even after a restart."""
         self.record = replace(self.record, observing=reason)
         self.changed = True
 
@@ -87,7 +87,7 @@ class Safety:
         return view > self.record.last_voted_view and view > self.record.last_timeout_view
 
     def sign_vote(self, block: Block, lock: QC) -> Vote:
-        """`lock`: what the rule set says a vote for this block locks on."""
+        """`lock` is the QC that a vote for this block locks on, by the rule set."""
         if not self.may_vote(block.view):
             raise self._refusal("vote", block.view)
         record = self.record

@@ -1,7 +1,7 @@
-"""The one block that a certificate names and that is not here: whom to ask, and when the next.
+"""The one missing block that a certificate names: whom to ask for it, and when to ask the next.
 
 Only the newest certified block, or its nearest missing ancestor, is ever needed. At least f + 1
-honest signers of the QC on it hold it; the signers are asked in turn.
+honest signers of its QC hold it; the signers are asked in turn.
 """
 
 from defl.ids import Digest, NodeId
@@ -17,7 +17,7 @@ class Sync:
         self.next_at: float | None = None
 
     def want(self, block_id: Digest | None, signers: tuple[NodeId, ...] = ()) -> None:
-        """Replaces what was wanted before; wanting the same again keeps the turn."""
+        """Replace the wanted block; wanting the same one again keeps its place in the turn."""
         if block_id == self.wanted:
             return
         self.wanted = block_id
@@ -26,7 +26,7 @@ class Sync:
         self.next_at = float("-inf") if self._sources else None
 
     def due(self, now: float) -> tuple[NodeId, Digest] | None:
-        """Whom to ask now for what; one source per retry period."""
+        """The source to ask now and the block to ask for; one source per retry period."""
         if self.wanted is None or self.next_at is None or now < self.next_at:
             return None
         source = self._sources[self._asked % len(self._sources)]

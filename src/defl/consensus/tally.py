@@ -1,4 +1,4 @@
-"""What was said in which view, until votes or timeouts are enough for a certificate.
+"""Statements by view, until votes or timeouts suffice for a certificate.
 
 One proposal per view, one vote and one timeout per author and view; a second, different one is
 evidence and does not count. Views outside the window are not kept: a liar must not grow our
@@ -10,9 +10,9 @@ from defl.ids import Digest, NodeId, View
 from defl.messages import QC, TC, Evidence, Proposal, SignedHeader, Timeout, Vote, bitmap_of
 from defl.verifier import contradict
 
-# Further ahead nothing is stored. A node that was away comes back by certificates, not by votes.
+# Nothing further ahead is stored. A node that was away catches up by certificates, not by votes.
 VIEWS_AHEAD_MAX = 64
-# Late proposals are remembered for as long, to tell a second one from the first.
+# Late proposals are kept for as long, to detect a second one.
 PROPOSALS_BEHIND_MAX = 64
 
 
@@ -29,7 +29,7 @@ class Tally:
         return votes + timeouts + len(self._proposals)
 
     def entered(self, view: View) -> None:
-        """Forget what can no longer matter; the last view's votes may still make its QC."""
+        """Forget what no longer matters; the votes of the last view may still form its QC."""
         for votes in [v for v in self._votes if v < view - 1]:
             del self._votes[votes]
         for timeouts in [v for v in self._timeouts if v < view - 1]:
@@ -42,7 +42,7 @@ class Tally:
         return view + PROPOSALS_BEHIND_MAX >= now_in
 
     def proposal(self, view: View) -> Proposal | None:
-        """The first one that was seen for a view."""
+        """The first proposal received for a view."""
         return self._proposals.get(view)
 
     def add_proposal(self, proposal: Proposal) -> Evidence | None:
@@ -52,7 +52,7 @@ class Tally:
         return Evidence(first, second) if contradict(first, second) else None
 
     def vote(self, view: View, author: NodeId) -> Vote | None:
-        """The one that counts."""
+        """The vote that counts."""
         return self._votes.get(view, {}).get(author)
 
     def timeout(self, view: View, author: NodeId) -> Timeout | None:
@@ -69,7 +69,7 @@ class Tally:
         return self._qc(vote.view, vote.block)
 
     def _qc(self, view: View, block: Digest) -> QC | None:
-        """Made once, when the quorum is reached; what comes later adds nothing."""
+        """Formed once, when the quorum is reached; later votes add nothing."""
         votes = {v.author: v for v in self._votes[view].values() if v.block == block}
         if len(votes) != self._committee.quorum:
             return None

@@ -1,6 +1,6 @@
 """Blocks by id, from the snapshot block upward.
 
-Only links between blocks are known here; what may be voted for or committed is not.
+Only links between blocks belong here; what may be voted for or committed does not.
 """
 
 from collections.abc import Iterable
@@ -8,18 +8,18 @@ from collections.abc import Iterable
 from defl.ids import Digest
 from defl.messages import Block
 
-# While no view is certified each given-up view leaves one block; at the longest back-off this many
-# are most of a day. Then the oldest goes: a full tree refuses nothing.
+# While no view is certified, each failed view leaves one block; at the longest back-off this many
+# take most of a day. Then the oldest block goes: a full tree refuses nothing.
 BLOCKS_MAX = 1024
 
 
 class Tree:
     def __init__(self, root: Block, stored: Iterable[Block] = ()) -> None:
-        """`stored`: read back from the disk; what is too much goes when the next one comes."""
+        """`stored` blocks come from disk; an excess is dropped when the next block is added."""
         self._blocks: dict[Digest, Block] = {root.id: root}
         self._blocks.update((block.id, block) for block in stored)
         self.root = root
-        self.tip = root  # the newest certified block of which all ancestors are here
+        self.tip = root  # the newest certified block whose ancestors are all here
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -31,7 +31,7 @@ class Tree:
         return self._blocks.get(block_id)
 
     def add(self, block: Block) -> bool:
-        """False if its height cannot be right: nothing would ever remove it."""
+        """False if its height is impossible: nothing would ever remove such a block."""
         if block.id in self._blocks:
             return True
         parent = self._blocks.get(block.parent)
@@ -48,7 +48,8 @@ class Tree:
         """Drop the oldest blocks that no certificate here names.
 
         Every block carries the QC on its parent, so only blocks without children can go. If all
-        have some, the tree grows beyond its bound by what q members certified: no liar can do that.
+        have children, the tree exceeds its bound by blocks that q members certified, which no liar
+        can bring about.
         """
         certified = {self.tip.id, self.root.id, *(b.parent for b in self._blocks.values())}
         childless = [b for b in self._blocks.values() if b.id not in certified]
@@ -75,7 +76,7 @@ class Tree:
         return lowest is not None and lowest.id == ancestor.id
 
     def set_root(self, root: Block) -> None:
-        """Move the root up and drop what lies below it: no proposal's commit rule looks there."""
+        """Move the root up and drop all below it: no proposal's commit rule looks there."""
         self.root = root
         if self.tip.height < root.height:
             self.tip = root
@@ -86,8 +87,8 @@ class Tree:
     def drop_forks(self, tip: Block) -> None:
         """`tip` has the highest QC: blocks of its view and older that it does not extend may go.
 
-        They are not committed, and nobody needs to build on them: whoever does not know this QC
-        yet will be shown it. While ancestors are missing nobody can tell which blocks these are.
+        They are not committed, and nobody needs to build on them: a node that does not know this QC
+        yet will be shown it. While ancestors are missing, these blocks cannot be identified.
         """
         kept = {tip.id}
         block = self._blocks.get(tip.parent)

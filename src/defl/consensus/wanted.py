@@ -1,8 +1,8 @@
-"""What of a peer's message is worth verifying, decided by what is known already.
+"""Which part of a peer's message is worth verifying, given what is known already.
 
-Read-only: the answer depends on verified statements alone, so nothing that merely claims something
-can keep a true statement out. What is not worth verifying may still be a question from somebody
-who lags; who asks is known from the connection.
+Read-only: the answer depends on verified statements alone, so an unverified claim cannot keep a
+true statement out. A message that is not worth verifying may still be a question from a peer that
+lags; the connection says who asks.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class Wanted:
         )
 
     def certificates(self, qc: QC, tc: TC | None) -> Certificates | None:
-        """Those that are news."""
+        """The certificates that bring something new."""
         if tc is not None and self._is_news_tc(tc):
             return Certificates(qc if self._is_news(qc) else tc.qc, tc)
         return Certificates(qc, None) if self._is_news(qc) else None
@@ -92,11 +92,11 @@ class Wanted:
         )
 
     def _shows_own_signature(self, signers: bytes) -> bool:
-        """However old: a signature beyond this node's record must make it an observer."""
+        """Even an old certificate makes this node an observer, if it signed beyond its record."""
         return self._safety.record.observing is None and is_in(signers, self._me)
 
     def proposal(self, proposal: Proposal, is_proven: IsProven) -> Proposal | Certificates | None:
-        """The proposal, or only the certificates that it carries, or nothing."""
+        """The proposal, or only the certificates that it carries, or None."""
         block = proposal.block
         if self._wants_proposed(block, is_proven):
             return proposal
@@ -117,7 +117,7 @@ class Wanted:
         return block.id == self._sync.wanted or not is_proven(block.header.author, SignedHeader)
 
     def blocks(self, blocks: tuple[Block, ...]) -> Blocks | None:
-        """Those that were asked for: hash-linked from the wanted one down to what is here."""
+        """The requested blocks: hash-linked from the wanted one down to those that are here."""
         kept: list[Block] = []
         wanted = self._sync.wanted
         for block in blocks:
@@ -128,5 +128,5 @@ class Wanted:
         return Blocks(tuple(kept)) if kept else None
 
     def snapshot(self, snapshot: Snapshot) -> bool:
-        """Only whoever misses blocks asks for one, and an older state is never gone back to."""
+        """Only a node that misses blocks needs one, and it never returns to an older state."""
         return self._sync.wanted is not None and snapshot.block.height > self._chain.head.height

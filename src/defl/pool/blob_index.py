@@ -1,4 +1,4 @@
-"""Which blobs are here, what they are kept for, and when they go.
+"""Which blobs are stored here, what for, and for how long.
 
 A blob is kept while a label names it: an author's update for a round, or a round's model. Labels
 expire with the committed round, so storage is M * tau * n however long the federation runs.
@@ -38,7 +38,7 @@ class BlobIndex:
         self._holdings[manifest.digest] = Holding(manifest, set(chunks))
 
     def label(self, label: Label, digest: Digest) -> list[Digest]:
-        """Name a blob; returns what no label names any more."""
+        """Name a blob; returns the blobs that no label names any more."""
         earlier = self._labels.get(label)
         self._labels[label] = digest
         return self._unnamed({earlier}) if earlier not in (None, digest) else []
@@ -79,7 +79,7 @@ class BlobIndex:
         self._labels = {label: named for label, named in self._labels.items() if named != digest}
 
     def expire(self, round_: Round) -> list[Digest]:
-        """Drop updates and models of this round and older; returns what no label names any more."""
+        """Drop labels of this round and older; returns the blobs that no label names any more."""
         old = [label for label in self._labels if label[0] <= round_]
         digests: set[Digest | None] = {self._labels.pop(label) for label in old}
         return self._unnamed(digests)

@@ -1,8 +1,8 @@
-"""Store-acks: the ones this node gave, of which there is one per author and round for ever, and
-the ones it collects for its own update until they certify that the blob is available.
+"""Store-acks: those that this node gave, one per author and round for ever, and those that it
+collects for its own update until they certify that the blob is available.
 
-q acks, the author's own included: at least f + 1 honest members hold the blob, and since nobody
-honest acks twice, at most one blob per author and round can be certified.
+With q acks, the author's own included, at least f + 1 honest members hold the blob. Since no honest
+member acks twice, at most one blob per author and round can be certified.
 """
 
 from msgspec.structs import replace
@@ -41,7 +41,7 @@ class Certifier:
         return self._given.get((round_, author))
 
     def collected_from(self, acker: NodeId) -> tuple[StoreAck, ...]:
-        """The acks of this member for this node's own updates."""
+        """This member's acks for this node's own updates."""
         return tuple(acks[acker] for acks in self._collected.values() if acker in acks)
 
     def may_offer(self, round_: Round, manifest: Manifest) -> bool:
@@ -57,7 +57,7 @@ class Certifier:
         return replace(unsigned, signature=signature)
 
     def may_ack(self, offer: Offer) -> bool:
-        """No other blob of this author and round was ever acknowledged here."""
+        """Has this node never acknowledged another blob of this author and round?"""
         given = self._given.get((offer.round, offer.author))
         return given is None or given.digest == offer.manifest.digest
 
@@ -94,7 +94,7 @@ class Certifier:
         return ack
 
     def count(self, offer: Offer, ack: StoreAck) -> Upd | None:
-        """The signed UPD as soon as q members acknowledged exactly the offered blob."""
+        """The signed UPD as soon as q members have acknowledged exactly the offered blob."""
         manifest = offer.manifest
         if (ack.digest, ack.base, ack.size) != (manifest.digest, manifest.base, manifest.size):
             return None

@@ -1,7 +1,7 @@
-"""The life of a blob at one node: offered, fetched, checked, acknowledged, certified, kept, gone.
+"""The life of a blob at one node: offered, fetched, checked, acknowledged, certified, deleted.
 
-The bytes themselves are in the driver's store; here is only which ones are there. Nothing is
-decided about rounds: the client says what it needs and the ledger's round moves retention.
+The driver's store holds the bytes; the pool knows which ones are there. It decides nothing about
+rounds: the client says what it needs, and the ledger's round moves retention.
 """
 
 from dataclasses import dataclass, field
@@ -38,6 +38,7 @@ from defl.pool.blob_index import BlobIndex, Label
 from defl.pool.certify import Certifier
 from defl.pool.transfer import Transfer
 from defl.pool.weights import FP32, check_manifest, chunk_size
+from defl.schema import Codec
 from defl.verifier import IsProven
 
 
@@ -62,33 +63,33 @@ class Pool:
         self._repeat_s = federation.timing.view_base_s
         self._everybody = federation.committee.members
         self._certifier = Certifier(federation, me, signer, durable)
-        self._shelf = BlobIndex()
+        self._index = BlobIndex()
         self._transfer = Transfer(me)
-        self._offers: dict[tuple[Round, NodeId], Offer] = {}  # the first one of each
+        self._offers: dict[tuple[Round, NodeId], Offer] = {}  # the first of each
         self._refused: set[tuple[Round, NodeId]] = set()  # whose bytes broke the rules
         self._validating: set[Digest] = set()
         self._repeat_at: float | None = None
         self._round = round_
         self._effects = PoolEffects()
-        self.muted = False  # an observer signs no acks and no offers
+        self.muted = False  # sign no acks and no offers
         for manifest, chunks in durable.held:
-            self._shelf.restore(manifest, chunks)
+            self._index.restore(manifest, chunks)
         for ack in durable.acks:
-            self._shelf.label((ack.round, ack.author), ack.digest)
+            self._index.label((ack.round, ack.author), ack.digest)
         for model_round, manifest in durable.models:
-            self._shelf.label((model_round, None), manifest.digest)
+            self._index.label((model_round, None), manifest.digest)
         for offer in durable.offers:
             self._offers[offer.round, me] = offer
-            self._shelf.label((offer.round, me), offer.manifest.digest)
-        self._effects.drop.extend(self._shelf.unlabelled())
+            self._index.label((offer.round, me), offer.manifest.digest)
+        self._effects.drop.extend(self._index.unlabelled())
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._index)
 
     @property
     def stored(self) -> dict[str, int]:
         return {
-            "blobs": len(self._shelf),
+            "blobs": len(self._index),
             "fetches": len(self._transfer),
             "offers": len(self._offers),
             "acks": len(self._certifier),
@@ -96,7 +97,7 @@ class Pool:
 
     @property
     def labels(self) -> dict[Label, Digest]:
-        return self._shelf.labels
+        return self._index.labels
 
     @property
     def wake_at(self) -> float | None:
@@ -104,14 +105,14 @@ class Pool:
         return min(times, default=None)
 
     def has(self, digest: Digest) -> bool:
-        return self._shelf.has(digest)
+        return self._index.has(digest)
 
     def offer_for(self, round_: Round) -> Offer | None:
-        """This node's own offer, also one from before a restart: it is resumed, never replaced."""
+        """This node's own offer, even from before a restart: it is resumed, never replaced."""
         return self._offers.get((round_, self._me))
 
     def ack_for(self, round_: Round, author: NodeId) -> Digest | None:
-        """Which update of this author and round was acknowledged here."""
+        """Which update of this author and round this node has acknowledged."""
         ack = self._certifier.given_for(round_, author)
         return ack.digest if ack is not None else None
 
@@ -123,7 +124,7 @@ class Pool:
         self._effects = PoolEffects()
         return effects
 
-    def ask(self, now: float) -> None:
+    def send_due(self, now: float) -> None:
         """Send the requests that are due, and repeat this node's offer until it is certified."""
         for source, request in self._transfer.due(now):
             self._send(source, request)
@@ -138,45 +139,45 @@ class Pool:
         missing = tuple(m for m in self._everybody if not self._certifier.has_ack(offer, m))
         self._effects.send.append(Envelope(missing, offer))
 
-    # --- What this node offers -------------------------------------------------------------
+    # --- Own offers ------------------------------------------------------------------------
 
     def publish(self, round_: Round, manifest: Manifest) -> None:
-        """Offer this node's update; the driver has stored its bytes, synced."""
+        """Offer this node's update, whose bytes the driver has stored and synced."""
         if self.offer_for(round_) is not None or self.muted:
             return
         offer = self._certifier.sign_offer(round_, manifest)
         self._offers[round_, self._me] = offer
-        self._shelf.add_whole(manifest)
+        self._index.add_whole(manifest)
         self._relabel((round_, self._me), manifest.digest)
         self._effects.offer = offer
         self._acknowledge(offer)
         self._repeat_at = None
 
     def resume(self) -> None:
-        """After a restart: say again what is still true, fetch back what was lost."""
+        """After a restart: acknowledge the own offers again, and fetch back what was lost."""
         for offer in self._offers.values():
-            if self._shelf.has(offer.manifest.digest):
+            if self._index.has(offer.manifest.digest):
                 self._acknowledge(offer)
             else:
                 self._fetch(offer.manifest, self._everybody)
-        # Others count on what was acknowledged here; a power cut may have taken the bytes.
+        # Others rely on what this node acknowledged, but a power cut may have lost the bytes.
         for ack in self._certifier.given:
-            named = self._shelf.labelled((ack.round, ack.author)) == ack.digest
-            if named and not self._shelf.has(ack.digest):
-                manifest = self._shelf.manifest(ack.digest)
-                held = self._shelf.chunks(ack.digest)
+            named = self._index.labelled((ack.round, ack.author)) == ack.digest
+            if named and not self._index.has(ack.digest):
+                manifest = self._index.manifest(ack.digest)
+                held = self._index.chunks(ack.digest)
                 self._transfer.want(ack.digest, self._everybody, manifest, held)
 
-    def lost(self, digest: Digest, index: int) -> None:
-        """A chunk rotted on the disk: others count on it, so it is fetched back from them."""
-        if not self._shelf.has_chunk(digest, index):
+    def refetch_chunk(self, digest: Digest, index: int) -> None:
+        """A chunk rotted on disk. Others rely on this copy, so fetch it back from them."""
+        if not self._index.has_chunk(digest, index):
             return
-        self._shelf.lose_chunk(digest, index)
-        self._transfer.cancel(digest)  # one that was under way begins anew, with this chunk too
-        manifest, held = self._shelf.manifest(digest), self._shelf.chunks(digest)
+        self._index.lose_chunk(digest, index)
+        self._transfer.cancel(digest)  # a fetch under way starts again, with this chunk too
+        manifest, held = self._index.manifest(digest), self._index.chunks(digest)
         self._transfer.want(digest, self._everybody, manifest, held)
 
-    # --- What others offer -----------------------------------------------------------------
+    # --- Offers of others ------------------------------------------------------------------
 
     def receive(self, peer: NodeId, message: Message, now: float) -> None:
         match message:
@@ -185,13 +186,13 @@ class Pool:
             case StoreAck():
                 self._on_ack(message)
             case ManifestRequest(digest=digest):
-                manifest = self._shelf.manifest(digest) or self._transfer.manifest(digest)
+                manifest = self._index.manifest(digest) or self._transfer.manifest(digest)
                 answer = NotHeld(digest) if manifest is None else ManifestAnswer(manifest)
                 self._send(peer, answer)
             case ManifestAnswer(manifest=manifest):
                 self._on_manifest(peer, manifest, now)
             case ChunkRequest(digest=digest, index=index):
-                if self._shelf.has_chunk(digest, index):
+                if self._index.has_chunk(digest, index):
                     self._effects.send.append(ServeChunk(peer, digest, index))
                 else:
                     self._send(peer, NotHeld(digest))
@@ -201,7 +202,7 @@ class Pool:
                 raise AssertionError("ingress turns chunks into events of their own")
 
     def wants_offer(self, offer: Offer, is_proven: IsProven) -> bool | None:
-        """Is it worth verifying? None: not even worth an answer."""
+        """Is it worth verifying? None: it deserves no answer either."""
         slot = (offer.round, offer.author)
         if not self._in_window(offer.round) or slot in self._refused:
             return None
@@ -211,7 +212,7 @@ class Pool:
         return known.manifest != offer.manifest and not is_proven(offer.author, Offer)
 
     def wants_ack(self, ack: StoreAck) -> bool:
-        """Does it bring this node's own offer nearer to its certificate?"""
+        """Does this node's own offer still need it for its certificate?"""
         offer = self._offers.get((ack.round, self._me))
         if ack.author != self._me or offer is None or self._certifier.is_certified(offer):
             return False
@@ -225,9 +226,9 @@ class Pool:
     def wants_chunk(self, chunk: Chunk) -> bool:
         return self._transfer.expects(chunk.digest, chunk.index)
 
-    def asked(self, peer: NodeId, offer: Offer) -> None:
-        """An offer whose slot is known, not verified: its author lacks the ack, or has forgotten
-        what it offered first. Only the verified one is looked at."""
+    def answer_offer(self, peer: NodeId, offer: Offer) -> None:
+        """Answer an unverified offer for a known slot: its author lacks the ack, or has forgotten
+        what it offered first. Only the known offer, which is verified, has an effect."""
         known = self._offers.get((offer.round, offer.author))
         if known is None:
             return
@@ -259,14 +260,14 @@ class Pool:
                 return
             self._offers[slot] = offer
             if offer.author == self._me:
-                self._effects.offer = offer  # said before this disk's memory: never another one
+                self._effects.offer = offer  # made before this disk's state: never make another
         digest = offer.manifest.digest
-        if self._shelf.labelled(slot) not in (None, digest):
-            return  # another update of this author was committed
-        # An equal blob of somebody else may be here; this label keeps it for as long as the ack
-        # promises.
+        if self._index.labelled(slot) not in (None, digest):
+            return  # another update of this author is committed
+        # An equal blob of another author may be present; this label keeps it for as long as the
+        # ack promises.
         self._relabel(slot, digest)
-        if self._shelf.has(digest):
+        if self._index.has(digest):
             self._validate_or_acknowledge(offer)
         else:
             self._fetch(offer.manifest, (offer.author, peer))
@@ -303,7 +304,7 @@ class Pool:
             return
         self._transfer.got_chunk(event.peer, event.digest, event.index)
         self._effects.store.append(StoreChunk(manifest, event.index, event.data))
-        if self._shelf.add_chunk(manifest, event.index):
+        if self._index.add_chunk(manifest, event.index):
             for offer in self._offers.values():
                 if offer.manifest.digest == event.digest:
                     self._validate_or_acknowledge(offer)
@@ -317,18 +318,18 @@ class Pool:
             self._effects.work.append(Validate(offer.manifest))
 
     def validated(self, digest: Digest, fault: str | None) -> None:
-        """The driver checked a whole blob's bytes, which are in place."""
+        """The driver has checked all bytes of a blob, which are in place."""
         self._validating.discard(digest)
         for slot, offer in list(self._offers.items()):
             if offer.manifest.digest != digest:
                 continue
             if fault is not None:
                 self._refuse(slot, fault)
-            elif self._shelf.has(digest) and self._shelf.labelled(slot) == digest:
-                self._acknowledge(offer)  # unless a committed update took its place meanwhile
+            elif self._index.has(digest) and self._index.labelled(slot) == digest:
+                self._acknowledge(offer)  # unless a committed update has taken its place
 
     def not_validated(self, digest: Digest) -> None:
-        """The check itself failed; the next repetition of the offer asks for it again."""
+        """The check itself failed; the next repetition of the offer requests it again."""
         self._validating.discard(digest)
 
     def _acknowledge(self, offer: Offer) -> None:
@@ -349,8 +350,8 @@ class Pool:
     def _refuse(self, slot: tuple[Round, NodeId], reason: str) -> None:
         self._refused.add(slot)
         offer = self._offers.pop(slot, None)
-        if offer is not None and self._shelf.labelled(slot) == offer.manifest.digest:
-            self._shelf.remove(offer.manifest.digest)
+        if offer is not None and self._index.labelled(slot) == offer.manifest.digest:
+            self._index.remove(offer.manifest.digest)
             self._transfer.cancel(offer.manifest.digest)
             self._effects.drop.append(offer.manifest.digest)
         self._effects.notices.append(PeerMisbehaved(slot[1], f"round {slot[0]}: {reason}"))
@@ -358,47 +359,47 @@ class Pool:
     # --- What the client needs -------------------------------------------------------------
 
     def need(self, label: Label, digest: Digest, sources: tuple[NodeId, ...]) -> bool:
-        """Keep this blob under this label, and fetch it if it is not here; True if it is."""
+        """Keep this blob under this label and fetch it if it is missing; True if it is present."""
         self._relabel(label, digest)
-        if self._shelf.has(digest):
+        if self._index.has(digest):
             return True
-        manifest = self._shelf.manifest(digest) or self._transfer.manifest(digest)
-        self._transfer.want(digest, sources, manifest, self._shelf.chunks(digest))
+        manifest = self._index.manifest(digest) or self._transfer.manifest(digest)
+        self._transfer.want(digest, sources, manifest, self._index.chunks(digest))
         return False
 
     def keep_model(self, round_: Round, manifest: Manifest) -> None:
-        self._shelf.add_whole(manifest)
+        self._index.add_whole(manifest)
         self._transfer.cancel(manifest.digest)
         self._relabel((round_, None), manifest.digest)
 
     def discard(self, digest: Digest) -> None:
-        """A blob that the driver stored but that came too late to be of use."""
-        if self._shelf.manifest(digest) is None:
+        """Drop a blob that the driver stored but that came too late to be used."""
+        if self._index.manifest(digest) is None:
             self._effects.drop.append(digest)
 
-    def round_is(self, round_: Round) -> None:
-        """The committed round moves retention: tau rounds and one of grace are kept."""
+    def set_round(self, round_: Round) -> None:
+        """Move retention to the committed round: keep tau rounds and one of grace."""
         if round_ == self._round:
             return
         self._round = round_
         tau = self._federation.tau
         self._repeat_at = None
-        self._effects.drop.extend(self._shelf.expire(Round(round_ - tau - 1)))
+        self._effects.drop.extend(self._index.expire(Round(round_ - tau - 1)))
         self._certifier.forget(Round(round_ - tau))
         self._offers = {slot: o for slot, o in self._offers.items() if slot[0] > round_ - tau}
         self._refused = {slot for slot in self._refused if slot[0] > round_ - tau}
-        self._transfer.keep_only(set(self._shelf.labels.values()))
+        self._transfer.keep_only(set(self._index.labels.values()))
 
     def _relabel(self, label: Label, digest: Digest) -> None:
-        for gone in self._shelf.label(label, digest):
+        for gone in self._index.label(label, digest):
             self._transfer.cancel(gone)
             self._effects.drop.append(gone)
 
     def _fetch(self, manifest: Manifest, sources: tuple[NodeId, ...]) -> None:
         digest = manifest.digest
-        self._transfer.want(digest, sources, manifest, self._shelf.chunks(digest))
+        self._transfer.want(digest, sources, manifest, self._index.chunks(digest))
 
-    def _check_manifest(self, manifest: Manifest, codec: str) -> None:
+    def _check_manifest(self, manifest: Manifest, codec: Codec) -> None:
         federation = self._federation
         check_manifest(manifest, federation.schema, codec, federation.chunk_bytes)
 

@@ -1,8 +1,8 @@
-"""Blobs on their way here: which chunk to ask from whom next.
+"""Blobs being fetched: which chunk to request from which source next.
 
-Chunks are asked for, never pushed unasked, so a node receives nothing that it does not want, and
-nothing twice. Several sources serve one blob at once; a source that does not answer in time or
-says that it has nothing loses its turn.
+Chunks are requested, never pushed, so a node receives nothing that it does not want, and nothing
+twice. Several sources serve one blob at once. A source that does not answer in time, or does not
+hold the blob, rests while others are asked.
 """
 
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from defl.ids import Digest, NodeId
 from defl.messages import ChunkRequest, Manifest, ManifestRequest
 
-# Two chunks under way per source keep a link busy while the next request travels.
+# Two outstanding chunks per source keep a link busy while the next request travels.
 IN_FLIGHT_PER_SOURCE = 2
-# How long an answer may take, and how long a source that failed rests; doubles with each failure,
-# so that a slow line (a 4 MiB chunk takes half a minute at 1 Mbit/s) is outlasted.
+# How long an answer may take, and how long a failed source rests. It doubles with each failure to
+# outlast a slow link (a 4 MiB chunk takes half a minute at 1 Mbit/s).
 ANSWER_WAIT_S = 4.0
 ANSWER_WAIT_MAX_S = 128.0
 
-MANIFEST = -1  # the place of the manifest among the pieces of a blob
+MANIFEST = -1  # the index of the manifest among the pieces of a blob
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Transfer:
         manifest: Manifest | None,
         held: frozenset[int] = frozenset(),
     ) -> None:
-        """Fetch a blob, or learn of more sources for one that is being fetched."""
+        """Fetch a blob, or add sources for one that is being fetched."""
         fetch = self._fetches.get(digest)
         if fetch is None:
             fetch = self._fetches[digest] = Fetch({MANIFEST})
@@ -114,7 +114,7 @@ class Transfer:
             del self._fetches[digest]
 
     def failed(self, source: NodeId, digest: Digest, now: float) -> None:
-        """The source has nothing (or rubbish): its open questions go to another one."""
+        """The source has nothing, or sent a wrong piece: its open requests go to another one."""
         fetch = self._fetches.get(digest)
         if fetch is None or source not in fetch.sources:
             return
@@ -123,8 +123,8 @@ class Transfer:
         fetch.sources[source].failed(now)
 
     def due(self, now: float) -> list[tuple[NodeId, ManifestRequest | ChunkRequest]]:
-        """The questions to send now."""
-        questions: list[tuple[NodeId, ManifestRequest | ChunkRequest]] = []
+        """The requests to send now."""
+        requests: list[tuple[NodeId, ManifestRequest | ChunkRequest]] = []
         for digest, fetch in self._fetches.items():
             for index in [i for i, asked in fetch.asked.items() if now >= asked.until]:
                 fetch.sources[fetch.asked.pop(index).source].failed(now)
@@ -133,8 +133,8 @@ class Transfer:
                 if source is None:
                     break
                 fetch.asked[index] = ChunkRequestState(source, now + fetch.sources[source].wait_s)
-                questions.append((source, _question(digest, index)))
-        return questions
+                requests.append((source, _request(digest, index)))
+        return requests
 
     @property
     def next_at(self) -> float | None:
@@ -147,12 +147,12 @@ class Transfer:
         return min(times, default=None)
 
 
-def _question(digest: Digest, index: int) -> ManifestRequest | ChunkRequest:
+def _request(digest: Digest, index: int) -> ManifestRequest | ChunkRequest:
     return ManifestRequest(digest) if index == MANIFEST else ChunkRequest(digest, index)
 
 
 def _idle_source(fetch: Fetch, now: float) -> NodeId | None:
-    """The least loaded source that is not resting, the ones that never failed first."""
+    """The source with the fewest failures, then the lowest load, among those not resting."""
     load = dict.fromkeys(fetch.sources, 0)
     for asked in fetch.asked.values():
         load[asked.source] += 1

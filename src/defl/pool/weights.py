@@ -1,7 +1,7 @@
-"""A row of values as a blob's bytes and back, and the deterministic checks on a peer's bytes.
+"""Encode a row of values as a blob's bytes, decode it, and check a peer's bytes deterministically.
 
-Every codec decodes to the same bits on every machine: only copies, bit shifts, products with
-powers of two and single additions are used.
+Every codec decodes to the same bits on every machine: it uses only copies, bit shifts, products
+with powers of two and single additions.
 
   fp32   4 bytes a value, little-endian
   bf16   the upper half of each float32, rounded to nearest, ties to even
@@ -26,32 +26,30 @@ FP32 = Codec.FP32
 EXPONENT_MIN, EXPONENT_MAX = -126, 33
 
 
-def payload_bytes(schema: Schema, codec: str) -> int:
-    """The exact size of every update: known from the schema, so nobody can send more."""
+def payload_bytes(schema: Schema, codec: Codec) -> int:
+    """The exact size of every update. The schema gives it, so nobody can send more."""
     match codec:
-        case "fp32":
+        case Codec.FP32:
             return 4 * schema.values
-        case "bf16":
+        case Codec.BF16:
             return 2 * schema.values
-        case "int8":
+        case Codec.INT8:
             return schema.values + len(schema.shared)
-    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(Codec)}")
 
 
-def encode(row: Row, schema: Schema, codec: str, base: Row | None = None) -> Payload:
-    """The row's bytes; those of fp32 are the row itself, seen as bytes, where that is possible."""
+def encode(row: Row, schema: Schema, codec: Codec, base: Row | None = None) -> Payload:
+    """The row's bytes; for fp32 a view of the row itself where possible."""
     match codec:
-        case "fp32":
+        case Codec.FP32:
             return np.ascontiguousarray(row, dtype="<f4").data.cast("B")
-        case "bf16":
+        case Codec.BF16:
             bits = row.view(np.uint32)
             rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
             return (rounded >> np.uint32(16)).astype("<u2").tobytes()
-        case "int8":
+        case Codec.INT8:
             if base is None:
                 raise UserError("the int8 codec sends changes and needs the base")
             return b"".join(_encode_int8(part) for part in _parts(row - base, schema))
-    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(Codec)}")
 
 
 def _encode_int8(change: Row) -> bytes:
@@ -64,15 +62,15 @@ def _encode_int8(change: Row) -> bytes:
     return np.int8(exponent).tobytes() + codes.astype(np.int8).tobytes()
 
 
-def decode(payload: Payload, schema: Schema, codec: str, base: Row | None = None) -> Row:
-    """The row that these bytes stand for; the bytes were checked before."""
+def decode(payload: Payload, schema: Schema, codec: Codec, base: Row | None = None) -> Row:
+    """The row that these bytes encode; they have been checked before."""
     match codec:
-        case "fp32":
+        case Codec.FP32:
             return np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
-        case "bf16":
+        case Codec.BF16:
             halves = np.frombuffer(payload, dtype="<u2").astype(np.uint32)
             return (halves << np.uint32(16)).view(np.float32)
-        case "int8":
+        case Codec.INT8:
             if base is None:
                 raise UserError("the int8 codec sends changes and needs the base")
             row = base.copy()
@@ -82,7 +80,6 @@ def decode(payload: Payload, schema: Schema, codec: str, base: Row | None = None
                 row[start : start + codes.size] += change
                 start += codes.size
             return row
-    raise UserError(f"no codec is named {codec!r}; there are: {', '.join(Codec)}")
 
 
 def _parts(row: Row, schema: Schema) -> Iterator[Row]:
@@ -105,7 +102,7 @@ def _int8_parts(
 def manifest_of(
     payload: Payload,
     schema: Schema,
-    codec: str,
+    codec: Codec,
     chunk_bytes: int,
     base: Digest = NO_DIGEST,
 ) -> Manifest:
@@ -120,12 +117,12 @@ def chunk_size(manifest: Manifest, index: int, chunk_bytes: int) -> int:
     return min(chunk_bytes, manifest.size - index * chunk_bytes)
 
 
-def check_manifest(manifest: Manifest, schema: Schema, codec: str, chunk_bytes: int) -> None:
+def check_manifest(manifest: Manifest, schema: Schema, codec: Codec, chunk_bytes: int) -> None:
     """Refuse before a single byte of the blob is fetched."""
     if manifest.schema != schema.digest:
         raise BadBlob("the manifest is of another schema")
     if manifest.codec != codec:
-        raise BadBlob(f"the manifest's codec is {manifest.codec!r}, agreed is {codec!r}")
+        raise BadBlob(f"the manifest's codec is '{manifest.codec}', agreed is '{codec}'")
     size = payload_bytes(schema, codec)
     if manifest.size != size:
         raise BadBlob(f"the manifest says {manifest.size} bytes, the schema makes {size}")
@@ -134,7 +131,7 @@ def check_manifest(manifest: Manifest, schema: Schema, codec: str, chunk_bytes: 
         raise BadBlob(f"the manifest has {len(manifest.chunks)} chunks, the size makes {chunks}")
 
 
-def check_payload(payload: Payload, schema: Schema, codec: str) -> None:
+def check_payload(payload: Payload, schema: Schema, codec: Codec) -> None:
     """Is every value finite and bounded? Decided on the bytes alone, the same at every node."""
     if len(payload) != payload_bytes(schema, codec):
         raise BadBlob(f"{len(payload)} bytes, the schema makes {payload_bytes(schema, codec)}")

@@ -10,65 +10,17 @@ from dataclasses import dataclass, field
 
 from defl.aggregation.aggregate import AggregationResult
 from defl.clients.protocol import Client, Metrics, Training
-from defl.committee import TAU_MIN, Charter, Federation, Membership, Rules, Timing
-from defl.crypto import Scheme, Signer
+from defl.committee import Federation
 from defl.errors import Diverged, WeightsError
-from defl.founding import found
+from defl.founding import Founding
 from defl.ids import Digest, NodeId, Round
-from defl.messages import Manifest
 from defl.output import Aggregate, ModelReady, Notice, OwnUpdateLate, RoundClosed
-from defl.schema import Codec, Role, Row, Schema, Weights
+from defl.schema import Role, Row, Schema
 from defl.sim.cluster import Cluster, Wrap
 from defl.sim.conditions import Conditions
-from defl.sim.scenario import members_of, signers_of
+from defl.sim.scenario import signers_of
 from defl.sim.task import Training as TrainRow
 from defl.work import Blob, Read, aggregate, model_row
-
-CHUNK_BYTES = 4 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class LiveFederation:
-    """Keys, facts and initial weights of a federation whose clients are live objects."""
-
-    federation: Federation
-    signers: tuple[Signer, ...]
-    scheme: Scheme
-    initial: tuple[Manifest, bytes]
-
-
-def found_live(
-    schema: Schema,
-    weights: Weights,
-    members: int,
-    *,
-    rounds: int,
-    seed: int,
-    aggregation: str,
-    faults_max: int | None = None,
-    tau: int = TAU_MIN,
-    rules: Rules = Rules.HOTSTUFF,
-    codec: Codec = Codec.FP32,
-    chunk_bytes: int = CHUNK_BYTES,
-    timing: Timing = Timing(),  # noqa: B008 - frozen; as it ships
-) -> LiveFederation:
-    """`schema` is the clients' own; a rule that remembers gets its entry here."""
-    signers, scheme = signers_of(members, seed=seed, real=False)
-    draft = Charter(
-        schema,
-        tau=tau,
-        rules=rules,
-        aggregation=aggregation,
-        faults_max=faults_max,
-        codec=codec,
-        chunk_bytes=chunk_bytes,
-        timing=timing,
-    )
-    membership = Membership(rounds=rounds, members=members_of(signers))
-    founding = found(draft, membership, schema.flatten(weights))
-    manifest, payload = founding.initial
-    return LiveFederation(founding.federation, signers, scheme, (manifest, bytes(payload)))
-
 
 # --- Running -------------------------------------------------------------------------------------
 
@@ -86,11 +38,14 @@ class LiveRound:
 
 
 class LiveRun:
-    """One simulated federation; `on_model` hears of each model at each honest node."""
+    """One simulated federation, whose keys follow from the seed (scenario.py: signers_of).
+
+    `on_model` hears of each model at each honest node.
+    """
 
     def __init__(
         self,
-        founded: LiveFederation,
+        founding: Founding,
         train: TrainRow,
         *,
         seed: int,
@@ -98,7 +53,9 @@ class LiveRun:
         byzantine: Mapping[NodeId, Wrap] | None = None,
         on_model: Callable[[NodeId, Round], None] = lambda _node, _round: None,
     ) -> None:
-        self.federation = founded.federation
+        self.federation = founding.federation
+        signers, scheme = signers_of(self.federation.committee.size, seed=seed, real=False)
+        manifest, payload = founding.initial
         self.rounds: dict[Round, LiveRound] = {}
         self.models: dict[NodeId, tuple[Round, Digest]] = {}  # each honest node's newest
         self._on_model = on_model
@@ -106,10 +63,10 @@ class LiveRun:
         memory = self.federation.schema.columns(Role.MEMORY)  # the last entry, if there is one
         self._own = memory[0].start if memory else self.federation.schema.values
         self.cluster = Cluster(
-            founded.federation,
-            founded.signers,
-            founded.scheme,
-            founded.initial,
+            self.federation,
+            signers,
+            scheme,
+            (manifest, bytes(payload)),
             seed=seed,
             conditions=conditions,
             byzantine=byzantine,

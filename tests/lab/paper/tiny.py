@@ -1,4 +1,4 @@
-"""A table and a setting so small that its cells take moments; the digits come with scikit-learn."""
+"""A table and a setting so small that its cells take moments; the digits come with the package."""
 
 from defl.lab.experiments.paper.report import TablePart
 from defl.lab.experiments.paper.settings import (

@@ -1,1 +1,1 @@
-"""Honest update and random generator in, poisoned update out."""
+"""Model-poisoning and data-poisoning attacks, as pure functions on arrays."""

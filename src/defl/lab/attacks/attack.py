@@ -1,10 +1,10 @@
 """What an attack is: a function from an honest change to a poisoned one.
 
 Rows here are *changes*: an update minus the base of its round. `own` is what the attacker would
-have sent if it were honest; `honest` are the changes of all honest members in this round, or None
-for an attacker that sees only its own. Randomness is the generator that is passed. Attacks never
-change their arguments, and know nothing of aggregation: one that optimises against a rule is given
-the rule as a function.
+send if it were honest. `honest` are the changes of all honest members in this round, or None for
+a blind attacker, who sees only its own. Randomness comes from the generator passed in. Attacks
+never modify their arguments and know nothing about aggregation: an attack that optimises against a
+rule is given the rule as a function.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,10 @@ def poisoned_update(
     base: Row,
     rng: np.random.Generator,
 ) -> Row:
-    """The attack on whole updates: taken off the base, poisoned, put back on it."""
-    seen = None if honest is None else [row - base for row in honest]
+    """Apply the attack to a whole update: subtract the base, poison the change, add the base."""
+    changes = None if honest is None else [row - base for row in honest]
     with np.errstate(over="ignore", invalid="ignore"):  # some attacks are not finite on purpose
-        result: Row = base + attack(own - base, seen, rng)
+        result: Row = base + attack(own - base, changes, rng)
     return result
 
 
@@ -35,10 +35,10 @@ def mean_and_spread(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and standard deviation of each coordinate over the rows that the attacker sees.
 
-    Who sees only its own row takes it for the mean and its magnitudes for the spread.
+    A blind attacker takes its own row for the mean and its magnitudes for the deviation.
     """
     if honest is None or len(honest) < 2:
-        seen = own if not honest else honest[0]
-        return seen.astype(np.float64), np.abs(seen).astype(np.float64)
+        row = own if not honest else honest[0]
+        return row.astype(np.float64), np.abs(row).astype(np.float64)
     stack = np.stack(honest).astype(np.float64)
     return stack.mean(axis=0), stack.std(axis=0)

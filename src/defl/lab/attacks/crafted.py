@@ -1,6 +1,6 @@
 """Attacks that hide among the honest rows: small enough to be kept, all in one direction.
 
-All colluding attackers send the same row, so that they are one another's nearest neighbours.
+Colluding attackers all send the same row, which makes them one another's nearest neighbours.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from defl.lab.attacks.attack import Row, mean_and_spread
 
-HALVINGS = 20  # of a line search: the factor is found to one part in a million
+HALVINGS = 20  # of a line search: precise to one part in a million
 
 
 def alie_deviation(members: int, attackers: int) -> float:
@@ -47,7 +47,7 @@ def inner_product(
 
 
 def largest(accepted: Callable[[float], bool], start: float = 1.0) -> float:
-    """The largest factor that is accepted, by doubling and then halving the interval."""
+    """The largest accepted factor, by doubling and then bisection."""
     low, high = 0.0, start
     while accepted(high) and high < 1e6:
         low, high = high, 2 * high
@@ -58,7 +58,7 @@ def largest(accepted: Callable[[float], bool], start: float = 1.0) -> float:
 
 
 def away_from_mean(own: Row, honest: Sequence[Row] | None, kind: str) -> NDArray[np.float64]:
-    """The direction in which to deviate: against the mean, its signs, or the spread."""
+    """The direction in which to deviate: against the mean, its signs, or the deviations."""
     mean, spread = mean_and_spread(own, honest)
     if kind == "unit":
         norm = float(np.sqrt(np.square(mean).sum()))
@@ -73,11 +73,11 @@ def min_max(
     *,
     direction: str = "spread",
 ) -> Row:
-    """As far off as possible with no honest row farther than the two farthest honest rows.
+    """As far off as possible while no honest row is farther than the honest rows' diameter.
 
     Shejwalkar, Houmansadr: Manipulating the Byzantine, NDSS 2021.
     """
-    return within(own, honest, direction, worst=max)
+    return farthest_within(own, honest, direction, worst=max)
 
 
 def min_sum(
@@ -87,25 +87,25 @@ def min_sum(
     *,
     direction: str = "spread",
 ) -> Row:
-    """As above, for the sum of squared distances to all honest rows."""
-    return within(own, honest, direction, worst=sum)
+    """As min_max, with the sum of squared distances to all honest rows as the bound."""
+    return farthest_within(own, honest, direction, worst=sum)
 
 
-def within(
+def farthest_within(
     own: Row,
     honest: Sequence[Row] | None,
     direction: str,
     *,
     worst: Callable[[list[float]], float],
 ) -> Row:
-    seen = [own] if not honest else list(honest)
+    visible = [own] if not honest else list(honest)
     mean, _ = mean_and_spread(own, honest)
     step = away_from_mean(own, honest, direction)
-    stack = np.stack(seen).astype(np.float64)
+    stack = np.stack(visible).astype(np.float64)
     bound = max(worst([float(np.square(a - b).sum()) for b in stack]) for a in stack)
-    if len(seen) == 1:  # sees only its own: stays within twice its own length
+    if len(visible) == 1:  # a blind attacker stays within twice its own length
         bound = 4 * float(np.square(stack[0]).sum())
-    # |mean + g*step - row|^2 is a quadratic in g; its parts are made once.
+    # |mean + g*step - row|^2 is a quadratic in g; its coefficients are computed once.
     offsets = [mean - row for row in stack]
     fixed = [float(np.square(offset).sum()) for offset in offsets]
     linear = [2 * float((offset * step).sum()) for offset in offsets]
@@ -127,7 +127,7 @@ def mimic(
     honest: Sequence[Row] | None,
     rng: np.random.Generator,  # noqa: ARG001 - as above
 ) -> Row:
-    """All attackers copy one honest row, the one farthest along the main direction of variance.
+    """All attackers copy one honest row, the farthest along the direction of largest variance.
 
     Karimireddy, He, Jaggi: Byzantine-Robust Learning on Heterogeneous Datasets, ICLR 2022.
     """
@@ -155,13 +155,13 @@ def against_rule(
     attackers: int = 1,
     factors: Sequence[float] = (0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 20.0),
 ) -> Row:
-    """Tries directions and lengths on the very rule in use and sends what harms most.
+    """Tries directions and lengths against the rule in use and sends the most harmful one.
 
-    `aggregate` maps the changes of a round, honest ones first, to the rule's change; harm is how
-    far that lies from the honest mean against the mean's direction (Fang et al., USENIX Security
+    `aggregate` maps the changes of a round, honest ones first, to the aggregate's change. Harm is
+    how far the aggregate moves against the honest mean's direction (Fang et al., USENIX Security
     2020, in spirit: a line search on the rule itself).
     """
-    seen = [own] if not honest else list(honest)
+    visible = [own] if not honest else list(honest)
     mean, _ = mean_and_spread(own, honest)
     norm = float(np.sqrt(np.square(mean).sum()))
     forward = mean / norm if norm > 0 else mean
@@ -173,7 +173,7 @@ def against_rule(
             continue
         for factor in factors:
             poisoned = (mean + factor * norm / length * step).astype(np.float32)
-            progress = float((aggregate([*seen, *[poisoned] * attackers]) * forward).sum())
+            progress = float((aggregate([*visible, *[poisoned] * attackers]) * forward).sum())
             if progress < worst:
                 worst, best = progress, poisoned
     return best

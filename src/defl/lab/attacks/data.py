@@ -1,4 +1,4 @@
-"""Attacks on the data that an attacker trains from: flipped labels and a backdoor's stamp."""
+"""Attacks on the attacker's training data: flipped labels and a backdoor's trigger."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,10 @@ def flipped_labels(labels: NDArray[np.integer], classes: int) -> NDArray[np.inte
 def stamped(
     images: NDArray[np.float32], *, size: int = 3, value: float = 1.0
 ) -> NDArray[np.float32]:
-    """Images (..., height, width) with a bright square in the lower right corner: the
-    trigger of a backdoor (Gu, Dolan-Gavitt, Garg, BadNets, 2017)."""
+    """Images (..., height, width) with a bright square in the lower right corner.
+
+    The trigger of a backdoor (Gu, Dolan-Gavitt, Garg, BadNets, 2017).
+    """
     result = images.copy()
     result[..., -size:, -size:] = value
     return result

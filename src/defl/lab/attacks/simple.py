@@ -1,6 +1,6 @@
-"""Attacks that need no thought: noise, flipped signs, constants, broken numbers, old updates.
+"""Simple attacks: noise, flipped signs, constants, invalid numbers, replayed updates.
 
-The first two are the paper's (Section 5), on the change that local training made.
+The first two are the DeFL paper's (Section 5), applied to the change of local training.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def sign_flip(
     *,
     factor: float = -1.0,
 ) -> Row:
-    """The change times a negative factor (the paper: -1, -2, -4)."""
+    """The change times a negative factor (the DeFL paper: -1, -2, -4)."""
     return own * np.float32(factor)
 
 
@@ -39,10 +39,10 @@ def scaled(
     *,
     factor: float = 10.0,
 ) -> Row:
-    """The change, enlarged so that it survives averaging with others.
+    """The change, enlarged to survive averaging.
 
     Bagdasaryan et al., AISTATS 2020 (model replacement): `own` was trained on data with a
-    backdoor (lab/attacks/data.py) and the factor is the number of members.
+    backdoor (data.py) and the factor is the number of members.
     """
     return own * np.float32(factor)
 
@@ -74,7 +74,7 @@ def replay(
     *,
     earlier: Row | None = None,
 ) -> Row:
-    """The change of an earlier round again; without one (the first round) no change."""
+    """The change of an earlier round again; in the first round, no change."""
     return np.zeros_like(own) if earlier is None else earlier.copy()
 
 
@@ -85,7 +85,7 @@ def one_value(
     *,
     value: float,
 ) -> Row:
-    """The honest change but for one coordinate: a NaN, an infinity, float32's maximum."""
+    """The honest change with one coordinate replaced: NaN, infinity, float32's maximum."""
     result = own.copy()
     result[rng.integers(own.shape[0])] = value
     return result
@@ -96,7 +96,7 @@ def denormal(
     honest: Sequence[Row] | None,  # noqa: ARG001 - as above
     rng: np.random.Generator,
 ) -> Row:
-    """Numbers so small that some processors take them for zero and some are slow with them."""
+    """Numbers so small that some processors flush them to zero and others slow down."""
     result = np.full_like(own, 1e-40)
     result[rng.integers(0, 2, own.shape[0]) == 0] *= -1
     return result

@@ -51,7 +51,7 @@ DATASETS: dict[str, DataSet] = {
         mnist.files,
     ),
     "digits": DataSet(
-        "1,797 handwritten digits of 8 x 8, from scikit-learn (Alpaydin, Kaynak 1998)",
+        "1,797 handwritten digits of 8 x 8, in this package (Alpaydin, Kaynak 1998)",
         DIGITS,
         lambda _: digits(np.random.default_rng(0)),
     ),

@@ -22,7 +22,7 @@ from defl.schema import Codec, Row, Schema
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
-from defl.sim.live import LiveRun, found_live
+from defl.sim.live import LiveRun
 from defl.sim.scenario import members_of, signers_of
 
 DEFL = "defl"
@@ -126,12 +126,11 @@ def run_cell(
     merges: Mapping[NodeId, Merge] | None = None,
 ) -> CellResult:
     """`on_model` hears each round's model at the judged node; `merges` makes lying mergers."""
+    founding = _founding(cell, task)
     clients = _clients(cell, task)
     if cell.system == DEFL:
-        return _run_defl(cell, task, clients, on_model)
-    return _run_baseline(
-        cell, task, _founding(cell, task).federation, clients, on_model, merges or {}
-    )
+        return _run_defl(cell, task, founding, clients, on_model)
+    return _run_baseline(cell, task, founding.federation, clients, on_model, merges or {})
 
 
 def _founding(cell: Cell, task: Task) -> Founding:
@@ -167,7 +166,7 @@ def _clients(cell: Cell, task: Task) -> dict[NodeId, _Client]:
     nodes = map(NodeId, range(cell.nodes))
     return {
         node: _Client(
-            client_of(cell.threat(node), task.factory, task.schema, seed=cell.seed, node=node),
+            client_of(cell.threat(node), task.factory, seed=cell.seed, node=node),
             task.schema,
         )
         for node in nodes
@@ -249,7 +248,11 @@ def _run_baseline(
 
 
 def _run_defl(
-    cell: Cell, task: Task, clients: Mapping[NodeId, _Client], on_model: OnModel
+    cell: Cell,
+    task: Task,
+    founding: Founding,
+    clients: Mapping[NodeId, _Client],
+    on_model: OnModel,
 ) -> CellResult:
     kinds = {node: _liar(cell.threat(node)) for node in cell.threats}
     watch = _Watch(task.initial, on_model)
@@ -266,19 +269,7 @@ def _run_defl(
                     cluster.crash(victim, downtime_s=FOR_GOOD_S, power=False)
 
     run = LiveRun(
-        found_live(
-            task.schema,
-            task.schema.unflatten(task.initial),
-            cell.nodes,
-            rounds=cell.rounds,
-            seed=cell.seed,
-            aggregation=cell.aggregation or SYSTEMS[DEFL],
-            tau=cell.tau,
-            rules=cell.rules,
-            codec=cell.codec,
-            chunk_bytes=cell.chunk_bytes,
-            timing=cell.timing,
-        ),
+        founding,
         train,
         seed=cell.seed,
         conditions=cell.conditions,

@@ -10,18 +10,16 @@ Draw = Callable[[Sequence[float], Mapping[int, float], Sequence[float]], None]
 KINDS = (".png", ".svg", ".pdf")
 
 
-def drawing(path: Path) -> Draw:
-    """Ready to draw there; what is missing is said before anything long begins."""
+def drawing(path: Path) -> Draw | None:
+    """Ready to draw there; a name that cannot be is refused now. None: without matplotlib."""
     if path.suffix not in KINDS:
         raise UserError(f"{path}: a picture's name ends in one of {', '.join(KINDS)}")
     if not path.parent.is_dir():
         raise UserError(f"{path.parent}: no such folder; make it first")
     try:
         figures = import_module("matplotlib.figure")
-    except ModuleNotFoundError as error:
-        raise UserError(
-            "the picture needs matplotlib, which is not installed: pip install 'defl[demo]'"
-        ) from error
+    except ModuleNotFoundError:
+        return None
 
     def draw(attacked: Sequence[float], defl: Mapping[int, float], alone: Sequence[float]) -> None:
         figure = figures.Figure(figsize=(7, 3.5), layout="constrained")
@@ -29,8 +27,8 @@ def drawing(path: Path) -> Draw:
         rounds = range(1, len(alone) + 1)
         known = sorted(number for number in defl if number)
         axes.plot(rounds, [100 * a for a in alone], "--", color="0.5", label="FedAvg, no attack")
-        shown = [100 * defl[number] for number in known]
-        axes.plot(known, shown, "o-", color="tab:blue", label="DeFL, one attacker")
+        values = [100 * defl[number] for number in known]
+        axes.plot(known, values, "o-", color="tab:blue", label="DeFL, one attacker")
         worst = [100 * a for a in attacked]
         axes.plot(rounds, worst, "x-", color="tab:red", label="FedAvg, one attacker")
         axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, 100))

@@ -1,7 +1,7 @@
 """One organisation's client for the handwritten digits: its own part of them, a small network.
 
-`write_parts` puts each organisation's data into a file of its own; `honest` and `poisoned` are what
-a node's settings name. Both find their file by the environment, as a node's worker is a process.
+`write_parts` makes the project of a federation, with one file of data for each organisation;
+`client` is what its nodes' settings name.
 """
 
 import os
@@ -11,11 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from defl.clients.protocol import Client, Metrics
-from defl.errors import UserError
 from defl.ids import Round
-from defl.lab.attacks.attacks import attack_named
 from defl.lab.datasets.digits import digits
-from defl.lab.experiments.poisoned import Poisoned
 from defl.lab.experiments.small_model import Floats, Shape, initial, predicted, train
 from defl.lab.partition import cut
 from defl.schema import Weights
@@ -25,13 +22,11 @@ STEPS = 60
 BATCH = 32
 RATE = 0.3
 NAMES = ("hidden.weight", "hidden.bias", "output.weight", "output.bias")
-
-DATA = "DEFL_DEMO_DATA"  # the folder of the parts
-ATTACK = "DEFL_DEMO_ATTACK"
+CLIENT = f"{__name__}:client"
 
 
 def write_parts(folder: Path, nodes: int, seed: int) -> None:
-    """Equal parts at random, one file for each node; the test images are everybody's."""
+    """Equal parts at random, one file for each node; all have the same test images."""
     rng = np.random.default_rng(seed)
     data = digits(rng)
     parts = cut(data.train_labels, nodes, None, rng)
@@ -54,12 +49,12 @@ class Digits:
     """Plain SGD on the organisation's own images; batches depend on seed, node and round alone."""
 
     def __init__(self, part: Path) -> None:
-        with np.load(part, allow_pickle=False) as held:
-            self._images: Floats = held["images"]
-            self._labels: NDArray[np.int64] = held["labels"]
-            self._test_images: Floats = held["test_images"]
-            self._test_labels: NDArray[np.int64] = held["test_labels"]
-            self._seed = [int(number) for number in held["seed"]]
+        with np.load(part, allow_pickle=False) as arrays:
+            self._images: Floats = arrays["images"]
+            self._labels: NDArray[np.int64] = arrays["labels"]
+            self._test_images: Floats = arrays["test_images"]
+            self._test_labels: NDArray[np.int64] = arrays["test_labels"]
+            self._seed = [int(number) for number in arrays["seed"]]
 
     def initial_weights(self) -> Weights:
         return _named(initial(SHAPE, np.random.default_rng(self._seed[0])))
@@ -88,20 +83,6 @@ def _named(row: Floats) -> Weights:
     }
 
 
-# --- What node.toml names ------------------------------------------------------------------------
-
-
-def honest() -> Client:
-    return Digits(part_file(Path(_said(DATA)), int(_said("DEFL_NODE"))))
-
-
-def poisoned() -> Client:
-    number = int(_said("DEFL_NODE"))
-    return Poisoned(honest(), attack_named(_said(ATTACK)), np.random.default_rng(number))
-
-
-def _said(variable: str) -> str:
-    value = os.environ.get(variable)
-    if value is None:
-        raise UserError(f"{variable} is not set: this client is one of `defl demo`'s")
-    return value
+def client() -> Client:
+    """A worker runs in its project's folder and knows its number by its environment."""
+    return Digits(part_file(Path(), int(os.environ["DEFL_NODE"])))

@@ -1,8 +1,8 @@
-"""Several things timed in turn, so that other work on the machine hits all of them alike.
+"""Interleaved timing: several runs alternate, so that other load on the machine hits all alike.
 
-One repetition runs every thing once, one after the other; ratios are taken within a repetition and
-their median counts. Beside the time on the clock stands the processor time of all threads, which
-other work on shared cores lengthens far less.
+One repetition runs every candidate once. Ratios are taken within a repetition, and their median
+counts. Next to wall time stands the processor time of all threads, which other work on shared
+cores affects far less.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ def both_clocks() -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What one thing took in repetition 0, 1, ...; the list may end before those of others."""
+    """One candidate's times per repetition; a series may end before the others."""
 
     times: list[Times]
 
@@ -45,7 +45,7 @@ class Series:
         return median(each.cpu_s for each in self.times)
 
     def over(self, other: "Series") -> Times:
-        """How many times as long as the other, in the repetitions that have both; medians."""
+        """The median ratio to the other series, over the repetitions that both have."""
         pairs = list(zip(self.times, other.times, strict=False))
         return Times(
             median(mine.wall_s / theirs.wall_s for mine, theirs in pairs),
@@ -53,7 +53,7 @@ class Series:
         )
 
 
-def in_turn(
+def interleave(
     runs: Mapping[str, Run],
     repeats: int,
     *,
@@ -61,14 +61,14 @@ def in_turn(
     progress: Callable[[str], None],
     clock: Clock = both_clocks,
 ) -> dict[str, Series]:
-    """Run all in turn, `repeats` times and once before that does not count (it loads and warms).
+    """Time all runs `repeats` times, alternating, after a warm-up repetition that is not counted.
 
-    What has used up `seconds_max` takes part no longer, but everything is counted once at least.
+    A run that has used up `seconds_max` drops out, but is counted at least once.
     """
     series = {name: Series([]) for name in runs}
     spent = dict.fromkeys(runs, 0.0)
     for repetition in range(repeats + 1):
-        said = []
+        timings = []
         for name, run in runs.items():
             if repetition > 1 and spent[name] >= seconds_max:
                 continue
@@ -79,7 +79,7 @@ def in_turn(
             spent[name] += took.wall_s
             if repetition:
                 series[name].times.append(took)
-            said.append(f"{name} {took.wall_s:.3f} s")
-        which = f"run {repetition} of {repeats}" if repetition else "a first run, not counted"
-        progress(f"{which}: {', '.join(said)}")
+            timings.append(f"{name} {took.wall_s:.3f} s")
+        which = f"run {repetition} of {repeats}" if repetition else "warm-up, not counted"
+        progress(f"{which}: {', '.join(timings)}")
     return series

@@ -1,6 +1,6 @@
-"""The same rules in other libraries, where those are installed (extra `bench`).
+"""The same rules in other libraries, if those are installed (extra `bench`).
 
-They are looked up by name at run time: nothing else in the project needs them.
+They are imported by name at run time: nothing else in the project needs them.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from defl.lab.experiments.interleaved_timing import Run
 
-# Our rule -> the class of byzfl and whether it takes f.
+# Our rule: byzfl's class, and whether it takes f.
 BYZFL = {
     "fed_avg": ("Average", False),
     "krum": ("Krum", True),
@@ -23,11 +23,11 @@ BYZFL = {
     "trimmed_mean": ("TrMean", True),
     "geometric_median": ("GeometricMedian", False),  # its default: three steps
     "centered_clipping": ("CenteredClipping", False),
-}  # its SMEA is left out: at ten million columns one run takes minutes
+}  # without its SMEA: at ten million columns one run takes minutes
 
 
 def library(name: str) -> ModuleType | None:
-    """The library, if it is there and in working order (byzfl needs a torchvision that fits)."""
+    """The library, if it is installed and importable (byzfl needs a matching torchvision)."""
     if find_spec(name.split(".", maxsplit=1)[0]) is None:
         return None
     try:
@@ -36,28 +36,28 @@ def library(name: str) -> ModuleType | None:
         return None
 
 
-def missing() -> list[str]:
-    """What cannot be compared with here: not installed, or its import fails."""
+def unavailable() -> list[str]:
+    """The libraries that are not installed or cannot be imported."""
     return [name for name in ("byzfl", "flwr") if library(name) is None]
 
 
 def rival_runs(
     rule: str, rows: Sequence[NDArray[np.float32]], stack: NDArray[np.float32], faults_max: int
 ) -> dict[str, Run]:
-    """The rule in every library that is here and has it, by the library's name and its form."""
+    """The rule in every available library that has it, by library and kind of array."""
     runs = {f"byzfl on {kind}": run for kind, run in byzfl_runs(rule, stack, faults_max).items()}
     flower = flwr_run(rule, rows, faults_max)
     return runs if flower is None else {**runs, "flwr": flower}
 
 
 def byzfl_runs(rule: str, stack: NDArray[np.float32], faults_max: int) -> dict[str, Run]:
-    """The library's rule on NumPy's and, where there is torch, on torch's kind of array."""
+    """byzfl's rule on NumPy arrays and, if torch is installed, on tensors."""
     byzfl = library("byzfl")
     if byzfl is None or rule not in BYZFL:
         return {}
     name, takes_faults = BYZFL[rule]
     options = {"f": faults_max} if takes_faults else {}
-    # An instance may keep arrays of the kind that it saw first: one for each.
+    # An instance may cache arrays of the first kind that it sees: one instance for each.
     runs: dict[str, Run] = {"numpy": partial(getattr(byzfl, name)(**options), stack)}
     torch = library("torch")
     if torch is not None:
@@ -70,11 +70,11 @@ def flwr_run(rule: str, rows: Sequence[NDArray[np.float32]], faults_max: int) ->
     if flwr is None:
         return None
     results = [([row], 1) for row in rows]
-    known: dict[str, Run] = {
+    runs: dict[str, Run] = {
         "fed_avg": lambda: flwr.aggregate(results),
         "krum": lambda: flwr.aggregate_krum(results, faults_max, 0),
         "multi_krum": lambda: flwr.aggregate_krum(results, faults_max, len(rows) - faults_max),
         "coordinate_median": lambda: flwr.aggregate_median(results),
         "trimmed_mean": lambda: flwr.aggregate_trimmed_avg(results, faults_max / len(rows)),
     }
-    return known.get(rule)
+    return runs.get(rule)

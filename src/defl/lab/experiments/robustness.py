@@ -1,7 +1,7 @@
-"""The robustness table: rules x attacks x kinds of data x sizes of federation, cell by cell.
+"""The robustness table: rules x attacks x data splits x federation sizes, cell by cell.
 
-Every finished cell is a line in `cells.jsonl` of the output folder; a run that was stopped goes on
-from there. When all cells are there, the table is written as CSV, Markdown and a heat map.
+Every finished cell is a line of `cells.jsonl` in the output folder; an interrupted run resumes from
+there. When all cells are finished, the table is written as CSV, Markdown and a heat map.
 """
 
 import json
@@ -14,6 +14,7 @@ from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 
+from defl.aggregation.rules import rule_named
 from defl.errors import PreconditionBroken, UserError
 from defl.lab.datasets.catalogue import loaded
 from defl.lab.datasets.task import Images
@@ -24,7 +25,7 @@ from defl.lab.experiments.robustness_cell import (
     RobustnessResult,
     run_cell,
 )
-from defl.lab.experiments.robustness_table import written_tables
+from defl.lab.experiments.robustness_table import write_tables
 from defl.node.work.orphans import die_with
 
 RULES = (
@@ -73,7 +74,12 @@ def planned(
     rounds: int = ROUNDS,
     dataset: str = DATASETS[0],
 ) -> list[RobustnessCell]:
-    """All cells, in an order in which a stopped run has whole seeds behind it."""
+    """All cells, ordered so that an interrupted run has finished whole seeds."""
+    for name in rules:
+        rule_named(name)
+    unknown = [name for name in attacks if name not in ATTACKS]
+    if unknown:
+        raise UserError(f"no attack is named {unknown[0]!r}; there are: {', '.join(ATTACKS)}")
     return [
         RobustnessCell(rule, attack, alpha, count, seed, rounds, dataset)
         for seed in seeds
@@ -85,7 +91,7 @@ def planned(
 
 
 def finished(folder: Path) -> dict[RobustnessCell, RobustnessResult]:
-    """The cells that earlier runs finished; a line cut short by a crash does not count."""
+    """The cells that earlier runs finished; a line truncated by a crash is ignored."""
     path = folder / "cells.jsonl"
     results: dict[RobustnessCell, RobustnessResult] = {}
     if not path.is_file():
@@ -107,7 +113,7 @@ def run_table(
     processes: int,
     progress: Callable[[int, int], None],
 ) -> dict[RobustnessCell, RobustnessResult]:
-    """Run what is missing, then write the tables of all that was ever run in this folder."""
+    """Run the missing cells, then write the tables of all cells in this folder."""
     folder.mkdir(parents=True, exist_ok=True)
     done = finished(folder)
     datasets = {cell.dataset for cell in cells}
@@ -117,25 +123,25 @@ def run_table(
             f"{folder} holds results on {', '.join(sorted(others))}, which do not compare with "
             f"{', '.join(sorted(datasets))}: name another folder (--out)"
         )
-    for dataset in datasets:  # a wrong folder is told before anything starts
+    for dataset in datasets:  # a wrong folder fails before anything starts
         loaded(dataset, data_folder)
     missing = [cell for cell in cells if cell not in done]
     progress(len(cells) - len(missing), len(cells))
     with (folder / "cells.jsonl").open("a", encoding="utf-8") as log:
-        log.write("\n")  # ends a line that a crash cut short
+        log.write("\n")  # ends a line that a crash truncated
         for cell, result in results_of(missing, data_folder, processes):
             done[cell] = result
             log.write(json.dumps({"cell": asdict(cell), "result": asdict(result)}) + "\n")
             log.flush()
             progress(sum(cell in done for cell in cells), len(cells))
-    written_tables(in_order(done), folder)
+    write_tables(in_order(done), folder)
     return done
 
 
 def in_order(
     results: dict[RobustnessCell, RobustnessResult],
 ) -> dict[RobustnessCell, RobustnessResult]:
-    """Seed by seed, as the table lists rules and attacks."""
+    """By seed, then in the table's order of attacks and rules."""
 
     def place(cell: RobustnessCell) -> tuple[int, int, int, float, int]:
         smoothest_first = -(cell.alpha or inf)
@@ -153,7 +159,7 @@ def in_order(
 def results_of(
     cells: Sequence[RobustnessCell], data_folder: Path | None, processes: int
 ) -> Iterator[tuple[RobustnessCell, RobustnessResult]]:
-    # One BLAS thread per process: the processes are what fills the cores.
+    # One BLAS thread per process: the processes fill the cores.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     with ProcessPoolExecutor(
         processes, get_context("spawn"), initializer=die_with, initargs=(os.getpid(),)

@@ -1,6 +1,6 @@
 """One cell of the robustness table: a small federation trained under one rule and one attack.
 
-A cell is a pure function of its settings and the data; nothing is written here.
+A cell's result is a pure function of its settings and the data; nothing here writes files.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,19 +31,19 @@ ROUNDS = 40
 STEPS = 10
 BATCH = 32
 RATE = 0.1
-ROUNDS_JUDGED = 5  # accuracy is the mean over this many last rounds
+ROUNDS_EVALUATED = 5  # accuracy is the mean over this many last rounds
 BACKDOOR_CLASS = 0
 
-Judged = Callable[[Sequence[Row]], AggregationResult]  # what the rule would make of these rows
+Preview = Callable[[Sequence[Row]], AggregationResult]  # the rule's result for these rows
 
 NO_ATTACK = "none"
-SENT_BY_ALL = ("alie", "inner_product", "min_max", "min_sum", "mimic", "against_rule")
-OWN_ONLY = "_blind"  # an attack's name with this ending: the attacker sees only its own update
+COLLUDING = ("alie", "inner_product", "min_max", "min_sum", "mimic", "against_rule")
+BLIND = "_blind"  # suffix of an attack's name: the attacker sees only its own update
 
 
 @dataclass(frozen=True, slots=True)
 class RobustnessCell:
-    """What is run. `attackers` is 0 without attack; the rule is told faults_max either way."""
+    """The settings. `attackers` is 0 without attack; the rule gets faults_max either way."""
 
     rule: str
     attack: str
@@ -64,18 +64,21 @@ class RobustnessCell:
 
 @dataclass(frozen=True, slots=True)
 class RobustnessResult:
-    """What came out: shares of the test images, and how many honest rows were left out."""
+    """Shares of the test images, and how often honest and attackers' rows were left out."""
 
     accuracy: float
-    backdoor: float  # share of stamped images that are taken for the backdoor's class
+    backdoor: float  # share of stamped images classified as the backdoor's class
     honest_left_out: float  # mean share of honest rows with weight 0
     attackers_kept: float  # mean share of attackers' rows with weight above 0
     reason: str  # the last round's, or why the rule refused
 
 
 def run_cell(cell: RobustnessCell, data: Images) -> RobustnessResult:
-    """Train the federation of one cell. Seeds depend on the seed alone, so that all rules and
-    attacks of one seed see the same data, the same batches and the same initial weights."""
+    """Train the federation of one cell.
+
+    Randomness depends on the seed and the members alone, so all rules and attacks of one seed see
+    the same data, batches and initial weights.
+    """
     rng = np.random.default_rng([cell.seed, cell.members])
     shape = Shape(int(np.prod(data.train_images.shape[1:])), HIDDEN, data.classes)
     parts = cut(data.train_labels, cell.members, cell.alpha, rng)
@@ -87,20 +90,20 @@ def run_cell(cell: RobustnessCell, data: Images) -> RobustnessResult:
     kept: list[float] = []
     reason = ""
     for round_ in range(cell.rounds):
-        rows = federation.rows(round_, weights, rounds.judged)
+        rows = federation.rows(round_, weights, rounds.preview)
         try:
-            made = rounds.closed(rows)
+            result = rounds.close(rows)
         except PreconditionBroken as refused:
             return RobustnessResult(
                 float("nan"), float("nan"), float("nan"), float("nan"), str(refused)
             )
         weights = rounds.weights
-        gone = [weight == 0 for weight in made.weights]
+        gone = [weight == 0 for weight in result.weights]
         left_out.append(float(np.mean(gone[cell.attackers :])))
         if cell.attackers:
             kept.append(1 - float(np.mean(gone[: cell.attackers])))
-        reason = made.reason
-        if round_ >= cell.rounds - ROUNDS_JUDGED:
+        reason = result.reason
+        if round_ >= cell.rounds - ROUNDS_EVALUATED:
             accuracies.append(federation.accuracy(weights))
     return RobustnessResult(
         accuracy=float(np.mean(accuracies)),
@@ -116,8 +119,8 @@ def tie_breakers(round_: int, members: int) -> list[bytes]:
 
 
 class Rounds:
-    """The aggregation of one cell, round by round, on models as they travel: with the memory of a
-    rule that remembers."""
+    """The aggregation of one cell, round by round, on models as nodes send them: with the memory
+    entry of a rule that remembers."""
 
     def __init__(self, cell: RobustnessCell, weights: Row) -> None:
         schema = Schema((Entry("weights", weights.shape),))
@@ -132,18 +135,18 @@ class Rounds:
     def weights(self) -> Row:
         return self._model[: self._size]
 
-    def judged(self, rows: Sequence[Row]) -> AggregationResult:
-        """What the rule would make of these rows; `values` are the weights alone."""
-        made = self._aggregated(rows)
-        return replace(made, values=made.values[: self._size])
+    def preview(self, rows: Sequence[Row]) -> AggregationResult:
+        """The rule's result for these rows, without the memory entry; closes nothing."""
+        result = self._aggregate(rows)
+        return replace(result, values=result.values[: self._size])
 
-    def closed(self, rows: Sequence[Row]) -> AggregationResult:
-        made = self._aggregated(rows)
-        self._model = made.values
+    def close(self, rows: Sequence[Row]) -> AggregationResult:
+        result = self._aggregate(rows)
+        self._model = result.values
         self._round += 1
-        return made
+        return result
 
-    def _aggregated(self, rows: Sequence[Row]) -> AggregationResult:
+    def _aggregate(self, rows: Sequence[Row]) -> AggregationResult:
         memory = self._model[self._size :]
         return aggregate_model(
             self._cell.rule,
@@ -156,9 +159,9 @@ class Rounds:
 
 
 class RobustnessFederation:
-    """The members of one cell: attackers first, who may train on poisoned data and send anything.
+    """The members of one cell. Attackers come first; they may poison their data and their updates.
 
-    Everybody's honest batches of a round depend on seed and round alone.
+    The honest batches of a round depend on seed and round alone.
     """
 
     def __init__(
@@ -178,7 +181,7 @@ class RobustnessFederation:
         self.test_stamped = stamped(test[others][:1000]).reshape(-1, shape.inputs)
         self.earlier: Row | None = None
 
-    def rows(self, round_: int, weights: Row, judged: Judged) -> list[Row]:
+    def rows(self, round_: int, weights: Row, preview: Preview) -> list[Row]:
         """The updates of one round, in member order."""
         cell = self.cell
         rng = np.random.default_rng([cell.seed, cell.members, round_])
@@ -197,20 +200,20 @@ class RobustnessFederation:
         changes = train(self.shape, start, flat_images, labels, RATE) - weights
         if bad and cell.attack != "label_flip":
             honest = list(changes[bad:])
-            poisoned = self.attack(weights, judged)
-            seen = None if cell.attack.endswith(OWN_ONLY) else honest
+            poisoned = self.attack(weights, preview)
+            visible = None if cell.attack.endswith(BLIND) else honest
             own = changes[:bad].copy()
-            together = cell.attack in SENT_BY_ALL  # depends on what all see: made once
+            colluding = cell.attack in COLLUDING  # all send the same row
             for i in range(bad):
-                repeat = together and i > 0
-                changes[i] = changes[0] if repeat else poisoned(own[i], seen, rng)
+                repeat = colluding and i > 0
+                changes[i] = changes[0] if repeat else poisoned(own[i], visible, rng)
             self.earlier = own[0] if self.earlier is None else self.earlier
         with np.errstate(over="ignore", invalid="ignore"):  # an attacker's row may be anything
             return list(weights + changes)
 
-    def attack(self, weights: Row, judged: Judged) -> Attack:
+    def attack(self, weights: Row, preview: Preview) -> Attack:
         cell = self.cell
-        name = cell.attack.removesuffix(OWN_ONLY)
+        name = cell.attack.removesuffix(BLIND)
         if name == "backdoor":
             return partial(scaled, factor=cell.members / cell.attackers)
         if name == "replay":
@@ -224,7 +227,7 @@ class RobustnessFederation:
                 # The attack lists the honest first; members have the attackers first.
                 bad = cell.attackers
                 ordered = [*changes[len(changes) - bad :], *changes[: len(changes) - bad]]
-                return judged([weights + change for change in ordered]).values - weights
+                return preview([weights + change for change in ordered]).values - weights
 
             return partial(against_rule, aggregate=change_by_rule, attackers=cell.attackers)
         return attack_named(name)

@@ -11,16 +11,15 @@ from statistics import mean
 
 from defl.lab.experiments.robustness_cell import NO_ATTACK, RobustnessCell, RobustnessResult
 
-# The heat map's measures, in pixels.
+# The heat map's dimensions, in pixels.
 CELL_WIDTH, CELL_HEIGHT, BASELINE = 48, 18, 13
 LEFT, TOP, GAP = 110, 175, 14
 OVERHANG = 100  # of the last rule's name, which is written at 45 degrees
-LOSS_MAX = 0.3  # from here on as red as it gets
+LOSS_MAX = 0.3  # shown in full red
 
 
-def written_tables(results: Mapping[RobustnessCell, RobustnessResult], folder: Path) -> None:
-    """`robustness.csv` (one line per cell), `robustness.md` and `robustness.svg` (means over
-    seeds)."""
+def write_tables(results: Mapping[RobustnessCell, RobustnessResult], folder: Path) -> None:
+    """Write robustness.csv (a line per cell), and means over seeds as robustness.md and .svg."""
     with (folder / "robustness.csv").open("w", newline="", encoding="utf-8") as file:
         names = [field.name for field in (*fields(RobustnessCell), *fields(RobustnessResult))]
         writer = csv.DictWriter(file, names)
@@ -36,7 +35,7 @@ Means = dict[Place, dict[str, float]]  # accuracy by rule
 
 
 def mean_accuracies(results: Mapping[RobustnessCell, RobustnessResult]) -> Means:
-    """Over the seeds that all rules of a line were run with: means of others do not compare."""
+    """Means over the seeds that all rules of a line share; other means do not compare."""
     gathered: dict[Place, dict[str, dict[int, float]]] = {}
     for cell, result in results.items():
         place = (cell.members, cell.alpha, cell.attack)
@@ -97,8 +96,10 @@ def colour(share: float, best: float) -> str:
 
 
 def heat_map(means: Means) -> str:
-    """A panel per setting, kinds of data beside each other; in it a row per attack and a column
-    per rule. Colours are relative to FedAvg without attack."""
+    """A panel per setting, data splits side by side, with a row per attack and a column per rule.
+
+    Colours are relative to FedAvg without attack.
+    """
     rules = rules_in(means)
     shown = [place for place in means if place[2] != "backdoor worked"]
     attacks = list(dict.fromkeys(attack for _, _, attack in shown))
@@ -112,12 +113,12 @@ def heat_map(means: Means) -> str:
         '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="11" '
         f'viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
     )
-    said = (
+    title = (
         "Test accuracy in percent, by rule and attack. Green: as good as FedAvg without attack; "
         f"red: {100 * LOSS_MAX:g} points less, or worse."
     )
     parts = [head, '<rect width="100%" height="100%" fill="white"/>']
-    parts.append(f'<text x="6" y="18" font-size="13">{escape(said)}</text>')
+    parts.append(f'<text x="6" y="18" font-size="13">{escape(title)}</text>')
     for across in range(len(alphas)):
         for column, rule in enumerate(rules):
             x = LEFT + panel_width * across + CELL_WIDTH * column + CELL_WIDTH // 2

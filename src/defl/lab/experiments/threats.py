@@ -7,20 +7,18 @@ data: factories are told. `silent` is a faulty node. Liars about rounds exist in
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from defl.clients.protocol import Client, Metrics, roles_of, schema_of
+from defl.clients.protocol import Client
 from defl.errors import UserError
-from defl.ids import NodeId, Round
-from defl.lab.attacks.attack import Attack, poisoned_update
+from defl.ids import NodeId
+from defl.lab.attacks.attack import Attack
 from defl.lab.attacks.simple import gaussian, sign_flip
+from defl.lab.experiments.poisoned import PoisonedClient
 from defl.node.work.user_code import load_client
-from defl.schema import VALUE_MAX, Role, Schema, Weights
 
 # How a real process is told what its node does; see `attacked_client`.
 THREAT_VARIABLE = "DEFL_THREAT"
@@ -77,41 +75,12 @@ def attacked(nodes: int, threat: str, count: int) -> dict[NodeId, str]:
     return {NodeId(node): threat for node in range(nodes - count, nodes)}
 
 
-class PoisonedClient:
-    """An honest client whose updates are poisoned on their way out."""
-
-    def __init__(
-        self, client: Client, schema: Schema, attack: Attack, *, seed: int, node: NodeId
-    ) -> None:
-        self._client = client
-        self._schema = schema
-        self._attack = attack
-        self._seed = (seed, node)
-        self.initial_weights = client.initial_weights
-        self.evaluate = client.evaluate
-
-    def roles(self) -> Mapping[str, Role | str]:
-        return roles_of(self._client)
-
-    def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
-        base = self._schema.flatten(weights)  # the client may change the arrays in place
-        trained, metrics = self._client.train(weights, round_)
-        rng = np.random.default_rng([*self._seed, round_])
-        row = poisoned_update(self._attack, self._schema.flatten(trained), None, base, rng)
-        # What no node would accept is not sent: the attack stays at the bound.
-        limit = np.float32(VALUE_MAX)
-        row = np.clip(np.nan_to_num(row, nan=0.0), -limit, limit)
-        return {**trained, **self._schema.unflatten(row)}, metrics
-
-
-def client_of(
-    threat: Threat, factory: ClientFactory, schema: Schema, *, seed: int, node: NodeId
-) -> Client:
+def client_of(threat: Threat, factory: ClientFactory, *, seed: int, node: NodeId) -> Client:
     """The node's client under this threat."""
     client = factory(node, threat.flips_labels)
     if threat.attack is None:
         return client
-    return PoisonedClient(client, schema, threat.attack, seed=seed, node=node)
+    return PoisonedClient(client, threat.attack, seed=seed, node=node)
 
 
 # --- Real processes ------------------------------------------------------------------------
@@ -139,5 +108,4 @@ def attacked_client() -> Client:
     client = load_client(spec, project)
     if threat.attack is None:
         return client
-    schema = schema_of(client.initial_weights(), roles_of(client))
-    return PoisonedClient(client, schema, threat.attack, seed=seed, node=node)
+    return PoisonedClient(client, threat.attack, seed=seed, node=node)

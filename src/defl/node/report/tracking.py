@@ -1,7 +1,7 @@
 """Figures of each round for an experiment tracker: TensorBoard, MLflow or Weights & Biases.
 
-The library runs in a process of its own (tracking_process.py), which is fed by a thread from a
-bounded queue: however slow it is, however it fails, the node neither waits nor stops.
+The library runs in a process of its own (tracking_process.py). A thread feeds it from a bounded
+queue: if the tracker is slow or fails, the node neither waits nor stops.
 """
 
 import json
@@ -19,9 +19,9 @@ from defl.node.report.log import Log
 
 FOLDER = "tracking"  # in the node's folder
 LOG_FILE = "tracking.log"
-# A few lines a round: hundreds of rounds fit, and a tracker that is that late is of no use.
+# A few lines per round: a tracker that is hundreds of rounds behind is of no use.
 LINES_MAX = 1024
-# How long a node that ends waits until what was recorded has been handed over.
+# How long a node that exits waits for the tracker to take the queue.
 CLOSE_S = 5.0
 
 
@@ -46,7 +46,7 @@ def tracking_command(track: Track, folder: Path, federation: str, name: str) -> 
 
 
 class Tracking:
-    """The node's side; `record` never waits."""
+    """The node's side of the tracker; `record` never waits."""
 
     def __init__(self, command: Sequence[str], folder: Path, log: Log) -> None:
         self._log = log
@@ -60,30 +60,30 @@ class Tracking:
                 stdout=output,
                 stderr=output,
                 bufsize=0,
-                start_new_session=True,  # it finishes what it has when the node is stopped
+                start_new_session=True,  # it finishes its work after the node has stopped
             )
         self._thread = threading.Thread(target=self._feed, name="defl-tracking", daemon=True)
         self._thread.start()
 
     def record(self, round_: int, values: Mapping[str, float]) -> None:
-        """Finite figures of a round; they are dropped when the tracker is too far behind."""
-        shown = {name: float(value) for name, value in values.items() if isfinite(value)}
-        line = json.dumps({"round": round_, "values": shown}).encode() + b"\n"
+        """Queues the finite figures of a round; drops them if the tracker is too far behind."""
+        finite = {name: float(value) for name, value in values.items() if isfinite(value)}
+        line = json.dumps({"round": round_, "values": finite}).encode() + b"\n"
         try:
             self._lines.put_nowait(line)
         except queue.Full:
             self._lost += 1
             if self._lost == 1:
-                self._log.warning("the tracker is too slow: figures are lost to it")
+                self._log.warning("the tracker is too slow: figures are dropped")
 
     def close(self) -> None:
-        """What was recorded is handed over; the tracker finishes by itself. One that does not even
-        listen is ended."""
+        """Hands over the queue; the tracker then finishes by itself. One that does not read is
+        killed."""
         try:
             self._lines.put(None, timeout=CLOSE_S)
         except queue.Full:
             self._process.kill()
-            self._lines.put(None)  # there is room: the thread drains what nobody wants any more
+            self._lines.put(None)  # there is room: the thread drains the queue of a dead tracker
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
             self._process.kill()
@@ -100,20 +100,20 @@ class Tracking:
         except OSError:
             self._log.warning("the tracker ended", see=f"{FOLDER}/{LOG_FILE}")
             while self._lines.get() is not None:
-                pass  # nobody wants them; the queue must not fill
+                pass  # the queue must not fill up
 
 
 def start_tracking(
     track: Track, folder: Path, federation: str, name: str, log: Log
 ) -> Tracking | None:
-    """None if nothing is to be tracked, or it cannot be: the node does without."""
+    """None if no tracker is configured, or it cannot start: the node runs without."""
     if track is Track.NONE:
         return None
     if not installed(track):
-        log.warning("nothing is tracked", why=how_to_install(track))
+        log.warning("no experiment tracking", why=how_to_install(track))
         return None
     try:
         return Tracking(tracking_command(track, folder, federation, name), folder, log)
     except OSError as error:
-        log.warning("nothing is tracked", why=error)
+        log.warning("no experiment tracking", why=error)
         return None

@@ -1,8 +1,8 @@
-"""The process in which an experiment tracker's library runs: lines of JSON in, its own calls out.
+"""The process that runs an experiment tracker's library: reads lines of JSON, calls the library.
 
     python -m defl.node.report.tracking_process tensorboard|mlflow|wandb FOLDER FEDERATION NAME
 
-One run for each start of a node. Everything stays in FOLDER unless the library's own environment
+Each start of a node is one run. Everything stays in FOLDER unless the library's own environment
 variables (MLFLOW_TRACKING_URI, WANDB_MODE) say otherwise.
 """
 
@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 PROJECT = "defl"
-# A library's call that takes longer never ends; nobody waits for it any more.
+# A call that takes longer is taken to hang, and ends the process.
 CALL_S = 600
 
 
@@ -73,7 +73,7 @@ class WeightsAndBiases:
             name=name,
             dir=str(folder),
         )
-        # A model is evaluated while the next round is trained: rounds do not come in order.
+        # A model is evaluated while the next round trains, so rounds arrive out of order.
         self._run.define_metric("round")
         self._run.define_metric("*", step_metric="round")
 
@@ -97,9 +97,9 @@ def main() -> None:
     tracker = TRACKERS[kind](Path(folder), federation, name)
     signal.alarm(0)
     for line in sys.stdin:
-        told = json.loads(line)
+        record = json.loads(line)
         signal.alarm(CALL_S)
-        tracker.record(told["round"], told["values"])
+        tracker.record(record["round"], record["values"])
         signal.alarm(0)
     signal.alarm(CALL_S)
     tracker.finish()

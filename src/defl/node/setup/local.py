@@ -1,7 +1,7 @@
 """A whole federation on this machine: one folder and one process per node, real TLS on loopback.
 
-For trying things out and for measuring. Each node's private key is made in its own folder, but all
-of them lie on one machine: organisations do it with `defl node init` instead.
+For trying things out and for measuring. Each node has its own folder and private key, but all keys
+are on one machine: organisations use `defl node init` instead.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 from defl.aggregation.rules import DEFAULT
 from defl.clients.protocol import Roles, schema_of
 from defl.committee import Charter, Rules, Timing, require_counts
-from defl.errors import DeflError, UserError
+from defl.errors import UserError
 from defl.founding import found
 from defl.node.report.model_file import write_model
 from defl.node.report.tracking import Track
@@ -28,6 +28,7 @@ from defl.node.setup.config import (
     NodeConfig,
     create_node,
     membership_of,
+    read_federation,
     write_federation,
 )
 from defl.node.setup.identity import Card, make_card, make_identity
@@ -45,49 +46,53 @@ class Local:
 
 
 # Below the ports that systems give to outgoing connections: one of those could take a port between
-# the moment it is found free and its node's start.
+# the probe and the start of its node.
 PORTS = range(12_000, 32_000)
-TRIED_MAX = 1000
+PROBES_MAX = 1000
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
-    found: list[int] = []
-    for port in random.SystemRandom().sample(PORTS, min(len(PORTS), TRIED_MAX)):
-        if len(found) == count:
+    """Ports that no process uses now."""
+    ports: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, min(len(PORTS), PROBES_MAX)):
+        if len(ports) == count:
             break
-        with socket.socket() as probe, suppress(OSError):  # taken
+        with socket.socket() as probe, suppress(OSError):  # in use
             probe.bind(("127.0.0.1", port))
-            found.append(port)
-    if len(found) < count:
+            ports.append(port)
+    if len(ports) < count:
         raise UserError(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
-    return found
-
-
-def new_folder(folder: Path) -> Path:
-    """Made if it is missing; nobody's files are mixed with a federation's."""
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; name a new folder with --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return ports
 
 
 @contextmanager
-def founding_folder(wanted: Path | None) -> Iterator[Path]:
-    """A new folder, or a temporary one; left as it was if no federation can be made in it."""
-    there = wanted is not None and wanted.exists()
-    folder = new_folder(wanted or Path(tempfile.mkdtemp(prefix="defl-run-")))
+def founding_folder(wanted: Path | None, prefix: str) -> Iterator[Path]:
+    """An empty folder, or a new temporary one; left as it was if no federation is founded in it.
+
+    Interrupting counts: half a federation is of no use to anybody, and keys are in it.
+    """
+    existed = wanted is not None and wanted.exists()
+    if wanted is not None and existed and (not wanted.is_dir() or any(wanted.iterdir())):
+        raise UserError(f"{wanted} is not an empty folder; name a new one with --out")
+    folder = wanted or Path(tempfile.mkdtemp(prefix=prefix))
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         yield folder
-    except DeflError:
+    except BaseException:
         for inside in folder.iterdir():
             if inside.is_dir():
                 shutil.rmtree(inside)
             else:
                 inside.unlink()
-        if not there:
+        if not existed:
             folder.rmdir()
         raise
+
+
+def existing_local(folder: Path) -> Local:
+    """The federation that was founded in this folder."""
+    cards = read_federation(folder / FEDERATION_FILE).cards
+    return Local(folder, tuple(folder / card.name for card in cards))
 
 
 def make_local(
@@ -106,15 +111,18 @@ def make_local(
     track: Track = Track.NONE,
     others: Mapping[int, str] | None = None,
     weights: Weights | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Local:
     """Nodes, initial weights and federation.toml.
 
-    `others` are nodes with a client of their own. The weights are the client's unless given.
+    `others` are nodes with a client of their own. The weights are the client's unless given; it
+    runs with `environment` added to this process's.
     """
     require_counts(count, rounds)  # before the user's code sees them
     roles: Roles = {}
     if weights is None:
-        weights, roles = first_weights(client, project, environment_of(0, count))
+        variables = {**environment_of(0, count), **(environment or {})}
+        weights, roles = first_weights(client, project, variables)
     draft = Charter(
         schema_of(weights, roles),
         aggregation=aggregation,
@@ -133,7 +141,7 @@ def make_local(
 
 
 def environment_of(member: int, count: int) -> dict[str, str]:
-    """By this the user's code knows which part of the data is its own."""
+    """Tells the user's code which part of the data is its own."""
     return {**os.environ, "DEFL_NODE": str(member), "DEFL_NODES": str(count)}
 
 
@@ -145,7 +153,7 @@ def make_nodes(
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
 ) -> list[Card]:
-    """Identities, settings and cards; node i is in the folder node-i."""
+    """Identities, settings and cards; node i has the folder node-i."""
     cards = []
     for number, (client, port) in enumerate(zip(clients, free_ports(len(clients)), strict=True)):
         name = f"node-{number}"

@@ -1,13 +1,16 @@
-"""The nodes of a federation on this machine as processes: started, killed, asked, ended.
+"""The nodes of a federation on this machine as processes: start, kill, query, stop.
 
-Killing one is what a crash is: nothing is written, closed or said any more.
+A killed node is a crashed one: it writes, closes and sends nothing more.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from defl.errors import UserError
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import asked_status, last_status
 from defl.node.setup.local import Local, environment_of
+from defl.node.store.storage import RESERVE_BYTES
 
 LOG_FILE = "node.log"
 STOP_S = 10.0
@@ -29,17 +33,27 @@ class Processes:
         self.kills = 0
         self._environment = dict(environment or {})
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._killed: set[int] = set()
 
     @property
     def members(self) -> range:
         return range(len(self.local.nodes))
 
     def start(self, *members: int) -> None:
-        """These nodes, or all."""
-        for member in members or self.members:
+        """These nodes, or all.
+
+        In a thread, because Ctrl-C reaches the main thread alone: between a process's birth and
+        its registration here it would leave a node behind that nobody stops.
+        """
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(self._start_all, members or self.members).result()
+
+    def _start_all(self, members: Iterable[int]) -> None:
+        for member in members:
             numbers = environment_of(member, len(self.members))
             environment = {**numbers, **self._environment}
             self._processes[member] = _start_node(self.local.nodes[member], environment)
+            self._killed.discard(member)
 
     def kill(self, *members: int) -> None:
         """SIGKILL."""
@@ -49,9 +63,10 @@ class Processes:
                 process.send_signal(signal.SIGKILL)
                 self.kills += 1
             process.wait()
+            self._killed.add(member)
 
     def running(self, member: int) -> bool:
-        return self._processes[member].poll() is None
+        return member in self._processes and self._processes[member].poll() is None
 
     @property
     def any_running(self) -> bool:
@@ -70,34 +85,48 @@ class Processes:
         return 0 if status is None else status.round
 
     def require_no_failure(self) -> None:
-        """A node that ended with an error is told with the end of its log."""
+        """A node that failed by itself is reported with the end of its log."""
         for member, process in self._processes.items():
-            if process.poll() not in (None, 0):
+            if member not in self._killed and process.poll() not in (None, 0):
                 node = self.local.nodes[member]
                 log = (node / LOG_FILE).read_text(encoding="utf-8", errors="replace")
-                raise UserError(f"{node.name} ended with an error:\n{log[-LOG_SHOWN_CHARACTERS:]}")
+                raise UserError(
+                    f"{node.name} ended with an error{_disk_hint(node)}:\n"
+                    f"{log[-LOG_SHOWN_CHARACTERS:]}"
+                )
 
     def log(self, member: int) -> list[dict[str, Any]]:
-        """What the node logged as JSON: one object a line; lines of a dying process may be torn."""
+        """The node's log lines as JSON objects; the last line of a killed process may be torn."""
         path = self.local.nodes[member] / LOG_FILE
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     def stop(self) -> None:
-        """All end cleanly, or are killed if they do not."""
-        for process in self._processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in self._processes.values():
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        """All end cleanly, or are killed if they take too long; on a second Ctrl-C, at once."""
+        try:
+            for process in self._processes.values():
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+            for process in self._processes.values():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_S)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """All are killed at once."""
         self.kill(*(member for member in self._processes if self.running(member)))
+
+
+def _disk_hint(node: Path) -> str:
+    """On a full disk the log may have no word of it."""
+    disk = os.statvfs(node)
+    free = disk.f_bavail * disk.f_frsize
+    if free >= RESERVE_BYTES:
+        return ""
+    return (
+        f" (its disk is full: {free} bytes are free, and a node keeps {RESERVE_BYTES} in reserve)"
+    )
 
 
 def _start_node(node: Path, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":

@@ -35,6 +35,7 @@ from defl.node.work.worker_process import (
 )
 from defl.output import Aggregate, Aggregated, Train, Trained, Validate, Validated, Work
 from defl.pool.weights import FP32, check_manifest, payload_bytes
+from defl.schema import Codec
 from defl.work import inputs_of
 
 __all__ = ["ChildLimits", "Worker", "WorkerFailed"]
@@ -276,7 +277,7 @@ class Worker:
         self._outputs[answer.manifest.digest] = output
         return answer
 
-    def _is_expected(self, manifest: Manifest, path: Path, codec: str, base: Digest) -> bool:
+    def _is_expected(self, manifest: Manifest, path: Path, codec: Codec, base: Digest) -> bool:
         """Whether the blob is of the requested kind and size. The child hashed the bytes that it
         wrote; a second hash here would only detect that the disk has changed them since."""
         try:

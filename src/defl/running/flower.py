@@ -1,6 +1,5 @@
-"""`defl run --flower`: makes a Flower project ready; the nodes find it in their environment."""
+"""`flower=PROJECT`: prepares a Flower project, which the nodes find by their environment."""
 
-import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,14 +11,15 @@ START_FOLDER = "flower"
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedFlower:
     rounds: int | None  # as many as the project's run config says
-    notes: str
+    environment: dict[str, str]
+    notes: tuple[str, ...]
 
 
 def prepare(
     project: Path, folder: Path, nodes: int, *, run_config: str, node_config: str, aggregation: str
-) -> Prepared:
+) -> PreparedFlower:
     """Run the project's ServerApp until it sends weights; the nodes begin with these."""
     if find_spec("flwr") is None:
         raise UserError("--flower needs Flower: pip install 'defl[flower]'")
@@ -33,22 +33,21 @@ def prepare(
     run_config, node_config = _absolute(run_config), _absolute(node_config)
     place = folder / START_FOLDER
     start = find_start(project, place, nodes=nodes, run_config=run_config, node_config=node_config)
-    os.environ.update(  # the nodes' processes inherit it
-        {
+    strategy = ", ".join(start.strategies) or "aggregation"
+    return PreparedFlower(
+        rounds=start.rounds,
+        environment={
             DEFL_FLOWER_START: str(place.resolve()),
             DEFL_FLOWER_RUN_CONFIG: run_config,
             DEFL_FLOWER_NODE_CONFIG: node_config,
-        }
+        },
+        notes=(
+            f"Flower {start.flwr}: {project}, {len(start.names)} arrays to start from",
+            f"its {strategy} is not run: DeFL aggregates by {aggregation}; every node trains",
+        ),
     )
-    strategy = ", ".join(start.strategies) or "aggregation"
-    notes = (
-        f"Flower {start.flwr}: {project}, {len(start.names)} arrays to start from\n"
-        f"its {strategy} is not run: DeFL aggregates by {aggregation}, "
-        "and all nodes train in all rounds"
-    )
-    return Prepared(start.rounds, notes)
 
 
 def _absolute(config: str) -> str:
-    """A TOML file is seen from here; the project's code runs in its own folder."""
+    """A TOML file's path is relative to the caller; the project's code runs in its own folder."""
     return str(Path(config).resolve()) if config.strip().endswith(".toml") else config

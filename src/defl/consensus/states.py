@@ -1,4 +1,4 @@
-"""What is committed: the head, the states that a block may still name, and the newest snapshot.
+"""Executed states: of the head, of blocks that a proposal may still name, and the snapshot.
 
 The application (the ledger) is a pure function; its states are opaque here.
 """
@@ -13,7 +13,7 @@ S = TypeVar("S")
 
 
 class Application(Protocol[S]):
-    """What consensus orders transactions for."""
+    """The state machine that consensus orders transactions for."""
 
     def genesis(self) -> S: ...
     def execute(self, state: S, block: Block) -> tuple[S, tuple[Response, ...]]: ...
@@ -24,7 +24,7 @@ class Application(Protocol[S]):
     def wanted(self, state: S, transaction: Transaction) -> bool: ...
 
 
-class CommittedHistory(Generic[S]):
+class ExecutedStates(Generic[S]):
     def __init__(self, application: Application[S], head: Block, state: S) -> None:
         self._application = application
         self.head = head
@@ -45,8 +45,8 @@ class CommittedHistory(Generic[S]):
 
     def root_after(self, block_id: Digest) -> Digest | None:
         """The state root after a committed block, while a proposal may still name it."""
-        found = self._states.get(block_id)
-        return found[2] if found is not None else None
+        executed = self._states.get(block_id)
+        return executed[2] if executed is not None else None
 
     def execute(self, block: Block) -> Committed:
         if not block.transactions:
@@ -60,11 +60,11 @@ class CommittedHistory(Generic[S]):
         return Committed(block, responses)
 
     def take_snapshot(self, proof: Header, proof_qc: QC) -> Block | None:
-        """The certified header's c(b) becomes the snapshot, if it is newer; returns its block."""
-        found = self._states.get(proof.committed)
-        if found is None:
+        """Make the certified header's c(b) the snapshot, if it is newer; return its block."""
+        executed = self._states.get(proof.committed)
+        if executed is None:
             return None
-        block, state, _ = found
+        block, state, _ = executed
         if self.snapshot is not None and block.height <= self.snapshot.block.height:
             return None
         if block.height == 0:
@@ -74,7 +74,7 @@ class CommittedHistory(Generic[S]):
         return block
 
     def install(self, snapshot: Snapshot) -> Block | None:
-        """Jump to a proven state; None if its bytes are not the ones that the proof names."""
+        """Jump to a proven state; None if its bytes are not those that the proof names."""
         # Hash first: bytes that a quorum vouches for are the encoding of a state.
         if self._application.root_of(snapshot.state) != snapshot.proof.state_root:
             return None
@@ -87,7 +87,7 @@ class CommittedHistory(Generic[S]):
         return block
 
     def _forget_below(self, root: Block) -> None:
-        # No later proposal names an older state: whoever voted for the certified block reports the
-        # QC on its parent or a newer one, so proposals stand on that parent or above it.
+        # No later proposal names an older state: the voters for the certified block report the QC
+        # on its parent or a newer one, so proposals extend that parent.
         for block_id in [b.id for b, _, _ in self._states.values() if b.height < root.height]:
             del self._states[block_id]

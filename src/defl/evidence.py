@@ -1,0 +1,36 @@
+"""Proofs that a member contradicted itself: the first of each kind against each member.
+
+One proof of a kind says all there is to say, so memory is bounded by members times kinds.
+"""
+
+from collections.abc import Iterable
+
+from defl.ids import NodeId
+from defl.messages import Evidence, Statement
+
+
+class EvidenceLog:
+    def __init__(self, me: NodeId, evidence: Iterable[Evidence]) -> None:
+        self._me = me
+        self._evidence = {_key_of(item): item for item in evidence}
+
+    def __len__(self) -> int:
+        return len(self._evidence)
+
+    @property
+    def all(self) -> tuple[Evidence, ...]:
+        return tuple(self._evidence.values())
+
+    def is_proven(self, author: NodeId, kind: type[Statement]) -> bool:
+        return (author, kind.__name__) in self._evidence
+
+    def wants(self, evidence: Evidence) -> bool:
+        """Is it the first of its kind against its author? A node keeps none against itself."""
+        return _key_of(evidence) not in self._evidence and evidence.first.author != self._me
+
+    def add(self, evidence: Evidence) -> None:
+        self._evidence[_key_of(evidence)] = evidence
+
+
+def _key_of(evidence: Evidence) -> tuple[NodeId, str]:
+    return evidence.first.author, type(evidence.first).__name__

@@ -1,0 +1,262 @@
+"""The processes of one run: followed, killed and restarted on purpose, stopped, summed up."""
+
+import time
+from collections.abc import Mapping
+
+from msgspec.structs import asdict
+
+from defl.errors import DeflError
+from defl.node.report.status import NodeStatus
+from defl.node.report.status_client import asked_status, last_status
+from defl.node.setup.config import read_federation
+from defl.node.setup.local import FEDERATION_FILE, Local
+from defl.node.setup.processes import Processes
+from defl.progress import Progress
+from defl.results import MemberTraffic, Result, RoundRecord
+from defl.running.plan import RunPlan, require_kills
+from defl.running.progress import (
+    MemberNow,
+    MemberState,
+    ProgressLines,
+    RunProgress,
+    Watch,
+    lines_wanted,
+    print_lines,
+)
+from defl.running.records import RunRecords, read_records, write_records
+
+POLL_S = 0.1
+# A node whose training failed this often in a row will not recover by itself.
+TRAINING_FAILURES_MAX = 3
+
+
+class RunFailed(DeflError):
+    """The federation cannot go on; `result` is what it reached."""
+
+    def __init__(self, reason: str, result: Result) -> None:
+        super().__init__(reason)
+        self.result = result
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C while the nodes ran; all of them are stopped. `result` is what they reached."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__()
+        self.result = result
+
+
+class ActiveRun:
+    """The processes of one run, from their start to their end."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        local: Local,
+        kills: Mapping[str, int],
+        started: float,
+        progress: Progress,
+        watch: Watch | None,
+    ) -> None:
+        self.local = local
+        self._plan = plan
+        self._federation = read_federation(local.folder / FEDERATION_FILE).federation
+        require_kills(kills, plan, self._federation)
+        self._on_round = progress if callable(progress) else None
+        watchers = [watch, print_lines if lines_wanted(progress) else None]
+        self._watchers = [watcher for watcher in watchers if watcher is not None]
+        self._started = started
+        self._processes = Processes(local, plan.environment)
+        self._names = plan.names
+        self._answering: set[str] = set()
+        self._statuses: dict[str, NodeStatus] = {}
+        for node in local.nodes:
+            if (status := last_status(node)) is not None:  # of the run that is resumed
+                self._statuses[node.name] = status
+        self._records = RunRecords(read_records(local.folder))
+        self._down: dict[str, int] = {}  # killed members -> rounds that were closed then
+        self._catching_up: set[str] = set()  # killed and started again
+        self._closed = self._closed_by_all()
+        self._closed_at = time.monotonic()
+        self._handed_over = self._closed  # rounds whose records the caller has
+        self._resumed_at = self._closed if self._statuses else None
+        self._kills = {name: number for name, number in kills.items() if number > self._closed}
+        self._lines = ProgressLines(self._federation.rounds, self._records, closed=self._closed)
+
+    def report(self, *lines: str) -> None:
+        """To the caller, with how the members are."""
+        members = tuple(self._member_now(name) for name in self._names)
+        moment = RunProgress(self._closed, self._federation.rounds, members, lines)
+        for watcher in self._watchers:
+            watcher(moment)
+
+    def run(self) -> Result:
+        """Until every node has ended by itself."""
+        try:
+            self.report(self._first_line())
+            self._processes.start()
+            failing = self._follow()
+        except KeyboardInterrupt:
+            self._processes.stop()
+            self._observe()
+            raise RunInterrupted(self._result(interrupted=True)) from None
+        finally:
+            self._processes.stop()
+            self._keep_records()
+        self._observe()
+        result = self._result(interrupted=False)
+        if failing:
+            raise RunFailed(
+                f"training fails again and again at {', '.join(failing)}, and without them no "
+                f"round can close. {failing[0]} reports:\n{result.worker_errors[failing[0]]}",
+                result,
+            )
+        return result
+
+    def _first_line(self) -> str:
+        folder = self.local.folder
+        if self._resumed_at is None:
+            return f"{len(self._names)} nodes in {folder}, loading the training code ..."
+        closed = f"{self._resumed_at} of {self._federation.rounds}"
+        return f"resuming the run in {folder}: {closed} rounds are closed"
+
+    def _follow(self) -> list[str]:
+        """Returns the members that cannot train if, without them, no round can close."""
+        running = True
+        while running:
+            time.sleep(POLL_S)
+            running = self._processes.any_running
+            self._observe()
+            self.report(*self._kill_and_restart())
+            self._processes.require_no_failure()
+            failing = [
+                name
+                for name, status in self._statuses.items()
+                if status.training_failures >= TRAINING_FAILURES_MAX
+            ]
+            if len(failing) > self._federation.committee.faults:
+                return failing
+        return []
+
+    def _observe(self) -> None:
+        self._answering.clear()
+        for number, node in enumerate(self.local.nodes):
+            running = self._processes.running(number)
+            status = asked_status(node) if running else None
+            if status is not None:
+                self._answering.add(node.name)
+            elif not running and node.name not in self._down:
+                status = last_status(node)
+            if status is not None:
+                self._statuses[node.name] = status
+                if status.round >= self._closed:
+                    self._catching_up.discard(node.name)
+        self._records.observe(self._statuses)
+        closed, now = max(self._closed, self._closed_by_all()), time.monotonic()
+        if closed > self._closed:
+            seconds = (now - self._closed_at) / (closed - self._closed)
+            for number in range(self._closed + 1, closed + 1):
+                self._records.closed(number, seconds)
+            self._closed, self._closed_at = closed, now
+        evaluating = [
+            name
+            for name in self._answering - set(self._down) - self._catching_up
+            if self._statuses[name].evaluation_error is None
+        ]
+        self.report(*self._lines.update(self._statuses, closed, evaluating, now))
+        if self._on_round is not None:
+            for record in self._rounds()[self._handed_over : self._lines.settled(evaluating)]:
+                self._on_round(record)
+                self._handed_over = record.number
+
+    def _closed_by_all(self) -> int:
+        """By all that are not down on purpose or still catching up after it."""
+        rounds = [
+            self._statuses[name].round if name in self._statuses else 0
+            for name in self._names
+            if name not in self._down and name not in self._catching_up
+        ]
+        return min(rounds)
+
+    def _kill_and_restart(self) -> list[str]:
+        lines = []
+        for name, number in list(self._kills.items()):
+            if self._closed >= number - 1:
+                del self._kills[name]
+                self._processes.kill(self._names.index(name))
+                self._down[name] = self._closed
+                lines.append(f"{name} was killed (SIGKILL) in round {self._closed + 1}")
+        for name, killed_at in list(self._down.items()):
+            if self._closed > killed_at:
+                del self._down[name]
+                self._catching_up.add(name)
+                self._processes.start(self._names.index(name))
+                lines.append(f"{name} was started again in round {self._closed + 1}")
+        return lines
+
+    def _member_now(self, name: str) -> MemberNow:
+        status = self._statuses.get(name)
+        if name in self._down:
+            state = MemberState.KILLED
+        elif name not in self._answering:
+            state = MemberState.ENDED if status and status.finished else MemberState.STARTING
+        else:
+            state = MemberState.ATTACKING if name in self._plan.attacks else MemberState.RUNNING
+        if status is None:
+            return MemberNow(name, state)
+        metrics = self._records.metrics.get(status.evaluation.round) if status.evaluation else None
+        return MemberNow(
+            name,
+            state,
+            round=status.round,
+            metrics=None if metrics is None else metrics.get(name),
+            commit_ms=None if status.commit_ms is None else status.commit_ms.p50,
+            sent_bytes=status.sent_bytes,
+            received_bytes=status.received_bytes,
+        )
+
+    def _rounds(self) -> tuple[RoundRecord, ...]:
+        statuses = [self._statuses.get(name) for name in self._names]
+        closed = min(status.round if status is not None else 0 for status in statuses)
+        digests = {status.model for status in statuses if status is not None}
+        return self._records.rounds(closed, digests.pop() if len(digests) == 1 else None)
+
+    def _keep_records(self) -> None:
+        """For a run that resumes this one."""
+        rounds = self._rounds()
+        initial = RoundRecord(number=0, metrics=self._records.initial_metrics)
+        if rounds and len(rounds) < self._federation.rounds:
+            write_records(self.local.folder, (initial, *rounds))
+
+    def _result(self, *, interrupted: bool) -> Result:
+        statuses = self._statuses
+        return Result(
+            members=self._names,
+            rounds=self._rounds(),
+            rounds_planned=self._federation.rounds,
+            initial_metrics=self._records.initial_metrics,
+            byzantine=self._plan.attacks,
+            # Before the first round closes, a node's model is the initial one: nobody agreed on it.
+            digests={
+                name: statuses[name].model if name in statuses and statuses[name].round else None
+                for name in self._names
+            },
+            traffic={
+                name: MemberTraffic(status.sent_bytes, status.received_bytes)
+                for name, status in statuses.items()
+            },
+            seconds=time.monotonic() - self._started,
+            folder=self.local.folder,
+            interrupted=interrupted,
+            commit_ms={
+                name: asdict(status.commit_ms)
+                for name, status in statuses.items()
+                if status.commit_ms is not None
+            },
+            disk_bytes={name: status.disk_bytes for name, status in statuses.items()},
+            worker_errors={
+                name: status.worker_error
+                for name, status in statuses.items()
+                if status.worker_error is not None
+            },
+        )

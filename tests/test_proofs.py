@@ -1,0 +1,102 @@
+"""defl.verify and defl.load_model: a model's files are checked before anybody uses their arrays."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+import defl
+from test_export import node  # noqa: F401 - a fixture
+from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
+
+
+def test_a_proof_is_true_and_says_who_vouches(proven: Proven) -> None:  # noqa: F811 - the fixture
+    proof = defl.verify(proven.model(1), str(proven.certificate(1)), proven.federation)
+
+    assert proof
+    assert proof.proven
+    assert proof.round == 1
+    assert len(proof.digest) == 64
+    assert str(proof).endswith("\n\nproven")
+    assert "members vouch for the model of round 1" in str(proof)
+    assert proof.as_json()["proven"] is True
+    assert proof._repr_html_().startswith("<pre>")
+
+
+def test_a_proof_of_another_model_is_false_and_says_why(proven: Proven) -> None:  # noqa: F811
+    proof = defl.verify(proven.model(1), proven.certificate(LAST), proven.federation)
+
+    assert not proof
+    assert str(proof).endswith("NOT PROVEN: do not use this model")
+    assert [check.name for check in proof.checks if not check.holds] == ["model"]
+
+
+def test_a_missing_file_is_a_user_error(proven: Proven, tmp_path: Path) -> None:  # noqa: F811
+    with pytest.raises(defl.UserError, match="no such file"):
+        defl.verify(tmp_path / "a", proven.certificate(1), proven.federation)
+
+
+def test_a_nodes_newest_model_is_loaded_without_the_rules_memory(node: Path) -> None:  # noqa: F811
+    weights = defl.load_model(node)
+
+    written = load_file(node / "model.safetensors")
+    assert "defl.memory" in written
+    assert set(weights) == set(written) - {"defl.memory"}
+    for name, array in weights.items():
+        np.testing.assert_array_equal(array, written[name])
+
+
+def test_a_model_file_outside_a_node_needs_its_federation(
+    proven: Proven,  # noqa: F811
+    node: Path,  # noqa: F811
+) -> None:
+    with pytest.raises(defl.UserError, match=r"load_model\(path, federation='federation.toml'\)"):
+        defl.load_model(proven.model(LAST))
+
+    loaded = defl.load_model(str(proven.model(LAST)), federation=proven.federation)
+
+    assert list(loaded) == list(defl.load_model(node))
+    assert list(defl.load_model(node / "initial.safetensors")) == list(loaded)
+
+
+def test_a_changed_model_is_refused(node: Path) -> None:  # noqa: F811
+    path = node / "model.safetensors"
+    with safe_open(path, framework="numpy") as opened:
+        metadata = opened.metadata()
+    arrays = load_file(path)
+    name = next(name for name in arrays if name != "defl.memory")
+    arrays[name].flat[0] += np.float32(1.0)
+    path.unlink()
+    save_file(arrays, path, metadata=metadata)
+
+    with pytest.raises(defl.UserError, match="the file was changed; copy it again from its node"):
+        defl.load_model(node)
+
+
+def test_an_exported_model_is_said_to_carry_no_digest_of_its_own(
+    proven: Proven,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    arrays = load_file(proven.model(LAST))
+    del arrays["defl.memory"]
+    exported = tmp_path / "exported.safetensors"
+    save_file(arrays, exported, metadata={"round": str(LAST)})
+
+    with pytest.raises(defl.UserError, match="an exported model, whose digest cannot be checked"):
+        defl.load_model(exported, federation=proven.federation)
+
+
+def test_a_folder_without_a_model_says_what_is_missing(
+    node: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (node / "model.safetensors").unlink()
+
+    with pytest.raises(defl.UserError, match="no model yet; its first round has not closed"):
+        defl.load_model(node)
+    with pytest.raises(defl.UserError, match="make a node with: defl node init"):
+        defl.load_model(tmp_path / "alice" / "..")
+    shutil.rmtree(node)
