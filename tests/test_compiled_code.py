@@ -70,9 +70,9 @@ def test_only_the_arithmetic_process_gets_the_cache_setting(
             client, own = (
                 Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in worker.pids
             )
-            told = f"{SETTING}={tmp_path / FOLDER}".encode()
-            assert told in own
-            assert told not in client
+            setting = f"{SETTING}={tmp_path / FOLDER}".encode()
+            assert setting in own
+            assert setting not in client
         finally:
             await worker.close()
 

@@ -27,7 +27,7 @@ from defl.node.setup.typed_toml import (
     toml_table,
 )
 from defl.schema import ENTRIES_MAX, Entry, Schema
-from support.founding import agree, found
+from support.founding import agree, init_nodes
 
 SMALL_BOMBS = {
     "dotted key": (".".join("a" * 6_000) + " = 1", "a key of more than"),
@@ -92,7 +92,7 @@ def test_bounds_admit_what_a_person_may_write(tmp_path: Path) -> None:
 def test_no_signature_is_verified_when_there_are_too_many_cards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agree(tmp_path, found(tmp_path))
+    agree(tmp_path, init_nodes(tmp_path))
     path = tmp_path / "federation.toml"
     text = path.read_text(encoding="utf-8")
     card = text[text.rindex("[[members]]") :]

@@ -16,12 +16,12 @@ from defl.node.report.log import Log
 from defl.node.startup import open_node
 from defl.node.store.records import DATABASE
 from defl.node.store.storage import USED, Storage
-from support.founding import agree, found
+from support.founding import agree, init_nodes
 
 
 @pytest.fixture
 def alice(tmp_path: Path) -> Path:
-    agree(tmp_path, found(tmp_path))
+    agree(tmp_path, init_nodes(tmp_path))
     folder = tmp_path / "alice"
     for name in ("federation.toml", "initial.safetensors"):
         shutil.copy(tmp_path / name, folder)

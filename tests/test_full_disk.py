@@ -143,11 +143,11 @@ def test_a_disk_that_is_really_full_loses_nothing(
     tmp_path: Path, scenario: Callable[[Path], None]
 ) -> None:
     command = namespace(tmp_path / "trial")
-    program = [sys.executable, __file__, scenario.__name__, str(tmp_path / "made")]
-    told = subprocess.run(
+    program = [sys.executable, __file__, scenario.__name__, str(tmp_path / "disk")]
+    done = subprocess.run(
         [*command, *program], capture_output=True, text=True, timeout=4 * LIMIT_S, check=False
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 if __name__ == "__main__":

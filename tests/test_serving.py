@@ -34,8 +34,8 @@ class Reading:
         return memoryview(bytes([index]) * self._size)
 
 
-def never(*found: object) -> None:
-    raise AssertionError(f"nothing is rotten here: {found}")
+def never(*details: object) -> None:
+    raise AssertionError(f"nothing is rotten here: {details}")
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

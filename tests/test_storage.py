@@ -100,7 +100,7 @@ def test_everything_that_was_persisted_comes_back(storage: Storage) -> None:
 
     durable = reopened(storage)
     assert durable.record == change.record
-    assert [found.id for found in durable.blocks] == [change.blocks[1].id]
+    assert [block.id for block in durable.blocks] == [change.blocks[1].id]
     assert durable.snapshot == change.snapshot
     assert (durable.acks, durable.offers) == (change.acks, (offer,))
     assert durable.models == ((Round(0), SMALL.initial), change.model)
@@ -127,12 +127,12 @@ def test_storage_keeps_and_forgets_like_the_simulated_disk(folder: Path, seed: i
             disk.drop(gone)
             storage.blobs.drop(gone)
 
-    found, expected = reopened(storage), disk.recovered()
-    held = dict(found.held)
+    actual, expected = reopened(storage), disk.recovered()
+    held = dict(actual.held)
     assert set(held) == set(dict(expected.held))
     # A file that was written over may still have the right bytes at places that were not written.
     assert all(held[manifest] >= chunks for manifest, chunks in expected.held)
-    assert replace_held(found) == replace_held(expected)
+    assert replace_held(actual) == replace_held(expected)
 
 
 def replace_held(durable: Durable) -> Durable:
@@ -204,9 +204,9 @@ def test_a_worker_can_take_a_spare_file_of_the_right_size(storage: Storage, tmp_
     size = first[0].manifest.size
     storage.blobs.drop(first[0].manifest.digest)
 
-    assert not storage.blobs.take_spare(size + 1, tmp_path / "made")
-    assert storage.blobs.take_spare(size, tmp_path / "made")
-    assert (tmp_path / "made").stat().st_size == size
+    assert not storage.blobs.take_spare(size + 1, tmp_path / "output")
+    assert storage.blobs.take_spare(size, tmp_path / "output")
+    assert (tmp_path / "output").stat().st_size == size
     assert not storage.blobs.take_spare(size, tmp_path / "another")
 
 
@@ -295,7 +295,7 @@ def test_leftovers_of_a_crash_are_deleted_at_start(storage: Storage) -> None:
     blob = SMALL.blob(1)[0].digest.hex()
     for leftover in (f"{blob}.blob.new", f"{blob}.manifest.new", f"{blob}.part"):
         (storage.folder / "blobs" / leftover).write_bytes(b"half")
-    (storage.work / "made").write_bytes(b"half")
+    (storage.work / "output").write_bytes(b"half")
 
     assert reopened(storage) == SMALL.durable()
     assert len(files(storage)) == 2
@@ -318,13 +318,13 @@ def test_a_mapped_blob_keeps_its_bytes_after_it_is_dropped(storage: Storage) -> 
 
 def test_a_workers_file_is_moved_into_place_not_copied(storage: Storage) -> None:
     manifest, payload = SMALL.blob(1)
-    made = storage.work / "made"
-    made.write_bytes(payload)
-    inode = made.stat().st_ino
-    storage.blobs.place(manifest, made)
+    output = storage.work / "output"
+    output.write_bytes(payload)
+    inode = output.stat().st_ino
+    storage.blobs.place(manifest, output)
 
     assert storage.blobs.path(manifest.digest).stat().st_ino == inode
-    assert not made.exists()
+    assert not output.exists()
     assert bytes(storage.blobs.read(manifest.digest)) == payload
 
 
@@ -558,12 +558,12 @@ def test_a_full_disk_leaves_no_partial_blob(
             raise OSError(code, os.strerror(code))
         return pwrite(descriptor, data[:20], offset)
 
-    made = storage.work / "made"
-    made.write_bytes(payload)
+    output = storage.work / "output"
+    output.write_bytes(payload)
     attempts: list[Callable[[], None]] = [
         lambda: storage.blobs.store_chunk(chunks_of((manifest, payload))[0]),
         lambda: storage.blobs.store_blob(manifest, payload),
-        lambda: storage.blobs.place(manifest, made),
+        lambda: storage.blobs.place(manifest, output),
     ]
     for attempt in attempts:
         turn = count()
@@ -574,7 +574,7 @@ def test_a_full_disk_leaves_no_partial_blob(
         assert files(storage) == before
         with pytest.raises(LocalFault, match="not here"):
             storage.blobs.read_chunk(manifest.digest, 0)
-    assert made.read_bytes() == payload
+    assert output.read_bytes() == payload
     for attempt in attempts:
         attempt()
     assert bytes(storage.blobs.read(manifest.digest)) == payload

@@ -146,14 +146,14 @@ class Bench:
         result = await self.worker.run(Train(Round(round_), self.base), self.paths)
         assert isinstance(result, Trained)
         assert result.manifest.base == self.base
-        made = self.worker.take_output(result)
-        payload = made.read_bytes()
+        output = self.worker.take_output(result)
+        payload = output.read_bytes()
         base = model_row(SMALL.federation, SMALL.initial_payload)
         assert update_blob(SMALL.federation, base + round_, self.base, base) == (
             result.manifest,
             payload,
         )
-        made.unlink()
+        output.unlink()
         return model_row(SMALL.federation, payload)
 
 
@@ -367,9 +367,9 @@ def test_a_failing_client_is_reported_and_the_next_work_succeeds(project: Path) 
     async def scenario() -> None:
         async with bench(project) as b:
             for starts, (round_, reason) in enumerate(RUIN, start=1):
-                said = await failure(b.train(round_))
-                assert reason in said
-                assert b.worker.last_error == said
+                reason_given = await failure(b.train(round_))
+                assert reason in reason_given
+                assert b.worker.last_error == reason_given
                 assert b.worker.starts == starts
             assert (await b.train(1) == 1).all()
             assert list((project.parent / "state" / "work").iterdir()) == []
@@ -380,10 +380,10 @@ def test_a_failing_client_is_reported_and_the_next_work_succeeds(project: Path) 
 def test_the_reason_is_the_users_traceback_without_our_frames(project: Path) -> None:
     async def scenario() -> None:
         async with bench(project) as b:
-            said = await failure(b.train(2))
-            assert f'File "{project / "my_client.py"}"' in said
-            assert "worker_process.py" not in said
-            assert "clients/protocol.py" not in said
+            reason_given = await failure(b.train(2))
+            assert f'File "{project / "my_client.py"}"' in reason_given
+            assert "worker_process.py" not in reason_given
+            assert "clients/protocol.py" not in reason_given
 
     run(scenario())
 
@@ -393,10 +393,10 @@ def test_a_hanging_client_is_killed_and_the_reason_shows_where_it_hung(project: 
         async with bench(project, client_s=0.5) as b:
             await b.worker.start()
             pids = b.worker.pids
-            said = await failure(b.train(4))
-            assert "training for round 4 took longer than 0.5 s" in said
-            assert "about to hang" in said
-            assert 'my_client.py", line' in said
+            reason_given = await failure(b.train(4))
+            assert "training for round 4 took longer than 0.5 s" in reason_given
+            assert "about to hang" in reason_given
+            assert 'my_client.py", line' in reason_given
             assert not alive(pids[0])
             assert (await b.train(1) == 1).all()
 
@@ -470,8 +470,8 @@ def test_a_result_that_differs_from_its_manifest_is_rejected(
         if lie == "another base":
             return Produced(replace(answer.manifest, base=name("another")), answer.report)
         if lie == "another size":
-            with next((project.parent / "state" / "work").iterdir()).open("ab") as made:
-                made.write(b"more")
+            with next((project.parent / "state" / "work").iterdir()).open("ab") as output:
+                output.write(b"more")
             return answer
         if lie == "no file":
             next((project.parent / "state" / "work").iterdir()).unlink()

@@ -157,7 +157,7 @@ class _Resumed:
 
 
 def _read_local(path: Path, schema: Schema) -> dict[str, Array]:
-    """The entries that an earlier process saved; none if they are damaged or of another schema."""
+    """What a process before this one saved; nothing if it is of another schema or damaged."""
     names = [entry.name for entry in schema.entries if entry.role is Role.LOCAL]
     if not names or not path.exists():
         return {}
