@@ -1,4 +1,4 @@
-"""node.toml and federation.toml: what they hold, and how each mistake in them is answered."""
+"""node.toml and federation.toml: their contents, and the message for each mistake."""
 
 import re
 import stat

@@ -1,4 +1,4 @@
-"""A first start may be killed anywhere; a state that is lost later is never made anew."""
+"""A first start may be killed anywhere; a state that is lost later is never recreated."""
 
 import json
 import os
@@ -148,7 +148,7 @@ def test_the_log_of_a_lost_database_is_not_read_into_the_next_one(alice: Path) -
 
 
 def test_a_node_with_its_state_can_be_started_as_an_observer(alice: Path) -> None:
-    """Who put an old copy back by mistake can still keep it from signing."""
+    """For an operator who restored an old copy by mistake and must keep it from signing."""
     opened(alice)
 
     assert "--observer" in (opened(alice, observer=True).participant.replica.observing or "")

@@ -29,7 +29,7 @@ BLOCK = 64 * 2**10
 
 
 def namespace(folder: Path) -> tuple[str, ...]:
-    """How to start a program that may mount; skips the test if this machine lets nobody."""
+    """The command prefix for a program that may mount; skips the test if that is not allowed."""
     folder.mkdir()
     for command in NAMESPACES:
         mounting = [*command, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
@@ -49,7 +49,7 @@ def tiny_disk(folder: Path, size: str) -> Path:
 
 
 def fill(disk: Path) -> Path:
-    """To the last byte."""
+    """Fill the disk to the last byte."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (BLOCK, 1):
@@ -111,7 +111,7 @@ def storage_takes_nothing_and_loses_nothing(folder: Path) -> None:
 
 
 def a_node_waits_for_room(folder: Path) -> None:
-    """All that a node writes is on the full disk; the others go on, then it comes back."""
+    """Everything that a node writes is on the full disk; the others go on, and it recovers."""
     disk = tiny_disk(folder / "node-0", "90m")
     timing = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=60.0)
     nodes = Nodes(folder, 4, 20, timing=timing)  # more than pass while the disk is filled

@@ -65,7 +65,7 @@ def _greet(plain: socket.socket, context: ssl.SSLContext, hello: bytes) -> None:
 
 @contextmanager
 def serving(listener: socket.socket, serve: Callable[[socket.socket], None]) -> Iterator[None]:
-    """One caller is served."""
+    """Serves one connection in a thread."""
     listener.listen()
     listener.settimeout(TIME_MAX_S)
 

@@ -1,4 +1,4 @@
-"""What a federation asks of its nodes, which theorem covers it, and how both are shown."""
+"""What a federation requires of its nodes, which theorem covers it, and how both are shown."""
 
 from dataclasses import replace
 from pathlib import Path

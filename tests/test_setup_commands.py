@@ -1,4 +1,4 @@
-"""From nothing to an agreed federation by the commands, and every way to go wrong."""
+"""From nothing to an agreed federation with the commands, and the mistakes on the way."""
 
 import subprocess
 import sys
@@ -145,7 +145,7 @@ nothing = object()
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a module of its own, forgotten afterwards."""
+    """A folder with a module that is unloaded afterwards."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "setup_task.py").write_text(CLIENT, encoding="utf-8")

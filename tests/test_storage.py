@@ -1,4 +1,4 @@
-"""What a node wrote is there again after a crash, or its damage is named; real files throughout."""
+"""After a crash everything written is back, or the damage is reported; on real files."""
 
 import errno
 import os
@@ -49,7 +49,7 @@ def storage(folder: Path) -> Iterator[Storage]:
 
 
 def reopened(storage: Storage) -> Durable:
-    """As a new process would find it."""
+    """What a new process recovers."""
     storage.close()
     with Storage.open(storage.folder) as again:
         return again.recovered()
@@ -470,7 +470,7 @@ def test_a_rotten_byte_in_the_log_never_brings_back_an_older_record(storage: Sto
 
 
 def test_a_torn_last_transaction_of_the_log_is_ignored(storage: Storage) -> None:
-    """Its mark is written only when it is synced, so the mark is that of the one before."""
+    """The mark follows a synced transaction, so it still counts the one before."""
     copy = log_after_a_kill(storage, at=1.0)
     mark = Mark(copy / MARK)
     mark.write(9)

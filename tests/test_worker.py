@@ -1,4 +1,4 @@
-"""User code in a child process: its work, and every way to fail that must not stop the node."""
+"""User code in a child process: its results, and the failures that must not stop the node."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a node makes is in place before it is used, and synced before anything depends on it."""
+"""A node's own blobs are in place before their use, and synced before anything depends on them."""
 
 import asyncio
 import errno
