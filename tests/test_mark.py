@@ -18,7 +18,8 @@ from defl.node.store.storage import Storage
 from defl.output import Durable, Event, Persist, Received, Tick
 from defl.participant import Participant
 from defl.recall import NOTHING_SEEN
-from test_storage import SMALL, WRITER, python, record, spoil
+from support.stores import SMALL, record, spoil
+from test_storage import WRITER, python
 
 VIEWS = 10
 
