@@ -138,7 +138,7 @@ def test_a_lost_database_is_never_recreated(storage: Storage) -> None:
 
     with pytest.raises(LocalFault, match="record of what this node signed"):
         Storage.open(storage.folder)
-    with pytest.raises(UserError, match="must not be made anew"):
+    with pytest.raises(UserError, match="must not be recreated"):
         Storage.create(*new)
 
     Storage.create(*new, observer=True)
@@ -153,7 +153,7 @@ def test_a_folder_without_a_node_and_one_of_another_federation_are_refused(
 ) -> None:
     with pytest.raises(UserError, match="defl node start"):
         Storage.open(tmp_path)
-    with pytest.raises(UserError, match="must not be made anew"):
+    with pytest.raises(UserError, match="must not be recreated"):
         Storage.create(storage.folder, SMALL.federation, SMALL.initial, SMALL.initial_payload)
     storage.close()
     with pytest.raises(UserError, match="is the state of federation"):
