@@ -1,5 +1,6 @@
 """docs/API.md documents every public name, and its examples run from top to bottom."""
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,22 @@ def test_examples_of_runs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert names["result"].complete
     assert names["proof"].proven
     assert names["attacked"].attendance[3].left_out == 2
+
+
+OTHER_PLACES = re.findall(r"`(defl\.[a-z_.]+)\.([A-Za-z]+)`", PAGE.partition("## Other places")[2])
+
+
+@pytest.mark.parametrize(("module", "name"), OTHER_PLACES)
+def test_every_other_place_that_the_page_names_exists(module: str, name: str) -> None:
+    if "torch" in module:
+        pytest.importorskip("torch")
+    if "sklearn" in module:
+        pytest.importorskip("sklearn")
+
+    assert hasattr(importlib.import_module(module), name)
+
+
+def test_the_page_names_all_ready_made_clients() -> None:
+    assert {name for _, name in OTHER_PLACES if name.endswith("Client")} == {
+        "FunctionClient", "TorchClient", "TorchrunClient", "SklearnClient"
+    }  # fmt: skip

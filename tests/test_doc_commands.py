@@ -21,10 +21,11 @@ import pytest
 from defl.cli.main import cli
 from defl.node.setup.local import free_ports
 from support.doc_world import LIMIT_S, Shell, furnish, shell_at
-from test_docs import DOCUMENTS, ROOT, form_of, text
+from test_docs import DOCUMENTS, ROOT, text
 
 TUTORIAL = ROOT / "docs" / "TUTORIAL.md"
-FENCE = re.compile(r"^```(?:sh|console)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = ("", "sh", "console")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:\$ |FAILED +)?((?:[A-Z_]+=\S+ )*defl .*)$")
 IN_A_SENTENCE = re.compile(r"`(?:\.venv/bin/)?(defl [^`]+)`")
@@ -77,10 +78,14 @@ NEEDS_A_FINISHED_FEDERATION = ("verify", "export")
 # --- Which lines there are -----------------------------------------------------------------------
 
 
+def shell_blocks(document: str) -> list[str]:
+    return [block for language, block in FENCE.findall(document) if language in SHELL]
+
+
 def shown_in(document: str) -> list[str]:
     """Command lines of all fenced blocks, without prompts and remarks."""
     found = []
-    for block in FENCE.findall(document):
+    for block in shell_blocks(document):
         for line in re.sub(r"\\\n\s*", "", block).splitlines():
             command = COMMAND.match(line)
             if command is not None:
@@ -146,7 +151,7 @@ def test_command_lines_are_found_in_blocks_and_sentences() -> None:
 
 def test_code_blocks_with_a_prompt_show_known_commands() -> None:
     for path in DOCUMENTS:
-        for block in FENCE.findall(text(path)):
+        for block in shell_blocks(text(path)):
             for line in re.findall(r"^\$ (?:[A-Z_]+=\S+ )*(\S+)", block, re.MULTILINE):
                 assert line == "defl" or line in NOT_A_DEFL_COMMAND, f"{path.name}: {line}"
 
@@ -175,7 +180,7 @@ def tutorial_lines() -> list[str]:
     document = text(TUTORIAL).partition("## 2.")[2].replace("--rounds 200", f"--rounds {ROUNDS}")
     for number, port in enumerate(free_ports(4), 7401):
         document = document.replace(f"127.0.0.1:{number}", f"127.0.0.1:{port}")
-    blocks = FENCE.findall(document)
+    blocks = shell_blocks(document)
     return [line[2:] for block in blocks for line in block.splitlines() if line[:2] == "$ "]
 
 
@@ -268,18 +273,3 @@ def test_command_lines_in_documents_exit_as_documented(
         done = world.shell.run(line, folder, small=small)
 
     assert done.returncode == EXIT_CODES.get(line, 0), f"{done.stdout}{done.stderr}"
-
-
-# --- The README's first screen -------------------------------------------------------------------
-
-
-def test_the_readme_shows_what_the_demonstration_prints() -> None:
-    shown = re.search(r"^\$ defl demo\n(.*?)^```$", text(ROOT / "README.md"), re.M | re.S)
-    assert shown is not None
-    source = text(ROOT / "src/defl/cli/demo.py") + text(ROOT / "src/defl/cli/demo_view.py")
-    heads = [line.split()[0] for line in form_of(shown[1]) if re.match(r"^[a-z]+ ", line)]
-
-    assert heads == ["accuracy", "rounds", "model", "left", "commit", "per", "took"]
-    for phrase in ("a server's loop in this process", "honest nodes", "nobody attacks"):
-        assert phrase in shown[1]
-        assert phrase in source

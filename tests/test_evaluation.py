@@ -108,10 +108,13 @@ def test_metrics_of_any_name_reach_log_and_status(tmp_path: Path) -> None:
     evaluate = 'return {"accuracy": 0.5, "loss": np.nan, "round": 9, "event": 1, "a\\nb": 2}'
     stage = play(tmp_path, evaluate, lambda stage: stage.evaluate(3))
 
-    (line,) = stage.lines
+    line, warning = stage.lines
     assert (line["event"], line["round"], line["accuracy"]) == ("evaluated", 3, 0.5)
     assert line["seconds"] >= 0
     assert (line["loss"], line["a b"]) == ("nan", 2)
+    assert warning["event"] == "evaluate returned a metric that is not finite"
+    assert (warning["level"], warning["metrics"]) == ("warning", "loss")
+    assert "smaller learning rate" in warning["advice"]
     evaluation = stage.history.evaluation
     assert evaluation is not None
     assert evaluation.round == 3

@@ -1,6 +1,6 @@
-"""A round's model is proven offline by q members' signatures, and by nothing less.
+"""The signatures of q members prove a round's model offline, and nothing less does.
 
-The certificates come from a whole simulated federation with real signatures.
+The certificates come from a simulated federation with real signatures.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ LAST = 2  # the federation's rounds: 0 and 1 are proven by updates, the last by 
 
 
 class Witness(Transcript):
-    """Keeps what node 0 tells of proven rounds, with the model's bytes as they are at that time."""
+    """Records node 0's notices of proven rounds, with the model's bytes at that time."""
 
     cluster: Cluster
 
@@ -92,10 +92,10 @@ def verify(proven: Proven, model: Path, certificate: Path) -> CommandResult:
 
 
 def failures(proven: Proven, model: Path, certificate: Path) -> dict[str, str]:
-    said = defl("verify", model, certificate, proven.federation, "--json")
-    assert said.code == 1, said.text
-    assert said.json["proven"] is False
-    return {c["check"]: c["detail"] for c in said.json["checks"] if not c["holds"]}
+    answer = defl("verify", model, certificate, proven.federation, "--json")
+    assert answer.code == 1, answer.text
+    assert answer.json["proven"] is False
+    return {c["check"]: c["detail"] for c in answer.json["checks"] if not c["holds"]}
 
 
 def changed(proven: Proven, path: Path, round_: int, **fields: Any) -> Path:
@@ -106,21 +106,21 @@ def changed(proven: Proven, path: Path, round_: int, **fields: Any) -> Path:
 
 @pytest.mark.parametrize("round_", [0, 1, LAST])
 def test_every_round_of_a_federation_is_proven(proven: Proven, round_: int) -> None:
-    said = verify(proven, proven.model(round_), proven.certificate(round_))
+    answer = verify(proven, proven.model(round_), proven.certificate(round_))
 
-    assert said.code == 0, said.text
-    assert f"vouch for the model of round {round_}" in said.text
-    assert said.text.endswith("proven\n")
+    assert answer.code == 0, answer.text
+    assert f"vouch for the model of round {round_}" in answer.text
+    assert answer.text.endswith("proven\n")
 
 
-def test_the_last_round_is_attested_and_the_others_are_trained_from(proven: Proven) -> None:
+def test_the_last_round_is_proven_by_attestations_and_the_others_by_updates(proven: Proven) -> None:
     kinds = [read_certificate(proven.certificate(r)) for r in (0, 1, LAST)]
 
     assert [bool(c.updates) for c in kinds] == [True, True, False]
     assert [bool(c.attestations) for c in kinds] == [False, False, True]
 
 
-def test_one_changed_byte_of_the_model_is_seen(proven: Proven, tmp_path: Path) -> None:
+def test_one_changed_byte_of_the_model_is_detected(proven: Proven, tmp_path: Path) -> None:
     data = bytearray(proven.model(1).read_bytes())
     data[-1] ^= 1
     model = tmp_path / "model.safetensors"
@@ -129,14 +129,14 @@ def test_one_changed_byte_of_the_model_is_seen(proven: Proven, tmp_path: Path) -
     assert "was changed" in failures(proven, model, proven.certificate(1))["model"]
 
 
-def test_a_model_of_another_round_is_seen(proven: Proven) -> None:
+def test_a_model_of_another_round_is_detected(proven: Proven) -> None:
     wrong = failures(proven, proven.model(0), proven.certificate(1))
 
     assert set(wrong) == {"model"}
     assert "take the two that belong together" in wrong["model"]
 
 
-def test_a_model_of_another_round_that_does_not_say_so_is_seen(
+def test_a_model_of_another_round_without_metadata_is_detected(
     proven: Proven, tmp_path: Path
 ) -> None:
     model = tmp_path / "model.safetensors"
@@ -145,21 +145,23 @@ def test_a_model_of_another_round_that_does_not_say_so_is_seen(
     assert "the file was changed" in failures(proven, model, proven.certificate(1))["model"]
 
 
-def test_a_certificate_cannot_be_carried_to_another_round(proven: Proven, tmp_path: Path) -> None:
+def test_a_certificate_is_not_valid_for_another_round(proven: Proven, tmp_path: Path) -> None:
     for round_ in (1, LAST):
         forged = changed(proven, tmp_path / "c.json", round_, round=round_ + 1)
         found_wrong = failures(proven, proven.model(round_), forged)
         assert "did not sign this" in found_wrong["signatures"]
 
 
-def test_a_model_that_calls_itself_another_round_is_seen(proven: Proven, tmp_path: Path) -> None:
+def test_a_model_whose_metadata_name_another_round_is_detected(
+    proven: Proven, tmp_path: Path
+) -> None:
     model = tmp_path / "model.safetensors"
     save_file(load_file(proven.model(1)), model, metadata={"round": "2"})
 
     assert "calls itself round 2" in failures(proven, model, proven.certificate(1))["model"]
 
 
-def test_an_array_that_nobody_vouches_for_is_seen(proven: Proven, tmp_path: Path) -> None:
+def test_an_additional_array_is_detected(proven: Proven, tmp_path: Path) -> None:
     model = tmp_path / "model.safetensors"
     save_file({**load_file(proven.model(1)), "extra": np.zeros(1, np.float32)}, model)
 
@@ -167,7 +169,9 @@ def test_an_array_that_nobody_vouches_for_is_seen(proven: Proven, tmp_path: Path
 
 
 @pytest.mark.parametrize("array", [np.zeros(63, np.float32), np.zeros(64, np.float64)])
-def test_a_model_of_another_form_is_seen(proven: Proven, tmp_path: Path, array: Any) -> None:
+def test_a_model_of_another_shape_or_dtype_is_detected(
+    proven: Proven, tmp_path: Path, array: Any
+) -> None:
     model = tmp_path / "model.safetensors"
     save_file({"point": array}, model)
 
@@ -183,27 +187,29 @@ def test_a_certificate_of_another_federation_proves_nothing(proven: Proven, tmp_
     other.write_bytes(proven.agreement.text + b"# a word more\n")
     assert read_federation(other).federation.chain != proven.agreement.federation.chain
 
-    said = defl("verify", proven.model(1), proven.certificate(1), other)
+    answer = defl("verify", proven.model(1), proven.certificate(1), other)
 
-    assert said.code == 1
-    assert "NO  federation: " in said.text
-    assert "did not sign this" in said.text
+    assert answer.code == 1
+    assert "NO  federation: " in answer.text
+    assert "did not sign this" in answer.text
 
 
-def test_saying_that_it_is_of_this_federation_does_not_help(proven: Proven, tmp_path: Path) -> None:
+def test_a_certificate_with_a_forged_federation_id_proves_nothing(
+    proven: Proven, tmp_path: Path
+) -> None:
     other = tmp_path / "federation.toml"
     other.write_bytes(proven.agreement.text + b"# a word more\n")
     chain = read_federation(other).federation.chain.hex()
     forged = changed(proven, tmp_path / "c.json", 1, chain=chain)
 
-    said = defl("verify", proven.model(1), forged, other, "--json")
+    answer = defl("verify", proven.model(1), forged, other, "--json")
 
-    assert said.code == 1
-    assert [c["holds"] for c in said.json["checks"]] == [True, True, False]
+    assert answer.code == 1
+    assert [c["holds"] for c in answer.json["checks"]] == [True, True, False]
 
 
 @pytest.mark.parametrize("round_", [1, LAST])
-def test_one_signature_less_than_a_quorum_is_too_few(
+def test_one_signature_less_than_a_quorum_proves_nothing(
     proven: Proven, tmp_path: Path, round_: int
 ) -> None:
     whole = read_certificate(proven.certificate(round_))
@@ -226,7 +232,7 @@ def _cut(proven: Proven, path: Path, round_: int, whole: RoundCertificate, count
 
 
 @pytest.mark.parametrize("kind", ["updates", "attestations"])
-def test_one_member_does_not_count_twice(proven: Proven, tmp_path: Path, kind: str) -> None:
+def test_a_member_is_counted_once(proven: Proven, tmp_path: Path, kind: str) -> None:
     round_ = LAST if kind == "attestations" else 1
     signed = getattr(read_certificate(proven.certificate(round_)), kind)
     twice = changed(proven, tmp_path / "c.json", round_, **{kind: (*signed[:2], signed[0])})
@@ -237,7 +243,7 @@ def test_one_member_does_not_count_twice(proven: Proven, tmp_path: Path, kind: s
     assert wrong == {"signatures": f"member {author} ({NAMES[author]}) is counted twice"}
 
 
-def test_one_members_signature_under_anothers_name_is_seen(proven: Proven, tmp_path: Path) -> None:
+def test_a_signature_under_another_members_name_is_detected(proven: Proven, tmp_path: Path) -> None:
     first, *others = read_certificate(proven.certificate(LAST)).attestations
     swapped = msgspec.structs.replace(others[0], signature=first.signature)
     forged = changed(proven, tmp_path / "c.json", LAST, attestations=(first, swapped, *others[1:]))
@@ -247,10 +253,10 @@ def test_one_members_signature_under_anothers_name_is_seen(proven: Proven, tmp_p
     assert "did not sign this" in wrong["signatures"]
 
 
-def test_a_stranger_does_not_count(proven: Proven, tmp_path: Path) -> None:
-    said = read_certificate(proven.certificate(LAST)).attestations
-    stranger = msgspec.structs.replace(said[0], author=4)
-    forged = changed(proven, tmp_path / "c.json", LAST, attestations=(*said[:2], stranger))
+def test_an_author_that_is_no_member_is_refused(proven: Proven, tmp_path: Path) -> None:
+    answer = read_certificate(proven.certificate(LAST)).attestations
+    stranger = msgspec.structs.replace(answer[0], author=4)
+    forged = changed(proven, tmp_path / "c.json", LAST, attestations=(*answer[:2], stranger))
 
     wrong = failures(proven, proven.model(LAST), forged)
 
@@ -267,26 +273,26 @@ def test_an_empty_certificate_and_a_mixed_one_prove_nothing(proven: Proven, tmp_
 
 
 @pytest.mark.parametrize(
-    ("spoil", "answer"),
+    ("spoil", "message"),
     [
         (lambda text: text[:-20], "not a round certificate"),
         (lambda text: text.replace('"round":', '"rounds":'), "unknown field `rounds`"),
         (lambda text: text.replace('"round": 2', '"round": -1'), "not a round certificate"),
         (lambda text: text.replace("certificate-1", "certificate-9"), "not a round certificate"),
         (lambda text: "\x00" + text, "not a round certificate"),
-        (lambda text: text + " " * 2**20, "longer than any round certificate"),
+        (lambda text: text + " " * 2**20, "too long for a round certificate"),
     ],
 )
-def test_a_spoilt_certificate_is_no_certificate(
-    proven: Proven, tmp_path: Path, spoil: Any, answer: str
+def test_a_malformed_certificate_is_refused(
+    proven: Proven, tmp_path: Path, spoil: Any, message: str
 ) -> None:
     path = tmp_path / "c.json"
     path.write_text(spoil(proven.certificate(LAST).read_text(encoding="utf-8")), encoding="utf-8")
 
-    said = verify(proven, proven.model(LAST), path)
+    answer = verify(proven, proven.model(LAST), path)
 
-    assert said.code == 2
-    assert answer in said.text
+    assert answer.code == 2
+    assert message in answer.text
 
 
 def test_a_missing_or_unreadable_file_is_named(proven: Proven, tmp_path: Path) -> None:
@@ -294,13 +300,13 @@ def test_a_missing_or_unreadable_file_is_named(proven: Proven, tmp_path: Path) -
     spoilt = tmp_path / "spoilt.safetensors"
     spoilt.write_bytes(proven.model(1).read_bytes()[:40])
 
-    for said in (
+    for answer in (
         verify(proven, gone, proven.certificate(1)),
         verify(proven, proven.model(1), gone),
         defl("verify", proven.model(1), proven.certificate(1), gone),
     ):
-        assert said.code == 2
-        assert f"{gone}: no such file" in said.text
+        assert answer.code == 2
+        assert f"{gone}: no such file" in answer.text
     broken = verify(proven, spoilt, proven.certificate(1))
     assert broken.code == 2
     assert "not a safetensors file" in broken.text

@@ -164,6 +164,9 @@ def test_each_round_is_aggregated_once_for_all_nodes(monkeypatch: pytest.MonkeyP
         ({"aggregation": "krumm"}, "no aggregation rule is named 'krumm'; there are: fed_avg"),
         ({"rules": "paxos"}, "there is no 'paxos'; choose one of: hotstuff, jolteon"),
         ({"codec": "fp64"}, "there is no 'fp64'; choose one of: fp32"),
+        ({"conditions": {"loss": 0.1}}, "conditions is a defl.Conditions, not a dict"),
+        ({"timing": 5.0}, "timing is a defl.Timing, not a float"),
+        ({"conditions": defl.Conditions(slow=frozenset({4}))}, "conditions name member 4; members"),
         ({"faults_max": 2}, "faults_max is 2, but consensus among 4 members tolerates at most 1"),
     ],
 )  # fmt: skip
@@ -274,11 +277,10 @@ def test_a_function_hears_of_each_closed_round_in_order() -> None:
 def test_a_notebook_shows_progress_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     handle = SimpleNamespace(update=lambda data, **_raw: shown.append(data["text/plain"]))
-    notebook = SimpleNamespace(
-        get_ipython=lambda: SimpleNamespace(kernel=object()),
-        display=SimpleNamespace(display=lambda *_args, **_options: handle),
-    )
+    notebook = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
+    display = SimpleNamespace(display=lambda *_args, **_options: handle)
     monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
 
     defl.simulate(point_clients(4), rounds=2)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from defl.clients.extras import install_command
 from defl.ids import NodeId
 from defl.node.report.history import RoundHistory
 from defl.node.report.log import Log
@@ -120,7 +121,7 @@ def test_a_missing_tracker_is_logged_with_the_install_command(
     monkeypatch.setattr("defl.node.report.tracking.find_spec", lambda _: None)
 
     assert start_tracking(Track.MLFLOW, tmp_path, "f", "alice", log) is None
-    assert "pip install 'defl[mlflow]'" in stream.getvalue()
+    assert install_command("mlflow") in stream.getvalue()
 
 
 def test_no_tracker_runs_by_default(tmp_path: Path, log: Log) -> None:

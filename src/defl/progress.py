@@ -5,6 +5,7 @@ Neither IPython nor a terminal is required: where there is neither, nothing is s
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from defl.results import RoundRecord
@@ -37,8 +38,7 @@ class ProgressLine:
         if self._call is not None:
             self._call(record)
             return
-        names = sorted({name for metrics in record.metrics.values() for name in metrics})
-        metric = "accuracy" if "accuracy" in names else next(iter(names), None)
+        metric = next(iter(record.metric_names), None)
         mean = "" if metric is None else f", {metric} {record.mean(metric):.4f}"
         without = ", ".join(omission.member for omission in record.omissions)
         omitted = f", without {without}" if without else ""
@@ -61,8 +61,7 @@ def _display_handle() -> Any:
     """
     if not in_notebook():
         return None
-    display = sys.modules["IPython"].display.display
-    return display({"text/plain": ""}, raw=True, display_id=True)
+    return import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
 
 
 def in_notebook() -> bool:

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, float]
 ByMember = Mapping[str, Metrics]
 
-# The metric that is shown first where clients report several.
+# Shown first where clients report several metrics; the others follow by name.
 ACCURACY = "accuracy"
+FIRST_METRICS = (ACCURACY, "loss")
 # Wider tables do not fit a terminal; `series` and `as_json` have all metrics.
-METRICS_SHOWN_MAX = 4
+METRICS_SHOWN_MAX = 3
+TRAINING_METRICS_SHOWN_MAX = 2
 # A member's name is at most 64 characters, and a rule's words are a sentence or two.
 OMISSIONS_SHOWN_MAX = 4
 
@@ -60,6 +62,11 @@ class RoundRecord:
     training: ByMember = field(default_factory=dict)  # of each member's own update, by `train`
     omissions: tuple[Omission, ...] = ()
     seconds: float | None = None  # since the round before closed; None: not known
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Of all metrics that `evaluate` reported: accuracy and loss first, the others by name."""
+        return _names([self.metrics])
 
     def mean(self, metric: str) -> float | None:
         """Over the members that evaluated the model; None if nobody reports this metric."""
@@ -133,7 +140,7 @@ class History:
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Of all metrics that `evaluate` reported: the accuracy first, the others by name."""
+        """Of all metrics that `evaluate` reported: accuracy and loss first, the others by name."""
         return _names([self.initial_metrics, *(record.metrics for record in self.rounds)])
 
     def series(self, metric: str, member: str | None = None) -> dict[int, float]:
@@ -200,7 +207,8 @@ class History:
 
     def _rounds_table(self) -> tuple[list[str], list[list[str]]]:
         shown = self.metric_names[:METRICS_SHOWN_MAX]
-        trained = _names(record.training for record in self.rounds)[:METRICS_SHOWN_MAX]
+        trained = _names(record.training for record in self.rounds)
+        trained = trained[:TRAINING_METRICS_SHOWN_MAX]
         head = ["round", *shown, *(f"{name} (training)" for name in trained)]
         head += [self._ROUND_SECONDS, "without"]
         rows = []
@@ -322,7 +330,8 @@ class Result(History):
 
 def _names(rounds: Iterable[ByMember]) -> tuple[str, ...]:
     names = {name for by_member in rounds for metrics in by_member.values() for name in metrics}
-    return tuple(sorted(names, key=lambda name: (name != ACCURACY, name)))
+    first = [name for name in FIRST_METRICS if name in names]
+    return (*first, *sorted(names.difference(first)))
 
 
 def _mean(by_member: ByMember, metric: str) -> float | None:
@@ -339,6 +348,8 @@ def _listed(omissions: tuple[Omission, ...]) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return ""
+    if value.is_integer() and 10 <= abs(value) < 1e9:  # a count rather than a measurement
+        return f"{value:.0f}"
     return f"{value:.4f}" if not isfinite(value) or 1e-3 <= abs(value) < 1e5 else f"{value:.3g}"
 
 

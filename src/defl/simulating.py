@@ -77,6 +77,7 @@ def simulate(
     require_counts(len(clients), rounds)
     rule_named(aggregation)  # its error lists all rules
     byzantine = _checked_byzantine({} if byzantine is None else byzantine, len(clients))
+    _check_world(conditions, timing, len(clients))
     draft = Charter(
         schema,
         aggregation=aggregation,
@@ -89,9 +90,11 @@ def simulate(
     membership = Membership(rounds=rounds, members=members_of(signers))
     founding = found(draft, membership, initial_row(clients[0], schema))
     with ProgressLine(progress, rounds) as line:
-        recorder = _Recorder(clients, schema, byzantine, founding, conditions, seed, evaluate, line)
-        recorder.run()
-    return recorder.result(perf_counter() - started)
+        simulation = _LiveSimulation(
+            clients, schema, byzantine, founding, conditions, seed, evaluate, line
+        )
+        simulation.run()
+    return simulation.result(perf_counter() - started)
 
 
 # --- Arguments -----------------------------------------------------------------------------------
@@ -169,6 +172,23 @@ def _checked_byzantine(byzantine: Mapping[int, str], members: int) -> dict[int, 
     return dict(byzantine)
 
 
+def _check_world(conditions: Conditions, timing: Timing, members: int) -> None:
+    for name, value, kind in (("conditions", conditions, Conditions), ("timing", timing, Timing)):
+        if not isinstance(value, kind):
+            raise UserError(f"{name} is a defl.{kind.__name__}, not a {type(value).__name__}")
+    named = {
+        *conditions.slow,
+        *(member for member, _ in conditions.work_factors),
+        *(kill.node for kill in conditions.kills),
+        *(rollback.member for rollback in conditions.rollbacks),
+    }
+    strangers = sorted(member for member in named if not 0 <= member < members)
+    if strangers:
+        raise UserError(
+            f"conditions name member {strangers[0]}; members are numbered 0 to {members - 1}"
+        )
+
+
 def _attack_named(name: str) -> "Attack":
     from defl.lab.attacks.attacks import ATTACKS  # noqa: PLC0415 - the laboratory, if asked for
 
@@ -189,7 +209,7 @@ def _poisoned(client: Client, name: str, *, seed: int, node: NodeId) -> Client:
 # --- Running -------------------------------------------------------------------------------------
 
 
-class _Recorder:
+class _LiveSimulation:
     """One simulation, from its clients to its result."""
 
     def __init__(

@@ -32,7 +32,7 @@ def test_every_client_on_the_page_trains(code: str) -> None:
     training.evaluate(trained)
 
 
-def test_the_page_names_every_role_template_and_ready_made_client() -> None:
+def test_the_page_lists_every_role_template_and_ready_made_client() -> None:
     assert len(BLOCKS) >= 6
     for role in Role:
         assert f"| `{role}` |" in PAGE
@@ -42,7 +42,7 @@ def test_the_page_names_every_role_template_and_ready_made_client() -> None:
         assert made in PAGE
 
 
-def test_the_pages_torchrun_client_is_that_of_the_example() -> None:
+def test_the_torchrun_client_on_the_page_matches_the_example() -> None:
     example = (ROOT / "examples" / "torchrun" / "client.py").read_text(encoding="utf-8")
     for line in ("return TorchrunClient(__file__, processes=2)", "serve(make_client)"):
         assert line in PAGE

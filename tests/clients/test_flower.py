@@ -91,7 +91,7 @@ def test_a_quick_start_project_is_trained_by_real_nodes_with_no_server(
 # --- What reaches the app ----------------------------------------------------------------------
 
 
-def test_a_message_api_app_is_handed_its_config_dtypes_state_and_partition() -> None:
+def test_a_message_api_app_receives_its_config_dtypes_state_and_partition() -> None:
     client = FlowerClient(PROJECTS / "message_api", NODE_1_OF_4)
     weights = client.initial_weights()
     schema = schema_of(weights)
@@ -116,7 +116,7 @@ def test_a_message_api_app_is_handed_its_config_dtypes_state_and_partition() -> 
     assert set(training.evaluate(row)) == {"eval_loss", "eval_acc", "num-examples"}
 
 
-def test_a_numpy_client_is_handed_its_list_and_the_rounds_number() -> None:
+def test_a_numpy_client_receives_its_list_and_the_round() -> None:
     client = FlowerClient(PROJECTS / "numpy_client", NODE_1_OF_4)
     weights = client.initial_weights()
     training = Training(client, schema_of(weights))
@@ -130,7 +130,7 @@ def test_a_numpy_client_is_handed_its_list_and_the_rounds_number() -> None:
     assert set(training.evaluate(row)) == {"loss", "num_examples", "accuracy"}
 
 
-def test_a_pytorch_app_keeps_the_roles_of_batch_norm() -> None:
+def test_batch_norm_statistics_of_a_pytorch_app_are_shared_but_not_judged() -> None:
     pytest.importorskip("torch")
     client = FlowerClient(PROJECTS / "pytorch", NODE_1_OF_4)
     weights = client.initial_weights()
@@ -152,7 +152,7 @@ def test_a_pytorch_app_keeps_the_roles_of_batch_norm() -> None:
     assert training.evaluate(row)["eval_acc"] > 0.6
 
 
-def test_a_mod_of_the_client_is_run_with_it(tmp_path: Path) -> None:
+def test_a_client_mod_runs_with_the_client(tmp_path: Path) -> None:
     private = "from flwr.client.mod import LocalDpMod\n" + NUMPY_CLIENT.replace(
         "client_fn=client_fn", "client_fn, mods=[LocalDpMod(1.0, 1.0, 1.0, 1e-5)]"
     )
@@ -164,7 +164,7 @@ def test_a_mod_of_the_client_is_run_with_it(tmp_path: Path) -> None:
     assert len(set(trained["0"].tolist())) == 3, "each of the three equal values has its noise"
 
 
-def test_the_run_config_is_the_projects_own_with_what_the_user_overrides(tmp_path: Path) -> None:
+def test_overrides_replace_values_of_the_projects_run_config(tmp_path: Path) -> None:
     project = small_project(tmp_path / "app")
     client = FlowerClient(project, {**NODE_1_OF_4, "DEFL_FLOWER_RUN_CONFIG": "lr=0.25"})
 
@@ -178,7 +178,7 @@ def test_the_run_config_is_the_projects_own_with_what_the_user_overrides(tmp_pat
     assert other.run_config == {**own, "lr": 1.5, "data.folder": "there is"}
 
 
-def test_the_node_config_is_the_partition_and_what_the_organisation_sets(tmp_path: Path) -> None:
+def test_the_node_config_is_the_partition_and_the_organisations_settings(tmp_path: Path) -> None:
     told = MESSAGE_CLIENT.replace('"num-examples": 1', "**context.node_config")
     project = small_project(tmp_path / "app", client=told)
     environment = {**NODE_1_OF_4, "DEFL_FLOWER_NODE_CONFIG": "partition-id=7 beds=120"}
@@ -215,7 +215,9 @@ def test_a_numpy_client_without_a_server_app_gives_the_weights_itself(tmp_path: 
     assert arrays["0"].tolist() == [0, 0, 0]
 
 
-def test_who_founds_a_federation_gets_the_weights_from_the_projects_folder(tmp_path: Path) -> None:
+def test_the_founder_of_a_federation_gets_the_weights_from_the_projects_folder(
+    tmp_path: Path,
+) -> None:
     """As `defl federation create --model defl.clients.flower:client --project PATH` does."""
     project = small_project(tmp_path / "app")
 
@@ -226,7 +228,7 @@ def test_who_founds_a_federation_gets_the_weights_from_the_projects_folder(tmp_p
 
 
 @pytest.mark.parametrize("style", ["message", "numpy"])
-def test_a_strategy_that_waits_for_more_nodes_than_there_are_is_not_waited_for(
+def test_a_strategy_that_waits_for_more_nodes_than_exist_is_shown_enough(
     style: str, tmp_path: Path
 ) -> None:
     if style == "message":
@@ -253,6 +255,14 @@ REFUSED = {
         {"client": "import flwr_datasets_of_nobody\n" + MESSAGE_CLIENT},
         "needs the module 'flwr_datasets_of_nobody', which is not installed; install what",
     ),
+    "a module that this release of Flower does not have": (
+        {"client": "from flwr.client.removed_module import Anything\n" + MESSAGE_CLIENT},
+        r"imports 'flwr.client.removed_module', which the installed flwr \d+\.\d+\S* does not have",
+    ),
+    "a module that the project itself lacks": (
+        {"client": "from small.task import load\n" + MESSAGE_CLIENT},
+        "imports 'small.task', which the project does not have; is a file missing",
+    ),
     "an error while the ClientApp is imported": (
         {"client": "raise ValueError('no licence')\n"},
         r"its ClientApp 'small.client_app:app' failed: ValueError: no licence \(.*app.py, line 1\)",
@@ -263,7 +273,7 @@ REFUSED = {
     ),
     "a name that is no app": (
         {"components": BOTH.replace("client_app:app", "client_app:train")},
-        "'small.client_app:train' of .* is no ClientApp",
+        "'small.client_app:train' of .* is not a ClientApp",
     ),
     "a ClientApp that cannot train": (
         {"client": "from flwr.clientapp import ClientApp\napp = ClientApp()\n"},
@@ -305,11 +315,11 @@ REFUSED = {
     ),
     "no initial weights anywhere": (
         {"client": NUMPY_CLIENT.replace("get_parameters", "other"), "server": NUMPY_SERVER},
-        "nobody gives the initial weights",
+        "it has no initial weights: neither the strategy",
     ),
     "no ServerApp in the Message API": (
         {"components": CLIENT_ONLY},
-        "names no ServerApp, and only that says which weights",
+        "names no ServerApp, and a ClientApp of the Message API has no",
     ),
     "a mod of secure aggregation": (
         {
@@ -355,7 +365,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_defl_cannot_run_is_refused_with_a_sentence(what: str, tmp_path: Path) -> None:
+def test_an_unsupported_project_is_refused_with_the_reason(what: str, tmp_path: Path) -> None:
     parts, sentence = REFUSED[what]
     project = small_project(tmp_path / "app", **parts)
 
@@ -363,8 +373,8 @@ def test_what_defl_cannot_run_is_refused_with_a_sentence(what: str, tmp_path: Pa
         find_start(project, tmp_path / "start", nodes=4)
 
 
-def test_a_folder_that_is_no_flower_project_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is no Flower project: it has no pyproject.toml"):
+def test_a_folder_without_a_flower_project_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is not a Flower project: it has no pyproject.toml"):
         read_project(tmp_path)
 
     small_project(tmp_path / "app", components='serverapp = "small.server_app:app"')
@@ -381,16 +391,14 @@ def test_a_folder_that_is_no_flower_project_is_refused(tmp_path: Path) -> None:
         ("absent.toml", "'absent.toml' cannot be read: .*No such file"),
     ],
 )
-def test_overrides_that_mean_nothing_are_refused(
-    overrides: str, sentence: str, tmp_path: Path
-) -> None:
+def test_invalid_overrides_are_refused(overrides: str, sentence: str, tmp_path: Path) -> None:
     project = small_project(tmp_path / "app")
 
     with pytest.raises(UserError, match=sentence):
         read_project(project, overrides)
 
 
-def test_the_command_tells_the_sentence_and_ends_with_status_2(tmp_path: Path) -> None:
+def test_the_command_prints_the_reason_and_exits_with_status_2(tmp_path: Path) -> None:
     project = small_project(tmp_path / "app", components="")
 
     out = tmp_path / "out"
@@ -406,7 +414,7 @@ def test_the_command_tells_the_sentence_and_ends_with_status_2(tmp_path: Path) -
     assert not out.exists()
 
 
-def test_data_that_no_client_can_download_end_the_run_with_the_apps_own_error(
+def test_a_failed_download_at_every_client_ends_the_run_with_the_apps_error(
     tmp_path: Path,
 ) -> None:
     offline = MESSAGE_CLIENT.replace(
@@ -437,7 +445,7 @@ def test_data_that_no_client_can_download_end_the_run_with_the_apps_own_error(
         ),
     ],
 )
-def test_an_answer_that_is_no_training_is_told(
+def test_an_invalid_reply_to_a_training_is_refused_with_the_reason(
     change: tuple[str, str], sentence: str | None, tmp_path: Path
 ) -> None:
     """None: any key of the record will do."""
@@ -452,13 +460,13 @@ def test_an_answer_that_is_no_training_is_told(
         client.train(weights, Round(1))
 
 
-def test_a_numpy_client_that_cannot_evaluate_says_so(tmp_path: Path) -> None:
+def test_a_numpy_client_without_evaluate_is_reported(tmp_path: Path) -> None:
     project = small_project(tmp_path / "app", client=NUMPY_CLIENT, server=NUMPY_SERVER)
     client = FlowerClient(project, NODE_1_OF_4)
     weights = client.initial_weights()
 
     assert client.train(weights, Round(1))[0]["0"].tolist() == [1, 1, 1]
-    with pytest.raises(UserError, match="the Flower client cannot do 'evaluate'"):
+    with pytest.raises(UserError, match="the Flower client cannot evaluate"):
         client.evaluate(weights)
 
 
@@ -473,18 +481,18 @@ def test_a_float64_beyond_float32_is_refused_by_its_name(tmp_path: Path) -> None
         training.train(schema.flatten(client.initial_weights()), Round(1))
 
 
-def test_every_integer_survives_the_way_through_the_schema() -> None:
+def test_integers_of_every_dtype_survive_the_schema() -> None:
     for dtype in (np.int8, np.uint16, np.int64, np.uint64):
         edges = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype=dtype)
         assert shareable(edges).dtype == np.int64
         assert shareable(edges).astype(dtype).tolist() == edges.tolist()
 
 
-def test_flower_reports_its_use_to_nobody() -> None:
+def test_flowers_telemetry_is_switched_off() -> None:
     assert os.environ["FLWR_TELEMETRY_ENABLED"] == "0"
 
 
-def test_what_the_server_app_prints_is_kept_for_its_author(tmp_path: Path) -> None:
+def test_the_server_apps_output_is_kept_in_a_log(tmp_path: Path) -> None:
     server = after_the_arrays("    print('loading')\n" + START_LINE)
     project = small_project(tmp_path / "app", server=server)
 

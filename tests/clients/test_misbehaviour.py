@@ -25,7 +25,8 @@ class client:
     def train(self, weights, round_):
         layer = weights["layer"] + np.float32(1)
         if os.environ["DEFL_NODE"] != "3" or round_ > 5:
-            return {"layer": layer}, {"loss": 1.0 / round_}
+            loss = np.nan if os.environ["DEFL_NODE"] == "3" else 1.0 / round_
+            return {"layer": layer}, {"loss": loss}
         if round_ == 1:
             raise ValueError("the labels are missing")
         if round_ == 2:
@@ -69,7 +70,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_one_nodes_failing_training_is_told_in_words_and_the_others_rounds_go_on(
+def test_a_nodes_failing_training_is_explained_and_the_other_nodes_continue(
     project: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "nodes"
@@ -87,6 +88,8 @@ def test_one_nodes_failing_training_is_told_in_words_and_the_others_rounds_go_on
     assert 'raise ValueError("the labels are missing")' in log  # the user's own line
     assert "waiting for a lock" in log  # what the client printed, and where it hung
     assert 'client.py", line' in log
+    assert "train returned a metric that is not finite round=" in log
+    assert "metrics=loss" in log
     assert not any(f"node-{other}:" in done.stdout for other in range(3))
     for other in range(3):
         trained = (out / f"node-{other}" / "node.log").read_text(encoding="utf-8")
@@ -99,7 +102,7 @@ def test_one_nodes_failing_training_is_told_in_words_and_the_others_rounds_go_on
     assert "last error    training for round 5 took longer" in status.stdout
 
 
-def test_training_that_fails_everywhere_ends_the_run_with_the_users_traceback(
+def test_training_that_fails_at_every_node_ends_the_run_with_the_users_traceback(
     project: Path,
 ) -> None:
     (project / "client.py").write_text(CLIENT.replace('!= "3" or', "== None or"), encoding="utf-8")
@@ -132,7 +135,7 @@ def test_training_that_fails_everywhere_ends_the_run_with_the_users_traceback(
         (CLIENT.replace("np.float32)}", "np.float64)}"), "only float32 is shared; convert it"),
     ],
 )
-def test_a_client_without_first_weights_ends_the_run_before_it_begins(
+def test_a_client_without_initial_weights_is_refused_before_the_run(
     project: Path, tmp_path: Path, code: str, says: str
 ) -> None:
     (project / "client.py").write_text(code, encoding="utf-8")

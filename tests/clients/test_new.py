@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from defl.cli.main import cli
 from defl.cli.new import TEMPLATES
+from defl.clients.extras import install_command
 from defl.errors import UserError
 
 LIMIT_S = 300.0
@@ -76,7 +77,7 @@ def python(*arguments: str, env: dict[str, str]) -> "subprocess.CompletedProcess
         ("torch", "torchvision flwr", 0.8),
     ],
 )
-def test_a_new_project_runs_the_first_time_without_a_network_and_learns(
+def test_a_new_project_runs_at_once_without_a_network_and_learns(
     tmp_path: Path, alone: dict[str, str], template: str, hidden: str, accuracy: float
 ) -> None:
     project = tmp_path / "my-project"
@@ -114,7 +115,7 @@ def test_a_new_projects_own_test_passes(
     assert "1 passed" in tested.stdout
 
 
-def test_each_node_takes_its_own_part_of_the_data(
+def test_the_nodes_split_the_data_without_overlap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path / "mine", "numpy")
@@ -151,7 +152,7 @@ def test_the_irises_are_fishers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("exists", "exists already; choose another name"),
+        ("exists", "already exists; choose another name"),
         ("no such folder/mine", "no such folder; make it first"),
         ("-x", "cannot name a project: begin with a letter"),
         ("a b", "'a b' cannot name a project"),
@@ -159,7 +160,7 @@ def test_the_irises_are_fishers(tmp_path: Path) -> None:
         ("..", "cannot name a project"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused_and_nothing_is_touched(
+def test_an_invalid_name_is_refused_and_nothing_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -182,14 +183,14 @@ def test_a_template_whose_package_is_missing_says_what_to_install(
     refused = python(*command, "new", str(project), "--template", "torch", env=without)
     assert refused.returncode == 2
     assert "the template torch needs torch, which is not installed; " in refused.stderr
-    assert "pip install 'defl[torch,sklearn]'" in refused.stderr
+    assert f"install it with: {install_command('torch', 'sklearn')}" in refused.stderr
     assert not project.exists()
 
     make(project, "torch")
     ran = python(*command, "run", str(project), env=without)
     assert ran.returncode == 2
     assert "no module named 'torch'" in ran.stderr
-    assert "install it with: pip install 'defl[torch]'" in ran.stderr
+    assert f"install it with: {install_command('torch')}" in ran.stderr
 
 
 IMPORT_ALL = """

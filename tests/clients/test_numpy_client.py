@@ -15,7 +15,7 @@ def train(weights: Weights, round_: Round) -> tuple[Weights, Metrics]:
     return {**weights, "slope": weights["slope"] + np.float32(round_)}, {"loss": 0.5}
 
 
-def test_functions_are_a_client_and_the_first_arrays_stay_as_they_are() -> None:
+def test_functions_make_a_client_and_the_initial_arrays_are_not_changed() -> None:
     client = FunctionClient(INITIAL, train, entry_roles={"mine": "local"})
     schema = schema_of(client.initial_weights(), roles_of(client))
     training = Training(client, schema)
@@ -31,7 +31,7 @@ def test_functions_are_a_client_and_the_first_arrays_stay_as_they_are() -> None:
     assert not INITIAL["slope"].any()
 
 
-def test_an_evaluation_is_a_function_too() -> None:
+def test_an_evaluation_function_is_called_with_the_weights() -> None:
     client = FunctionClient(INITIAL, train, lambda weights: {"sum": float(weights["slope"].sum())})
 
     assert client.evaluate(INITIAL) == {"sum": 0.0}

@@ -47,7 +47,7 @@ def client_of(estimator: Any, **options: Any) -> SklearnClient:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_an_estimator_learns_over_rounds_by_its_weights_alone(name: str) -> None:
+def test_an_estimator_learns_over_rounds_from_its_weights_alone(name: str) -> None:
     client = client_of(ESTIMATORS[name], epochs=5)
     schema = schema_of(client.initial_weights(), roles_of(client))
     training = Training(client, schema)
@@ -82,7 +82,7 @@ def test_a_round_depends_on_its_weights_seed_and_number_and_on_nothing_else(name
     assert any((again[entry] != other[entry]).any() for entry in again)
 
 
-def test_weights_are_float32_and_the_schedules_steps_stay_local_and_go_on() -> None:
+def test_weights_are_float32_and_the_step_count_of_a_schedule_stays_local_and_continues() -> None:
     client = client_of(ESTIMATORS["SGDClassifier"])
     schema = schema_of(client.initial_weights(), roles_of(client))
     training = Training(client, schema)
@@ -100,7 +100,9 @@ def test_weights_are_float32_and_the_schedules_steps_stay_local_and_go_on() -> N
     assert training.local["t_"] == 401
 
 
-def test_a_network_starts_from_the_weights_that_the_estimator_draws_not_from_the_data() -> None:
+def test_a_networks_initial_weights_are_drawn_by_the_estimator_and_independent_of_the_data() -> (
+    None
+):
     inputs, labels, _ = data()
     one, other = (
         SklearnClient(ESTIMATORS["MLPClassifier"], inputs * scale, labels, classes=range(3))
@@ -112,7 +114,7 @@ def test_a_network_starts_from_the_weights_that_the_estimator_draws_not_from_the
     assert all((first[entry] == second[entry]).all() for entry in first)
 
 
-def test_sparse_and_single_precision_data_and_a_class_that_is_not_there_are_fine() -> None:
+def test_sparse_data_single_precision_and_an_absent_class_are_accepted() -> None:
     inputs, labels, _ = data()
     for given in (csr_matrix(inputs), inputs.astype(np.float32)):
         client = SklearnClient(
@@ -127,7 +129,11 @@ def test_sparse_and_single_precision_data_and_a_class_that_is_not_there_are_fine
 @pytest.mark.parametrize(
     ("estimator", "options", "says"),
     [
-        (RandomForestClassifier(), {"classes": [0, 1, 2]}, "has no partial_fit; SGDClassifier"),
+        (
+            RandomForestClassifier(),
+            {"classes": [0, 1, 2]},
+            "has no partial_fit; use one of SGDClassifier",
+        ),
         (GaussianNB(), {"classes": [0, 1, 2]}, "GaussianNB has no linear weights"),
         (MiniBatchKMeans(1), {}, "MiniBatchKMeans has no linear weights"),
         (SGDClassifier(), {}, r"needs classes=\[...\] with every class"),
@@ -136,7 +142,9 @@ def test_sparse_and_single_precision_data_and_a_class_that_is_not_there_are_fine
         (SGDRegressor(), {"epochs": 0}, "epochs is 0"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(estimator: Any, options: Any, says: str) -> None:
+def test_an_unsuitable_estimator_is_refused_with_the_reason(
+    estimator: Any, options: Any, says: str
+) -> None:
     inputs, labels, _ = data()
     with pytest.raises(UserError, match=says):
         SklearnClient(estimator, inputs, labels, **options)

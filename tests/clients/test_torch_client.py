@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from defl.clients.protocol import Training, initial_row, roles_of, schema_of
-from defl.clients.torch import Place, Settings, Statistics, TorchClient
+from defl.clients.torch import RoundContext, Settings, Statistics, TorchClient
 from defl.clients.torch_supervised import supervised
 from defl.errors import UserError, WeightsError
 from defl.ids import Round
@@ -61,7 +61,7 @@ def same(first: Any, second: Any) -> bool:
         Settings(device="cpu", channels_last=True, mixed_precision=True, statistics="shared"),
     ],
 )
-def test_a_model_learns_over_rounds_by_its_weights(settings: Settings) -> None:
+def test_a_model_learns_over_rounds_from_its_weights(settings: Settings) -> None:
     client = client_of(settings=settings)
     schema = schema_of(client.initial_weights(), roles_of(client))
     training = Training(client, schema)
@@ -76,12 +76,27 @@ def test_a_model_learns_over_rounds_by_its_weights(settings: Settings) -> None:
     assert metrics["examples"] == 96
 
 
-def test_mixed_precision_computes_in_half_where_the_device_has_it() -> None:
+def test_a_schedule_scales_the_learning_rate_by_round() -> None:
+    optimizers: list[torch.optim.Optimizer] = []
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        optimizers.append(torch.optim.SGD(parameters, lr=0.5))
+        return optimizers[-1]
+
+    client = client_of(optimizer=optimizer, schedule=lambda round_: 0.1**round_, steps=1)
+    for round_ in (1, 2):
+        client.train(client.initial_weights(), Round(round_))
+
+    rates = [made.param_groups[0]["lr"] for made in optimizers]
+    assert rates == pytest.approx([0.05, 0.005])
+
+
+def test_mixed_precision_computes_in_half_precision_where_the_device_supports_it() -> None:
     seen = []
 
-    def train(model: nn.Module, place: Place) -> dict[str, float]:
-        with place.autocast():
-            seen.append((place.half, model(torch.zeros(2, 1, 6, 6)).dtype))
+    def train(model: nn.Module, context: RoundContext) -> dict[str, float]:
+        with context.autocast():
+            seen.append((context.half, model(torch.zeros(2, 1, 6, 6)).dtype))
         return {}
 
     for mixed in (True, False):
@@ -90,16 +105,16 @@ def test_mixed_precision_computes_in_half_where_the_device_has_it() -> None:
         assert trained["0.weight"].dtype == np.float32
 
     assert seen == [(torch.bfloat16, torch.bfloat16), (None, torch.float32)]
-    nowhere = Place(Round(1), torch.device("meta"), Settings(mixed_precision=True))
+    nowhere = RoundContext(Round(1), torch.device("meta"), Settings(mixed_precision=True))
     assert nowhere.half is None
 
 
 def test_channels_last_reaches_weights_and_batches() -> None:
     seen = []
 
-    def train(model: nn.Module, place: Place) -> dict[str, float]:
+    def train(model: nn.Module, context: RoundContext) -> dict[str, float]:
         last = torch.channels_last
-        batch = place.put({"image": torch.zeros(2, 3, 6, 6), "label": [torch.zeros(2)]})
+        batch = context.put({"image": torch.zeros(2, 3, 6, 6), "label": [torch.zeros(2)]})
         weight = next(model.parameters())
         seen.append(
             (weight.is_contiguous(memory_format=last), batch["image"].stride()[1], batch["label"])
@@ -120,15 +135,15 @@ def test_channels_last_reaches_weights_and_batches() -> None:
     assert same(trained, client.initial_weights())
 
 
-def test_a_training_function_of_ones_own_has_the_model_the_round_and_the_device() -> None:
-    def train(model: nn.Module, place: Place) -> dict[str, float]:
+def test_a_users_functions_get_the_model_in_the_right_mode_the_round_and_the_device() -> None:
+    def train(model: nn.Module, context: RoundContext) -> dict[str, float]:
         assert model.training
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.fill_(float(place.round))
-        return {"device": float(place.device.type == "cpu")}
+                parameter.fill_(float(context.round))
+        return {"device": float(context.device.type == "cpu")}
 
-    def evaluate(model: nn.Module, place: Place) -> dict[str, float]:
+    def evaluate(model: nn.Module, context: RoundContext) -> dict[str, float]:
         assert not model.training
         assert not torch.is_grad_enabled()
         return {"first": float(next(model.parameters()).flatten()[0])}
@@ -143,13 +158,13 @@ def test_a_training_function_of_ones_own_has_the_model_the_round_and_the_device(
     assert (client.model(trained).state_dict()["0.weight"] == 7).all()
 
 
-def test_steps_bound_a_round_over_and_over_the_data() -> None:
+def test_steps_bound_a_round_across_epochs() -> None:
     for steps, examples in ((2, 32), (10, 160)):
         _, metrics = (client := client_of(steps=steps)).train(client.initial_weights(), Round(1))
         assert metrics["examples"] == examples
 
 
-def test_a_quantity_as_target_has_a_loss_and_no_accuracy() -> None:
+def test_a_regression_has_a_loss_and_no_accuracy() -> None:
     inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
     client = supervised(
         nn.Linear(4, 1),
@@ -192,7 +207,7 @@ def test_a_round_depends_on_its_weights_seed_and_number_and_on_nothing_else(
     assert not same(again, other)
 
 
-def test_the_chance_outside_is_left_alone() -> None:
+def test_the_callers_random_state_is_not_changed() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
@@ -205,7 +220,7 @@ def test_the_chance_outside_is_left_alone() -> None:
 # --- State and roles -------------------------------------------------------------------------
 
 
-def test_batch_norms_statistics_stay_local_unless_they_are_shared() -> None:
+def test_batch_norm_statistics_stay_local_unless_the_settings_share_them() -> None:
     def roles(statistics: Statistics | str) -> dict[str, tuple[Role, DType]]:
         client = client_of(settings=Settings(device="cpu", statistics=statistics))
         schema = schema_of(client.initial_weights(), roles_of(client))
@@ -221,7 +236,7 @@ def test_batch_norms_statistics_stay_local_unless_they_are_shared() -> None:
         assert found["1.num_batches_tracked"] == (Role.LOCAL, DType.INT64)
 
 
-def test_local_statistics_go_on_from_round_to_round_and_are_in_no_row() -> None:
+def test_local_statistics_continue_from_round_to_round_and_are_in_no_row() -> None:
     client = client_of()
     schema = schema_of(client.initial_weights(), roles_of(client))
     training = Training(client, schema)
@@ -234,7 +249,7 @@ def test_local_statistics_go_on_from_round_to_round_and_are_in_no_row() -> None:
     assert schema.values == sum(p.numel() for p in network().parameters())
 
 
-def test_a_tensor_with_two_names_travels_once_and_both_follow_it() -> None:
+def test_a_tensor_with_two_names_is_shared_once_and_loaded_under_both() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -242,7 +257,7 @@ def test_a_tensor_with_two_names_travels_once_and_both_follow_it() -> None:
             self.out = nn.Linear(3, 5, bias=False)
             self.out.weight = self.into.weight
 
-    def nothing(_: nn.Module, __: Place) -> dict[str, float]:
+    def nothing(_: nn.Module, __: RoundContext) -> dict[str, float]:
         return {}
 
     client = TorchClient(Tied, nothing, settings=Settings(device="cpu"))
@@ -254,8 +269,8 @@ def test_a_tensor_with_two_names_travels_once_and_both_follow_it() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_a_model_of_another_precision_travels_in_float32(dtype: torch.dtype) -> None:
-    def step(model: nn.Module, _: Place) -> dict[str, float]:
+def test_a_model_of_another_precision_is_shared_as_float32(dtype: torch.dtype) -> None:
+    def step(model: nn.Module, _: RoundContext) -> dict[str, float]:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(1)
@@ -269,7 +284,7 @@ def test_a_model_of_another_precision_travels_in_float32(dtype: torch.dtype) -> 
     assert trained["weight"] == pytest.approx(first["weight"] + 1, abs=0.01)
 
 
-def test_an_entry_may_be_given_another_role_and_a_wrong_name_is_refused() -> None:
+def test_settings_override_the_role_of_an_entry_and_refuse_an_unknown_name() -> None:
     def entries(roles: dict[str, str]) -> dict[str, Role]:
         client = client_of(settings=Settings(device="cpu", roles=roles))
         schema = schema_of(client.initial_weights(), roles_of(client))
@@ -290,11 +305,11 @@ def test_an_entry_may_be_given_another_role_and_a_wrong_name_is_refused() -> Non
         ({"train": [{"x": 1}]}, "a batch is a dict, not a pair"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(options: Any, says: str) -> None:
+def test_invalid_arguments_are_refused_with_the_reason(options: Any, says: str) -> None:
     with pytest.raises(UserError, match=says):
         (client := client_of(**options)).train(client.initial_weights(), Round(1))
 
 
-def test_an_unknown_way_with_statistics_is_refused() -> None:
-    with pytest.raises(UserError, match="'frozen', but there are: local, shared"):
+def test_an_unknown_value_for_statistics_is_refused() -> None:
+    with pytest.raises(UserError, match="'frozen'; choose one of: local, shared"):
         Settings(statistics="frozen")

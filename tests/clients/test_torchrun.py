@@ -25,9 +25,9 @@ from torch import nn
 from defl.clients.torch import Settings, TorchClient
 from defl.clients.torchrun_rank import serve
 
-def train(model, place):
+def train(model, context):
     rank = dist.get_rank()
-    if place.round == 2 and rank == 1:
+    if context.round == 2 and rank == 1:
         raise RuntimeError("no GPU here")
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     optimizer.zero_grad()
@@ -36,7 +36,7 @@ def train(model, place):
     return {"wrapped": float(type(model).__name__ == "DistributedDataParallel"),
             "pid": float(os.getpid())}
 
-def evaluate(model, place):
+def evaluate(model, context):
     if float(model.weight) == 99:
         raise ValueError("no test data")
     return {"weight": float(model.weight), "processes": float(dist.get_world_size())}
@@ -81,7 +81,7 @@ def test_two_processes_train_one_model_and_a_failing_one_costs_one_training(
     assert metrics["wrapped"] == 1
     assert client.evaluate(weight(4)) == {"weight": 4.0, "processes": 2.0}
 
-    with pytest.raises(RuntimeError, match=r"torchrun ended while it was asked to train|rank 0"):
+    with pytest.raises(RuntimeError, match=r"torchrun ended during the request 'train'|rank 0"):
         client.train(weight(10), Round(2))
     assert gone(int(metrics["pid"]))
     assert "no GPU here" in capfd.readouterr().err  # which a node keeps in worker.log
@@ -93,10 +93,10 @@ def test_two_processes_train_one_model_and_a_failing_one_costs_one_training(
     assert gone(int(metrics["pid"]))
 
 
-def test_a_script_that_is_not_there_and_one_that_is_started_by_hand_are_told_so(
+def test_a_missing_script_and_one_started_without_torchrun_are_refused(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(UserError, match="no such file; name the script that torchrun starts"):
         TorchrunClient(tmp_path / "missing.py")
-    with pytest.raises(UserError, match="started by torchrun; name it in a TorchrunClient"):
+    with pytest.raises(UserError, match="torchrun starts this script; name it in a TorchrunClient"):
         serve(lambda: None)  # type: ignore[arg-type,return-value]

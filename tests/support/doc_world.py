@@ -141,7 +141,11 @@ def furnish(folder: Path, shell: Shell) -> None:
     (folder / "FOLDER").symlink_to(shell.home / "data")
     made = shell.run("defl new digits --template torch", folder)
     assert made.returncode == 0, made.stderr
-    for name in ("proven.safetensors", "round-certificate.json"):
-        found = folder / "alice" / name
-        if found.exists():
-            shutil.copy(found, folder)
+    for name, best in (
+        ("proven.safetensors", "best.safetensors"),
+        ("round-certificate.json", "best-certificate.json"),
+    ):
+        proven = folder / "alice" / name
+        if proven.exists():
+            shutil.copy(proven, folder)
+            shutil.copy(proven, folder / "alice" / best)  # as if alice had set keep_best

@@ -7,7 +7,13 @@ from pathlib import Path
 import click
 
 from defl.errors import UserError
-from defl.node.report.export import described, kept_model, proven_model, write_export
+from defl.node.report.export import (
+    RoundChoice,
+    described,
+    kept_model,
+    proven_model,
+    write_export,
+)
 from defl.node.setup.requirements import all_hold
 
 EXAMPLES = """
@@ -17,18 +23,23 @@ Examples:
   defl export alice model.npz                 the newest model of the node in alice/
   defl export alice model.pt --check          as a torch state dict, if a quorum vouches for it
   defl export alice round-7.npz --round 7     one of the rounds that the node keeps
+  defl export alice best.npz --round best     the best one, if node.toml sets keep_best
 
-A .pt file is loaded with torch.load(path, weights_only=True).
+A .pt file is loaded with model.load_state_dict(torch.load(path, weights_only=True)).
 
-Exit code 0: written; 1: not proven, and nothing was written; 2: it cannot be done as asked, and the
-message says what to do.
+Entries that stay local, such as batch norm's counters, have this node's own values; the digest and
+the proof cover the shared entries. --shared-only leaves the local ones out.
+
+Exit code 0: written; 1: not proven, nothing was written; 2: it cannot be carried out as asked, and
+the message says what to do.
 """
 
 
 @click.command(epilog=EXAMPLES)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--round", "round_", type=int, help="Of this round, if the node keeps it.")
+@click.option("--round", "round_", metavar="N|best", help="Of this round, if the node keeps it.")
+@click.option("--shared-only", is_flag=True, help="Without the entries that stay local.")
 @click.option("--check", is_flag=True, help="Only a model that a quorum vouches for.")
 @click.option("--certificate", type=click.Path(path_type=Path), help="Of a SOURCE that is a file.")
 @click.option("--federation", type=click.Path(path_type=Path), help="Of a SOURCE that is a file.")
@@ -37,7 +48,8 @@ message says what to do.
 def export(
     source: Path,
     output: Path,
-    round_: int | None,
+    round_: str | None,
+    shared_only: bool,
     check: bool,
     certificate: Path | None,
     federation: Path | None,
@@ -49,13 +61,12 @@ def export(
     SOURCE is a node's folder or a .safetensors file that a node wrote; the name of OUTPUT decides
     the format.
     """
-    if check and round_ is not None:
-        raise UserError(
-            "a node keeps the proof of its newest proven round alone: leave --round out"
-        )
+    choice = _round_choice(round_)
     proof: str | None = None
     if check:
-        model, checks = proven_model(source, certificate, federation)
+        model, checks = proven_model(
+            source, certificate, federation, choice, shared_only=shared_only
+        )
         proof = checks[-1].detail
         if not all_hold(checks):
             for item in checks:
@@ -63,15 +74,32 @@ def export(
             click.echo("NOT PROVEN: nothing was written", err=True)
             sys.exit(1)
     else:
-        model = kept_model(source, round_)
+        model = kept_model(source, choice, shared_only=shared_only)
     write_export(output, model, force=force)
-    told = {**model.metadata, "output": str(output), "proof": proof, "entries": described(model)}
     if as_json:
-        click.echo(json.dumps(told, indent=1))
+        report = {
+            **model.metadata,
+            "output": str(output),
+            "proof": proof,
+            "entries": described(model),
+            "local": model.local,
+        }
+        click.echo(json.dumps(report, indent=1))
         return
+    entries = "1 entry" if len(model.arrays) == 1 else f"{len(model.arrays)} entries"
+    local = f", {len(model.local)} of them this node's own" if model.local else ""
     click.echo(
         f"{output}: the model of round {model.metadata.get('round', 'unknown')}, "
-        f"{len(model.arrays)} entries\n  {model.metadata.get('digest', '')}"
+        f"{entries}{local}\n  {model.metadata.get('digest', '')}"
     )
     if proof is not None:
         click.echo(f"  {proof}")
+
+
+def _round_choice(text: str | None) -> RoundChoice:
+    if text is None:
+        return None
+    try:
+        return "best" if text == "best" else int(text)
+    except ValueError:
+        raise UserError(f"--round {text!r}: write a round's number, or best") from None

@@ -50,7 +50,7 @@ COMMANDS = {
         "defl.cli.new:new",
         "Make a small, complete project in the folder NAME: client, data, settings, README, test.",
     ),
-    "node": LazyCommand("defl.cli.serve:node", "Make and run your organisation's node."),
+    "node": LazyCommand("defl.cli.serve:node", "Set up and run your organisation's node."),
     "paper": LazyCommand(
         "defl.cli.paper:paper",
         "Measure the paper's tables and figures, and set them beside its own numbers.",

@@ -1,4 +1,4 @@
-"""`defl new`: a small project that trains at once, made from the templates in the package."""
+"""`defl new`: a small project that trains out of the box, copied from a template."""
 
 import importlib.util
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from defl.clients.extras import install_command
 from defl.errors import UserError
 
 EXAMPLES = """
@@ -19,13 +20,13 @@ Examples:
   defl new digits --template torch        a PyTorch model on handwritten digits
   defl run digits
 
-Exit code 0: made; 2: the folder exists, or the template needs a package that is not installed.
+Exit code 0: created; 2: the folder exists, or the template needs a package that is not installed.
 """
-# Template -> the modules that it imports, and the extras that install them.
-TEMPLATES: dict[str, tuple[tuple[str, ...], str]] = {
-    "numpy": ((), ""),
-    "sklearn": (("sklearn",), "sklearn"),
-    "torch": (("torch", "sklearn"), "torch,sklearn"),
+# Template -> the modules that it imports, each the name of the extra that installs it.
+TEMPLATES: dict[str, tuple[str, ...]] = {
+    "numpy": (),
+    "sklearn": ("sklearn",),
+    "torch": ("torch", "sklearn"),
 }
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 NAME_CHARACTERS_MAX = 100
@@ -38,22 +39,22 @@ NAME_CHARACTERS_MAX = 100
     type=click.Choice([*TEMPLATES]),
     default="numpy",
     show_default=True,
-    help="What the client trains with.",
+    help="The framework that the client trains with.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def new(folder: Path, template: str, as_json: bool) -> None:
-    """Make a small, complete project in the folder NAME: client, data, settings, README, test.
+    """Create a small, complete project in the folder NAME: client, data, settings, README, test.
 
-    Nothing is downloaded, and nothing that exists is touched.
+    It downloads nothing and overwrites nothing.
     """
     name = _checked_name(folder)
     _require_installed(template)
-    made = _make(folder, name, template)
+    names = _create(folder, name, template)
     if as_json:
-        click.echo(json.dumps({"folder": str(folder), "template": template, "files": made}))
+        click.echo(json.dumps({"folder": str(folder), "template": template, "files": names}))
         return
     click.echo(
-        f"Made {folder} from the template {template}: {', '.join(made)}\n"
+        f"Created {folder} from the template {template}: {', '.join(names)}\n"
         f"Next:\n  defl run {folder}\n  pytest {folder}"
     )
 
@@ -66,19 +67,19 @@ def _checked_name(folder: Path) -> str:
             f"'-', '_' and '.', {NAME_CHARACTERS_MAX} at most"
         )
     if folder.exists():
-        raise UserError(f"{folder} exists already; choose another name, or move it away")
+        raise UserError(f"{folder} already exists; choose another name, or move it away")
     if not folder.parent.is_dir():
         raise UserError(f"{folder.parent}: no such folder; make it first")
     return name
 
 
 def _require_installed(template: str) -> None:
-    modules, extras = TEMPLATES[template]
-    missing = [module for module in modules if not _installed(module)]
+    extras = TEMPLATES[template]
+    missing = [module for module in extras if not _installed(module)]
     if missing:
         raise UserError(
             f"the template {template} needs {' and '.join(missing)}, which is not installed; "
-            f"install it with: pip install 'defl[{extras}]'"
+            f"install it with: {install_command(*extras)}"
         )
 
 
@@ -89,7 +90,7 @@ def _installed(module: str) -> bool:
         return False
 
 
-def _make(folder: Path, name: str, template: str) -> list[str]:
+def _create(folder: Path, name: str, template: str) -> list[str]:
     with as_file(files("defl.clients") / "templates" / template) as source:
         shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__"))
     readme = folder / "README.md"

@@ -39,6 +39,7 @@ PROJECT is a folder with your training code. Its defl.toml may contain:
   nodes = 4
   rounds = 10
   work_time_max_s = 3600.0  # a training that takes longer is stopped
+  keep_best = "accuracy"    # each node keeps its best round's model too; "-loss": the lowest
   gst_lt_min_s = 1.0        # a round waits for slow members at least this long ...
   gst_lt_max_s = 3600.0     # ... and at most this long
 

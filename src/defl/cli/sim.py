@@ -1,4 +1,4 @@
-"""`defl sim`: one simulated federation, or random ones until time is up."""
+"""`defl sim`: one simulated federation, or a soak of random ones."""
 
 import json
 import resource
@@ -27,14 +27,14 @@ EXAMPLES = """
 Examples:
 
 \b
-  defl sim                                        4 nodes, 5 rounds, nobody lies
-  defl sim --nodes 7 --byzantine equivocator:2    two leaders that propose twice
-  defl sim --loss 0.1 --crash-rate 0.01           a bad network and dying nodes
+  defl sim                                        4 nodes, 5 rounds, all honest
+  defl sim --nodes 7 --byzantine equivocator:2    two members that propose twice per view
+  defl sim --loss 0.1 --crash-rate 0.01           a lossy network and crashing nodes
   defl sim --partition '0,1|2,3@2-20'             two halves from second 2 to 20
-  defl sim --censor Vote@2-20 --kill 1@10         no votes for a time; node 1 restarts
+  defl sim --censor Vote@2-20 --kill 1@10         votes are lost for a while; node 1 restarts
   defl sim --pace 3=50 --rounds 40                one member trains 50 times longer
   defl sim --soak 600                             random scenarios for ten minutes
-  defl sim --scenario 1234                        one of them again, by its seed
+  defl sim --scenario 1234                        repeat one of them by its seed
 """
 
 
@@ -57,7 +57,7 @@ def _node_and_factor(text: str, nodes: int) -> tuple[NodeId, float]:
 
 
 def memory_bytes() -> int | None:
-    """What this process holds now; None where the system does not tell."""
+    """Resident memory of this process; None where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -68,7 +68,7 @@ def memory_bytes() -> int | None:
 @click.command(epilog=EXAMPLES)
 @click.option("--nodes", default=4, show_default=True, help="Members, 4 to 100.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds of learning to close.")
-@click.option("--seed", default=1, show_default=True, help="All chance comes from it.")
+@click.option("--seed", default=1, show_default=True, help="Seed of all randomness.")
 @click.option(
     "--rules",
     type=click.Choice([rules.value for rules in Rules]),
@@ -77,14 +77,21 @@ def memory_bytes() -> int | None:
     help="Three-chain HotStuff or two-chain Jolteon.",
 )
 @click.option(
-    "--byzantine", multiple=True, metavar="KIND[:COUNT]", help="Liars; may be given several times."
+    "--byzantine", multiple=True, metavar="KIND[:COUNT]", help="Byzantine members; repeatable."
 )
-@click.option("--loss", default=0.0, help="Share of messages that are lost.")
-@click.option("--duplication", default=0.0, help="Share of messages that arrive twice.")
-@click.option("--crash-rate", default=0.0, help="Chance that a node dies at an event.")
+@click.option("--loss", default=0.0, help="Share of messages lost.")
+@click.option("--duplication", default=0.0, help="Share of messages delivered twice.")
+@click.option("--crash-rate", default=0.0, help="Chance that a node crashes at an event.")
 @click.option("--disk-full-rate", default=0.0, help="Chance that a disk fills up at a write.")
-@click.option("--crash-all", multiple=True, type=float, metavar="SECOND", help="All die at once.")
-@click.option("--partition", multiple=True, metavar="A,B|C,D@START-END", help="Groups cut apart.")
+@click.option(
+    "--crash-all", multiple=True, type=float, metavar="SECOND", help="All nodes crash at once."
+)
+@click.option(
+    "--partition",
+    multiple=True,
+    metavar="A,B|C,D@START-END",
+    help="Groups that cannot reach each other.",
+)
 @click.option(
     "--rollback",
     multiple=True,
@@ -100,7 +107,7 @@ def memory_bytes() -> int | None:
     metavar="KIND[:FROM][>TO]@START-END",
     help="Messages of this kind are lost.",
 )
-@click.option("--kill", multiple=True, metavar="NODE@SECOND", help="One node dies and restarts.")
+@click.option("--kill", multiple=True, metavar="NODE@SECOND", help="One node crashes and restarts.")
 @click.option("--slow", multiple=True, type=int, metavar="NODE", help="Ten times slower.")
 @click.option(
     "--pace", multiple=True, metavar="NODE=FACTOR", help="Its work takes FACTOR times longer."
@@ -108,13 +115,19 @@ def memory_bytes() -> int | None:
 @click.option("--work", "work_s", default=0.5, show_default=True, help="Mean seconds of training.")
 @click.option("--work-sigma", type=float, help="Lognormal training times; default: exponential.")
 @click.option("--clock-skew", default=0.0, help="Clocks differ by up to this share.")
-@click.option("--latency", default=0.02, show_default=True, help="Least delay in seconds.")
-@click.option("--jitter", default=0.02, show_default=True, help="Mean delay added to it.")
-@click.option("--bandwidth", default=10e6, show_default=True, help="Bytes per second and link.")
+@click.option("--latency", default=0.02, show_default=True, help="Minimum delay in seconds.")
+@click.option("--jitter", default=0.02, show_default=True, help="Mean delay added to the latency.")
+@click.option("--bandwidth", default=10e6, show_default=True, help="Bytes per second on each link.")
 @click.option("--tau", default=2, show_default=True, help="Rounds whose weights are kept.")
-@click.option("--real-signatures", is_flag=True, help="Ed25519 instead of free ones (slower).")
-@click.option("--soak", "soak_s", type=float, metavar="SECONDS", help="Random scenarios instead.")
-@click.option("--scenario", "soak_seed", type=int, metavar="SEED", help="One scenario of a soak.")
+@click.option(
+    "--real-signatures", is_flag=True, help="Ed25519 instead of free signatures (slower)."
+)
+@click.option(
+    "--soak", "soak_s", type=float, metavar="SECONDS", help="Run random scenarios for this long."
+)
+@click.option(
+    "--scenario", "soak_seed", type=int, metavar="SEED", help="Repeat one scenario of a soak."
+)
 @click.option("--transcript", type=click.Path(dir_okay=False), help="Write the conversation here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def sim(
@@ -152,7 +165,7 @@ def sim(
 
     The nodes are the real ones: only wire, disk, clock and training are simulated. Faults strike
     until half of the rounds have closed; then the network is calm. The same seed prints the same
-    bytes (wall time and memory apart).
+    bytes, except for wall time and memory.
 
     Exit code 0: every check holds; 1: one does not; 2: it cannot be run as asked.
     """
@@ -211,7 +224,7 @@ def _run(options: Options, transcript: str | None) -> SimReport:
 
 
 class _Progress:
-    """A line on a terminal's error stream, once a second at most; silent elsewhere."""
+    """One line on standard error, at most once a second, if that is a terminal."""
 
     def __init__(self) -> None:
         self._shown_at = monotonic()
@@ -230,10 +243,10 @@ class _Progress:
 
 def _text(report: SimReport) -> str:
     options = report.options
-    liars = ", ".join(f"{count} {kind}" for kind, count in options.byzantine) or "nobody lies"
+    byzantine = ", ".join(f"{count} {kind}" for kind, count in options.byzantine) or "all honest"
     seconds = report.virtual_s / max(1, report.rounds_closed)
     lines = [
-        f"{options.nodes} nodes, {options.rules.value}, seed {options.seed}; {liars}",
+        f"{options.nodes} nodes, {options.rules.value}, seed {options.seed}; {byzantine}",
         (
             f"rounds closed   {report.rounds_closed} of {options.rounds}"
             f"   ({seconds:.2f} virtual seconds each)"
@@ -254,9 +267,9 @@ def _text(report: SimReport) -> str:
         f"{stock.round:<16}{stock.disk_bytes:>14}{stock.memory_bytes or 0:>16}"
         for stock in report.stock
     ]
-    for title, found in (("evidence", report.evidence), ("refused", report.refused)):
-        if found:
-            lines += ["", *(f"{title:<10}{what}: {count}" for what, count in found.items())]
+    for title, counts in (("evidence", report.evidence), ("refused", report.refused)):
+        if counts:
+            lines += ["", *(f"{title:<10}{kind}: {count}" for kind, count in counts.items())]
     lines += ["", *(f"{'ok ' if holds else 'NO '} {name}" for name, holds in report.checks.items())]
     lines += [f"    {violation}" for violation in report.violations]
     lines += ["", f"wall time {report.wall_s:.2f} s, {report.events / report.wall_s:.0f} events/s"]
@@ -279,11 +292,11 @@ def _soak_json(result: Soaked) -> dict[str, object]:
         "violations": [
             violation for _, report in result.failures for violation in report.violations
         ],
-        "reproduce": [_again(seed) for seed, _ in result.failures],
+        "reproduce": [_command(seed) for seed, _ in result.failures],
     }
 
 
-def _again(seed: int) -> str:
+def _command(seed: int) -> str:
     return f"defl sim --scenario {seed}"
 
 
@@ -291,5 +304,5 @@ def _soak_text(result: Soaked) -> str:
     lines = [f"{result.scenarios} scenarios, {result.events} events, {len(result.failures)} failed"]
     lines += [f"  {kind}: {count}" for kind, count in result.by_kind.items()]
     for seed, report in result.failures:
-        lines += [f"FAILED  {_again(seed)}", *(f"    {v}" for v in report.violations[:5])]
+        lines += [f"FAILED  {_command(seed)}", *(f"    {v}" for v in report.violations[:5])]
     return "\n".join(lines)

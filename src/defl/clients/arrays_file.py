@@ -1,4 +1,4 @@
-"""Named arrays as a file, from one process of this machine to another; nothing is pickled."""
+"""Named arrays as a file, passed between processes of one machine; nothing is pickled."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from defl.schema import Array, Weights
 
 
 def write_arrays(path: Path, weights: Weights) -> None:
-    """Entries by number, since a name may hold what no file's member is called by."""
+    """Entries are numbered, since their names may not be valid names of an archive's members."""
     entries = {f"entry{i}": array for i, array in enumerate(weights.values())}
     np.savez(path, allow_pickle=False, names=np.array(list(weights), dtype=np.str_), **entries)
 

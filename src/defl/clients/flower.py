@@ -36,14 +36,14 @@ from defl.errors import UserError
 from defl.ids import Round
 from defl.schema import Array, Role, Weights
 
-# The environment of a node's process: how it is told what `flwr run` and a SuperNode are told.
-DEFL_FLOWER_START = "DEFL_FLOWER_START"  # folder with the project's start; found out if unset
+# Environment variables of a node's process, in place of the options of `flwr run` and SuperNodes.
+DEFL_FLOWER_START = "DEFL_FLOWER_START"  # folder with the project's start; if unset, it is captured
 DEFL_FLOWER_RUN_CONFIG = "DEFL_FLOWER_RUN_CONFIG"
 DEFL_FLOWER_NODE_CONFIG = "DEFL_FLOWER_NODE_CONFIG"
 
 STATISTICS = {".running_mean": Role.STATISTIC, ".running_var": Role.VARIANCE}
 LEGACY_TRAIN, LEGACY_EVALUATE = "fitins.", "evaluateins."
-# Under these names strategies tell the round; a 1 in the first message is counted up.
+# Strategies send the round under these names; a 1 in the first message is replaced by the round.
 ROUND_KEYS = ("server-round", "server_round", "current-round", "current_round", "round", "rnd")
 
 
@@ -58,13 +58,13 @@ class FlowerClient:
         self._environment = environment
         self._number = int(environment.get("DEFL_NODE", "0"))
         self._round = Round(0)
-        self._dtypes = {name: array.dtype for name, array in self._begin[1].items()}
+        self._dtypes = {name: array.dtype for name, array in self._start[1].items()}
 
     def initial_weights(self) -> Weights:
-        return {name: shareable(array) for name, array in self._begin[1].items()}
+        return {name: shareable(array) for name, array in self._start[1].items()}
 
     def roles(self) -> Roles:
-        """Batch norm's statistics, known by the names that PyTorch gives them."""
+        """Batch norm's statistics, recognised by PyTorch's names for them."""
         return {
             name: role
             for name, dtype in self._dtypes.items()
@@ -74,11 +74,11 @@ class FlowerClient:
 
     def train(self, weights: Weights, round_: Round) -> tuple[Weights, Metrics]:
         self._round = round_
-        reply = self._ask(self._begin[0].message_type, weights, LEGACY_TRAIN)
+        reply = self._ask(self._start[0].message_type, weights, LEGACY_TRAIN)
         records = list(reply.array_records.values())
         if len(records) != 1:
             raise UserError(
-                f"the ClientApp answered a training with {len(records)} array records; "
+                f"the ClientApp answered 'train' with {len(records)} array records; "
                 "return the trained arrays as one ArrayRecord"
             )
         trained = {
@@ -90,7 +90,7 @@ class FlowerClient:
         return numbers(self._ask("evaluate", weights, LEGACY_EVALUATE))
 
     def _ask(self, message_type: str, weights: Weights, legacy: str) -> RecordDict:
-        start = self._begin[0]
+        start = self._start[0]
         arrays = {
             name: FlowerArray(np.asarray(weights[name]).astype(dtype, copy=False))
             for name, dtype in self._dtypes.items()
@@ -110,19 +110,19 @@ class FlowerClient:
         return _content_of(reply, message_type)
 
     @cached_property
-    def _begin(self) -> tuple[FlowerStart, dict[str, Array]]:
+    def _start(self) -> tuple[FlowerStart, dict[str, Array]]:
         folder = self._environment.get(DEFL_FLOWER_START)
         if folder:
             return read_start(Path(folder))
-        with tempfile.TemporaryDirectory(prefix="defl-flower-") as made:
+        with tempfile.TemporaryDirectory(prefix="defl-flower-") as temporary:
             find_start(
                 self._folder,
-                Path(made),
+                Path(temporary),
                 nodes=int(self._environment.get("DEFL_NODES", "4")),
                 run_config=self._environment.get(DEFL_FLOWER_RUN_CONFIG, ""),
                 node_config=self._environment.get(DEFL_FLOWER_NODE_CONFIG, ""),
             )
-            return read_start(Path(made))
+            return read_start(Path(temporary))
 
     @cached_property
     def _project(self) -> Project:
@@ -133,12 +133,12 @@ class FlowerClient:
         return self._project.client_app()
 
     @cached_property
-    def _context(self) -> Context:  # one for all messages: its state is the app's memory
+    def _context(self) -> Context:  # one for all messages, since its state is the app's memory
         return make_context(self._project, node_config(self._environment), node_id_of(self._number))
 
 
 def node_config(environment: Mapping[str, str]) -> UserConfig:
-    """The partition that `defl run` gives this node, and what the organisation sets."""
+    """The partition that `defl run` assigns to this node, and the organisation's own settings."""
     config: UserConfig = {}
     if "DEFL_NODE" in environment and "DEFL_NODES" in environment:
         config[PARTITION_KEY] = int(environment["DEFL_NODE"])
@@ -147,10 +147,10 @@ def node_config(environment: Mapping[str, str]) -> UserConfig:
 
 
 def shareable(array: Array) -> Array:
-    """As a schema holds it: floats as float32, which is what is shared; integers stay local.
+    """The array in a schema's dtype: floats are shared as float32, integers stay local.
 
-    The app is handed its own dtypes again. A value beyond float32 becomes infinite, which the
-    client protocol refuses by the entry's name.
+    The app receives its own dtypes again. A value beyond float32 becomes infinite, which the client
+    protocol refuses by the entry's name.
     """
     if np.issubdtype(array.dtype, np.floating):
         with np.errstate(over="ignore"):
@@ -170,12 +170,12 @@ def _content_of(reply: object, message_type: str) -> RecordDict:
         raise UserError(f"the ClientApp answered {message_type!r} with an error: {reply.error}")
     for key, status in reply.content.config_records.items():
         if key.endswith("res.status") and status.get("code") != 0:
-            raise UserError(f"the Flower client cannot do {message_type!r}: {status['message']}")
+            raise UserError(f"the Flower client cannot {message_type}: {status['message']}")
     return reply.content
 
 
 def numbers(content: RecordDict) -> dict[str, float]:
-    """The numbers among the metrics; NumPyClient's are in a config record."""
+    """The numbers among the metrics; those of a NumPyClient are in a config record."""
     records = list(content.metric_records.values())
     records += [c for key, c in content.config_records.items() if key.endswith("res.metrics")]
     return {

@@ -14,6 +14,8 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from functools import reduce
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +34,7 @@ UserConfig = dict[str, bool | int | float | str]
 App = TypeVar("App")
 
 RUN_ID = 1
-PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # in a config that is no file
+PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")  # in a config that is not a file
 ROUNDS_KEY = "num-server-rounds"  # of the run config, in Flower's own templates
 PARTITION_KEY, PARTITIONS_KEY = "partition-id", "num-partitions"
 START_FILE, ARRAYS_FILE = "start.msgpack", "start.npz"
@@ -76,28 +78,49 @@ class Project:
         if str(self.folder) not in sys.path:
             sys.path.insert(0, str(self.folder))
         try:
-            found: object = importlib.import_module(module_name)
+            app: object = importlib.import_module(module_name)
             for name in attribute.split("."):
-                found = getattr(found, name)
+                app = getattr(app, name)
         except ModuleNotFoundError as error:
-            raise UserError(
-                f"{ref!r} of {self.folder} needs the module {error.name!r}, which is not "
-                f"installed; install what the project needs: pip install -e {self.folder}"
-            ) from error
-        if not isinstance(found, kind):
-            raise UserError(f"{ref!r} of {self.folder} is no {kind.__name__}")
-        return found
+            reason = _why_missing(self.folder, error.name or "")
+            raise UserError(f"{ref!r} of {self.folder} {reason}") from error
+        if not isinstance(app, kind):
+            raise UserError(f"{ref!r} of {self.folder} is not a {kind.__name__}")
+        return app
+
+
+def _why_missing(folder: Path, module: str) -> str:
+    package, _, inside = module.partition(".")
+    if (folder / package).is_dir():
+        return f"imports {module!r}, which the project does not have; is a file missing?"
+    if inside and find_spec(package) is not None:
+        return (
+            f"imports {module!r}, which the installed {package} {_version(package)} does not "
+            f"have: it was written for another release of {package}; install that release, or "
+            "change the import"
+        )
+    return (
+        f"needs the module {module!r}, which is not installed; install what the project needs: "
+        f"pip install -e {folder}"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # a distribution of another name
+        return "release"
 
 
 def read_project(folder: Path, overrides: str = "") -> Project:
-    """`overrides` are written as for `flwr run --run-config`."""
+    """`overrides` has the syntax of `flwr run --run-config`."""
     path = folder / "pyproject.toml"
     try:
         written = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
-            f"{folder} is no Flower project: it has no pyproject.toml; "
-            "name the folder that `flwr run` would be given"
+            f"{folder} is not a Flower project: it has no pyproject.toml; "
+            "name the folder that you would give to `flwr run`"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: {error}") from error
@@ -120,12 +143,12 @@ def read_project(folder: Path, overrides: str = "") -> Project:
 
 
 def _table(parent: dict[str, object], name: str) -> dict[str, object]:
-    found = parent.get(name, {})
-    return found if isinstance(found, dict) else {}
+    table = parent.get(name, {})
+    return table if isinstance(table, dict) else {}
 
 
 def parsed_config(text: str) -> UserConfig:
-    """'key=value key="value"', or the path of a TOML file, as Flower's commands take it."""
+    """Parse 'key=value key="value"', or the TOML file at that path, as Flower's commands do."""
     text = text.strip()
     if not text:
         return {}
@@ -156,19 +179,19 @@ def make_context(project: Project, node_config: UserConfig, node_id: int) -> Con
 
 
 class FlowerStart(Struct, frozen=True, kw_only=True):
-    """The first message that the ServerApp sent for training, its arrays apart."""
+    """The first message that the ServerApp sent for training, without its arrays."""
 
     message_type: str
     arrays_key: str  # "arrays", "fitins.parameters", or the project's own
     configs: dict[str, Config]  # by record key: "config", "fitins.config"
     names: tuple[str, ...]
-    strategies: tuple[str, ...]  # classes that the ServerApp made; DeFL does not run them
+    strategies: tuple[str, ...]  # classes that the ServerApp instantiated; DeFL does not run them
     rounds: int | None
     flwr: str  # release
 
 
 def write_start(folder: Path, start: FlowerStart, arrays: list[Array]) -> None:
-    """The arrays first: who finds the other file finds both."""
+    """Write the arrays first: if the other file exists, both do."""
     np.savez(folder / ARRAYS_FILE, **{f"entry{i}": array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
     (folder / START_FILE).write_bytes(msgpack.encode(start))
 
@@ -179,5 +202,5 @@ def read_start(folder: Path) -> tuple[FlowerStart, dict[str, Array]]:
         with np.load(folder / ARRAYS_FILE, allow_pickle=False) as saved:
             arrays = {name: saved[f"entry{i}"] for i, name in enumerate(start.names)}
     except (OSError, KeyError, ValueError, MsgspecError) as error:
-        raise UserError(f"{folder} does not hold how a Flower project starts: {error}") from error
+        raise UserError(f"{folder} does not hold a Flower project's start: {error}") from error
     return start, arrays

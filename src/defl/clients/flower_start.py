@@ -46,20 +46,20 @@ from defl.clients.flower_project import (
 from defl.errors import UserError
 from defl.schema import Array
 
-# A ServerApp may load a model and evaluate it before it sends anything.
+# A ServerApp may load and evaluate a model before it sends anything.
 START_S = 600.0
 LOG_FILE, REFUSAL_FILE = "serverapp.log", "refusal.txt"
 LOG_SHOWN_CHARACTERS = 1500
 SERVER_NODE_ID = 1
 MESSAGE_TTL_S = 43_200.0
-# DeFL samples nobody: a strategy that waits for more nodes than there are is shown enough of them.
+# DeFL does no sampling: a strategy that waits for more nodes than exist is shown enough of them.
 PATIENCE_S = 1.0
 NODES_SHOWN_MAX = 1000
 SECURE_AGGREGATION_KEY = "secaggplus_configs"
 PRIVATE_STRATEGIES = ("DifferentialPrivacy", "DPFedAvg")
 
 
-class StartQuestion(Struct, frozen=True):
+class StartRequest(Struct, frozen=True):
     project: str
     folder: str  # where the answer is written
     nodes: int
@@ -70,16 +70,16 @@ class StartQuestion(Struct, frozen=True):
 def find_start(
     project: Path, folder: Path, *, nodes: int, run_config: str = "", node_config: str = ""
 ) -> FlowerStart:
-    """Ask in a process of its own; the answer is in the folder, for read_start."""
-    read_project(project, run_config)  # a fault in the files is told at once
+    """Run the ServerApp in a process of its own, which writes the start for `read_start`."""
+    read_project(project, run_config)  # reports an error in the files at once
     folder.mkdir(parents=True, exist_ok=True)
     place = project.resolve()
-    question = StartQuestion(str(place), str(folder.resolve()), nodes, run_config, node_config)
+    request = StartRequest(str(place), str(folder.resolve()), nodes, run_config, node_config)
     command = (sys.executable, "-P", "-m", "defl.clients.flower_start")
     with (folder / LOG_FILE).open("wb") as log:
         try:
             done = subprocess.run(  # noqa: S603 - our own module
-                [*command, json.encode(question).decode()],
+                [*command, json.encode(request).decode()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -93,11 +93,11 @@ def find_start(
                 f"{START_S:g} s; the end of its log:\n{_log_end(folder)}"
             ) from None
     if done.returncode != 0:
-        raise UserError(_why(project, folder))
+        raise UserError(_failure(project, folder))
     return read_start(folder)[0]
 
 
-def _why(project: Path, folder: Path) -> str:
+def _failure(project: Path, folder: Path) -> str:
     refusal = folder / REFUSAL_FILE
     if refusal.exists():
         return refusal.read_text(encoding="utf-8")
@@ -116,21 +116,21 @@ def _log_end(folder: Path) -> str:
 
 
 class CapturingGrid(Grid):  # type: ignore[misc]  # flwr is not looked into
-    """Leads nowhere: the first message for training ends the process.
+    """Delivers nothing: the first message for training ends the process.
 
-    ServerApps send from threads whose errors Flower collects, so an exception would not stop them.
+    An exception would not end it: ServerApps send from threads whose errors Flower collects.
     """
 
-    def __init__(self, project: Project, question: StartQuestion) -> None:
+    def __init__(self, project: Project, request: StartRequest) -> None:
         self._project = project
-        self._question = question
-        self._asked_first: float | None = None
+        self._request = request
+        self._first_query_at: float | None = None
         self._replies: dict[str, Message] = {}
         self._serial = itertools.count(1)
         self._only_one = threading.Lock()
 
     def set_run(self, run: object) -> None:
-        """It has one run and no other."""
+        """There is one run only."""
 
     @property
     def run(self) -> Any:
@@ -148,9 +148,9 @@ class CapturingGrid(Grid):  # type: ignore[misc]  # flwr is not looked into
 
     def get_node_ids(self) -> Iterable[int]:
         now = time.monotonic()
-        self._asked_first = self._asked_first or now
-        waits = now - self._asked_first >= PATIENCE_S
-        count = max(self._question.nodes, NODES_SHOWN_MAX) if waits else self._question.nodes
+        self._first_query_at = self._first_query_at or now
+        waiting = now - self._first_query_at >= PATIENCE_S
+        count = max(self._request.nodes, NODES_SHOWN_MAX) if waiting else self._request.nodes
         return [node_id_of(number) for number in range(count)]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -179,12 +179,12 @@ class CapturingGrid(Grid):  # type: ignore[misc]  # flwr is not looked into
             refuse(
                 self._project.folder,
                 f"its ServerApp sends a message of type {kind!r} and needs the nodes' replies "
-                "before it sends weights to train; DeFL has no server that could ask them",
+                "before it sends weights to train; DeFL has no server to collect them",
             )
-        return first_client_reply(self._project, self._question, message)
+        return first_client_reply(self._project, self._request, message)
 
     def _capture(self, message: Message) -> Never:
-        self._only_one.acquire()  # for good: this ends the process
+        self._only_one.acquire()  # never released: this ends the process
         content, folder = message.content, self._project.folder
         if SECURE_AGGREGATION_KEY in content.config_records:
             refuse(folder, SECURE_AGGREGATION_REFUSED)
@@ -195,28 +195,28 @@ class CapturingGrid(Grid):  # type: ignore[misc]  # flwr is not looked into
                 "training; DeFL trains one model, from one record of arrays",
             )
         (key,) = content.array_records
-        write(self._project, self._question, message.metadata.message_type, key, content)
+        write(self._project, self._request, message.metadata.message_type, key, content)
         sys.stdout.flush()
         os._exit(0)
 
 
 def write(
-    project: Project, question: StartQuestion, message_type: str, key: str, content: RecordDict
+    project: Project, request: StartRequest, message_type: str, key: str, content: RecordDict
 ) -> None:
     record = content.array_records[key]
     named = [(name, array.numpy()) for name, array in record.items() if array.data]
     if not named:
         refuse(
             project.folder,
-            "nobody gives the initial weights: neither does the strategy (initial_parameters) "
-            "nor the client (get_parameters); add one of them",
+            "it has no initial weights: neither the strategy (initial_parameters) nor the client "
+            "(get_parameters) gives them; add one of the two",
         )
     arrays: list[Array] = [array for _, array in named]
     if not any(np.issubdtype(array.dtype, np.floating) for array in arrays):
         refuse(
             project.folder,
-            "none of its arrays holds floats; models that are no arrays of floats (trees, for "
-            "example) cannot be aggregated by DeFL's rules",
+            "none of its arrays holds floats; DeFL's rules aggregate arrays of floats, not trees, "
+            "for example",
         )
     start = FlowerStart(
         message_type=message_type,
@@ -227,27 +227,27 @@ def write(
         rounds=project.rounds,
         flwr=flwr.__version__,
     )
-    write_start(Path(question.folder), start, arrays)
+    write_start(Path(request.folder), start, arrays)
 
 
 def strategies(folder: Path) -> tuple[str, ...]:
-    """Every strategy that is alive: a ServerApp need not show its own to anybody."""
+    """The classes of all live strategy objects, since a ServerApp need not expose its own."""
     kinds = {type(thing) for thing in gc.get_objects()}
-    found = [kind for kind in kinds if issubclass(kind, Strategy | LegacyStrategy)]
-    for kind in found:
+    used = [kind for kind in kinds if issubclass(kind, Strategy | LegacyStrategy)]
+    for kind in used:
         if any(parent.__name__.startswith(PRIVATE_STRATEGIES) for parent in kind.__mro__):
             refuse(
                 folder,
                 f"its strategy is {kind.__name__}, which adds the noise of differential privacy "
                 "at the server; DeFL has none, and would train without that protection",
             )
-    return tuple(sorted(kind.__name__ for kind in found))
+    return tuple(sorted(kind.__name__ for kind in used))
 
 
-def first_client_reply(project: Project, question: StartQuestion, message: Message) -> Message:
-    """By the client of the first partition, as Flower asks one client at random."""
-    partition = {PARTITION_KEY: 0, PARTITIONS_KEY: question.nodes}
-    config = {**partition, **parsed_config(question.node_config)}
+def first_client_reply(project: Project, request: StartRequest, message: Message) -> Message:
+    """The reply of partition 0's client, where Flower would ask a random client."""
+    partition = {PARTITION_KEY: 0, PARTITIONS_KEY: request.nodes}
+    config = {**partition, **parsed_config(request.node_config)}
     return project.client_app()(message, make_context(project, config, node_id_of(0)))
 
 
@@ -259,7 +259,7 @@ def new_message(
     node_id: int,
     ttl: float | None = None,
 ) -> Message:
-    """From its metadata: the short constructor is refused outside Flower's own processes."""
+    """Built from its metadata: Flower refuses the short constructor outside its own processes."""
     metadata = Metadata(
         run_id=RUN_ID,
         message_id=f"{message_type}-{group_id}",
@@ -283,14 +283,14 @@ def refuse(folder: Path, reason: str) -> Never:
 
 
 def _end(sentence: str) -> Never:
-    question = json.decode(sys.argv[1], type=StartQuestion)
-    (Path(question.folder) / REFUSAL_FILE).write_text(sentence, encoding="utf-8")
+    request = json.decode(sys.argv[1], type=StartRequest)
+    (Path(request.folder) / REFUSAL_FILE).write_text(sentence, encoding="utf-8")
     sys.stdout.flush()
     os._exit(2)
 
 
 def _claim_identity() -> None:
-    """Newer strategies write messages by the short constructor, which asks who this process is."""
+    """Newer strategies use the short constructor of messages, which needs a task identity."""
     try:
         from flwr.supercore.task_identity import TaskIdentity  # noqa: PLC0415 - newer releases only
     except ImportError:
@@ -301,32 +301,32 @@ def _claim_identity() -> None:
 
 
 def has_training(app: ClientApp) -> bool:
-    """Is there a client_fn, or a function for some kind of training?"""
+    """Whether the app has a client_fn, or a function for some kind of training."""
     if getattr(app, "_call", None) is not None:
         return True
     return any(name.startswith("train.") for name in getattr(app, "_registered_funcs", {}))
 
 
-def _from_client(project: Project, question: StartQuestion) -> None:
-    """There is no ServerApp: only a NumPyClient can be asked for weights."""
+def _from_client(project: Project, request: StartRequest) -> None:
+    """Without a ServerApp, only a NumPyClient can give initial weights."""
     if getattr(project.client_app(), "_call", None) is None:
         refuse(
             project.folder,
-            "its pyproject.toml names no ServerApp, and only that says which weights a ClientApp "
-            "of the Message API starts from; add serverapp to [tool.flwr.app.components]",
+            "its pyproject.toml names no ServerApp, and a ClientApp of the Message API has no "
+            "initial weights of its own; add serverapp to [tool.flwr.app.components]",
         )
     content = RecordDict({"getparametersins.config": ConfigRecord()})
-    asked = new_message(content, MessageTypeLegacy.GET_PARAMETERS, "0", node_id=node_id_of(0))
-    answer = first_client_reply(project, question, asked)
+    query = new_message(content, MessageTypeLegacy.GET_PARAMETERS, "0", node_id=node_id_of(0))
+    reply = first_client_reply(project, request, query)
     content = RecordDict({"fitins.config": ConfigRecord()})
-    content["fitins.parameters"] = answer.content.array_records["getparametersres.parameters"]
-    write(project, question, "train", "fitins.parameters", content)
+    content["fitins.parameters"] = reply.content.array_records["getparametersres.parameters"]
+    write(project, request, "train", "fitins.parameters", content)
 
 
 def main() -> None:
-    question = json.decode(sys.argv[1], type=StartQuestion)
-    folder = Path(question.project)
-    project = read_project(folder, question.run_config)
+    request = json.decode(sys.argv[1], type=StartRequest)
+    folder = Path(request.project)
+    project = read_project(folder, request.run_config)
     doing = f"importing its ClientApp {project.client_ref!r} failed"
 
     def report(
@@ -335,11 +335,13 @@ def main() -> None:
         traceback.print_exception(kind, error, trace)
         if isinstance(error, UserError):
             _end(str(error))
-        said = "".join(traceback.format_exception_only(error)).strip()
+        summary = "".join(traceback.format_exception_only(error)).strip()
         frames = traceback.extract_tb(trace)
         own = [frame for frame in frames if frame.filename.startswith(str(folder))]
         place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-        refuse(folder, f"{doing}: {said}{place}; all of it is in {question.folder}/{LOG_FILE}")
+        refuse(
+            folder, f"{doing}: {summary}{place}; the traceback is in {request.folder}/{LOG_FILE}"
+        )
 
     sys.excepthook = report
     client_app = project.client_app()
@@ -349,11 +351,11 @@ def main() -> None:
     server_app = project.server_app()
     if server_app is None:
         doing = "its client failed to give the initial weights"
-        _from_client(project, question)
+        _from_client(project, request)
         return
     doing = "its ServerApp failed before it sent weights to train"
     _claim_identity()
-    server_app(CapturingGrid(project, question), make_context(project, {}, SERVER_NODE_ID))
+    server_app(CapturingGrid(project, request), make_context(project, {}, SERVER_NODE_ID))
     refuse(folder, "its ServerApp ended without sending weights to train")
 
 

@@ -1,4 +1,4 @@
-"""A ready-made client from functions on NumPy arrays, for whoever has a training step only."""
+"""A client from a training function on NumPy arrays."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,18 +10,21 @@ from defl.ids import Round
 from defl.schema import Array, Weights
 
 
-def _nothing_to_say(_: Weights) -> Metrics:
+def _no_evaluation(_: Weights) -> Metrics:
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionClient:
-    """`train_function(weights, round_)` returns the trained weights and metrics; `initial` are the
-    arrays before the first round; `entry_roles` names entries that are not simply averaged."""
+    """A client whose `train_function(weights, round_)` returns the trained weights and metrics.
+
+    `initial` holds the arrays before the first round; `entry_roles` names the entries that are not
+    trainable.
+    """
 
     initial: Mapping[str, Array]
     train_function: Callable[[Weights, Round], tuple[Weights, Metrics]]
-    evaluate_function: Callable[[Weights], Metrics] = _nothing_to_say
+    evaluate_function: Callable[[Weights], Metrics] = _no_evaluation
     entry_roles: Roles = field(default_factory=dict)
 
     def initial_weights(self) -> Weights:

@@ -1,8 +1,8 @@
-"""What a user writes against: a client that trains named arrays, whatever framework is behind it.
+"""The client protocol: an organisation's own code, which trains named arrays in any framework.
 
-Here are the protocol, the schema that follows from a client's weights, and `Training`, which turns
-an agreed row into the client's arrays and checks what comes back before anything is sent. No
-framework is imported here, and nothing is known of rounds beyond their number.
+This module holds the protocol, derives the schema from a client's weights, and runs a client:
+`Training` turns an agreed row into the client's arrays, and checks what the client returns before
+anything is sent. It imports no framework, and knows nothing about rounds but their number.
 """
 
 from collections.abc import Mapping
@@ -25,19 +25,19 @@ from defl.schema import (
     within_bounds,
 )
 
-Metrics = Mapping[str, float]  # what a person wants to see: "loss", "accuracy", ...
-Roles = Mapping[str, Role | str]  # an entry's name -> what is done with it
+Metrics = Mapping[str, float]  # figures for people: "loss", "accuracy", ...
+Roles = Mapping[str, Role | str]  # by entry name
 
 
 class Client(Protocol):
-    """One organisation's side of the learning: its data, its model, its way to train.
+    """One organisation's side of the learning: its data, its model and its training.
 
-    Arrays that are handed in are copies and may be changed in place. The same names, shapes and
-    dtypes come back each time, in any order.
+    The arrays that it receives are copies and may be changed in place. It returns the same names,
+    shapes and dtypes each time, in any order.
     """
 
     def initial_weights(self) -> Weights:
-        """All arrays of the model, as they are before the first round."""
+        """All arrays of the model, before the first round."""
         ...
 
     def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
@@ -51,10 +51,10 @@ class Client(Protocol):
 
 @runtime_checkable
 class HasRoles(Protocol):
-    """A client that says itself what is done with some of its entries."""
+    """A client that sets the roles of some of its entries."""
 
     def roles(self) -> Roles:
-        """Entries whose role is not the one that follows from their dtype."""
+        """The entries whose role differs from the default for their dtype."""
         ...
 
 
@@ -62,22 +62,22 @@ class HasRoles(Protocol):
 
 
 def roles_of(client: Client) -> Roles:
-    """The client's own words on its entries; none if it has no `roles`."""
+    """The roles that the client sets; none if it has no `roles` method."""
     return client.roles() if isinstance(client, HasRoles) else {}
 
 
 def schema_of(weights: Weights, roles: Roles | None = None) -> Schema:
     """The schema of these weights, in their order.
 
-    float32 entries are trainable, integers and booleans stay local, unless `roles` names the
-    entry. Other floats must be converted or be declared local.
+    Unless `roles` names an entry, float32 is trainable, and integers and booleans stay local. Other
+    floats must be converted or declared local.
     """
     roles = {} if roles is None else roles
     checked_arrays(weights, "initial_weights")
-    strangers = [name for name in roles if name not in weights]
-    if strangers:
+    unknown = [name for name in roles if name not in weights]
+    if unknown:
         raise WeightsError(
-            f"roles name {_listed(strangers)}, which the weights do not have; "
+            f"roles name {_listed(unknown)}, which the weights do not have; "
             f"the weights have {_listed(list(weights))}"
         )
     entries = []
@@ -98,14 +98,14 @@ def _dtype_of(name: str, array: Array) -> DType:
         ) from None
 
 
-def _role_of(name: str, dtype: DType, wanted: Role | str | None) -> Role:
-    if wanted is not None:
-        if wanted not in MODEL_ROLES:
+def _role_of(name: str, dtype: DType, declared: Role | str | None) -> Role:
+    if declared is not None:
+        if declared not in MODEL_ROLES:
             raise WeightsError(
-                f"entry {name!r} cannot have the role {wanted!r}; there are: "
+                f"entry {name!r} cannot have the role {declared!r}; there are: "
                 f"{', '.join(MODEL_ROLES)}"
             )
-        role = Role(wanted)
+        role = Role(declared)
         if role is not Role.LOCAL and dtype is not DType.FLOAT32:
             raise WeightsError(
                 f"entry {name!r} is {dtype} and cannot be {role}: only float32 is shared; "
@@ -123,14 +123,14 @@ def _role_of(name: str, dtype: DType, wanted: Role | str | None) -> Role:
 
 
 def initial_row(client: Client, schema: Schema) -> Row:
-    """The client's initial weights as the row that a federation starts from."""
+    """The client's initial weights as the row from which a federation starts."""
     weights = client.initial_weights()
     _check_weights(weights, schema, "initial_weights")
     return starting_row(weights, schema)
 
 
 def starting_row(weights: Weights, schema: Schema) -> Row:
-    """These weights, and a memory in which there is nothing yet."""
+    """These weights, with an empty memory for the aggregation rule."""
     empty = {
         entry.name: np.zeros(entry.shape, dtype=np.float32)
         for entry in schema.entries
@@ -143,7 +143,7 @@ def starting_row(weights: Weights, schema: Schema) -> Row:
 
 
 class Training:
-    """Runs a client on agreed rows, and keeps its local entries between rounds."""
+    """Runs a client on agreed rows and keeps its local entries between rounds."""
 
     def __init__(self, client: Client, schema: Schema) -> None:
         self._client = client
@@ -154,12 +154,12 @@ class Training:
 
     @property
     def local(self) -> dict[str, Array]:
-        """The entries that never leave this node, as the last training left them."""
+        """The entries that never leave this node, as of the last training."""
         return {name: array.copy() for name, array in self._local.items()}
 
     def train(self, row: Row, round_: Round) -> tuple[Row, Metrics]:
-        """The trained row; a WeightsError if the client's answer does not fit, and then nothing
-        has changed."""
+        """The trained row. A WeightsError if the client's answer does not fit; the local entries
+        are then unchanged."""
         answer: object = self._client.train(self._weights(row), round_)
         weights, metrics = _two_parts(answer)
         _check_weights(weights, self._schema, "train")
@@ -173,7 +173,7 @@ class Training:
         return _checked_metrics(answer, "evaluate")
 
     def _weights(self, row: Row) -> dict[str, Array]:
-        """Writable copies, in the schema's order: what a client does to them harms nobody."""
+        """Writable copies in the schema's order; a client may change them."""
         shared = self._schema.unflatten(row.copy())
         return {
             entry.name: (
@@ -184,7 +184,7 @@ class Training:
         }
 
     def _memory(self, row: Row) -> dict[str, Row]:
-        """What the aggregation rule remembers: no business of the client's, and sent as it was."""
+        """The aggregation rule's memory: clients never see it, and updates return it unchanged."""
         shared = self._schema.unflatten(row)
         return {e.name: shared[e.name] for e in self._schema.entries if e.role is Role.MEMORY}
 
@@ -215,7 +215,7 @@ def _two_parts(answer: object) -> tuple[Weights, object]:
 
 
 def checked_arrays(weights: object, where: str) -> Weights:
-    """Named arrays, whatever their shapes; a WeightsError if they are something else."""
+    """The weights, if they are arrays by name, of any shape; otherwise a WeightsError."""
     if not isinstance(weights, Mapping):
         raise WeightsError(
             f"{where} returned its weights as a {type(weights).__name__}; "
@@ -223,7 +223,7 @@ def checked_arrays(weights: object, where: str) -> Weights:
         )
     for name, array in weights.items():
         if not isinstance(name, str):
-            raise WeightsError(f"{where} names an entry {name!r}; an entry's name is a text")
+            raise WeightsError(f"{where} names an entry {name!r}; an entry's name is a string")
         if not isinstance(array, np.ndarray | np.generic):
             raise WeightsError(
                 f"entry {name!r} is a {type(array).__name__}, not an array; "
@@ -274,12 +274,12 @@ def _checked_metrics(metrics: object, where: str) -> dict[str, float]:
     if not isinstance(metrics, Mapping):
         raise WeightsError(
             f"{where} returned its metrics as a {type(metrics).__name__}; "
-            "return a dict from names to numbers, an empty one if there is nothing to say"
+            "return a dict from names to numbers; it may be empty"
         )
     checked = {}
     for name, value in metrics.items():
         if not isinstance(name, str):
-            raise WeightsError(f"{where} names a metric {name!r}; a metric's name is a text")
+            raise WeightsError(f"{where} names a metric {name!r}; a metric's name is a string")
         number = isinstance(value, int | float | np.integer | np.floating)
         if not number or isinstance(value, bool):
             raise WeightsError(

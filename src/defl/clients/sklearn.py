@@ -1,8 +1,8 @@
-"""A ready-made client for scikit-learn: any estimator with `partial_fit` and linear weights.
+"""A client for scikit-learn: any estimator with `partial_fit` and linear weights.
 
-That is `SGDClassifier`, `SGDRegressor`, `Perceptron` (coef_, intercept_) and `MLPClassifier`,
+These are `SGDClassifier`, `SGDRegressor`, `Perceptron` (coef_, intercept_) and `MLPClassifier`,
 `MLPRegressor` (coefs_, intercepts_). scikit-learn computes in float64 unless the data are float32;
-float32 is what travels.
+the weights are shared as float32.
 """
 
 import warnings
@@ -19,18 +19,18 @@ from defl.errors import UserError
 from defl.ids import Round
 from defl.schema import Array, Weights
 
-# How far a schedule of learning rates has got; each organisation counts its own steps.
+# The step count of a learning-rate schedule; each organisation counts its own.
 STEPS = "t_"
-# So small a step leaves the first weights as the estimator drew them.
+# So small a learning rate leaves the initial weights as the estimator drew them.
 NO_STEP = 1e-30
 
-LINEAR = "SGDClassifier, SGDRegressor, Perceptron, MLPClassifier and MLPRegressor"
+LINEAR = "SGDClassifier, SGDRegressor, Perceptron, MLPClassifier or MLPRegressor"
 
 Data = Any  # two-dimensional: an array, a data frame or a sparse matrix
 
 
 class SklearnClient:
-    """`epochs` passes over this organisation's data in each round; evaluated by `score`."""
+    """Trains for `epochs` passes over this organisation's data per round; evaluates by `score`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class SklearnClient:
         self._initial = self._first_weights()
 
     def initial_weights(self) -> Weights:
-        """As the estimator draws them, untouched by data: zeros for a linear model."""
+        """As the estimator draws them, before it sees data: zeros for a linear model."""
         return {name: array.copy() for name, array in self._initial.items()}
 
     def roles(self) -> Roles:
@@ -76,7 +76,7 @@ class SklearnClient:
         return self._score(self._with(weights, self._seed), self._test_data)
 
     def estimator(self, weights: Weights) -> Any:
-        """The fitted estimator that these weights are, for predictions."""
+        """A fitted estimator with these weights, for predictions."""
         return self._with(weights, self._seed)
 
     def _first_weights(self) -> Weights:
@@ -92,31 +92,31 @@ class SklearnClient:
         return _weights(fresh)
 
     def _with(self, weights: Weights, seed: int) -> Any:
-        """A new estimator with these weights, so that a round depends on nothing but them."""
+        """A new estimator with these weights, so that a round depends on nothing else."""
         estimator = clone(self._estimator)
         self._shape(estimator, seed)
         for name, array in _arrays(estimator).items():
             array[...] = weights[name]
         if STEPS in weights:
             setattr(estimator, STEPS, type(getattr(estimator, STEPS))(weights[STEPS]))
-        # A network's optimiser remembers gradients; the next fit makes a new one.
+        # A network's optimiser keeps momentum; the next fit makes a new one.
         vars(estimator).pop("_optimizer", None)
         return estimator
 
     def _shape(self, estimator: Any, seed: int) -> None:
-        """Only a fit gives an estimator its arrays; here it sees one example of zeros."""
+        """Fit one example of zeros, since an estimator has no arrays before its first fit."""
         inputs, targets = self._data
         one = np.zeros((1, inputs.shape[1]), dtype=inputs.dtype)
         target = np.zeros((1, *targets.shape[1:])) if self._classes is None else self._classes[:1]
         if "random_state" in estimator.get_params():
             estimator.set_params(random_state=seed)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that one example is less than a batch
+            warnings.simplefilter("ignore")  # one example is less than a batch
             self._fit(estimator, one, target)
         if not (hasattr(estimator, "coef_") or hasattr(estimator, "coefs_")):
             raise UserError(
                 f"{type(estimator).__name__} has no linear weights that could be averaged; "
-                f"there are {LINEAR}"
+                f"use one of {LINEAR}"
             )
 
     def _fit(self, estimator: Any, inputs: Data, targets: Data) -> None:
@@ -135,7 +135,7 @@ def _plain(inputs: Data) -> Any:
 
 
 def _arrays(estimator: Any) -> dict[str, NDArray[np.floating[Any]]]:
-    """The estimator's own arrays by name, to be read and written in place."""
+    """The estimator's own arrays by name, for reading and for writing in place."""
     if hasattr(estimator, "coef_"):
         return {"coef": estimator.coef_, "intercept": estimator.intercept_}
     named = {}
@@ -162,10 +162,10 @@ def _check(
     kind = type(estimator).__name__
     if not hasattr(estimator, "partial_fit"):
         raise UserError(
-            f"{kind} cannot go on from given weights: it has no partial_fit; {LINEAR} have"
+            f"{kind} cannot continue from given weights: it has no partial_fit; use one of {LINEAR}"
         )
     if epochs < 1:
-        raise UserError(f"epochs is {epochs}, but each round needs at least one")
+        raise UserError(f"epochs is {epochs}; a round needs at least one")
     if getattr(estimator, "average", False):
         raise UserError(
             f"{kind}(average=...) keeps a second set of weights that would not be shared; "
@@ -175,12 +175,12 @@ def _check(
         return
     if classes is None:
         raise UserError(
-            f"{kind} needs classes=[...] with every class that any organisation may have: a "
-            "part of the data may lack some"
+            f"{kind} needs classes=[...] with every class that any organisation may have: some "
+            "organisations' data may lack one"
         )
-    strangers = sorted(set(np.unique(targets).tolist()) - set(classes.tolist()))
-    if strangers:
+    unknown = sorted(set(np.unique(targets).tolist()) - set(classes.tolist()))
+    if unknown:
         raise UserError(
-            f"the targets hold {strangers!r}, which classes does not name; name every class, the "
+            f"the targets hold {unknown!r}, which classes does not name; name every class, the "
             "same at each organisation"
         )

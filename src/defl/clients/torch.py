@@ -1,8 +1,8 @@
-"""Ready-made clients for PyTorch: a model and a way to train it become a client.
+"""A client from a PyTorch model and a training function.
 
-Here a module's state and named arrays are turned into each other, devices and chance are settled,
-and user functions are called. The usual way to train, over batches with a loss and an optimiser, is
-in torch_supervised.py; several processes that train one model are in torchrun.py.
+This module converts between a module's state and named arrays, chooses the device, seeds random
+numbers, and calls the user's functions. Training over batches with a loss and an optimiser is in
+torch_supervised.py; training one model with several processes is in torchrun.py.
 """
 
 import os
@@ -29,40 +29,40 @@ VARIANCE = "running_var"
 
 
 class Statistics(StrEnum):
-    """What is done with float buffers, which are batch norm's running mean and variance."""
+    """What happens to float buffers, which are batch norm's running mean and variance."""
 
     LOCAL = "local"  # each organisation keeps its own
-    SHARED = "shared"  # averaged with the weights of the parameters, not counted in distances
+    SHARED = "shared"  # averaged like the parameters, but not counted in distances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where and how a model is trained at this organisation."""
+    """Where and how this organisation trains the model."""
 
     device: str | None = None  # "cpu", "cuda:1", ...; None: a GPU if there is one
-    channels_last: bool = False  # convolutions of images are quicker so on many devices
-    mixed_precision: bool = False  # bfloat16 or float16 where the device has it
+    channels_last: bool = False  # makes image convolutions faster on many devices
+    mixed_precision: bool = False  # bfloat16 or float16 where the device supports it
     statistics: Statistics | str = Statistics.LOCAL
-    roles: Roles = field(default_factory=dict)  # of entries that need another than the usual one
+    roles: Roles = field(default_factory=dict)  # overrides for single entries
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.statistics not in set(Statistics):
             raise UserError(
-                f"statistics is {self.statistics!r}, but there are: {', '.join(Statistics)}"
+                f"statistics is {self.statistics!r}; choose one of: {', '.join(Statistics)}"
             )
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What a training function has to know: the round, the device, and how numbers are kept."""
+class RoundContext:
+    """What a training or evaluation function may ask: the round, the device, the precision."""
 
-    round: Round
+    round: Round  # 0 in an evaluation
     device: torch.device
     settings: Settings
 
     def put(self, batch: Any) -> Any:
-        """A batch on the device: a tensor, or tensors in tuples, lists and dicts."""
+        """Move a batch to the device: a tensor, or tensors in tuples, lists and dicts."""
         if isinstance(batch, Tensor):
             batch = batch.to(self.device, non_blocking=True)
             if self.settings.channels_last and batch.ndim == 4:
@@ -76,7 +76,7 @@ class Place:
 
     @property
     def half(self) -> Any:
-        """The dtype of mixed precision here, or None if it is not wanted or not to be had."""
+        """The dtype of mixed precision; None if it is switched off or not supported."""
         if not self.settings.mixed_precision:
             return None
         kind = self.device.type
@@ -91,27 +91,30 @@ class Place:
         return torch.autocast(self.device.type, dtype=half, enabled=half is not None)
 
 
-TrainFunction = Callable[[nn.Module, Place], Metrics]
-EvaluateFunction = Callable[[nn.Module, Place], Metrics]
+TrainFunction = Callable[[nn.Module, RoundContext], Metrics]
+EvaluateFunction = Callable[[nn.Module, RoundContext], Metrics]
 
 
-def _nothing_to_say(_: nn.Module, __: Place) -> Metrics:
+def _no_evaluation(_: nn.Module, __: RoundContext) -> Metrics:
     return {}
 
 
 class TorchClient:
-    """`train(model, place)` trains the model in place and returns metrics.
+    """A client whose `train(model, context)` trains the model in place and returns metrics.
 
-    The model is a module, or a function that makes one (then its first weights follow from the
-    seed). The process may be one of several under torchrun: then `train` is given the model inside
-    DistributedDataParallel.
+    `context.round` is the round's number, for schedules. The model is in training mode when `train`
+    is called, and in evaluation mode, without gradients, when `evaluate` is called: neither
+    function calls `model.train()` or `model.eval()` itself.
+
+    `model` is a module, or a function that makes one, whose initial weights then follow from the
+    seed. Under torchrun, `train` receives the model inside DistributedDataParallel.
     """
 
     def __init__(
         self,
         model: nn.Module | Callable[[], nn.Module],
         train: TrainFunction,
-        evaluate: EvaluateFunction = _nothing_to_say,
+        evaluate: EvaluateFunction = _no_evaluation,
         *,
         settings: Settings = Settings(),  # noqa: B008 - frozen
     ) -> None:
@@ -120,10 +123,10 @@ class TorchClient:
         self._evaluate = evaluate
         self._device = torch.device(settings.device or best_device())
         with repeatable(settings.seed, self._device):
-            made = model if isinstance(model, nn.Module) else model()
+            module = model if isinstance(model, nn.Module) else model()
         if settings.channels_last:
-            made = made.to(memory_format=torch.channels_last)
-        self._model: nn.Module = made.to(self._device)
+            module = module.to(memory_format=torch.channels_last)
+        self._model: nn.Module = module.to(self._device)
         self._roles = _roles(self._model, settings)
         self._initial = self._weights()
 
@@ -135,24 +138,24 @@ class TorchClient:
 
     def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
         self._load(weights)
-        place = Place(round_, self._device, self._settings)
+        context = RoundContext(round_, self._device, self._settings)
         self._model.train()
         rank = dist.get_rank() if in_group() else 0
-        # Each process of a group draws its own dropout; one alone draws as rank 0 would.
+        # Each process of a group draws its own dropout; a single process draws that of rank 0.
         seed = seed_of(seed_of(self._settings.seed, round_), Round(rank))
         with repeatable(seed, self._device):
-            metrics = self._train(self._distributed(), place)
+            metrics = self._train(self._distributed(), context)
         return self._weights(), metrics
 
     def evaluate(self, weights: Weights, /) -> Metrics:
         self._load(weights)
-        place = Place(Round(0), self._device, self._settings)
+        context = RoundContext(Round(0), self._device, self._settings)
         self._model.eval()
         with repeatable(self._settings.seed, self._device), torch.no_grad():
-            return self._evaluate(self._model, place)
+            return self._evaluate(self._model, context)
 
     def model(self, weights: Weights) -> nn.Module:
-        """The module with these weights, for predictions."""
+        """The module with these weights, in evaluation mode, for predictions."""
         self._load(weights)
         return self._model.eval()
 
@@ -176,20 +179,20 @@ class TorchClient:
 
 
 def best_device() -> str:
-    """A GPU of this machine if there is one; under torchrun the one of this process."""
+    """A GPU of this machine if there is one; under torchrun, the GPU of this process."""
     if torch.cuda.is_available():
         return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def in_group() -> bool:
-    """Is this one of several processes that train one model?"""
+    """Whether this is one of several processes that train one model."""
     return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
 
 
 @contextmanager
 def repeatable(seed: int, device: torch.device) -> Iterator[None]:
-    """Chance by this seed inside, and as it was before outside."""
+    """Seed random numbers inside the block; restore their state afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
@@ -200,18 +203,18 @@ def repeatable(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name; a tensor that has two names is there once."""
-    found: dict[str, Tensor] = {}
-    seen: set[int] = set()
+    """Parameters and buffers by name; a tensor with two names appears under the first one."""
+    state: dict[str, Tensor] = {}
+    ids: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if isinstance(tensor, Tensor) and id(tensor) not in seen:
-            seen.add(id(tensor))
-            found[name] = tensor
-    return found
+        if isinstance(tensor, Tensor) and id(tensor) not in ids:
+            ids.add(id(tensor))
+            state[name] = tensor
+    return state
 
 
 def _roles(model: nn.Module, settings: Settings) -> dict[str, Role | str]:
-    """Parameters are trained, float buffers follow the setting, everything else stays local."""
+    """Parameters are trainable, float buffers follow the setting, all else stays local."""
     parameters = {id(parameter) for parameter in model.parameters()}
     shared = Statistics(settings.statistics) is Statistics.SHARED
     roles: dict[str, Role | str] = {}
@@ -229,7 +232,7 @@ def _roles(model: nn.Module, settings: Settings) -> dict[str, Role | str]:
 
 
 def _array(tensor: Tensor, *, local: bool) -> Array:
-    """A copy; floats that are shared become float32, whatever the model computes in."""
+    """A copy; shared floats become float32, whatever precision the model has."""
     tensor = tensor.detach()
     if tensor.is_floating_point() and (not local or tensor.dtype is torch.bfloat16):
         tensor = tensor.float()

@@ -1,4 +1,4 @@
-"""The usual way to train a PyTorch model: batches of inputs and targets, a loss, an optimiser."""
+"""Supervised training of a PyTorch model: batches of inputs and targets, a loss, an optimiser."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -11,12 +11,13 @@ from torch.optim import Optimizer
 
 from defl.clients.protocol import Metrics
 from defl.clients.seeds import seed_of
-from defl.clients.torch import Place, Settings, TorchClient, in_group
+from defl.clients.torch import RoundContext, Settings, TorchClient, in_group
 from defl.errors import UserError
 from defl.ids import Round
 
 Loss = Callable[[Any, Any], Tensor]  # of the model's output and the targets, mean over the batch
-Batches = Iterable[Any]  # pairs (inputs, targets); a DataLoader, or a list of pairs
+Batches = Iterable[Any]  # pairs (inputs, targets): a DataLoader, or a list of pairs
+Schedule = Callable[[Round], float]
 
 
 def supervised(
@@ -28,16 +29,19 @@ def supervised(
     test: Batches | None = None,
     epochs: int = 1,
     steps: int | None = None,
+    schedule: Schedule | None = None,
     settings: Settings = Settings(),  # noqa: B008 - frozen
 ) -> TorchClient:
-    """A client that trains `epochs` times over `train` in each round, or for `steps` batches.
+    """A client that trains for `epochs` passes over `train` in each round, or for `steps` batches.
 
-    `optimizer` is called with the model's parameters at the start of each round: what it remembers
-    of gradients would not fit the weights that the federation has agreed on.
+    `optimizer` is called with the model's parameters at the start of each round: an optimiser's
+    state (momentum) would not fit the weights that the federation has agreed on. `schedule` gives
+    the factor of the learning rate in a round, for example `lambda round_: 0.9**round_`.
     """
     if epochs < 1 or (steps is not None and steps < 1):
-        raise UserError("epochs and steps: each round needs at least one")
-    recipe = Recipe(loss, optimizer, train, test if test is not None else train, epochs, steps)
+        raise UserError("epochs and steps: a round needs at least one")
+    test = train if test is None else test
+    recipe = Recipe(loss, optimizer, train, test, epochs, steps, schedule)
     return TorchClient(model, recipe.train, recipe.evaluate, settings=settings)
 
 
@@ -50,6 +54,7 @@ class Recipe:
         test: Batches,
         epochs: int,
         steps: int | None,
+        schedule: Schedule | None,
     ) -> None:
         self._loss = loss
         self._optimizer = optimizer
@@ -57,15 +62,19 @@ class Recipe:
         self._test = test
         self._epochs = epochs
         self._steps = steps
+        self._schedule = schedule
 
-    def train(self, model: nn.Module, place: Place) -> Metrics:
+    def train(self, model: nn.Module, context: RoundContext) -> Metrics:
         parameters = (parameter for parameter in model.parameters() if parameter.requires_grad)
         optimizer = self._optimizer(parameters)
-        scaler = torch.amp.GradScaler(place.device.type, enabled=place.half is torch.float16)
-        tally = MetricTotals(place.device)
-        for inputs, targets in self._batches(place):
+        if self._schedule is not None:
+            for group in optimizer.param_groups:
+                group["lr"] *= self._schedule(context.round)
+        scaler = torch.amp.GradScaler(context.device.type, enabled=context.half is torch.float16)
+        tally = MetricTotals(context.device)
+        for inputs, targets in self._batches(context):
             optimizer.zero_grad(set_to_none=True)
-            with place.autocast():
+            with context.autocast():
                 output = model(inputs)
                 loss = self._loss(output, targets)
             scaler.scale(loss).backward()
@@ -74,53 +83,56 @@ class Recipe:
             tally.add(loss, output, targets)
         return tally.metrics()
 
-    def evaluate(self, model: nn.Module, place: Place) -> Metrics:
-        tally = MetricTotals(place.device)
+    def evaluate(self, model: nn.Module, context: RoundContext) -> Metrics:
+        tally = MetricTotals(context.device)
         for batch in self._test:
-            inputs, targets = place.put(_pair(batch))
-            with place.autocast():
+            inputs, targets = context.put(_pair(batch))
+            with context.autocast():
                 output = model(inputs)
                 loss = self._loss(output, targets)
             tally.add(loss, output, targets)
         return tally.metrics()
 
-    def _batches(self, place: Place) -> Iterator[tuple[Any, Any]]:
-        """Those of one round, in an order that follows from the seed and the round."""
-        return islice(self._passes(place), self._steps)
+    def _batches(self, context: RoundContext) -> Iterator[tuple[Any, Any]]:
+        """The batches of one round, in an order that follows from the seed and the round."""
+        return islice(self._passes(context), self._steps)
 
-    def _passes(self, place: Place) -> Iterator[tuple[Any, Any]]:
+    def _passes(self, context: RoundContext) -> Iterator[tuple[Any, Any]]:
         generator = getattr(self._train, "generator", None)
         if generator is not None:
             generator.manual_seed(torch.initial_seed())
         epoch = 0
         while epoch < self._epochs or self._steps is not None:
             sampler: Any = getattr(self._train, "sampler", None)
-            if hasattr(sampler, "set_epoch"):  # a DistributedSampler shuffles by this number alone
-                sampler.set_epoch(seed_of(place.round, Round(epoch)))
-            seen = 0
+            if hasattr(sampler, "set_epoch"):  # a DistributedSampler shuffles by this number only
+                sampler.set_epoch(seed_of(context.round, Round(epoch)))
+            empty = True
             for batch in self._train:
-                seen += 1
-                yield place.put(_pair(batch))
-            if seen == 0:
-                raise UserError("the training data have no batch; a DataLoader can be used again")
+                empty = False
+                yield context.put(_pair(batch))
+            if empty:
+                raise UserError(
+                    "the training data have no batch: give a DataLoader or a list, which can be "
+                    "read once per epoch"
+                )
             epoch += 1
 
 
 class MetricTotals:
-    """Mean loss and share of right classes, summed on the device so that no batch waits for it."""
+    """Mean loss and accuracy, summed on the device so that no batch waits for a transfer."""
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(3, dtype=torch.float32, device=device)  # loss, right, examples
+        self._sums = torch.zeros(3, dtype=torch.float32, device=device)  # loss, correct, examples
         self._classes = False
 
     def add(self, loss: Tensor, output: Any, targets: Any) -> None:
         with torch.no_grad():
             count = len(targets) if hasattr(targets, "__len__") else 1
-            right = self._right(output, targets)
-            self._sums += torch.stack((loss.detach().float() * count, right, right * 0 + count))
+            correct = self._correct(output, targets)
+            self._sums += torch.stack((loss.detach().float() * count, correct, correct * 0 + count))
 
-    def _right(self, output: Any, targets: Any) -> Tensor:
-        """Classes are recognised by integers as targets and one score for each class."""
+    def _correct(self, output: Any, targets: Any) -> Tensor:
+        """It is a classification if targets are integers and the output has a score per class."""
         if (
             isinstance(output, Tensor)
             and isinstance(targets, Tensor)
@@ -137,17 +149,17 @@ class MetricTotals:
         if in_group():
             sums = sums.clone()
             dist.all_reduce(sums)
-        loss, right, count = sums.tolist()
+        loss, correct, count = sums.tolist()
         if count == 0:
             return {}
-        found = {"loss": loss / count, "examples": count}
-        return {**found, "accuracy": right / count} if self._classes else found
+        metrics = {"loss": loss / count, "examples": count}
+        return {**metrics, "accuracy": correct / count} if self._classes else metrics
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise UserError(
             f"a batch is a {type(batch).__name__}, not a pair (inputs, targets); "
-            "write a training function of your own and use TorchClient"
+            "use TorchClient with your own training function"
         )
     return batch[0], batch[1]

@@ -1,7 +1,7 @@
-"""A client whose training is done by several processes under torchrun, on one machine or more.
+"""A client that trains with several processes under torchrun, on one machine or more.
 
-This is the node's side: it starts torchrun, and hands weights to the process of rank 0 and takes
-them back. Nothing here imports torch. The processes' side is torchrun_rank.py.
+This is the node's side: it starts torchrun, sends weights to the process of rank 0, and receives
+the trained ones. It does not import torch. The processes' side is torchrun_rank.py.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from defl.errors import UserError
 from defl.ids import Round
 from defl.schema import Weights
 
-FOLDER_VARIABLE = "DEFL_TORCHRUN_FOLDER"  # where rank 0 finds its node
+FOLDER_VARIABLE = "DEFL_TORCHRUN_FOLDER"  # where rank 0 finds its node's socket and files
 SOCKET = "node.sock"
-GIVEN = "given.npz"  # the arrays of a request
-MADE = "made.npz"  # and of its answer
+REQUEST_ARRAYS = "request.npz"
+ANSWER_ARRAYS = "answer.npz"
 ACCEPT_S = 0.5
 STOP_S = 10.0
 
 
 class TorchrunClient:
-    """`script` is started by torchrun in each process and calls `torchrun_rank.serve`.
+    """torchrun starts `script` in each process; the script calls `torchrun_rank.serve`.
 
-    `processes` are on this machine. For several machines give torchrun's own options instead, for
-    example ("--nnodes=2", "--node-rank=0", "--nproc-per-node=4", "--master-addr=10.0.0.5"): this
-    machine has node rank 0, and the others run torchrun with the same script themselves.
+    `processes` run on this machine. For several machines, give torchrun's own options instead, for
+    example ("--nnodes=2", "--node-rank=0", "--nproc-per-node=4", "--master-addr=10.0.0.5"). This
+    machine has node rank 0; on the others, start torchrun with the same script yourself.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TorchrunClient:
 
     def initial_weights(self) -> Weights:
         self._ask(do="initial")
-        return self._made()
+        return self._answer_arrays()
 
     def roles(self) -> Roles:
         roles: Roles = self._ask(do="initial")["roles"]
@@ -64,7 +64,7 @@ class TorchrunClient:
 
     def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
         metrics: Metrics = self._ask(weights, do="train", round=round_)["metrics"]
-        return self._made(), metrics
+        return self._answer_arrays(), metrics
 
     def evaluate(self, weights: Weights, /) -> Metrics:
         metrics: Metrics = self._ask(weights, do="evaluate", round=0)["metrics"]
@@ -79,36 +79,36 @@ class TorchrunClient:
         if self._group is None:
             self._group = _Group(self._script, self._options, self._start_time_max_s)
         if weights is not None:
-            write_arrays(self._group.folder / GIVEN, weights)
+            write_arrays(self._group.folder / REQUEST_ARRAYS, weights)
         with contextlib.ExitStack() as after_failure:
-            after_failure.callback(self.close)  # whatever happens, the next work needs a new group
+            after_failure.callback(self.close)  # after any error the next request needs a new group
             answer = self._group.ask(request)
             after_failure.pop_all()
         return answer
 
-    def _made(self) -> Weights:
+    def _answer_arrays(self) -> Weights:
         if self._group is None:
             raise UserError("the group of processes is gone")
-        return read_arrays(self._group.folder / MADE)
+        return read_arrays(self._group.folder / ANSWER_ARRAYS)
 
 
 class _Group:
-    """The running processes; they end when this one does, however it does."""
+    """The running processes; they end when this process ends, in whatever way."""
 
     def __init__(self, script: Path, options: Sequence[str], start_time_max_s: float) -> None:
-        made = tempfile.TemporaryDirectory(prefix="defl-torchrun-")
-        self.folder = Path(made.name)
+        temporary = tempfile.TemporaryDirectory(prefix="defl-torchrun-")
+        self.folder = Path(temporary.name)
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(self.folder / SOCKET))
             listening.listen(1)
             command = ("-m", "torch.distributed.run", *options, str(script))
-            self._process = subprocess.Popen(  # noqa: S603 - what the organisation's own client says
+            self._process = subprocess.Popen(  # noqa: S603 - the organisation's own script
                 [sys.executable, *command],
                 env={**os.environ, FOLDER_VARIABLE: str(self.folder)},
                 stdin=subprocess.DEVNULL,
             )
             channels: list[socket.socket] = []
-            self.close = weakref.finalize(self, _end, self._process, made, channels)
+            self.close = weakref.finalize(self, _end, self._process, temporary, channels)
             with contextlib.ExitStack() as after_failure:
                 after_failure.callback(self.close)
                 self._channel = self._accepted(listening, start_time_max_s)
@@ -121,7 +121,7 @@ class _Group:
             self._channel.sendall(json.dumps(request).encode() + b"\n")
         line = self._answers.readline()
         if not line:
-            raise self._gone(f"while it was asked to {request['do']}")
+            raise self._ended(f"during the request {request['do']!r}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise RuntimeError(f"rank 0 failed:\n{answer['error']}")
@@ -132,18 +132,18 @@ class _Group:
         until = time.monotonic() + limit_s
         while time.monotonic() < until:
             if self._process.poll() is not None:
-                raise self._gone("before it was ready")
+                raise self._ended("before it was ready")
             with contextlib.suppress(TimeoutError):
                 channel, _ = listening.accept()
                 return channel
         raise RuntimeError(f"torchrun's processes were not ready after {limit_s:g} s")
 
-    def _gone(self, when: str) -> RuntimeError:
+    def _ended(self, when: str) -> RuntimeError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
         return RuntimeError(
-            f"torchrun ended {when}, with status {self._process.returncode}; what its processes "
-            "said is in worker.log of the node's state"
+            f"torchrun ended {when}, with status {self._process.returncode}; the output of its "
+            "processes is in worker.log in the node's state folder"
         )
 
 
@@ -152,7 +152,7 @@ def _end(
     folder: "tempfile.TemporaryDirectory[str]",
     channels: Sequence[socket.socket],
 ) -> None:
-    """Rank 0 ends the group when its node is gone; whoever does not is made to."""
+    """Rank 0 ends the group when its channel closes; processes that do not end are killed."""
     for channel in channels:
         with contextlib.suppress(OSError):
             channel.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
-"""One of several processes under torchrun that train one organisation's model together.
+"""One of several processes under torchrun that together train one organisation's model.
 
-Rank 0 speaks with the node (torchrun.py) and tells the others what to do; all of them train from
-the same weights, each on its own part of the organisation's data.
+Rank 0 talks to the node (torchrun.py) and broadcasts its requests. All processes train from the
+same weights, each on its own part of the organisation's data.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from torch import distributed as dist
 
 from defl.clients.arrays_file import read_arrays, write_arrays
 from defl.clients.protocol import Client, roles_of
-from defl.clients.torchrun import FOLDER_VARIABLE, GIVEN, MADE, SOCKET
+from defl.clients.torchrun import ANSWER_ARRAYS, FOLDER_VARIABLE, REQUEST_ARRAYS, SOCKET
 from defl.errors import UserError
 from defl.ids import Round
 from defl.schema import Array
 
-# A round may be open for days, and the others of the group wait for the next one all that time.
+# A round may stay open for days, and the other ranks wait for the next one all that time.
 IDLE_TIME_MAX = timedelta(days=365)
 
 STOP, TRAIN, EVALUATE = range(3)
@@ -37,11 +37,11 @@ STOP, TRAIN, EVALUATE = range(3)
 def serve(make_client: Callable[[], Client], *, backend: str | None = None) -> None:
     """Join torchrun's group and train with it until the node ends.
 
-    `make_client` is called in every process once the group is there, so it may ask
-    `torch.distributed` for its rank and take its part of the data.
+    Each process calls `make_client` after the group is initialised, so `make_client` may ask
+    `torch.distributed` for its rank and load its part of the data.
     """
     if "RANK" not in os.environ:
-        raise UserError("this script is started by torchrun; name it in a TorchrunClient")
+        raise UserError("torchrun starts this script; name it in a TorchrunClient")
     dist.init_process_group(backend or ("nccl" if torch.cuda.is_available() else "gloo"))
     try:
         group = dist.new_group(backend="gloo", timeout=IDLE_TIME_MAX)
@@ -57,19 +57,19 @@ def serve(make_client: Callable[[], Client], *, backend: str | None = None) -> N
 def _follow(client: Client, group: Any) -> None:
     arrays = {name: np.array(array) for name, array in client.initial_weights().items()}
     while True:
-        order = torch.zeros(2, dtype=torch.int64)
-        dist.broadcast(order, 0, group=group)
-        kind, round_ = order.tolist()
+        request = torch.zeros(2, dtype=torch.int64)
+        dist.broadcast(request, 0, group=group)
+        kind, round_ = request.tolist()
         if kind == STOP:
             return
-        _share(arrays, group)
-        _do(client, kind, arrays, Round(round_))
+        _broadcast(arrays, group)
+        _run(client, kind, arrays, Round(round_))
 
 
-def _do(
+def _run(
     client: Client, kind: int, arrays: dict[str, Array], round_: Round
 ) -> tuple[dict[str, Array] | None, dict[str, float]]:
-    """All processes do this together."""
+    """Runs in all processes at once."""
     weights = {name: array.copy() for name, array in arrays.items()}
     if kind == EVALUATE:
         return None, dict(client.evaluate(weights))
@@ -77,8 +77,8 @@ def _do(
     return dict(trained), dict(metrics)
 
 
-def _share(arrays: dict[str, Array], group: Any) -> None:
-    """Rank 0's values, in everybody's arrays."""
+def _broadcast(arrays: dict[str, Array], group: Any) -> None:
+    """Overwrite every rank's arrays with the values of rank 0."""
     for array in arrays.values():
         dist.broadcast(torch.from_numpy(array), 0, group=group)
 
@@ -91,40 +91,40 @@ def _lead(client: Client, group: Any) -> None:
         channel.connect(str(folder / SOCKET))
         requests = _Requests(channel)
         while (request := requests.next()) is not None:
-            with contextlib.ExitStack() as failing:  # and torchrun ends the others
-                failing.push(partial(_say_error, channel))
+            with contextlib.ExitStack() as failing:  # the error ends this rank, torchrun the others
+                failing.push(partial(_send_error, channel))
                 answer = _answer(client, group, folder, request)
-            _say(channel, answer)
+            _send(channel, answer)
     dist.broadcast(torch.tensor([STOP, 0]), 0, group=group)
 
 
-def _say_error(channel: socket.socket, _: object, error: BaseException | None, __: object) -> None:
+def _send_error(channel: socket.socket, _: object, error: BaseException | None, __: object) -> None:
     if error is not None:
-        _say(channel, {"error": "".join(traceback.format_exception(error))})
+        _send(channel, {"error": "".join(traceback.format_exception(error))})
 
 
 def _answer(client: Client, group: Any, folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     if request["do"] == "initial":
-        write_arrays(folder / MADE, client.initial_weights())
+        write_arrays(folder / ANSWER_ARRAYS, client.initial_weights())
         return {"roles": dict(roles_of(client))}
     kind = TRAIN if request["do"] == "train" else EVALUATE
-    given = read_arrays(folder / GIVEN)
-    arrays = {name: np.array(given[name]) for name in client.initial_weights()}
+    received = read_arrays(folder / REQUEST_ARRAYS)
+    arrays = {name: np.array(received[name]) for name in client.initial_weights()}
     dist.broadcast(torch.tensor([kind, request["round"]]), 0, group=group)
-    _share(arrays, group)
-    made, metrics = _do(client, kind, arrays, Round(request["round"]))
-    if made is not None:
-        write_arrays(folder / MADE, made)
+    _broadcast(arrays, group)
+    trained, metrics = _run(client, kind, arrays, Round(request["round"]))
+    if trained is not None:
+        write_arrays(folder / ANSWER_ARRAYS, trained)
     return {"metrics": metrics}
 
 
-def _say(channel: socket.socket, answer: dict[str, Any]) -> None:
+def _send(channel: socket.socket, answer: dict[str, Any]) -> None:
     channel.sendall(json.dumps(answer).encode() + b"\n")
 
 
 class _Requests:
-    """What the node asks for, read in a thread: when the node is gone, so is this process, also
-    in the middle of a training."""
+    """The node's requests, read in a thread: when the node ends, this process ends too, even in
+    the middle of a training."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()

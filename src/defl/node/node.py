@@ -23,6 +23,7 @@ from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifier import FrameVerifier
+from defl.node.report.best_model import BestModel
 from defl.node.report.history import RoundHistory, discard
 from defl.node.report.log import LineLimit, Log
 from defl.node.report.metrics import Measures, NodeMetrics
@@ -37,6 +38,7 @@ from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
 from defl.node.store.writing import RETRY_S, Writing
 from defl.node.work.evaluation import Evaluations
+from defl.node.work.local_entries import LOCAL_FILE
 from defl.node.work.runner import WorkRunner
 from defl.node.work.worker import ChildLimits, Worker
 from defl.output import (
@@ -124,14 +126,20 @@ class Node:
             config.track, folder, federation.chain.hex()[:16], config.name, log
         )
         self.history = RoundHistory(names, self._tracking.record if self._tracking else discard)
-        self._evaluations = Evaluations(self.worker, self.storage.blobs, self.history, log)
+        local = folder / config.state / LOCAL_FILE
+        best = (
+            BestModel(folder, config.keep_best, federation, self.storage.blobs, local, log)
+            if config.keep_best
+            else None
+        )
+        self._evaluations = Evaluations(self.worker, self.storage.blobs, self.history, log, best)
         self._folder = folder
         self._port = config.telemetry_port
         self._token = secrets.token_urlsafe()
         self._metrics = NodeMetrics(self)
         self._server = Server(lambda: status_of(self), self._metrics.text, self._token)
         self._results = Results(
-            folder, agreement, self.me, self.storage.blobs, log, self.measures, self.history
+            folder, agreement, self.me, self.storage.blobs, log, self.measures, self.history, best
         )
         self._runner = WorkRunner(
             self.worker, self.storage.blobs, self.writing, self.history, self._results, log

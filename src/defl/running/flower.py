@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from defl.clients.extras import install_command
 from defl.errors import UserError
 
 CLIENT = "defl.clients.flower:client"
@@ -22,7 +23,7 @@ def prepare(
 ) -> PreparedFlower:
     """Run the project's ServerApp until it sends weights; the nodes begin with these."""
     if find_spec("flwr") is None:
-        raise UserError("--flower needs Flower: pip install 'defl[flower]'")
+        raise UserError(f"--flower needs Flower: {install_command('flower')}")
     from defl.clients.flower import (  # noqa: PLC0415 - an extra that need not be installed
         DEFL_FLOWER_NODE_CONFIG,
         DEFL_FLOWER_RUN_CONFIG,

@@ -30,6 +30,7 @@ class ProjectSettings(Struct, frozen=True, forbid_unknown_fields=True):
     nodes: int = DEFAULT_NODES
     rounds: int = DEFAULT_ROUNDS
     work_time_max_s: Annotated[float, Meta(gt=0)] = WORK_TIME_MAX_S
+    keep_best: str = ""
     gst_lt_min_s: float = USUAL.gst_lt_min_s
     gst_lt_max_s: float = USUAL.gst_lt_max_s
 
@@ -55,6 +56,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     work_time_max_s: float
     track: Track
     attacks: dict[str, str]  # by member
+    keep_best: str = ""
     environment: dict[str, str] = {}  # of the nodes' processes
 
     def __post_init__(self) -> None:

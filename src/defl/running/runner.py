@@ -90,6 +90,7 @@ def run(
         work_time_max_s=settings.work_time_max_s,
         track=tracker_named(track),
         attacks={_member_name(member): attack for member, attack in (attacks or {}).items()},
+        keep_best=settings.keep_best,
     )
     plan = _with_attacks(plan)
     killed = {_member_name(member): number for member, number in (kills or {}).items()}
@@ -181,6 +182,7 @@ def _founded(plan: RunPlan, folder: Path) -> Local:
         aggregation=plan.aggregation,
         work_time_max_s=plan.work_time_max_s,
         track=plan.track,
+        keep_best=plan.keep_best,
         others=others,
         environment=plan.environment,
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from defl.clients.extras import install_command
 from defl.errors import UserError
 
 FORMATS = (".png", ".svg")
@@ -20,7 +21,7 @@ def plot_partition(
         from matplotlib import colormaps, rc_context  # noqa: PLC0415 - an extra, slow to import
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as wrong:
-        raise UserError("pictures are made by matplotlib: pip install 'defl[paper]'") from wrong
+        raise UserError(f"pictures need matplotlib: {install_command('paper')}") from wrong
     nodes = len(counts)
     figure = Figure(figsize=(9, 1.6 + 0.42 * nodes), layout="constrained")
     axes = figure.subplots()

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from defl.clients.protocol import Metrics
 from defl.clients.seeds import seed_of
-from defl.clients.torch import Place, Settings, TorchClient
+from defl.clients.torch import RoundContext, Settings, TorchClient
 from defl.errors import UserError
 from defl.ids import NodeId, Round
 from defl.lab.datasets.augment import flipped_and_shifted
@@ -96,18 +96,18 @@ class TaskLearner:
         if flipped:
             labels = samples.classes - 1 - labels
 
-        def train(model: nn.Module, place: Place) -> Metrics:
-            rng = np.random.default_rng([seed, node, place.round])
+        def train(model: nn.Module, context: RoundContext) -> Metrics:
+            rng = np.random.default_rng([seed, node, context.round])
             parameters = [p for p in model.parameters() if p.requires_grad]
             optimizer = OPTIMIZERS[learning.optimizer](
                 parameters, lr=learning.rate, weight_decay=learning.weight_decay
             )
-            total = torch.zeros((), device=place.device)
+            total = torch.zeros((), device=context.device)
             for chosen in self._batches(part, rng):
                 inputs = self._inputs(samples.train[chosen], rng if learning.augmented else None)
-                targets = torch.from_numpy(labels[chosen]).to(place.device)
+                targets = torch.from_numpy(labels[chosen]).to(context.device)
                 optimizer.zero_grad(set_to_none=True)
-                loss = _loss(model(inputs.to(place.device)), targets)
+                loss = _loss(model(inputs.to(context.device)), targets)
                 loss.backward()
                 optimizer.step()
                 total += loss.detach()
@@ -136,14 +136,14 @@ class TaskLearner:
         scaled = np.divide(images, self.samples.white, dtype=np.float32)
         return torch.from_numpy((scaled - np.float32(CENTRE)) / np.float32(SPREAD))
 
-    def _evaluate(self, model: nn.Module, place: Place) -> Metrics:
+    def _evaluate(self, model: nn.Module, context: RoundContext) -> Metrics:
         """On all test samples, which are the same for every node."""
         data = self.samples
         right, loss = 0, 0.0
         for start in range(0, len(data.test), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
-            output = model(self._inputs(data.test[part], None).to(place.device))
-            targets = torch.from_numpy(data.test_labels[part]).to(place.device)
+            output = model(self._inputs(data.test[part], None).to(context.device))
+            targets = torch.from_numpy(data.test_labels[part]).to(context.device)
             right += int((_classes(output) == targets).sum())
             loss += float(_loss(output, targets)) * len(targets)
         return {"accuracy": right / len(data.test), "loss": loss / len(data.test)}

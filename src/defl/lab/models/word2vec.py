@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from defl.clients.extras import install_command
 from defl.errors import UserError
 from defl.lab.datasets.words import FIRST_WORD, PADDING, Vocabulary
 
@@ -48,7 +49,7 @@ def trained(texts: Sequence[str], settings: Word2VecSettings) -> WordVectors:
     try:
         from gensim.models import Word2Vec  # noqa: PLC0415 - an extra, heavy to import
     except ImportError as wrong:
-        raise UserError("word vectors are made by gensim: pip install 'defl[paper]'") from wrong
+        raise UserError(f"word vectors need gensim: {install_command('paper')}") from wrong
     model = Word2Vec(
         vector_size=settings.size,
         window=settings.window,

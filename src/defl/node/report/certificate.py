@@ -1,8 +1,8 @@
-"""Round certificates: a file that proves a round's model to anybody, offline.
+"""Round certificates: files that prove a round's model to anybody, offline.
 
-The proof is q members' signatures. Those who trained for round r + 1 signed what they trained
-from: the model of round r. The last round's model is attested instead. Either is checked here from
-the federation's file, the certificate and the model alone.
+The proof is the signatures of q members. Members that trained for round r + 1 signed the digest of
+their base, the model of round r. The last round has no successor, so members attest its model
+instead. Both kinds are verified from the federation's file, the certificate and the model alone.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ Number = Annotated[int, Meta(ge=0, lt=NUMBER_MAX)]  # one below, so that round +
 
 
 class SignedUpdate(Struct, frozen=True, forbid_unknown_fields=True):
-    """An UPD of the next round whose base is the model; the base is not repeated."""
+    """An UPD of the next round. Its base is the certificate's model, so it is not repeated."""
 
     author: Author
     digest: HexDigest
@@ -66,7 +66,8 @@ def certificate_of(federation: Federation, notice: RoundProven | Attested) -> Ro
         )
     else:
         attestations = tuple(
-            SignedAttestation(said.author, said.signature.hex()) for said in notice.attestations
+            SignedAttestation(attestation.author, attestation.signature.hex())
+            for attestation in notice.attestations
         )
     return RoundCertificate(
         format=FORMAT,
@@ -86,7 +87,7 @@ def certificate_text(certificate: RoundCertificate) -> str:
 def read_certificate(path: Path) -> RoundCertificate:
     try:
         if path.stat().st_size > CERTIFICATE_BYTES_MAX:
-            raise UserError(f"{path}: longer than any round certificate; is it the right file?")
+            raise UserError(f"{path}: too long for a round certificate; is it the right file?")
         return msgspec.json.decode(path.read_bytes(), type=RoundCertificate)
     except FileNotFoundError:
         raise UserError(
@@ -104,7 +105,7 @@ def verify_model(
     metadata: Mapping[str, str],
     proof: RoundCertificate,
 ) -> list[Check]:
-    """Do q members vouch for exactly this model? Every reason against it is named."""
+    """Check that q members vouch for exactly this model; every failed check has its reason."""
     return [
         _same_federation(federation, proof),
         _same_model(federation, proof, arrays, metadata),
@@ -154,33 +155,32 @@ def _same_model(
 
 
 def vouched(federation: Federation, proof: RoundCertificate, scheme: Scheme) -> Check:
-    """At least q distinct members signed; a wrong signature spoils the whole certificate."""
-    signed = _statements(federation, proof)
+    """At least q distinct members signed. One invalid signature invalidates the certificate."""
     committee = federation.committee
     name = "signatures"
     if proof.updates and proof.attestations:
-        return Check(name, False, "updates and attestations in one certificate; one kind is proof")
-    seen: set[NodeId] = set()
-    for author, message, signature in signed:
+        return Check(name, False, "updates and attestations in one certificate; it has one kind")
+    signers: set[NodeId] = set()
+    for author, message, signature in _statements(federation, proof):
         if author >= committee.size:
             return Check(name, False, f"member {author} does not exist")
-        who = f"member {author} ({federation.members[author].name})"
-        if author in seen:
-            return Check(name, False, f"{who} is counted twice")
+        member = f"member {author} ({federation.members[author].name})"
+        if author in signers:
+            return Check(name, False, f"{member} is counted twice")
         if not scheme.verify(committee.keys[author], message, signature):
-            return Check(name, False, f"{who} did not sign this")
-        seen.add(author)
-    if len(seen) < committee.quorum:
+            return Check(name, False, f"{member} did not sign this")
+        signers.add(author)
+    if len(signers) < committee.quorum:
         return Check(
             name,
             False,
-            f"{len(seen)} members vouch, {committee.quorum} of {committee.size} are needed",
+            f"{len(signers)} members vouch, {committee.quorum} of {committee.size} are needed",
         )
-    names = ", ".join(federation.members[author].name for author in sorted(seen))
+    names = ", ".join(federation.members[author].name for author in sorted(signers))
     return Check(
         name,
         True,
-        f"{len(seen)} of {committee.size} members vouch for the model of round {proof.round} "
+        f"{len(signers)} of {committee.size} members vouch for the model of round {proof.round} "
         f"({committee.quorum} are needed): {names}",
     )
 
@@ -203,9 +203,9 @@ def _statements(
             signature=bytes.fromhex(update.signature),
         )
         signed.append((upd.author, upd.statement(chain, epoch), upd.signature))
-    attested = attestation_statement(chain, epoch, Round(proof.round), model)
+    attestation = attestation_statement(chain, epoch, Round(proof.round), model)
     signed += [
-        (NodeId(said.author), attested, bytes.fromhex(said.signature))
-        for said in proof.attestations
+        (NodeId(attested.author), attestation, bytes.fromhex(attested.signature))
+        for attested in proof.attestations
     ]
     return signed

@@ -1,19 +1,21 @@
-"""Models as safetensors files: what a federation starts from, and what each round ends with.
+"""Models as safetensors files: the initial weights, and the model of each round.
 
-Only entries that the federation shares are written; what stays local never reaches such a file.
+`write_model` writes the entries that the federation shares, and only those: local entries never
+reach such a file. Nodes that hold the same model write the same bytes.
 """
 
+import json
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from defl.committee import Federation
 from defl.errors import LocalFault, UserError, WeightsError
@@ -21,12 +23,12 @@ from defl.ids import Digest
 from defl.schema import ENTRIES_MAX, Array, Row, Schema
 from defl.work import model_blob
 
-# An .npz may be packed. Weights hardly shrink, but a model that starts from zeros does: it may
-# unpack to this much, a larger one to this many times its file's size.
+# An .npz may be compressed. Trained weights hardly shrink, but initial zeros do: a file may unpack
+# to this many bytes, and a larger one to this many times its own size.
 UNPACKED_BYTES_MAX = 256 * 2**20
 UNPACKED_TIMES_MAX = 16
 
-# Whatever zipfile and numpy raise about bytes that are no archive, or not one of arrays.
+# What zipfile and numpy raise for bytes that are not an archive of arrays.
 _NPZ_ERRORS = (
     OSError,
     ValueError,
@@ -39,31 +41,82 @@ _NPZ_ERRORS = (
 )
 
 
+# A model's file says how many of the model's entries it lacks because they stay local.
+LOCAL_ENTRIES = "local_entries"
+
+# Of the dtypes that a schema may have, as the safetensors format names them.
+_DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+_HEADER_ALIGNMENT = 8
+
+
 def write_model(path: Path, schema: Schema, row: Row, metadata: Mapping[str, str]) -> None:
-    """In place at once: a reader sees the old file or the new one, never a part."""
+    """Replace the file atomically: a reader sees the old file or the new one, never a part."""
     beside = path.with_name(f".{path.name}.writing")
+    if local := len(schema.entries) - len(schema.shared):
+        metadata = {**metadata, LOCAL_ENTRIES: str(local)}
     try:
-        save_file(schema.unflatten(row), beside, metadata=dict(metadata))
-        beside.chmod(0o644)  # a model is for others to read; whether they may enter is the folder's
+        write_safetensors(beside, schema.unflatten(row), metadata)
+        beside.chmod(0o644)  # models are public within the folder; the folder's mode guards access
         os.replace(beside, path)
-    except SafetensorError as error:  # its writer's only way to say that the disk is full
-        raise LocalFault(f"{path} cannot be written: {error}") from error
+    except OSError as error:
+        raise LocalFault(f"{path} cannot be written: {error.strerror}") from error
     finally:
         beside.unlink(missing_ok=True)
 
 
+def write_safetensors(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """Write canonical bytes: equal arrays and metadata always make equal files.
+
+    The library's own writer puts the metadata in random order. The arrays are in the library's
+    order, widest dtype first, so that each one is aligned.
+    """
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    header: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    end = 0
+    for name in names:
+        start, end = end, end + arrays[name].nbytes
+        dtype, shape = _DTYPES[arrays[name].dtype.name], arrays[name].shape
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _HEADER_ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            little_endian = arrays[name].dtype.newbyteorder("<")
+            file.write(np.ascontiguousarray(arrays[name], dtype=little_endian).data)
+
+
 def read_model(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     """All arrays of a safetensors file, copied, and its metadata."""
+    with _opened(path) as file:
+        names = file.keys()
+        if len(names) > ENTRIES_MAX:
+            raise UserError(
+                f"{path}: {len(names)} entries, more than the {ENTRIES_MAX} that a model has"
+            )
+        return {name: file.get_tensor(name) for name in names}, dict(file.metadata() or {})
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; name a .safetensors file")
     try:
-        with safe_open(path, framework="numpy") as opened:
-            names = opened.keys()
-            if len(names) > ENTRIES_MAX:
-                raise UserError(
-                    f"{path}: {len(names)} entries, more than the {ENTRIES_MAX} that a model has"
-                )
-            return {name: opened.get_tensor(name) for name in names}, dict(opened.metadata() or {})
+        with safe_open(path, framework="numpy") as file:
+            yield file
     except (SafetensorError, TypeError, ValueError, OSError) as error:
         raise UserError(f"{path}: not a safetensors file that can be read: {error}") from error
 
@@ -83,7 +136,7 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 
 def _require_bounded(path: Path) -> None:
-    """Before anything is unpacked: zipfile never gives back more than a member's declared size."""
+    """Checked before unpacking: zipfile never returns more than a member's declared size."""
     packed = path.stat().st_size
     with zipfile.ZipFile(path) as members:
         infos = members.infolist()
@@ -103,7 +156,7 @@ def _require_bounded(path: Path) -> None:
 
 
 def _require_complete(member: IO[bytes], size: int) -> None:
-    """An array takes its memory by what its header says, before its values are read."""
+    """An array's memory is allocated from its header's shape, before its values are read."""
     version = np.lib.format.read_magic(member)
     if version == (1, 0):
         shape, _, dtype = np.lib.format.read_array_header_1_0(member)
@@ -114,7 +167,7 @@ def _require_complete(member: IO[bytes], size: int) -> None:
 
 
 def shared_row(path: Path, schema: Schema) -> tuple[Row, dict[str, str]]:
-    """The row of a model's file, which must hold the shared entries and nothing else."""
+    """The row of a model file, which must hold the shared entries and nothing else."""
     arrays, metadata = read_model(path)
     return row_of(arrays, schema), metadata
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from defl.ids import Digest, NodeId
+from defl.node.report.best_model import BestModel
 from defl.node.report.certificate import certificate_of, certificate_text
 from defl.node.report.history import RoundHistory, log_fields, prefixed
 from defl.node.report.log import Log
@@ -59,6 +60,7 @@ class Results:
         log: Log,
         measures: "Measures",
         history: RoundHistory,
+        best: BestModel | None = None,
     ) -> None:
         self._folder = folder
         self._federation = agreement.federation
@@ -68,6 +70,7 @@ class Results:
         self._log = log
         self._measures = measures
         self._history = history
+        self._best = best
         self._written: Digest | None = None  # which model the file holds
 
     def committed(self, committed: Committed) -> None:
@@ -107,6 +110,8 @@ class Results:
             case RoundProven() | Attested():
                 text = certificate_text(certificate_of(self._federation, notice))
                 await asyncio.to_thread(self._write_certificate, text, notice.digest)
+                if self._best is not None:
+                    await self._best.proven(notice.digest, text)
                 self._log.info("round proven", round=notice.round, digest=notice.digest.hex()[:16])
             case RoundClosed(round=round_, missing=missing):
                 names = self._history.closed(round_, missing)

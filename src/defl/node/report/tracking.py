@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 
+from defl.clients.extras import install_command
 from defl.node.report.log import Log
 
 FOLDER = "tracking"  # in the node's folder
@@ -37,7 +38,7 @@ def installed(track: Track) -> bool:
 
 
 def how_to_install(track: Track) -> str:
-    return f"{track.value} is not installed: pip install 'defl[{track.value}]'"
+    return f"{track.value} is not installed: {install_command(track.value)}"
 
 
 def tracking_command(track: Track, folder: Path, federation: str, name: str) -> list[str]:

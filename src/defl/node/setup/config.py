@@ -100,6 +100,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     track: Track = Track.NONE
     work_time_max_s: Annotated[float, Meta(gt=0)] = WORK_TIME_MAX_S
     evaluation_time_max_s: Annotated[float, Meta(gt=0)] = 60.0
+    keep_best: Annotated[str, Meta(pattern="^(-?[^-].*)?$")] = ""
 
     def __post_init__(self) -> None:
         for field in ("address", "listen"):
@@ -158,6 +159,10 @@ work_time_max_s = {config.work_time_max_s}
 # Your code evaluates each round's model between two trainings. An evaluation that takes longer than
 # this is stopped, and there are no more until the node is restarted.
 evaluation_time_max_s = {config.evaluation_time_max_s}
+# Keeps the best round's model besides the newest: a metric that your evaluation returns, such as
+# "accuracy" (the highest is best) or "-loss" (the lowest). Empty: none is kept. To get it:
+# defl export FOLDER model.npz --round best
+keep_best = {quoted(config.keep_best)}
 """
 
 

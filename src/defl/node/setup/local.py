@@ -109,6 +109,7 @@ def make_local(
     log_format: LogFormat = LogFormat.TEXT,
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
+    keep_best: str = "",
     others: Mapping[int, str] | None = None,
     weights: Weights | None = None,
     environment: Mapping[str, str] | None = None,
@@ -131,7 +132,7 @@ def make_local(
         timing=timing,
     )
     clients = [(others or {}).get(number, client) for number in range(count)]
-    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track)
+    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track, keep_best)
     membership = membership_of(cards, rounds=rounds)
     founding = found(draft, membership, draft.schema.flatten(weights))
     federation = founding.federation
@@ -152,6 +153,7 @@ def make_nodes(
     log_format: LogFormat,
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
+    keep_best: str = "",
 ) -> list[Card]:
     """Identities, settings and cards; node i has the folder node-i."""
     cards = []
@@ -168,6 +170,7 @@ def make_nodes(
             log_format=log_format,
             work_time_max_s=work_time_max_s,
             track=track,
+            keep_best=keep_best,
         )
         identity = make_identity(name)
         card = make_card(identity, address)

@@ -11,8 +11,10 @@ from collections import deque
 
 from defl.errors import LocalFault, WorkerFailed
 from defl.ids import Digest, Round
+from defl.node.report.best_model import BestModel
 from defl.node.report.history import RoundHistory, log_fields
 from defl.node.report.log import Log
+from defl.node.report.non_finite import warn_not_finite
 from defl.node.store.blobs import Blobs
 from defl.node.work.worker import Worker
 
@@ -21,11 +23,19 @@ WAITING_MAX = 2
 
 
 class Evaluations:
-    def __init__(self, worker: Worker, blobs: Blobs, history: RoundHistory, log: Log) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        blobs: Blobs,
+        history: RoundHistory,
+        log: Log,
+        best: BestModel | None = None,
+    ) -> None:
         self._worker = worker
         self._blobs = blobs
         self._history = history
         self._log = log
+        self._best = best
         self._wanted = True
         self._waiting: deque[tuple[Round, Digest]] = deque(maxlen=WAITING_MAX)
         self._running: asyncio.Task[None] | None = None
@@ -56,6 +66,8 @@ class Evaluations:
         try:
             with self._blobs.reading((model,)):
                 answer = await self._worker.evaluate(self._blobs.path(model))
+                if self._best is not None and answer.fault is None:
+                    await self._best.evaluated(round_, model, answer.metrics)
         except LocalFault:
             return  # a training that took many rounds: its base is history
         except WorkerFailed as failed:
@@ -68,6 +80,7 @@ class Evaluations:
         self._history.evaluated(round_, answer.metrics, answer.seconds)
         fields = log_fields(answer.metrics, round=round_, seconds=round(answer.seconds, 6))
         self._log.info("evaluated", **fields)
+        warn_not_finite(self._log, "evaluate", round_, answer.metrics)
 
     def _failed(self, round_: Round, why: str) -> None:
         self._history.evaluation_error = f"round {round_}: {why}"

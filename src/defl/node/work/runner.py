@@ -6,6 +6,7 @@ The result goes back to the participant as an event; a failure is one too.
 from defl.errors import LocalFault, WorkerFailed
 from defl.node.report.history import RoundHistory, log_fields
 from defl.node.report.log import Log
+from defl.node.report.non_finite import warn_not_finite
 from defl.node.report.results import Results
 from defl.node.store.blobs import Blobs
 from defl.node.store.writing import Writing
@@ -56,5 +57,6 @@ class WorkRunner:
         if isinstance(work, Train) and training is not None:
             self._history.trained(training)
             self._log.info("trained", **log_fields(training.metrics, round=training.round))
+            warn_not_finite(self._log, "train", training.round, training.metrics)
         if isinstance(work, Aggregate) and aggregation is not None:
             self._results.aggregated(work, aggregation)

@@ -6,6 +6,7 @@ from functools import reduce
 from pathlib import Path
 from typing import cast
 
+from defl.clients.extras import install_command
 from defl.clients.protocol import Client
 from defl.errors import UserError
 
@@ -50,4 +51,4 @@ def load_client(spec: str, project: Path) -> Client:
 
 def _how_to_install(module: str | None) -> str:
     extra = EXTRAS.get((module or "").partition(".")[0])
-    return f"; install it with: pip install 'defl[{extra}]'" if extra else ""
+    return f"; install it with: {install_command(extra)}" if extra else ""

@@ -20,6 +20,7 @@ from defl.messages import Manifest
 from defl.node.store.storage import WORK
 from defl.node.work.child import Child, ChildLimits
 from defl.node.work.compiled_code import cache_settings
+from defl.node.work.local_entries import LOCAL_FILE
 from defl.node.work.worker_process import (
     POSTPONE,
     AggregateTask,
@@ -96,7 +97,7 @@ class Worker:
         self.training_failures = 0  # since the last training that succeeded
         self.training: WorkReport | None = None  # the newest of each kind, for people
         self.aggregation: WorkReport | None = None
-        log, state = folder / "worker.log", folder / "client-local.npz"
+        log, state = folder / "worker.log", folder / LOCAL_FILE
         variables = {**KEPT_MEMORY, **os.environ, **(environment or {})}
         threads = dict.fromkeys(THREAD_SETTINGS, str(limits.threads))
         place = str(project.resolve()) if project is not None else None

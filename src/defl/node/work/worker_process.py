@@ -18,7 +18,6 @@ import socket
 import sys
 import time
 import traceback
-import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
@@ -26,7 +25,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 import defl
@@ -36,11 +34,12 @@ from defl.committee import Federation
 from defl.errors import DeflError, UserError
 from defl.ids import Digest, Round
 from defl.messages import Manifest
+from defl.node.work.local_entries import read_local, write_local
 from defl.node.work.orphans import die_with
 from defl.node.work.user_code import load_client
 from defl.output import Aggregate
 from defl.pool.weights import Payload
-from defl.schema import Array, Role, Schema, Weights
+from defl.schema import Array, Weights
 from defl.work import Write, aggregate, model_row, update_blob, validate
 
 # The longest answer is a manifest with the most chunks, or a traceback.
@@ -156,31 +155,6 @@ class _Resumed:
         return {**self._client.initial_weights(), **self._local}
 
 
-def _read_local(path: Path, schema: Schema) -> dict[str, Array]:
-    """What a process before this one saved; nothing if it is of another schema or damaged."""
-    names = [entry.name for entry in schema.entries if entry.role is Role.LOCAL]
-    if not names or not path.exists():
-        return {}
-    try:
-        with np.load(path, allow_pickle=False) as saved:
-            if saved["schema"].tobytes() != schema.digest:
-                return {}
-            return {name: saved[f"entry{index}"] for index, name in enumerate(names)}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        sys.stderr.write(f"{path} cannot be read ({error}): local entries start anew\n")
-        return {}
-
-
-def _write_local(path: Path, schema: Schema, local: dict[str, Array]) -> None:
-    if not local:
-        return
-    entries = {f"entry{index}": array for index, array in enumerate(local.values())}
-    new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
-        np.savez(file, schema=np.frombuffer(schema.digest, dtype=np.uint8), **entries)  # type: ignore[arg-type]
-    new.replace(path)
-
-
 # --- Work ------------------------------------------------------------------------------------
 
 # The signal by which the parent interrupts an evaluation.
@@ -200,7 +174,7 @@ class Runner:
         if setup.client is not None:
             schema = setup.federation.schema
             client = load_client(setup.client, Path(setup.project or "."))
-            self._training = Training(_Resumed(client, _read_local(self._state, schema)), schema)
+            self._training = Training(_Resumed(client, read_local(self._state, schema)), schema)
 
     def do(self, request: Request, files: Sequence[int]) -> Answer:
         payloads = [_mapped(file) for file in files]
@@ -231,7 +205,7 @@ class Runner:
         row, metrics = self._client.train(base, task.round)
         with _writing(Path(task.output), sync=True) as write:
             manifest, _ = update_blob(self._federation, row, task.base, base, write)
-        _write_local(self._state, self._federation.schema, self._client.local)
+        write_local(self._state, self._federation.schema, self._client.local)
         return Produced(manifest, WorkReport(task.round, _plain(metrics)))
 
     def postpone(self, _signal: int, _frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
 """What this organisation brings to the federation: a model, its data, and how to train.
 
-A client has first weights, a training step and an evaluation; weights are float32 arrays by name.
-Here it is softmax regression by plain gradient descent.
+A client has initial weights, a training function and an evaluation function; weights are float32
+arrays by name. This one is softmax regression by plain gradient descent.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ STEPS = 20
 def client():
     """defl.toml names this function; each node calls it once."""
     inputs, labels, test_inputs, test_labels = load()
-    wanted = np.eye(len(SPECIES), dtype=np.float32)[labels]
+    targets = np.eye(len(SPECIES), dtype=np.float32)[labels]
 
     def train(weights, round_):
         matrix, bias = weights["matrix"], weights["bias"]
         for _ in range(STEPS):
-            error = (probabilities(matrix, bias, inputs) - wanted) / len(inputs)
+            error = (probabilities(matrix, bias, inputs) - targets) / len(inputs)
             matrix = matrix - np.float32(RATE) * (inputs.T @ error)
             bias = bias - np.float32(RATE) * error.sum(axis=0)
         return {"matrix": matrix, "bias": bias}, scores(matrix, bias, inputs, labels)
@@ -43,9 +43,9 @@ def probabilities(matrix, bias, inputs):
 
 
 def scores(matrix, bias, inputs, labels):
-    found = probabilities(matrix, bias, inputs)
-    right = found[np.arange(len(labels)), labels]
+    predicted = probabilities(matrix, bias, inputs)
+    of_labels = predicted[np.arange(len(labels)), labels]
     return {
-        "loss": float(-np.log(right + 1e-9).mean()),
-        "accuracy": float((found.argmax(axis=1) == labels).mean()),
+        "loss": float(-np.log(of_labels + 1e-9).mean()),
+        "accuracy": float((predicted.argmax(axis=1) == labels).mean()),
     }

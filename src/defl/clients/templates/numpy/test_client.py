@@ -1,4 +1,4 @@
-"""One organisation alone: the client keeps to the protocol, and its model learns."""
+"""The client follows the protocol, and its model learns from this organisation's data alone."""
 
 from client import client
 

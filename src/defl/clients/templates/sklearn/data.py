@@ -1,7 +1,7 @@
-"""This organisation's data: its part of scikit-learn's handwritten digits.
+"""This organisation's data: its share of scikit-learn's handwritten digits.
 
-Replace `load` by whatever reads your own data; each organisation then runs the same code on its own
-files and nothing has to be cut.
+Replace `load` with code that reads your own data. Each organisation then runs the same code on its
+own files, and `part_of` is not needed.
 """
 
 import os
@@ -18,12 +18,13 @@ def load():
     inputs, labels = load_digits(return_X_y=True)
     inputs = (inputs / 16).astype(np.float32)
     order = np.random.default_rng(0).permutation(len(labels))
-    tested = int(TEST_SHARE * len(labels))
-    test, mine = order[:tested], part_of(order[tested:])
+    test_count = int(TEST_SHARE * len(labels))
+    test, mine = order[:test_count], part_of(order[test_count:])
     return inputs[mine], labels[mine], inputs[test], labels[test]
 
 
 def part_of(rows):
-    """`defl run` starts all organisations on one machine and tells each which one it is."""
+    """This organisation's rows: `defl run` starts all organisations on one machine and numbers
+    them."""
     node, nodes = int(os.environ.get("DEFL_NODE", "0")), int(os.environ.get("DEFL_NODES", "1"))
     return rows[node::nodes]

@@ -9,6 +9,7 @@ from data import load
 from torch import nn
 from torch.utils.data import DataLoader
 
+from defl.clients.torch import Settings
 from defl.clients.torch_supervised import supervised
 
 
@@ -33,4 +34,7 @@ def client():
         train=DataLoader(train, batch_size=32, shuffle=True),
         test=DataLoader(test, batch_size=512),
         epochs=2,
+        # Batch norm's running mean and variance are averaged like the weights, so that all
+        # organisations hold one model, and an exported one is whole.
+        settings=Settings(statistics="shared"),
     )

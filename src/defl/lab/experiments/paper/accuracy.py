@@ -9,6 +9,7 @@ from statistics import mean
 import numpy as np
 from msgspec import Struct
 
+from defl.clients.extras import install_command
 from defl.clients.protocol import Client, Metrics, Roles, roles_of
 from defl.errors import UserError
 from defl.ids import NodeId, Round
@@ -102,7 +103,7 @@ def prepare(learning: Learning, folder: Path | None) -> None:
     try:
         from defl.lab.models.learner import learner_of  # noqa: PLC0415 - slow, extra
     except ImportError as wrong:
-        raise UserError("models need torch: pip install 'defl[paper]'") from wrong
+        raise UserError(f"models need torch: {install_command('paper')}") from wrong
     learner_of(learning, folder)
 
 

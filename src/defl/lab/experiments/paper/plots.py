@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from defl.clients.extras import install_command
 from defl.errors import UserError
 from defl.lab.experiments.paper.costs import CostCell, CostResult
 from defl.lab.experiments.paper.findings import CALM, CHANCE
@@ -35,7 +36,7 @@ def require_matplotlib() -> None:
     try:
         import_module("matplotlib")
     except ImportError as wrong:
-        raise UserError("pictures are made by matplotlib: pip install 'defl[paper]'") from wrong
+        raise UserError(f"pictures need matplotlib: {install_command('paper')}") from wrong
 
 
 def plot_table(table: Table, made: Sequence[TableEntry], note: str, path: Path) -> None:

@@ -1,0 +1,87 @@
+"""An exported PyTorch model loads in plain torch and is as good as its node reported."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.founding import defl
+
+LIMIT_S = 300.0
+
+
+def run(project: Path, out: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "defl.cli.main", "run", str(project)),
+            *("--rounds", "2", "--out", str(out), "--json"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def accuracy_in_plain_torch(project: Path, exported: Path) -> float:
+    data = module(project / "data.py")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "data", data)
+        model = module(project / "client.py").make_model()
+    model.load_state_dict(torch.load(exported, weights_only=True), strict=True)
+    model.eval()
+    images, labels = data.load()[1].tensors
+    with torch.no_grad():
+        right = model(images).argmax(dim=1) == labels
+    return float(right.float().mean())
+
+
+@pytest.mark.parametrize("statistics", ["shared", "local"])
+def test_an_exported_model_loads_strictly_in_plain_torch_and_is_as_good_as_reported(
+    tmp_path: Path, statistics: str
+) -> None:
+    project, nodes = tmp_path / "digits", tmp_path / "nodes"
+    assert defl("new", project, "--template", "torch").code == 0
+    code = (project / "client.py").read_text(encoding="utf-8")
+    assert 'statistics="shared"' in code
+    (project / "client.py").write_text(code.replace("shared", statistics), encoding="utf-8")
+    with (project / "defl.toml").open("a", encoding="utf-8") as settings:
+        settings.write('keep_best = "accuracy"\n')
+
+    report = run(project, nodes)
+
+    for node in (nodes / "node-0", nodes / "node-3"):
+        reported = report["evaluation"][node.name]
+        assert reported["round"] == 2
+        newest, best = tmp_path / f"{node.name}.pt", tmp_path / f"{node.name}-best.pt"
+        exported = defl("export", node, newest, "--check", "--json").json
+        assert exported["round"] == "2"
+        accuracy = accuracy_in_plain_torch(project, newest)
+        assert accuracy == pytest.approx(reported["metrics"]["accuracy"], abs=1e-6)
+
+        answer = defl("export", node, best, "--round", "best", "--check", "--json")
+        assert answer.code == 0, answer.text
+        value = float(answer.json["value"])
+        assert value >= accuracy - 1e-6
+        assert accuracy_in_plain_torch(project, best) == pytest.approx(value, abs=1e-6)
+
+    files = {node.name: (node / "proven.safetensors").read_bytes() for node in nodes.glob("node-*")}
+    assert len(files) == 4
+    assert len(set(files.values())) == 1, "one model, one file"
