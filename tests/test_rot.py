@@ -1,4 +1,4 @@
-"""Bytes that change while they lie on the disk: nobody is served them, they are fetched back."""
+"""Bytes that change on the disk are served to nobody and fetched again."""
 
 import asyncio
 import errno
@@ -31,7 +31,7 @@ BLOB, BYTES = SMALL.blob(1)
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
-    """With one blob, of which every chunk has lain long enough to be looked at again."""
+    """With one blob, whose chunks are all old enough to be hashed again."""
     monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
     Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
     with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
@@ -41,7 +41,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage
 
 
 def rot(path: Path, at: int) -> None:
-    """One bit."""
+    """Flip one bit."""
     with path.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
