@@ -20,7 +20,7 @@ def test_the_replica_does_exactly_what_the_script_says(name: str, rules: Rules) 
         assert happened == expected, f"{name}, step {number}: {step}"
 
 
-def test_every_script_says_which_rule_it_attacks_and_where_that_comes_from() -> None:
+def test_every_script_names_the_rule_that_it_attacks_and_its_source() -> None:
     assert len(SCRIPTS) >= 15
     for name, script in SCRIPTS.items():
         assert script.title, name
