@@ -49,23 +49,21 @@ def certificate(kind: str, members: tuple[NodeId, ...], count: int | None = None
     """Signed by these members one after another, repeated ones repeatedly."""
     match kind:
         case "qc":
-            certificate: Any = SMALL.qc(1, BLOCK.id, members)
+            signed: Any = SMALL.qc(1, BLOCK.id, members)
         case "tc":
             whole = SMALL.tc(3, QC_1, [1] * SMALL.size)
-            certificate = tampered(
+            signed = tampered(
                 whole,
                 signers=bitmap_of(members, SMALL.size),
                 high_views=tuple(whole.high_views[m] for m in members),
                 signatures=tuple(whole.signatures[m] for m in members),
             )
         case _:
-            certificate = SMALL.upd(1, 1, ackers=members)
+            signed = SMALL.upd(1, 1, ackers=members)
     signatures = CERTIFIED[kind][1]
-    return (
-        certificate
-        if count is None
-        else tampered(certificate, **{signatures: getattr(certificate, signatures)[:count]})
-    )
+    if count is None:
+        return signed
+    return tampered(signed, **{signatures: getattr(signed, signatures)[:count]})
 
 
 @pytest.mark.parametrize("kind", CERTIFIED)

@@ -214,11 +214,11 @@ ADMISSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("what", "qc_view", "tc", "author", "expected"), ADMISSIBLE)
+@pytest.mark.parametrize(("shows", "qc_view", "tc", "author", "expected"), ADMISSIBLE)
 def test_an_admissible_proposal_carries_a_certificate_of_the_view_before(
-    what: str, qc_view: int, tc: TC | None, author: NodeId, expected: bool
+    shows: str, qc_view: int, tc: TC | None, author: NodeId, expected: bool
 ) -> None:
-    assert admissible(proposal_header(EIGHT, qc_view, tc, author), LEADER) is expected, what
+    assert admissible(proposal_header(EIGHT, qc_view, tc, author), LEADER) is expected, shows
 
 
 # --- Tree and chain -------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """The safety record: what it forbids, what it remembers, and that it goes first."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+import defl
 from defl.committee import Rules
 from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import Replica
@@ -210,6 +213,18 @@ def test_the_signer_of_an_observer_refuses_everything() -> None:
         signer.sign_timeout(View(2))
     with refused(signer):
         signer.sign_proposal(block)
+
+
+def test_only_the_replica_asks_the_signer_for_statements() -> None:
+    """Where a vote is signed: nowhere else in the product."""
+    source = Path(defl.__file__).parent
+    callers = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if re.search(r"\.sign_(vote|timeout|proposal)\(", path.read_text(encoding="utf-8"))
+    }
+
+    assert callers == {"consensus/replica.py"}
 
 
 # --- Persist before send ------------------------------------------------------------------

@@ -203,10 +203,10 @@ LOOKALIKES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", LOOKALIKES)
-def test_a_signature_is_never_valid_for_another_kind_of_statement(what: str) -> None:
+@pytest.mark.parametrize("kind", LOOKALIKES)
+def test_a_signature_is_never_valid_for_another_kind_of_statement(kind: str) -> None:
     with pytest.raises(BadSignature):
-        check(SMALL.verifier(), LOOKALIKES[what]())
+        check(SMALL.verifier(), LOOKALIKES[kind]())
 
 
 def test_votes_cannot_be_counted_as_store_acks_nor_acks_as_votes() -> None:
@@ -330,14 +330,14 @@ CONTRADICTIONS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", CONTRADICTIONS)
-def test_two_contradicting_statements_are_evidence(what: str) -> None:
-    SMALL.verifier().verify(Evidence(*CONTRADICTIONS[what]))
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_two_contradicting_statements_are_evidence(kind: str) -> None:
+    SMALL.verifier().verify(Evidence(*CONTRADICTIONS[kind]))
 
 
-@pytest.mark.parametrize("what", CONTRADICTIONS)
-def test_evidence_with_a_forged_half_is_refused(what: str) -> None:
-    first, second = CONTRADICTIONS[what]
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_evidence_with_a_forged_half_is_refused(kind: str) -> None:
+    first, second = CONTRADICTIONS[kind]
     for forged in (
         Evidence(first, tampered(second, signature=first.signature)),
         Evidence(tampered(first, signature=second.signature), second),

@@ -184,7 +184,7 @@ STATUS = encode(Status(View(3), View(2)))
 
 
 @pytest.mark.parametrize(
-    ("what", "frame"),
+    ("defect", "frame"),
     [
         ("nothing", b""),
         ("the same number in two bytes", b"\x93\x0e\xcc\x03\x02"),
@@ -226,7 +226,7 @@ STATUS = encode(Status(View(3), View(2)))
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
-def test_anything_but_the_one_canonical_form_is_malformed(what: str, frame: bytes) -> None:
+def test_anything_but_the_one_canonical_form_is_malformed(defect: str, frame: bytes) -> None:
     with pytest.raises(Malformed):
         decode(frame, FRAME_MAX)
 
