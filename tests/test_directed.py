@@ -1,5 +1,6 @@
 """Directed attacks: tests/scenarios/*.toml, each played against one honest replica."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,5 +26,5 @@ def test_every_script_names_the_rule_that_it_attacks_and_its_source() -> None:
     for name, script in SCRIPTS.items():
         assert script.title, name
         assert script.attacks, name
-        assert script.source, name
+        assert re.match(r"HotStuff|Jolteon|PROTOCOL.md: ", script.source), name
         assert len(script.steps) > 1, name
