@@ -46,7 +46,7 @@ CERTIFIED: dict[str, tuple[str, str]] = {
 
 
 def certificate(kind: str, members: tuple[NodeId, ...], count: int | None = None) -> Any:
-    """Signed by these members one after another, repeated ones repeatedly."""
+    """Signed once for each listed member; a member listed twice signs twice."""
     match kind:
         case "qc":
             signed: Any = SMALL.qc(1, BLOCK.id, members)
@@ -110,7 +110,7 @@ def test_one_invalid_signature_invalidates_a_certificate(kind: str, place: int) 
 
 @pytest.mark.parametrize("kind", CERTIFIED)
 def test_the_cache_of_valid_certificates_compares_all_their_bytes(kind: str) -> None:
-    """A verified certificate in memory must not vouch for a forged one of the same subject."""
+    """A cached certificate must not vouch for a forged one about the same thing."""
     verifier = SMALL.verifier()
     good = certificate(kind, nodes(0, 1, 2))
     check(verifier, good)

@@ -1,5 +1,7 @@
-"""It never halts: scenarios in which every fault is one that the federation promises to survive,
-and the goal is progress, not a mechanism. Whole participants, virtual time."""
+"""Liveness: a federation makes progress under every fault that it promises to survive.
+
+Whole participants on virtual time; the goal is progress, not a mechanism.
+"""
 
 import pytest
 
@@ -79,7 +81,7 @@ def test_a_network_slower_than_the_first_period_commits_eventually(rules: Rules)
 
 
 def test_an_isolated_leader_gives_its_own_view_the_full_period() -> None:
-    """It has not heard itself, either; that is no reason to doubt it."""
+    """It has not heard from itself either, which is no reason to distrust itself."""
     cluster = cluster_of(4, rounds=1)
     cluster.run(until=lambda: cluster.rounds_closed == 1)
     replica = cluster.nodes[0].behaviour.participant.replica

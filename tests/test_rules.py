@@ -163,7 +163,7 @@ LOCKS = [
 def test_a_block_is_safe_if_it_extends_the_lock_or_shows_a_newer_qc(
     qc_view: int, lock_view: int, extends: bool, safe: bool
 ) -> None:
-    """No TC is looked at here, so the TC rule cannot hide a fault of the lock."""
+    """No TC is involved here, so the TC rule cannot hide a fault in the lock."""
     block = proposal_header(view=9, qc_view=qc_view)
     lock = QC(View(lock_view), digest_of(b"locked"), b"\x07", ())
 
@@ -263,7 +263,7 @@ def test_no_fork_is_dropped_while_an_ancestor_of_the_certified_block_is_missing(
     tree = tree_of(grown, "abxd")
     tree.drop_forks(grown["d"])
 
-    assert grown["b"].id in tree  # without c nobody can tell that d extends b and not x
+    assert grown["b"].id in tree  # without c it is unknown whether d extends b or x
     assert grown["x"].id in tree
 
 
@@ -348,7 +348,7 @@ def test_a_missing_ancestor_postpones_the_commit_and_is_named() -> None:
 
 
 def test_a_header_must_name_the_state_after_its_committed_block() -> None:
-    """The root is that of c(b), whatever the voter itself has committed by now."""
+    """The root is that of c(b), no matter how much the voter itself has committed."""
     grown = Grown().grow("a1", transactions=(mark(1),)).grow("b2<a c3<b d4<c")
     chain = chain_of(grown, "abcd")
     after_a, _ = Tape().execute(Tape().genesis(), grown["a"])
@@ -504,7 +504,7 @@ def test_a_failed_leader_gets_twice_the_time_of_good_views_until_it_succeeds() -
     other = NodeId(2)
     fail_view(pace)
     pace.committed()
-    assert pace.period(LEADER) == 2.0, "without a good view nobody knows how long one takes"
+    assert pace.period(LEADER) == 2.0, "without a good view it is unknown how long one takes"
     certify_view(pace, took_s=0.3, leader=other)
     certify_view(pace, took_s=0.2, leader=other)
     assert pace.period(LEADER) == 0.6
@@ -522,7 +522,7 @@ def test_a_failed_leader_gets_twice_the_time_of_good_views_until_it_succeeds() -
 
 
 def test_a_leader_silent_for_two_views_gets_little_time() -> None:
-    """Whoever is up votes or gives up in every view."""
+    """A member that is up votes or times out in every view."""
     pace = pacemaker()
     silent = NodeId(3)
     pace.heard(silent)
@@ -575,7 +575,7 @@ def test_the_order_of_leaders_changes_with_the_lap_and_with_the_federation() -> 
 def test_whichever_f_members_fail_three_good_leaders_follow_each_other(
     members: int,
 ) -> None:
-    """They stand so in the first lap. In a fixed order they would in each: one chance a lap."""
+    """The members fail that hurt most in the first lap; a fixed order would repeat that lap."""
     faults, laps = (members - 1) // 3, 40
     first_lap = order_of_lap(CHAIN, members, 0)
     failed = {first_lap[position] for position in range(1, 3 * faults, 3)}

@@ -1,9 +1,8 @@
-"""Bytes of messages: what they are, that there is one way to write each, and that rubbish is
-always the peer's fault.
+"""Messages as bytes: golden files, one canonical form, and rubbish as the peer's fault.
 
 `tests/golden/KIND.hex` holds the bytes of one message of each kind. They are a contract with
-other implementations: when a change of the format is meant, `python tests/test_wire.py` writes
-them anew, and the change belongs in docs/PROTOCOL.md too.
+other implementations: after an intended change of format, `python tests/test_wire.py` rewrites
+them, and docs/PROTOCOL.md changes with them.
 """
 
 from pathlib import Path
@@ -252,7 +251,7 @@ def test_a_frame_one_byte_too_long_is_refused_unread() -> None:
 
 
 def largest_of(members: int) -> list[Message]:
-    """Of a federation of this size, each kind of message that grows with something."""
+    """The longest message of each kind that varies in length, in a federation of this size."""
     signatures = (signature(1),) * members
     signers = b"\xff" * ((members + 7) // 8)
     views = (View(NUMBER_MAX),) * members
@@ -351,7 +350,7 @@ def with_bytes_changed(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def with_a_part_replaced(draw: st.DrawFn) -> bytes:
-    """Well-formed MessagePack in which one value, however deep, is something else."""
+    """Well-formed MessagePack with one value replaced, at any depth."""
     root = [msgspec.msgpack.decode(draw(st.sampled_from(VALID)))]
     inside: list[Any] = root
     while True:
@@ -416,7 +415,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65535, 65536, 70000])
 def test_a_chunk_of_any_size_is_canonical_and_one_with_a_longer_head_is_not(size: int) -> None:
-    """Its data are not encoded again to find that out, so each form of the head is tried."""
+    """The check does not encode the data again, so each form of the head is tried."""
     chunk = Chunk(digest_of(b"blob"), 7, memoryview(bytes(size)))
     frame = encode(chunk)
 
