@@ -19,7 +19,7 @@ from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
 from defl.output import ChunkLost, Envelope, ServeChunk, StoreChunk, Tick
 from defl.participant import Participant
-from support.benches import Host, acks_sent, asked, sent
+from support.benches import PoolBench, acks_sent, requested, sent
 from support.builders import Small, nodes
 from support.node_here import Member, NodeHere, until
 
@@ -191,13 +191,13 @@ def test_whoever_asks_for_a_rotten_chunk_gets_nothing_and_it_is_reported_once(
 
 
 def test_a_lost_chunk_is_fetched_back_from_the_others_and_meanwhile_not_served() -> None:
-    host = Host(SMALL)
+    host = PoolBench(SMALL)
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
     del host.disk.blobs[BLOB.digest].chunks[1]
 
     host.pool.refetch_chunk(BLOB.digest, 1)
 
-    assert {chunk for _, chunk in asked(host.settle())} == {1}
+    assert {chunk for _, chunk in requested(host.settle())} == {1}
     assert not host.pool.has(BLOB.digest)
     assert sent(host.receive(OTHER, ChunkRequest(BLOB.digest, 1)), NotHeld)
     assert host.receive(OTHER, ChunkRequest(BLOB.digest, 0)).send == [
@@ -209,20 +209,20 @@ def test_a_lost_chunk_is_fetched_back_from_the_others_and_meanwhile_not_served()
 
 
 def test_a_chunk_lost_in_the_middle_of_a_fetch_is_fetched_again_with_the_rest() -> None:
-    host = Host(SMALL)
+    host = PoolBench(SMALL)
     host.pool.need((Round(1), AUTHOR), BLOB.digest, nodes(1, 2))
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
     host.chunk(1, BLOB.digest, 0, BYTES[:256])
 
     host.pool.refetch_chunk(BLOB.digest, 0)
 
-    assert {chunk for _, chunk in asked(host.settle())} == {0, 1}
+    assert {chunk for _, chunk in requested(host.settle())} == {0, 1}
     host.deliver(2, BLOB, BYTES)
     assert host.pool.has(BLOB.digest)
 
 
 def test_a_chunk_of_a_blob_that_is_gone_is_not_missed() -> None:
-    host = Host(SMALL)
+    host = PoolBench(SMALL)
 
     host.pool.refetch_chunk(BLOB.digest, 0)
 
