@@ -46,7 +46,7 @@ OTHERS = nodes(0, 2, 3, 4, 5)  # a quorum of seven without this node
 
 
 class OneNode:
-    """A real participant behind the real door, and a count of what is verified there."""
+    """A real participant behind the real ingress, with a count of verified signatures."""
 
     def __init__(self, small: Small, me: NodeId = ME) -> None:
         self.small = small
@@ -60,7 +60,7 @@ class OneNode:
         return self.small.scheme.verify(public_key, message, signature)
 
     def hear(self, peer: int, message: Message, now: float = 0.1) -> list[Any]:
-        """The way of both drivers; returns what the node says to it, and to whom."""
+        """The steps of both drivers; returns what the node sends in response, and to whom."""
         read = self.ingress.read(NodeId(peer), encode(message))
         wanted = self.participant.wanted(NodeId(peer), read)
         if wanted is None:
@@ -131,7 +131,7 @@ def test_transactions_of_rounds_that_are_not_open_are_not_verified(
 
 
 def test_a_forged_transaction_does_not_displace_the_true_one(node: OneNode) -> None:
-    """Sent first, in the author's name, alone or beside a true one of somebody else."""
+    """Sent first in the author's name, alone or beside a true one of another member."""
     small = node.small
     true = small.agg(0, 1)
     forged = tampered(true, signature=bytes(64))
@@ -173,7 +173,7 @@ def test_a_timeout_outside_the_window_is_wanted_for_a_newer_qc(node: OneNode) ->
 
 
 def test_a_repeated_timeout_still_triggers_the_echo(node: OneNode) -> None:
-    """Counted while the view was ahead; when it comes, whoever repeats triggers the echo."""
+    """Counted while the view was ahead; once it comes, a repetition triggers the echo."""
     small = node.small
     for member in (2, 3, 4):
         node.hear(member, small.timeout(member, 5))
@@ -193,7 +193,7 @@ def test_known_certificates_are_not_verified(node: OneNode) -> None:
 
 
 def test_an_old_qc_with_a_vote_of_this_node_beyond_its_record_is_wanted(node: OneNode) -> None:
-    """A node whose record was put back must learn that it signed more, from whatever age."""
+    """A node with a restored record must learn that it signed more, however long ago."""
     small = node.small
     block = small.block().id
     node.hear(3, Certificates(small.qc(9, block, nodes(0, 2, 3, 4, 5)), None))
@@ -251,7 +251,7 @@ def offers_of(small: Small) -> tuple[Offer, Offer, Offer]:
 
 
 def test_a_repeated_offer_is_answered_and_not_verified(node: OneNode) -> None:
-    """Its author did not hear the ack; a second one is evidence once, then its first is shown."""
+    """The author missed the ack. A second offer is evidence once; then the first is shown."""
     first, second, third = offers_of(node.small)
     assert [node.cost(3, offer) for offer in (first, first, second)] == [1, 0, 1]
     assert [type(e.first) for e in node.participant.evidence] == [Offer]
@@ -352,8 +352,8 @@ def test_wanted_changes_no_state() -> None:
 def test_liars_together_may_use_half_a_core_and_honest_members_are_never_delayed(
     size: int,
 ) -> None:
-    """At 0.11 ms for a signature. Honest: two updates and a dozen views in a second, and at once
-    a whole block that nobody heard of before, with its certificates."""
+    """At 0.11 ms per signature. An honest member sends two updates and a dozen views per second,
+    and at once a whole unknown block with its certificates."""
     committee = Committee(tuple(bytes([i]) * 32 for i in range(size)))
     quorum = committee.quorum
     assert committee.faults * verifications_per_s(committee) * 0.00011 <= 0.5
@@ -397,7 +397,7 @@ def duration(cluster: Cluster) -> float:
 def test_the_most_expensive_frames_slow_rounds_by_less_than_half(
     size: int,
 ) -> None:
-    """f of them, all the time, compared with the same members honest."""
+    """f liars send them all the time, compared with the same members being honest."""
     honest, attacked = run_for(size, None), run_for(size, "exhauster")
 
     assert attacked.rounds_closed == ROUNDS
@@ -409,7 +409,7 @@ def test_the_most_expensive_frames_slow_rounds_by_less_than_half(
 def test_without_slots_and_budget_the_same_frames_make_rounds_three_times_as_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The attack is real: whoever verifies whatever comes, each frame in one go, is too slow."""
+    """The attack is real against a node that verifies every frame in one go."""
     honest = run_for(7, None)
     monkeypatch.setattr(Cluster, "_wanted", lambda _self, _node, _peer, message: message)
     monkeypatch.setattr(defl.budget, "LIARS_VERIFICATIONS_PER_S", 10**9)

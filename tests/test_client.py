@@ -1,4 +1,4 @@
-"""Algorithm 1: when this node trains, aggregates and says AGG, and when it does not."""
+"""Algorithm 1: when a node trains, aggregates and submits its AGG, and when it does not."""
 
 import pytest
 
@@ -25,7 +25,7 @@ from support.builders import name
 GST_LT_S = Timing().gst_lt_min_s  # no AGG sooner
 
 
-# --- When AGG is said ------------------------------------------------------------------------
+# --- When the AGG is submitted ---------------------------------------------------------------
 
 
 def test_waiting_gates_only_the_nodes_own_agg_and_training_starts_at_once() -> None:
@@ -80,11 +80,11 @@ def test_the_node_reports_whom_it_waits_for_and_who_was_late() -> None:
     assert (late.member, late.lasted_s) == (3, 70.0)
 
 
-# --- What a node says of its own pace --------------------------------------------------------
+# --- A node's own pace -----------------------------------------------------------------------
 
 
 def paces(bench: ClientBench, now: float) -> list[tuple[int, int]]:
-    """(round, milliseconds) of the promises that it sends to all."""
+    """(round, milliseconds) of each Pace that it sends to all."""
     return [
         (item.message.round, item.message.milliseconds)
         for item in bench.at(now).send
@@ -131,7 +131,7 @@ def test_a_late_node_states_how_long_it_took_and_runs_one_training_at_a_time() -
 
 
 def test_a_node_whose_update_was_committed_too_late_states_the_longer_time_next_round() -> None:
-    """A slow line shuts out as well as a slow processor: each round teaches it to ask for more."""
+    """A slow link delays an update like a slow processor: each round it asks for more time."""
     bench = ClientBench()
     bench.at(0.0)
     manifest, _ = bench.small.blob(1)
@@ -164,7 +164,7 @@ def test_a_pace_is_sent_again_to_a_peer_that_connects() -> None:
 
 
 def test_a_working_node_sends_its_pace_to_a_peer_that_connects() -> None:
-    """It may have just started, and then it expects nobody who does not say so."""
+    """The peer may have just started, and then expects only members that announce themselves."""
     bench = ClientBench()
     bench.at(0.0)
     manifest, _ = bench.small.blob(1)
@@ -189,7 +189,7 @@ def test_a_node_that_has_delivered_sends_no_pace_to_a_peer_that_connects() -> No
 
 
 def test_a_node_announces_itself_in_the_first_round_after_its_start() -> None:
-    """All may have restarted; then nobody knows of anybody that it is still there."""
+    """All members may have restarted; then none knows which others are still up."""
     bench = ClientBench()
     bench.close_round(0, 1, 2, now=1.0)
     bench.restart(2.0)
@@ -238,7 +238,7 @@ def test_a_trained_update_is_offered_and_not_trained_again() -> None:
 
 
 def test_a_node_whose_update_is_committed_does_not_train_for_that_round() -> None:
-    """Its disk may have forgotten; the log has not."""
+    """Even if its disk has lost the offer: the log has the update."""
     bench = ClientBench()
     bench.commit(bench.small.upd(ME, 1), now=0.0)
 
@@ -359,7 +359,7 @@ def test_failures_are_forgotten_when_a_round_closes() -> None:
 
 
 def test_a_node_whose_training_fails_lets_the_round_close_without_it() -> None:
-    """It has announced itself; nobody is to wait for what will not come."""
+    """It has announced itself, but no update will come."""
     bench = ClientBench()
     bench.at(0.0)
     train = Train(Round(1), bench.small.initial.digest)

@@ -1,4 +1,4 @@
-"""Evidence that another member found and passed on: kept, told to the operator, passed on once."""
+"""Evidence relayed by another member: kept, reported to the operator, relayed once."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The end of a federation: who attests the last model, how long a node serves, who only watches."""
+"""The end of a federation: who attests the last model, and how long a node keeps serving."""
 
 from defl.committee import Timing
 from defl.ids import NodeId, Round

@@ -1,4 +1,4 @@
-"""Algorithm 2 made safe: what each committed transaction answers, and when a round closes."""
+"""Algorithm 2 made safe: the response to each committed transaction, and when a round closes."""
 
 from typing import Any
 
@@ -124,7 +124,7 @@ def test_the_last_agg_before_the_last_update_closes_with_that_update() -> None:
     assert [ref.author for ref in log.state.closed[0].updates] == [0, 1, 2]
 
 
-# --- One voice each --------------------------------------------------------------------------
+# --- One update and one AGG per member -------------------------------------------------------
 
 
 def test_the_first_committed_update_of_an_author_wins() -> None:
@@ -183,7 +183,7 @@ def test_all_members_aggs_do_not_close_a_round_on_too_few_updates() -> None:
 
 
 def test_updates_with_different_bases_do_not_close_a_round() -> None:
-    """Three updates, but one is of a liar who says that he trained from something else."""
+    """Three updates, one of them by a liar that claims another base."""
     log = Log()
     log.commit(upd(0), upd(1), upd(3, base=LIE), agg(0), agg(1), agg(2))
     assert log.state.round == 0

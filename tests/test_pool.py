@@ -101,7 +101,7 @@ def test_one_ack_per_author_and_round_even_across_a_restart() -> None:
 
 
 def test_an_ack_binds_across_a_restart_even_if_another_blob_was_committed() -> None:
-    """The other blob is here, whole and wanted; still it is the author's second one."""
+    """The other blob is complete and wanted, but is still the author's second one."""
     host = PoolBench(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
     host.restart()
@@ -386,7 +386,7 @@ def test_a_failed_check_is_requested_again_with_the_next_offer() -> None:
 
 
 def test_acknowledged_bytes_lost_in_a_power_cut_are_fetched_back_at_once() -> None:
-    """Not only when the update is committed: others count on this ack from the first moment."""
+    """Not only once the update is committed: others rely on this ack from the start."""
     host = PoolBench(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
 

@@ -1,5 +1,5 @@
-"""A node's disk is put back to an old copy. What it signed since has left, and others know of it:
-it asks them before it signs anything, and finds out. Whole participants, virtual time."""
+"""A node's disk is restored from an old copy. Others have seen what it signed since, so it asks
+them before it signs anything. Whole participants, virtual time."""
 
 import numpy as np
 import pytest
@@ -262,7 +262,7 @@ def test_a_restarted_author_is_certified_by_exactly_a_quorum(rules: Rules) -> No
 
 
 def test_expired_offers_and_acks_do_not_make_an_observer() -> None:
-    """The answering node lags: it still has what the asker has rightly forgotten."""
+    """The answering node lags: it still has what the asker has dropped by retention."""
     cluster = cluster_of(4, rounds=6)
     cluster.run(until=lambda: cluster.rounds_closed == 1)
     old_offer = participant(cluster, 1).pool.offer_for(Round(1))
@@ -299,8 +299,8 @@ def test_a_node_restored_from_an_old_copy_contradicts_nothing_that_a_quorum_know
 
 
 def offered_and_rolled_back() -> Cluster:
-    """Training never gives the same twice; a copy of the disk is made while it trains, and put back
-    when everybody has seen the offer."""
+    """No two trainings give the same update. The disk is copied during training and restored when
+    all members have seen the offer."""
     cluster = cluster_of(4, rounds=3)
     draws = iter(range(10_000))
     cluster._training = lambda _node, _round, base: base + np.float32(1 + next(draws) * 1e-3)

@@ -1,4 +1,4 @@
-"""Blobs on their way here and on the shelf: whom to ask next, what is kept and for how long."""
+"""Fetching and keeping blobs: which source to ask next, what is kept and for how long."""
 
 import pytest
 
@@ -27,7 +27,7 @@ BLOB_2, BYTES_2 = SMALL.blob(2)
 
 
 def host_in_need(sources: tuple[NodeId, ...] = nodes(1, 2, 3)) -> PoolBench:
-    """Fetches a committed update of which it knows only the digest."""
+    """Fetches a committed update that is known only by its digest."""
     host = PoolBench(SMALL)
     assert not host.pool.need((Round(1), AUTHOR), BLOB.digest, sources)
     return host

@@ -1,4 +1,4 @@
-"""For whom a node waits before it says AGG, for how long, and what broken promises cost."""
+"""For whom a node waits before its AGG, for how long, and what broken promises cost."""
 
 from functools import cache
 
@@ -28,7 +28,7 @@ FOREVER_S = 1e6
 
 
 class Bench:
-    """One node of four; the ledger is told what is committed. A quorum is three, f is one."""
+    """One node of four, with a state that the tests commit to. A quorum is three, f is one."""
 
     def __init__(self, start_round: int = 0, *, max_s: float = MAX_S, at: float = 0.0) -> None:
         committee = Committee(tuple(bytes([i]) * 32 for i in range(4)))
@@ -63,7 +63,7 @@ class Bench:
         self.waiting.set_state(state, now)
 
     def first_round(self, slowest_s: float = 10.0) -> float:
-        """Members 0 to 2 need a second, member 3 longer; all are in. Returns when it closes."""
+        """Members 0 to 2 need a second, member 3 longer; all deliver. Returns the closing time."""
         for member in range(4):
             self.promise(member, 0.0, 0.0)
         self.deliver(0, 1, 2, now=1.0)
@@ -119,7 +119,7 @@ def test_in_the_first_round_only_members_that_announce_themselves_are_awaited() 
 
 
 def test_the_first_round_begins_when_a_quorum_has_announced_itself() -> None:
-    """Organisations start their nodes hours apart; that says nothing about anybody's pace."""
+    """Organisations start their nodes hours apart; that says nothing about their pace."""
     bench = Bench()
     for member, start in ((0, 0.0), (3, 10.0), (1, 7200.0)):
         bench.promise(member, 0.0, start)
@@ -295,7 +295,7 @@ def test_an_update_with_another_base_ends_the_wait_and_is_charged() -> None:
 
 
 def test_a_restarted_node_submits_its_agg_once_one_honest_member_has() -> None:
-    """It knows nothing of anybody's pace; f AGGs alone may all be liars'."""
+    """It knows no member's pace, and f AGGs may all be liars'."""
     bench = Bench(start_round=7)
     bench.promise(3, 0.0, now=0.0)
     bench.deliver(0, 1, 2, now=5.0)
@@ -307,7 +307,7 @@ def test_a_restarted_node_submits_its_agg_once_one_honest_member_has() -> None:
 
 
 def test_a_node_that_has_just_started_expects_only_members_that_announce_themselves() -> None:
-    """Everybody may have restarted, and one that was in the last round may be gone for good."""
+    """All may have restarted, and a member of the last round may be gone for good."""
     bench = Bench(start_round=7)
     bench.deliver(0, 1, 2, now=5.0)
     assert bench.waiting.vote_at == 5.0
@@ -317,7 +317,7 @@ def test_a_node_that_has_just_started_expects_only_members_that_announce_themsel
 
 
 def test_a_promise_gains_a_member_of_the_last_round_no_time() -> None:
-    """It says so to peers that connect again, whenever that is."""
+    """It repeats its promise to peers that reconnect, whenever that is."""
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     bench.promise(3, 10.0, now=opened_at + 9.0)
@@ -385,7 +385,7 @@ def test_only_differences_of_the_clock_matter(epoch: float) -> None:
     assert vote_at - epoch == pytest.approx(30.0)
 
 
-# --- What a node says of its own pace --------------------------------------------------------
+# --- A node's own pace -----------------------------------------------------------------------
 
 
 def test_a_node_states_its_slowest_recent_training_including_late_ones() -> None:

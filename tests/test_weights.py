@@ -1,4 +1,4 @@
-"""Codecs: exact bytes, the same bits back, and every way in which bytes can be refused."""
+"""Codecs: exact bytes, the same bits after decoding, and every reason to refuse bytes."""
 
 import struct
 
@@ -75,7 +75,7 @@ def test_representable_values_are_encoded_exactly(codec: str) -> None:
     ],
 )
 def test_bytes_decode_to_the_same_bits_everywhere(codec: str, payload: str, bits: str) -> None:
-    """Computed once and written down here: every machine must get the same."""
+    """Golden values: every machine must get the same bits."""
     values = np.frombuffer(
         bytes.fromhex("193da13a2df5983ecc5b8cbed4fd63bf9ccae8be8cdc7dbf2359763d2c8cab3f"), "<f4"
     ).astype(np.float32)

@@ -36,7 +36,7 @@ def row(*values: float) -> Row:
 
 
 class Store:
-    """Blobs by digest, and the work that asks for their aggregate."""
+    """Blobs by digest, and the order to aggregate them."""
 
     def __init__(self, codec: str = "fp32", schema: Schema | None = None) -> None:
         facts: dict[str, Any] = {"codec": codec}
@@ -114,7 +114,7 @@ def test_an_update_names_its_base() -> None:
     assert validate(SMALL.federation, payload) is None
 
 
-# --- Statistics follow -----------------------------------------------------------------------
+# --- Roles -----------------------------------------------------------------------------------
 
 
 def test_entries_of_all_roles_are_aggregated() -> None:
@@ -132,7 +132,7 @@ def test_entries_of_all_roles_are_aggregated() -> None:
 
 
 def test_the_memory_of_a_rule_travels_in_the_model_from_round_to_round() -> None:
-    """Member 0 sends against the others; each round's node knows the bytes of the last model."""
+    """Member 0 moves against the others; each round starts from the last model's bytes."""
     schema = with_memory(Schema((Entry("weight", (50,)),)), 4)
     target = np.random.default_rng(3).standard_normal(50).astype(np.float32)
     model = np.zeros(schema.values, dtype=np.float32)
@@ -158,7 +158,7 @@ def test_the_memory_of_a_rule_travels_in_the_model_from_round_to_round() -> None
 
 
 def test_ties_differ_by_closing_block_author_and_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So nobody can choose to win them when an update is made."""
+    """So no author can arrange to win a tie."""
     seen: list[list[bytes]] = []
 
     def noting(
