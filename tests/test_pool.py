@@ -26,7 +26,7 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.sim.disk import Disk
-from support.benches import ME, PoolBench, acks_sent, requested, sent
+from support.benches import ME, Host, acks_sent, requested, sent
 from support.builders import Small, let_sign, name, nodes, tampered
 
 SMALL = Small()  # n = 4, q = 3, tau = 2; a blob has two chunks: 256 and 144 bytes
@@ -43,7 +43,7 @@ def participant_with(durable: Durable) -> Participant:
 
 
 def test_a_blob_is_fetched_checked_and_acknowledged_with_a_durable_record() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     offered = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
     assert requested(offered) == [(AUTHOR, 0), (AUTHOR, 1)]
     whole = host.deliver(AUTHOR, BLOB, BYTES)
@@ -59,7 +59,7 @@ def test_a_blob_is_fetched_checked_and_acknowledged_with_a_durable_record() -> N
 
 
 def test_a_second_blob_of_one_author_and_round_is_evidence_and_the_first_counts() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
     first = SMALL.offer(1, 1, BLOB)
 
@@ -75,7 +75,7 @@ def test_a_second_blob_of_one_author_and_round_is_evidence_and_the_first_counts(
 
 
 def test_a_second_offer_that_a_third_party_relays_is_evidence_but_not_answered() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
 
     again = host.receive(OTHER, SMALL.offer(1, 1, BLOB_2))
@@ -85,7 +85,7 @@ def test_a_second_offer_that_a_third_party_relays_is_evidence_but_not_answered()
 
 
 def test_one_ack_per_author_and_round_even_across_a_restart() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
     host.restart()
 
@@ -102,7 +102,7 @@ def test_one_ack_per_author_and_round_even_across_a_restart() -> None:
 
 def test_an_ack_binds_across_a_restart_even_if_another_blob_was_committed() -> None:
     """The other blob is complete and wanted, but is still the author's second one."""
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
     host.restart()
     host.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
@@ -137,7 +137,7 @@ def test_an_ack_is_persisted_by_the_output_that_sends_it() -> None:
 
 
 def test_other_authors_and_rounds_are_not_affected_by_an_ack() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
 
     assert len(host.take_in(OTHER, 1, BLOB_2, BYTES_2).acks) == 1
@@ -146,7 +146,7 @@ def test_other_authors_and_rounds_are_not_affected_by_an_ack() -> None:
 
 
 def test_a_repeated_offer_is_answered_with_the_same_ack() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
 
     again = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
@@ -156,7 +156,7 @@ def test_a_repeated_offer_is_answered_with_the_same_ack() -> None:
 
 
 def test_after_a_restart_the_same_ack_is_sent_again_while_the_bytes_are_held() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
     host.restart()
 
@@ -167,7 +167,7 @@ def test_after_a_restart_the_same_ack_is_sent_again_while_the_bytes_are_held() -
 
 
 def test_an_ack_whose_bytes_were_lost_is_sent_again_only_when_they_are_back() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
     restarted = host.restart(power_lost=True)
 
@@ -182,7 +182,7 @@ def test_an_ack_whose_bytes_were_lost_is_sent_again_only_when_they_are_back() ->
 
 def test_a_blob_that_is_replaced_during_its_check_is_not_acknowledged() -> None:
     """The author's other blob was committed in the meantime, and this one was dropped."""
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
     host.deliver(AUTHOR, BLOB, BYTES)
     host.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
@@ -197,7 +197,7 @@ def test_a_blob_that_is_replaced_during_its_check_is_not_acknowledged() -> None:
 
 
 def test_an_invalid_blob_is_dropped_and_not_fetched_again() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     payload = b"\x00\x00\xc0\x7f" + BYTES[4:]  # NaN
     chunks = (digest_of(payload[:256]), BLOB.chunks[1])
     manifest = replace(BLOB, chunks=chunks)
@@ -226,7 +226,7 @@ def test_an_invalid_blob_is_dropped_and_not_fetched_again() -> None:
 def test_a_manifest_that_does_not_fit_is_refused_before_anything_is_fetched(
     wrong: Manifest,
 ) -> None:
-    done = PoolBench(SMALL).receive(AUTHOR, SMALL.offer(1, 1, wrong))
+    done = Host(SMALL).receive(AUTHOR, SMALL.offer(1, 1, wrong))
 
     assert not done.send
     assert [type(notice) for notice in done.notices] == [PeerMisbehaved]
@@ -238,13 +238,13 @@ def test_a_manifest_that_does_not_fit_is_refused_before_anything_is_fetched(
 def test_only_offers_of_the_last_tau_rounds_and_the_next_two_are_accepted(
     round_: int, taken: bool
 ) -> None:
-    host = PoolBench(SMALL, round_=5)
+    host = Host(SMALL, round_=5)
 
     assert bool(host.receive(AUTHOR, SMALL.offer(1, round_, BLOB)).send) is taken
 
 
 def test_an_observer_acknowledges_and_offers_nothing() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.pool.muted = True
 
     taken = host.take_in(AUTHOR, 1, BLOB, BYTES)
@@ -260,7 +260,7 @@ def test_an_observer_acknowledges_and_offers_nothing() -> None:
 
 
 def test_an_update_is_certified_by_exactly_q_acks_the_authors_own_included() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     published = host.publish(1, BLOB, BYTES)
     assert published.offer is not None
     offer = published.offer
@@ -277,7 +277,7 @@ def test_an_update_is_certified_by_exactly_q_acks_the_authors_own_included() -> 
 
 
 def test_each_acker_counts_once_and_acks_of_another_blob_do_not_count() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     offer = host.publish(1, BLOB, BYTES).offer
     assert offer is not None
     true = SMALL.ack(1, offer)
@@ -298,7 +298,7 @@ def test_each_acker_counts_once_and_acks_of_another_blob_do_not_count() -> None:
 
 
 def test_an_offer_is_repeated_to_those_who_have_not_acknowledged_until_it_is_certified() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     offer = host.publish(1, BLOB, BYTES).offer
     assert offer is not None
     host.receive(2, SMALL.ack(2, offer), now=0.5)
@@ -312,7 +312,7 @@ def test_an_offer_is_repeated_to_those_who_have_not_acknowledged_until_it_is_cer
 
 
 def test_a_restarted_author_resumes_its_offer_and_makes_no_other() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     offer = host.publish(1, BLOB, BYTES).offer
     assert offer is not None
 
@@ -329,7 +329,7 @@ def test_a_restarted_author_resumes_its_offer_and_makes_no_other() -> None:
 
 
 def test_an_author_that_lost_the_bytes_fetches_its_own_blob_back() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     offer = host.publish(1, BLOB, BYTES).offer
     assert offer is not None
     host.disk.drop(BLOB.digest)
@@ -368,7 +368,7 @@ def test_an_author_killed_after_one_peer_acked_does_not_train_again() -> None:
 
 
 def test_a_blob_that_was_stored_but_never_offered_is_dropped_at_the_start() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.disk.store_blob(BLOB, BYTES, 256)
 
     assert host.restart().drop == [BLOB.digest]
@@ -376,7 +376,7 @@ def test_a_blob_that_was_stored_but_never_offered_is_dropped_at_the_start() -> N
 
 
 def test_a_failed_check_is_requested_again_with_the_next_offer() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
     assert len(host.deliver(AUTHOR, BLOB, BYTES).work) == 1
     assert not host.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work, "it is under way"
@@ -387,7 +387,7 @@ def test_a_failed_check_is_requested_again_with_the_next_offer() -> None:
 
 def test_acknowledged_bytes_lost_in_a_power_cut_are_fetched_back_at_once() -> None:
     """Not only once the update is committed: others rely on this ack from the start."""
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
 
     back = host.restart(power_lost=True)

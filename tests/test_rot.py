@@ -19,7 +19,7 @@ from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
 from defl.output import ChunkLost, Envelope, ServeChunk, StoreChunk, Tick
 from defl.participant import Participant
-from support.benches import PoolBench, acks_sent, requested, sent
+from support.benches import Host, acks_sent, requested, sent
 from support.builders import Small, nodes
 from support.node_here import Member, NodeHere, until
 
@@ -191,7 +191,7 @@ def test_whoever_asks_for_a_rotten_chunk_gets_nothing_and_it_is_reported_once(
 
 
 def test_a_lost_chunk_is_fetched_back_from_the_others_and_meanwhile_not_served() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
     del host.disk.blobs[BLOB.digest].chunks[1]
 
@@ -209,7 +209,7 @@ def test_a_lost_chunk_is_fetched_back_from_the_others_and_meanwhile_not_served()
 
 
 def test_a_chunk_lost_in_the_middle_of_a_fetch_is_fetched_again_with_the_rest() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.pool.need((Round(1), AUTHOR), BLOB.digest, nodes(1, 2))
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
     host.chunk(1, BLOB.digest, 0, BYTES[:256])
@@ -222,7 +222,7 @@ def test_a_chunk_lost_in_the_middle_of_a_fetch_is_fetched_again_with_the_rest() 
 
 
 def test_a_chunk_of_a_blob_that_is_gone_is_not_missed() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
 
     host.pool.refetch_chunk(BLOB.digest, 0)
 

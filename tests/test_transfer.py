@@ -14,7 +14,7 @@ from defl.output import (
     ServeChunk,
 )
 from defl.pool.transfer import ANSWER_WAIT_S
-from support.benches import PoolBench, acks_sent, requested, sent
+from support.benches import Host, acks_sent, requested, sent
 from support.builders import Small, nodes, tampered
 
 SMALL = Small()  # n = 4, q = 3, tau = 2; a blob has two chunks: 256 and 144 bytes
@@ -26,9 +26,9 @@ BLOB_2, BYTES_2 = SMALL.blob(2)
 # --- Whom to ask next ------------------------------------------------------------------------
 
 
-def host_in_need(sources: tuple[NodeId, ...] = nodes(1, 2, 3)) -> PoolBench:
+def host_in_need(sources: tuple[NodeId, ...] = nodes(1, 2, 3)) -> Host:
     """Fetches a committed update that is known only by its digest."""
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     assert not host.pool.need((Round(1), AUTHOR), BLOB.digest, sources)
     return host
 
@@ -47,7 +47,7 @@ def test_a_blob_known_only_by_its_digest_is_fetched_by_its_manifest() -> None:
     assert host.disk.read(BLOB.digest) == BYTES
 
 
-def fetching(sources: tuple[NodeId, ...] = nodes(1, 2)) -> tuple[PoolBench, list[tuple[int, int]]]:
+def fetching(sources: tuple[NodeId, ...] = nodes(1, 2)) -> tuple[Host, list[tuple[int, int]]]:
     host = host_in_need(sources)
     host.settle()
     return host, requested(host.receive(1, ManifestAnswer(BLOB)))
@@ -97,7 +97,7 @@ def test_a_corrupt_chunk_is_refused_and_requested_from_another_source(rubbish: b
 
 def test_a_chunk_longer_than_a_chunk_is_refused_though_the_manifest_names_it() -> None:
     """Nobody can make others store more than the schema's size by lying in the manifest."""
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     long = bytes(100_000)
     lying = tampered(BLOB, chunks=(digest_of(long), BLOB.chunks[1]))
     host.receive(AUTHOR, SMALL.offer(1, 1, lying))
@@ -109,7 +109,7 @@ def test_a_chunk_longer_than_a_chunk_is_refused_though_the_manifest_names_it() -
 
 
 def test_unrequested_chunks_are_not_stored() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
 
     assert not host.chunk(1, BLOB.digest, 0, BYTES[:256]).store
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
@@ -119,7 +119,7 @@ def test_unrequested_chunks_are_not_stored() -> None:
 
 
 def test_a_fetch_resumes_after_a_restart_with_the_chunks_on_disk() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
     del host.disk.blobs[BLOB.digest].chunks[1]
 
@@ -131,7 +131,7 @@ def test_a_fetch_resumes_after_a_restart_with_the_chunks_on_disk() -> None:
 
 
 def test_stored_chunks_are_served_and_missing_ones_are_answered_with_not_held() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     initial = SMALL.initial.digest
 
     assert host.receive(2, ChunkRequest(initial, 1)).send == [ServeChunk(OTHER, initial, 1)]
@@ -144,7 +144,7 @@ def test_stored_chunks_are_served_and_missing_ones_are_answered_with_not_held() 
 
 
 def test_a_committed_update_replaces_the_offered_one() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
 
     host.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
@@ -160,7 +160,7 @@ def test_a_committed_update_replaces_the_offered_one() -> None:
 
 
 def test_a_blob_is_kept_for_tau_rounds_and_one_of_grace() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
     for round_ in (1, 2, 3):
         host.pool.set_round(Round(round_))
@@ -175,7 +175,7 @@ def test_a_blob_is_kept_for_tau_rounds_and_one_of_grace() -> None:
 
 
 def test_a_blob_that_two_labels_name_stays_until_the_last_one_goes() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
     host.take_in(OTHER, 2, BLOB, BYTES)
 
@@ -186,7 +186,7 @@ def test_a_blob_that_two_labels_name_stays_until_the_last_one_goes() -> None:
 
 
 def test_one_author_never_occupies_more_than_tau_plus_three_blobs() -> None:
-    host = PoolBench(SMALL)
+    host = Host(SMALL)
     most = 0
     for round_ in range(12):
         host.pool.set_round(Round(round_))

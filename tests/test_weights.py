@@ -207,7 +207,7 @@ def test_bytes_of_another_length_are_refused(codec: str, change: int) -> None:
         check_payload(payload, SCHEMA, codec)
 
 
-def test_an_unknown_codec_is_refused_with_the_known_names() -> None:
+def test_an_unknown_codec_gets_the_names_of_those_there_are() -> None:
     for act in (
         lambda: payload_bytes(SCHEMA, "zip"),
         lambda: encode(BASE, SCHEMA, "zip"),
@@ -217,7 +217,7 @@ def test_an_unknown_codec_is_refused_with_the_known_names() -> None:
             act()
 
 
-def test_int8_needs_a_base() -> None:
+def test_changes_need_something_that_they_are_changes_of() -> None:
     with pytest.raises(UserError, match="base"):
         encode(BASE, SCHEMA, "int8")
     with pytest.raises(UserError, match="base"):

@@ -147,7 +147,8 @@ class Waiting:
         if current is None or not self.wants(member, round_):
             return False
         if round_ > current.number:
-            self._early[member] = (round_, takes_s)  # its author saw the round open first
+            # The author saw the round close before this node did.
+            self._early[member] = (round_, takes_s)
             return True
         current.promises[member] = Promise(now, takes_s)
         # Nothing can be committed before a quorum is up, so the first round begins then.

@@ -27,7 +27,7 @@ from support.builders import Small
 ME = NodeId(0)
 
 
-class PoolBench:
+class Host:
     """One node's pool with its disk; effects are done in the order of duty."""
 
     def __init__(self, small: Small, round_: int = 0) -> None:
