@@ -14,7 +14,7 @@ import pytest
 from defl.cli.main import cli
 from defl.errors import UserError
 from defl.node.setup.local import founding_folder
-from support.founding import agree, defl, found
+from support.founding import agree, defl, init_nodes
 from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
 
 Path_ = tuple[str, ...]
@@ -79,7 +79,7 @@ def test_every_command_has_a_json_option(path: Path_, command: click.Command) ->
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("commands")
-    agree(made, found(made))
+    agree(made, init_nodes(made))
     return made
 
 

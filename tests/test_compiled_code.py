@@ -1,4 +1,4 @@
-"""Compiled loops are kept where they can be, and are there before the first round needs them."""
+"""Compiled loops are cached in a writable place and loaded before the first round."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ LOAD_S = 60.0  # one or two, on a machine that has no other work
 
 
 def blocked(tmp_path: Path) -> Path:
-    """No folder can be made below a file, whoever asks (a superuser may write anywhere else)."""
+    """No folder can be created below a file, not even by a superuser."""
     file = tmp_path / "blocked"
     file.write_bytes(b"")
     return file
@@ -70,9 +70,9 @@ def test_only_the_arithmetic_process_gets_the_cache_setting(
             client, own = (
                 Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in worker.pids
             )
-            told = f"{SETTING}={tmp_path / FOLDER}".encode()
-            assert told in own
-            assert told not in client
+            setting = f"{SETTING}={tmp_path / FOLDER}".encode()
+            assert setting in own
+            assert setting not in client
         finally:
             await worker.close()
 

@@ -1,4 +1,4 @@
-"""node.toml and federation.toml: what they hold, and how each mistake in them is answered."""
+"""node.toml and federation.toml: their contents, and the message for each mistake."""
 
 import re
 import stat
@@ -23,13 +23,13 @@ from defl.node.setup.config import (
 )
 from defl.node.setup.identity import make_card, make_identity
 from defl.node.setup.typed_toml import quoted
-from support.founding import agree, found
+from support.founding import agree, init_nodes
 
 
 @pytest.fixture(scope="module")
 def agreed(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("agreed")
-    return agree(folder, found(folder)).text.decode()
+    return agree(folder, init_nodes(folder)).text.decode()
 
 
 def rewritten(agreed: str, folder: Path, old: str, new: str) -> Path:
@@ -47,7 +47,9 @@ def line_with(text: str, words: str) -> int:
 
 
 def test_a_federation_file_round_trips_to_the_same_bytes(tmp_path: Path) -> None:
-    agreement = agree(tmp_path, found(tmp_path), "--rules", "jolteon", "--tau", 3, "--rounds", 7)
+    agreement = agree(
+        tmp_path, init_nodes(tmp_path), "--rules", "jolteon", "--tau", 3, "--rounds", 7
+    )
     facts = agreement.federation
 
     assert (facts.rules, facts.tau, facts.rounds) == (Rules.JOLTEON, 3, 7)
@@ -97,11 +99,11 @@ def test_a_mistake_in_federation_toml_is_reported_with_its_line(
 ) -> None:
     path = rewritten(agreed, tmp_path, old, new)
 
-    with pytest.raises(UserError, match=answer) as told:
+    with pytest.raises(UserError, match=answer) as refused:
         read_federation(path)
 
-    assert str(path) in str(told.value)
-    if line := re.search(r", line (\d+):", str(told.value)):
+    assert str(path) in str(refused.value)
+    if line := re.search(r", line (\d+):", str(refused.value)):
         assert int(line[1]) == line_with(path.read_text(encoding="utf-8"), new)
 
 
@@ -114,7 +116,7 @@ def test_a_file_that_lacks_a_member_is_refused(agreed: str, tmp_path: Path) -> N
 
 
 def test_two_members_of_one_address_are_refused_when_the_file_is_read(tmp_path: Path) -> None:
-    agreement = agree(tmp_path, found(tmp_path))
+    agreement = agree(tmp_path, init_nodes(tmp_path))
     moved = make_card(read_identity(tmp_path / "dan", "dan"), agreement.cards[0].address.upper())
     path = tmp_path / "federation.toml"
     path.write_text(federation_text(agreement.federation, [*agreement.cards[:3], moved]), "utf-8")
@@ -153,13 +155,13 @@ CONFIG = NodeConfig(
 )
 
 
-def made(folder: Path) -> None:
+def write_node(folder: Path) -> None:
     identity = make_identity("alice")
     create_node(folder, CONFIG, identity, make_card(identity, CONFIG.address))
 
 
 def test_node_toml_round_trips_with_its_comments(tmp_path: Path) -> None:
-    made(tmp_path / "alice")
+    write_node(tmp_path / "alice")
 
     assert read_node(tmp_path / "alice") == CONFIG
     assert CONFIG.listen_at == ("127.0.0.1", 7400)
@@ -180,7 +182,7 @@ def test_nothing_that_exists_is_overwritten(tmp_path: Path, file: str) -> None:
     (tmp_path / file).write_text("precious", encoding="utf-8")
 
     with pytest.raises(UserError, match="exists and is not overwritten"):
-        made(tmp_path)
+        write_node(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == [file]
     assert (tmp_path / file).read_text(encoding="utf-8") == "precious"
@@ -194,7 +196,7 @@ def test_nothing_that_exists_is_overwritten(tmp_path: Path, file: str) -> None:
         ("telemetry_port = 8400", "telemetry_port = 99999", r"line \d+: telemetry_port: "),
         ("work_time_max_s = 3600.0", "work_time_max_s = 0", r"line \d+: work_time_max_s: "),
         ("work_time_max_s = 3600.0", "work_time_max_s = inf", "a number of seconds"),
-        ('listen = "127.0.0.1:7400"', 'listen = "7400"', "listen: '7400' is no address"),
+        ('listen = "127.0.0.1:7400"', 'listen = "7400"', "listen: '7400' is not an address"),
         ('"task:client"', '"task.py"', "client: 'task.py' is not a client: write module:attribute"),
     ],
 )
@@ -216,7 +218,7 @@ def test_a_folder_without_a_node_says_how_to_make_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["node.key", "node.crt"])
 def test_a_malformed_identity_file_is_reported(tmp_path: Path, file: str) -> None:
-    made(tmp_path / "a")
+    write_node(tmp_path / "a")
     (tmp_path / "a" / file).write_text("-----BEGIN NOTHING-----", encoding="utf-8")
 
     with pytest.raises(UserError, match=rf"{file}: not a .* in PEM form"):

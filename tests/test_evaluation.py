@@ -1,4 +1,4 @@
-"""A client's evaluation of each model: told to people, and whatever it does, training goes on."""
+"""A client's evaluation of each model: it is reported, and it never stops training."""
 
 import asyncio
 import io

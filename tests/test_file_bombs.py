@@ -1,4 +1,4 @@
-"""Small files of others that would take hours or all memory to read are refused at once."""
+"""Small files from others that would take hours or all memory to read are refused at once."""
 
 import itertools
 import random
@@ -27,7 +27,7 @@ from defl.node.setup.typed_toml import (
     toml_table,
 )
 from defl.schema import ENTRIES_MAX, Entry, Schema
-from support.founding import agree, found
+from support.founding import agree, init_nodes
 
 SMALL_BOMBS = {
     "dotted key": (".".join("a" * 6_000) + " = 1", "a key of more than"),
@@ -92,7 +92,7 @@ def test_bounds_admit_what_a_person_may_write(tmp_path: Path) -> None:
 def test_no_signature_is_verified_when_there_are_too_many_cards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agree(tmp_path, found(tmp_path))
+    agree(tmp_path, init_nodes(tmp_path))
     path = tmp_path / "federation.toml"
     text = path.read_text(encoding="utf-8")
     card = text[text.rindex("[[members]]") :]
@@ -122,7 +122,7 @@ def depth_of(table: object) -> int:
 
 
 def test_quotes_neither_hide_a_deep_key_nor_condemn_a_flat_one() -> None:
-    """What tomllib accepts is refused exactly if a key of it is too deep."""
+    """Text that tomllib accepts is refused if and only if one of its keys is too deep."""
     rng = random.Random(7)  # noqa: S311
     verdicts = {True: 0, False: 0}
     for _ in range(6000):
@@ -151,7 +151,7 @@ def test_a_certificate_that_is_a_bomb_is_refused(tmp_path: Path, text: str) -> N
 
 
 def test_a_duplicate_name_among_many_is_found_quickly() -> None:
-    """To count each name among all of them would take 10^10 steps."""
+    """Comparing each name with all others would take 10^10 steps."""
     names = [*map(str, range(ENTRIES_MAX - 1)), str(ENTRIES_MAX - 2)]
 
     with pytest.raises(UserError, match="twice"):
@@ -179,7 +179,7 @@ def zeros(archive: zipfile.ZipFile) -> None:
 
 
 def empty_promise(archive: zipfile.ZipFile) -> None:
-    """A header that asks for 4 PB, and nothing behind it."""
+    """A header that claims 4 PB, and no data."""
     with archive.open("a.npy", "w") as member:
         np.lib.format.write_array_header_1_0(
             member, {"shape": (10**15,), "fortran_order": False, "descr": "<f4"}

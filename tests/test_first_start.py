@@ -1,4 +1,4 @@
-"""A first start may be killed anywhere; a state that is lost later is never made anew."""
+"""A first start may be killed anywhere; a state that is lost later is never recreated."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from defl.node.report.log import Log
 from defl.node.startup import open_node
 from defl.node.store.records import DATABASE
 from defl.node.store.storage import USED, Storage
-from support.founding import agree, found
+from support.founding import agree, init_nodes
 
 
 @pytest.fixture
 def alice(tmp_path: Path) -> Path:
-    agree(tmp_path, found(tmp_path))
+    agree(tmp_path, init_nodes(tmp_path))
     folder = tmp_path / "alice"
     for name in ("federation.toml", "initial.safetensors"):
         shutil.copy(tmp_path / name, folder)
@@ -148,7 +148,7 @@ def test_the_log_of_a_lost_database_is_not_read_into_the_next_one(alice: Path) -
 
 
 def test_a_node_with_its_state_can_be_started_as_an_observer(alice: Path) -> None:
-    """Who put an old copy back by mistake can still keep it from signing."""
+    """For an operator who restored an old copy by mistake and must keep it from signing."""
     opened(alice)
 
     assert "--observer" in (opened(alice, observer=True).participant.replica.observing or "")

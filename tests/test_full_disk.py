@@ -30,7 +30,7 @@ BLOCK = 64 * 2**10
 
 
 def namespace(folder: Path) -> tuple[str, ...]:
-    """How to start a program that may mount; skips the test if this machine lets nobody."""
+    """The command prefix for a program that may mount; skips the test if that is not allowed."""
     folder.mkdir()
     for command in NAMESPACES:
         mounting = [*command, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
@@ -50,7 +50,7 @@ def tiny_disk(folder: Path, size: str) -> Path:
 
 
 def fill(disk: Path) -> Path:
-    """To the last byte."""
+    """Fill the disk to the last byte."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (BLOCK, 1):
@@ -112,7 +112,7 @@ def storage_takes_nothing_and_loses_nothing(folder: Path) -> None:
 
 
 def a_node_waits_for_room(folder: Path) -> None:
-    """All that a node writes is on the full disk; the others go on, then it comes back."""
+    """Everything that a node writes is on the full disk; the others go on, and it recovers."""
     disk = tiny_disk(folder / "node-0", "90m")
     timing = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=60.0)
     nodes = Nodes(folder, 4, 20, timing=timing)  # more than pass while the disk is filled
@@ -173,11 +173,11 @@ def test_a_disk_that_is_really_full_loses_nothing(
     tmp_path: Path, scenario: Callable[[Path], None]
 ) -> None:
     command = namespace(tmp_path / "trial")
-    program = [sys.executable, __file__, scenario.__name__, str(tmp_path / "made")]
-    told = subprocess.run(
+    program = [sys.executable, __file__, scenario.__name__, str(tmp_path / "disk")]
+    done = subprocess.run(
         [*command, *program], capture_output=True, text=True, timeout=4 * LIMIT_S, check=False
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Identities and cards: what a member's key vouches for, and which forgeries are seen."""
+"""Identities and cards: what a member's key proves, and which forgeries are detected."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -77,7 +77,7 @@ def test_one_key_can_have_a_second_certificate_with_another_subject() -> None:
         (replace(CARD, certificate=bytes(5000)), "5000 bytes"),
         (replace(CARD, serial=-1), "serial"),
         (replace(CARD, serial=2**63), "serial"),
-        (replace(CARD, address="nowhere"), "no address"),
+        (replace(CARD, address="nowhere"), "not an address"),
         (replace(CARD, key=CARD.key[:-1]), "31 bytes"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_card_with_any_field_changed_is_rejected(forged, why: str) -> None:
 
 
 def test_a_card_that_mallory_signs_with_alices_name_carries_mallorys_key() -> None:
-    """Whose card it is, is its key: the federation's list decides, not the name on the card."""
+    """The key identifies a card's owner, not the name on it; federation.toml lists the keys."""
     card = make_card(replace(MALLORY, name="alice"), "mallory.example.org:7400")
     assert card_defect(card) is None
     assert card.key != CARD.key

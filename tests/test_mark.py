@@ -1,4 +1,4 @@
-"""A database that lost writes is noticed by the mark beside it, and no crash is taken for that."""
+"""The mark reveals a database that lost writes, and never mistakes a crash for that."""
 
 import os
 import random
@@ -18,7 +18,8 @@ from defl.node.store.storage import Storage
 from defl.output import Durable, Event, Persist, Received, Tick
 from defl.participant import Participant
 from defl.recall import NOTHING_SEEN
-from test_storage import SMALL, WRITER, python, record, spoil
+from support.stores import SMALL, record, spoil
+from test_storage import WRITER, python
 
 VIEWS = 10
 
@@ -94,7 +95,7 @@ def test_a_lost_log_makes_the_node_an_observer_and_it_stays_one(
 
 
 def statements_of(durable: Durable) -> set[str]:
-    """What a node that starts from this signs when it is asked to vote and its timer fires."""
+    """What a node with this state signs for a proposal and at its timeout."""
     participant = Participant(SMALL.federation, NodeId(0), SMALL.signers[0], durable)
     proposal = SMALL.proposal(SMALL.block((SMALL.agg(1, 1),)))
     events: list[tuple[Event, float]] = [
@@ -158,7 +159,7 @@ def test_a_crash_between_database_and_mark_is_not_mistaken_for_lost_writes(
     storage: Storage,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And the mark is never first: at the moment it is written, the database is ahead already."""
+    """When the mark is written, the database is already ahead."""
     storage.records.persist(Persist(record=record(1)))
     copies: list[Path] = []
     write = Mark.write

@@ -49,7 +49,7 @@ def test_a_final_status_that_cannot_be_written_leaves_nothing_open(here: NodeHer
 
 
 def test_a_model_that_cannot_be_written_is_retried(here: NodeHere) -> None:
-    """And whatever comes after it is told."""
+    """Events after it are still reported."""
     model = here.folder / MODEL
     model.mkdir()
     notice = ModelReady(Round(0), here.node.federation.initial)

@@ -29,7 +29,7 @@ from defl.node.setup import preflight as preflight_module
 from defl.node.setup import requirements as requirements_module
 from defl.node.setup.config import Agreement, read_identity, read_node
 from defl.node.setup.identity import certificate_pem, make_identity
-from support.founding import NAMES, agree, defl, found
+from support.founding import NAMES, agree, defl, init_nodes
 from support.transports import Peer, running
 
 TIME_MAX_S = 10.0
@@ -65,7 +65,7 @@ def _greet(plain: socket.socket, context: ssl.SSLContext, hello: bytes) -> None:
 
 @contextmanager
 def serving(listener: socket.socket, serve: Callable[[socket.socket], None]) -> Iterator[None]:
-    """One caller is served."""
+    """Serves one connection in a thread."""
     listener.listen()
     listener.settimeout(TIME_MAX_S)
 
@@ -94,7 +94,7 @@ class Doors:
         self.folder = folder
         self.listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in NAMES}
         ports = tuple(listener.getsockname()[1] for listener in self.listeners.values())
-        self.agreement = agree(folder, found(folder, ports))
+        self.agreement = agree(folder, init_nodes(folder, ports))
         for name in NAMES:
             shutil.copy(folder / "federation.toml", folder / name)
             shutil.copy(folder / "initial.safetensors", folder / name)
@@ -114,9 +114,9 @@ class Doors:
 
 @pytest.fixture
 def doors(tmp_path: Path) -> Iterator[Doors]:
-    made = Doors(tmp_path)
-    yield made
-    made.close()
+    doors = Doors(tmp_path)
+    yield doors
+    doors.close()
 
 
 def failed_checks(folder: Path, *options: str) -> dict[str, str]:
@@ -272,10 +272,10 @@ def test_a_changed_address_requires_a_new_card(doors: Doors) -> None:
 def test_a_card_of_another_key_is_not_renewed(doors: Doors) -> None:
     shutil.copy(doors.folder / "bob" / "bob.card.toml", doors.alice / "alice.card.toml")
 
-    said = defl("node", "card", doors.alice)
+    result = defl("node", "card", doors.alice)
 
-    assert said.code == 2
-    assert "put this node's own card back" in said.text
+    assert result.code == 2
+    assert "put this node's own card back" in result.text
 
 
 def test_an_expired_certificate_and_a_slow_clock_are_reported(
@@ -345,7 +345,7 @@ def test_missing_initial_weights_are_reported_with_who_has_them(doors: Doors) ->
 def test_a_federation_without_this_node_is_reported(doors: Doors, tmp_path: Path) -> None:
     others = tmp_path / "others"
     others.mkdir()
-    agree(others, found(others))
+    agree(others, init_nodes(others))
     shutil.copy(others / "federation.toml", doors.alice)
 
     assert "give your card" in failed_checks(doors.alice, "--no-peers")["federation"]
@@ -361,7 +361,7 @@ def test_a_missing_or_malformed_federation_file_is_reported(doors: Doors) -> Non
 
 
 def test_a_folder_without_a_node_cannot_be_checked(tmp_path: Path) -> None:
-    said = defl("node", "check", tmp_path)
+    result = defl("node", "check", tmp_path)
 
-    assert said.code == 2
-    assert "defl node init" in said.text
+    assert result.code == 2
+    assert "defl node init" in result.text

@@ -1,4 +1,4 @@
-"""What a federation asks of its nodes, which theorem covers it, and how both are shown."""
+"""What a federation requires of its nodes, which theorem covers it, and how both are shown."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +13,13 @@ from defl.committee import Charter, Federation, Membership
 from defl.errors import PreconditionBroken
 from defl.node.setup.config import Agreement, read_federation
 from defl.node.setup.requirements import coverage, requirements_of
-from support.founding import agree, cards_in, create, defl, found
+from support.founding import agree, cards_in, create, defl, init_nodes
 
 
 @pytest.fixture(scope="module")
 def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("founded")
-    found(folder)
+    init_nodes(folder)
     return folder
 
 
@@ -95,21 +95,21 @@ def test_which_proof_covers_a_federation_follows_from_its_numbers(
 def test_every_rule_is_either_accepted_and_shown_or_refused_with_a_reason(
     founded: Path, tmp_path: Path, rule: str
 ) -> None:
-    said = create(tmp_path, cards_in(founded), "--aggregation", rule)
+    result = create(tmp_path, cards_in(founded), "--aggregation", rule)
 
-    assert f"{rule} can be computed at m = n - f = 3: " in said.text
-    if said.code == 0:
+    assert f"{rule} can be computed at m = n - f = 3: " in result.text
+    if result.code == 0:
         assert read_federation(tmp_path / "federation.toml").federation.aggregation == rule
     else:
-        assert said.code == 2
-        assert said.text.endswith("add members or lower faults_max")
+        assert result.code == 2
+        assert result.text.endswith("add members or lower faults_max")
 
 
 def test_strict_accepts_what_a_theorem_covers(founded: Path, tmp_path: Path) -> None:
-    said = create(tmp_path, cards_in(founded), "--strict", "--aggregation", "coordinate_median")
+    result = create(tmp_path, cards_in(founded), "--strict", "--aggregation", "coordinate_median")
 
-    assert said.code == 0, said.text
-    assert "NO " not in said.text
+    assert result.code == 0, result.text
+    assert "NO " not in result.text
 
 
 def test_a_rule_that_cannot_run_on_the_fewest_rows_is_refused(
@@ -126,10 +126,10 @@ def test_a_rule_that_cannot_run_on_the_fewest_rows_is_refused(
 
     monkeypatch.setitem(RULES, DEFAULT, replace(RULES[DEFAULT], function=picky))
 
-    said = create(tmp_path, cards_in(founded))
+    result = create(tmp_path, cards_in(founded))
 
-    assert said.code == 2
-    assert "at m = n - f = 3: needs 4 rows, not 3; add members or lower faults_max" in said.text
+    assert result.code == 2
+    assert "at m = n - f = 3: needs 4 rows, not 3; add members or lower faults_max" in result.text
     assert not (tmp_path / "federation.toml").exists()
 
 

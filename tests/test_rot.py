@@ -1,4 +1,4 @@
-"""Bytes that change while they lie on the disk: nobody is served them, they are fetched back."""
+"""Bytes that change on the disk are served to nobody and fetched again."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
 from defl.output import ChunkLost, Envelope, ServeChunk, StoreChunk, Tick
 from defl.participant import Participant
-from support.benches import Host, acks_sent, asked, sent
+from support.benches import Host, acks_sent, requested, sent
 from support.builders import Small, nodes
 from support.node_here import Member, NodeHere, until
 
@@ -31,7 +31,7 @@ BLOB, BYTES = SMALL.blob(1)
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
-    """With one blob, of which every chunk has lain long enough to be looked at again."""
+    """With one blob, whose chunks are all old enough to be hashed again."""
     monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
     Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
     with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
@@ -41,7 +41,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage
 
 
 def rot(path: Path, at: int) -> None:
-    """One bit."""
+    """Flip one bit."""
     with path.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
@@ -197,7 +197,7 @@ def test_a_lost_chunk_is_fetched_again_and_not_served_meanwhile() -> None:
 
     host.pool.refetch_chunk(BLOB.digest, 1)
 
-    assert {chunk for _, chunk in asked(host.settle())} == {1}
+    assert {chunk for _, chunk in requested(host.settle())} == {1}
     assert not host.pool.has(BLOB.digest)
     assert sent(host.receive(OTHER, ChunkRequest(BLOB.digest, 1)), NotHeld)
     assert host.receive(OTHER, ChunkRequest(BLOB.digest, 0)).send == [
@@ -216,7 +216,7 @@ def test_a_chunk_lost_during_a_fetch_is_fetched_again() -> None:
 
     host.pool.refetch_chunk(BLOB.digest, 0)
 
-    assert {chunk for _, chunk in asked(host.settle())} == {0, 1}
+    assert {chunk for _, chunk in requested(host.settle())} == {0, 1}
     host.deliver(2, BLOB, BYTES)
     assert host.pool.has(BLOB.digest)
 

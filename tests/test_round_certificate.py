@@ -26,7 +26,7 @@ from defl.output import Attested, Notice, RoundProven
 from defl.sim.cluster import Cluster
 from defl.sim.transcript import Transcript
 from defl.work import model_blob, model_row
-from support.founding import NAMES, Said, agree, defl, found
+from support.founding import NAMES, CommandResult, agree, defl, init_nodes
 
 LAST = 2  # the federation's rounds: 0 and 1 are proven by updates, the last by attestations
 
@@ -65,7 +65,7 @@ class Proven:
 @pytest.fixture(scope="module")
 def proven(tmp_path_factory: pytest.TempPathFactory) -> Proven:
     folder = tmp_path_factory.mktemp("proven")
-    agreement = agree(folder, found(folder), "--rounds", LAST)
+    agreement = agree(folder, init_nodes(folder), "--rounds", LAST)
     federation = agreement.federation
     signers = tuple(read_identity(folder / name, name).signer for name in NAMES)
     initial = model_blob(federation, np.zeros(federation.schema.values, dtype=np.float32))
@@ -87,7 +87,7 @@ def proven(tmp_path_factory: pytest.TempPathFactory) -> Proven:
     return result
 
 
-def verify(proven: Proven, model: Path, certificate: Path) -> Said:
+def verify(proven: Proven, model: Path, certificate: Path) -> CommandResult:
     return defl("verify", model, certificate, proven.federation)
 
 

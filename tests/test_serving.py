@@ -1,4 +1,4 @@
-"""Chunks on their way out: bounded for each peer, and read once for all of them."""
+"""Serving chunks: bounded per peer, and read once for all peers."""
 
 import asyncio
 from collections import defaultdict
@@ -20,7 +20,7 @@ BLOB = digest_of(b"blob")
 
 
 class Reading:
-    """Stands for the disk, and counts."""
+    """A disk that counts its reads."""
 
     def __init__(self, size: int = 1) -> None:
         self.reads: list[int] = []
@@ -34,8 +34,8 @@ class Reading:
         return memoryview(bytes([index]) * self._size)
 
 
-def never(*found: object) -> None:
-    raise AssertionError(f"nothing is rotten here: {found}")
+def never(*details: object) -> None:
+    raise AssertionError(f"nothing is rotten here: {details}")
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -43,19 +43,19 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 def reader_of(reading: Reading) -> Serving:
-    """For tests of what is read, without peers."""
+    """For tests of reading, without peers."""
     outlet = Outlet()
     return Serving(reading, never, outlet.send, outlet.drained)
 
 
 async def settled() -> None:
-    """Lets threads and tasks go on until nothing more happens by itself."""
+    """Lets threads and tasks run until they are idle."""
     for _ in range(20):
         await asyncio.to_thread(lambda: None)
 
 
 class Outlet:
-    """Stands for the transport: what was sent waits until the test lets it leave."""
+    """A transport whose frames wait until the test lets them leave."""
 
     def __init__(self) -> None:
         self.waiting: dict[NodeId, list[Frame]] = defaultdict(list)
@@ -84,7 +84,7 @@ class Outlet:
 
 
 class Served:
-    """A serving node between that disk and that outlet."""
+    """A serving node between such a disk and such a transport."""
 
     def __init__(self) -> None:
         self.disk = Reading()
@@ -186,7 +186,7 @@ def test_a_dropped_chunk_is_answered_not_held_and_a_temporary_failure_is_not_ans
 
 
 def test_a_real_peer_that_stops_reading_holds_two_chunks() -> None:
-    """Beyond what the kernel and TLS take over; when it reads again, it gets all of them."""
+    """Beyond what the kernel and TLS buffer. When it reads again, it gets all of them."""
     size = FRAME_BYTES_MAX
     reading = asyncio.Event()
 

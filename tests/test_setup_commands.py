@@ -1,4 +1,4 @@
-"""From nothing to an agreed federation by the commands, and every way to go wrong."""
+"""From nothing to an agreed federation with the commands, and the mistakes on the way."""
 
 import subprocess
 import sys
@@ -19,18 +19,18 @@ from defl.node.setup.config import (
 )
 from defl.node.setup.identity import Identity, make_card
 from defl.schema import Entry, Role
-from support.founding import agree, cards_in, create, defl, found
+from support.founding import agree, cards_in, create, defl, init_nodes
 
 # --- defl node init ------------------------------------------------------------------------------
 
 
 def test_node_init_creates_all_files_and_prints_the_next_step(tmp_path: Path) -> None:
-    said = defl(
+    result = defl(
         "node", "init", tmp_path / "a", "--name", "alice", "--address", "a.example.org:7400"
     )
 
-    assert said.code == 0
-    assert "defl federation create" in said.text
+    assert result.code == 0
+    assert "defl federation create" in result.text
     assert {path.name for path in (tmp_path / "a").iterdir()} == {
         "node.key", "node.crt", "node.toml", "alice.card.toml",
     }  # fmt: skip
@@ -57,21 +57,21 @@ def test_a_node_listens_where_its_address_can_be_reached(
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
-    found(tmp_path)
+    init_nodes(tmp_path)
     key = (tmp_path / "alice" / "node.key").read_bytes()
 
-    said = defl("node", "init", tmp_path / "alice", "--name", "alice", "--address", "a:7400")
+    result = defl("node", "init", tmp_path / "alice", "--name", "alice", "--address", "a:7400")
 
-    assert said.code == 2
-    assert "exists and is not overwritten" in said.text
+    assert result.code == 2
+    assert "exists and is not overwritten" in result.text
     assert (tmp_path / "alice" / "node.key").read_bytes() == key
 
 
 @pytest.mark.parametrize(
     ("name", "address", "answer"),
     [
-        ("alice", "a.example.org", "is no address: write host:port"),
-        ("alice", "a.example.org:99999", "is no address"),
+        ("alice", "a.example.org", "is not an address: write host:port"),
+        ("alice", "a.example.org:99999", "is not an address"),
         ("", "a.example.org:7400", "a name has 1 to 64"),
         ("x" * 65, "a.example.org:7400", "a name has 1 to 64"),
     ],
@@ -79,18 +79,18 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
 def test_an_invalid_name_or_address_creates_nothing(
     tmp_path: Path, name: str, address: str, answer: str
 ) -> None:
-    said = defl("node", "init", tmp_path / "a", "--name", name, "--address", address)
+    result = defl("node", "init", tmp_path / "a", "--name", name, "--address", address)
 
-    assert said.code == 2
-    assert answer in said.text
+    assert result.code == 2
+    assert answer in result.text
     assert not (tmp_path / "a").exists()
 
 
 def test_a_name_of_any_script_makes_a_card_that_is_a_file_in_the_folder(tmp_path: Path) -> None:
-    said = defl("node", "init", tmp_path / "a", "--name", "../Ünïversity / 2", "--address", "a:1",
+    result = defl("node", "init", tmp_path / "a", "--name", "../Ünïversity / 2", "--address", "a:1",
                 "--json")  # fmt: skip
 
-    card = Path(said.json["card"])
+    card = Path(result.json["card"])
     assert card.parent == tmp_path / "a"
     assert card.is_file()
 
@@ -101,7 +101,7 @@ def test_a_name_of_any_script_makes_a_card_that_is_a_file_in_the_folder(tmp_path
 @pytest.fixture(scope="module")
 def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("founded")
-    found(folder)
+    init_nodes(folder)
     return folder
 
 
@@ -145,7 +145,7 @@ nothing = object()
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a module of its own, forgotten afterwards."""
+    """A folder with a module that is unloaded afterwards."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "setup_task.py").write_text(CLIENT, encoding="utf-8")
@@ -159,11 +159,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_schema_follows_from_a_clients_weights_and_roles(
     founded: Path, tmp_path: Path, project: Path, attribute: str
 ) -> None:
-    said = create(
+    result = create(
         tmp_path, cards_in(founded), "--model", f"setup_task:{attribute}", "--project", project,
         "--role", "*running_mean=statistic", "--role", "*running_var=variance",
     )  # fmt: skip
-    assert said.code == 0, said.text
+    assert result.code == 0, result.text
 
     entries = read_federation(tmp_path / "federation.toml").federation.schema.entries
 
@@ -206,10 +206,10 @@ def test_the_memory_of_another_federations_model_is_left_out(founded: Path, tmp_
     save_file({"w": np.ones(6, np.float32), "defl.memory": np.ones(9, np.float32)}, start)
 
     for rule, memory in (("adaptive", [np.zeros(8 + 6)]), ("multi_krum", [])):
-        said = create(
+        result = create(
             tmp_path, cards_in(founded), "--model", start, "--aggregation", rule, "--force"
         )
-        assert said.code == 0, said.text
+        assert result.code == 0, result.text
 
         arrays = load_file(tmp_path / "initial.safetensors")
         assert arrays.pop("w").tolist() == [1] * 6
@@ -244,10 +244,10 @@ def test_the_memory_of_another_federations_model_is_left_out(founded: Path, tmp_
 def test_invalid_options_are_refused_with_what_is_allowed_and_write_nothing(
     founded: Path, tmp_path: Path, options: tuple[object, ...], answer: str
 ) -> None:
-    said = create(tmp_path, cards_in(founded), *options)
+    result = create(tmp_path, cards_in(founded), *options)
 
-    assert said.code == 2
-    assert answer in said.text
+    assert result.code == 2
+    assert answer in result.text
     assert not (tmp_path / "federation.toml").exists()
     assert not (tmp_path / "initial.safetensors").exists()
 
@@ -257,16 +257,16 @@ def test_pickled_weights_are_refused(founded: Path, tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("not a zip", encoding="utf-8")
 
     for name in ("bad.npz", "text.npz"):
-        said = create(tmp_path, cards_in(founded), "--model", tmp_path / name)
-        assert said.code == 2
-        assert f"{name}: not an .npz file of plain arrays" in said.text
+        result = create(tmp_path, cards_in(founded), "--model", tmp_path / name)
+        assert result.code == 2
+        assert f"{name}: not an .npz file of plain arrays" in result.text
 
 
 def test_too_few_members_are_refused(founded: Path, tmp_path: Path) -> None:
-    said = create(tmp_path, cards_in(founded)[:3])
+    result = create(tmp_path, cards_in(founded)[:3])
 
-    assert said.code == 2
-    assert "4 to 100 members, not 3" in said.text
+    assert result.code == 2
+    assert "4 to 100 members, not 3" in result.text
 
 
 def test_two_cards_of_one_name_are_refused_and_both_files_named(
@@ -275,10 +275,10 @@ def test_two_cards_of_one_name_are_refused_and_both_files_named(
     assert defl("node", "init", tmp_path / "x", "--name", "bob", "--address", "b:1").code == 0
     other = tmp_path / "x" / "bob.card.toml"
 
-    said = create(tmp_path, [*cards_in(founded), other])
+    result = create(tmp_path, [*cards_in(founded), other])
 
-    assert said.code == 2
-    assert f"{cards_in(founded)[1]} and {other} are cards of one name (bob)" in said.text
+    assert result.code == 2
+    assert f"{cards_in(founded)[1]} and {other} are cards of one name (bob)" in result.text
 
 
 def test_two_cards_of_one_key_are_refused(founded: Path, tmp_path: Path) -> None:
@@ -287,10 +287,10 @@ def test_two_cards_of_one_key_are_refused(founded: Path, tmp_path: Path) -> None
     config = read_node(founded / "bob")
     create_node(tmp_path / "x", config, identity, make_card(identity, "e:1"))
 
-    said = create(tmp_path, [*cards_in(founded), tmp_path / "x" / "bob.card.toml"])
+    result = create(tmp_path, [*cards_in(founded), tmp_path / "x" / "bob.card.toml"])
 
-    assert said.code == 2
-    assert "are cards of one key" in said.text
+    assert result.code == 2
+    assert "are cards of one key" in result.text
 
 
 def test_two_cards_of_one_address_are_refused_and_both_files_named(
@@ -312,10 +312,10 @@ def test_a_card_that_was_altered_or_is_missing_is_refused(founded: Path, tmp_pat
     altered.write_text(text.replace("127.0.0.1", "127.0.0.9"), encoding="utf-8")
 
     for card, answer in ((altered, "it was altered"), (tmp_path / "gone", "ask its owner for it")):
-        said = create(tmp_path, [*cards_in(founded)[:1], card, *cards_in(founded)[2:]])
-        assert said.code == 2
-        assert str(card) in said.text
-        assert answer in said.text
+        result = create(tmp_path, [*cards_in(founded)[:1], card, *cards_in(founded)[2:]])
+        assert result.code == 2
+        assert str(card) in result.text
+        assert answer in result.text
 
 
 def test_an_agreed_file_is_overwritten_only_with_force(founded: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a node makes is in place before it is used, and synced before anything depends on it."""
+"""A node's own blobs are in place before their use, and synced before anything depends on them."""
 
 import asyncio
 import errno
@@ -71,8 +71,8 @@ def test_an_update_waits_for_the_sync_of_its_aggregate_and_training_does_not(
         writing.close()
 
     asyncio.run(scenario())
-    made = [f"{blob[0].digest.hex()}.{kind}" for blob in (AGGREGATE, UPDATE) for kind in KINDS]
-    assert [synced for synced in syncs.done if synced != "blobs"] == made
+    expected = [f"{blob[0].digest.hex()}.{kind}" for blob in (AGGREGATE, UPDATE) for kind in KINDS]
+    assert [synced for synced in syncs.done if synced != "blobs"] == expected
     assert syncs.done[-1] == "blobs"  # the folder, with the new names
 
 

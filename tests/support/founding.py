@@ -17,7 +17,7 @@ NAMES = ("alice", "bob", "carol", "dan")
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     code: int
     text: str
 
@@ -26,21 +26,21 @@ class Said:
         return json.loads(self.text)
 
 
-def defl(*arguments: object) -> Said:
-    """Exit code and words, as `defl` gives them."""
+def defl(*arguments: object) -> CommandResult:
+    """Run a `defl` command in this process."""
     result: Result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
     if isinstance(result.exception, DeflError):
-        return Said(exit_code(result.exception), str(result.exception))
+        return CommandResult(exit_code(result.exception), str(result.exception))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return Said(result.exit_code, result.output)
+    return CommandResult(result.exit_code, result.output)
 
 
-def found(folder: Path, ports: tuple[int, ...] = (7401, 7402, 7403, 7404)) -> list[Path]:
-    """The members' nodes; returns their cards."""
+def init_nodes(folder: Path, ports: tuple[int, ...] = (7401, 7402, 7403, 7404)) -> list[Path]:
+    """Create the members' nodes; returns the paths of their cards."""
     cards = []
     for name, port in zip(NAMES, ports, strict=True):
-        said = defl(
+        result = defl(
             "node",
             "init",
             folder / name,
@@ -50,8 +50,8 @@ def found(folder: Path, ports: tuple[int, ...] = (7401, 7402, 7403, 7404)) -> li
             f"127.0.0.1:{port}",
             "--json",
         )
-        assert said.code == 0, said.text
-        cards.append(Path(said.json["card"]))
+        assert result.code == 0, result.text
+        cards.append(Path(result.json["card"]))
     return cards
 
 
@@ -64,8 +64,8 @@ def weights_file(folder: Path, values: int = 64) -> Path:
 def agree(folder: Path, cards: list[Path], *options: object) -> Agreement:
     path = folder / "federation.toml"
     model = weights_file(folder)
-    said = defl("federation", "create", *cards, "--model", model, "-o", path, *options)
-    assert said.code == 0, said.text
+    result = defl("federation", "create", *cards, "--model", model, "-o", path, *options)
+    assert result.code == 0, result.text
     return read_federation(path)
 
 
@@ -73,7 +73,7 @@ def cards_in(folder: Path) -> list[Path]:
     return [folder / name / f"{name}.card.toml" for name in NAMES]
 
 
-def create(folder: Path, cards: list[Path], *options: object) -> Said:
+def create(folder: Path, cards: list[Path], *options: object) -> CommandResult:
     """With weights from a file, unless the options name a model."""
     model = () if "--model" in options else ("--model", weights_file(folder))
     return defl("federation", "create", *cards, *model, "-o", folder / "federation.toml", *options)

@@ -1,4 +1,4 @@
-"""`defl data`: which data sets are there, how they get there, and who would have what."""
+"""`defl data`: list and fetch data sets, and show how they are divided among nodes."""
 
 import json
 import sys
@@ -22,23 +22,23 @@ data_option = click.option(
 
 
 class Bar:
-    """Shows the bytes of each file as they come; on stderr, so that stdout stays the result."""
+    """A progress bar per file, on stderr, so that stdout holds only the result."""
 
     def __init__(self) -> None:
         self._name = ""
         self._shown = -1
 
-    def __call__(self, name: str, there: int, in_all: int) -> None:
-        percent = 100 * there // in_all if in_all else 0
+    def __call__(self, name: str, received: int, total: int) -> None:
+        percent = 100 * received // total if total else 0
         if (name, percent) == (self._name, self._shown):
             return
-        fresh = name != self._name
+        is_new = name != self._name
         self._name, self._shown = name, percent
         filled = "#" * (percent // 4)
-        line = f"\r{name:34} [{filled:25}] {percent:3} %  {there / 1e6:8.1f} MB"
+        line = f"\r{name:34} [{filled:25}] {percent:3} %  {received / 1e6:8.1f} MB"
         if sys.stderr.isatty():
-            click.echo(line, err=True, nl=there == in_all)
-        elif fresh or there == in_all:
+            click.echo(line, err=True, nl=received == total)
+        elif is_new or received == total:
             click.echo(line.strip(), err=True)
 
 
@@ -51,7 +51,7 @@ def data() -> None:
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_(*, data: Path | None, as_json: bool) -> None:
-    """Say which data sets the folder has, and where the others come from.
+    """List the data sets that the folder has, and where the others come from.
 
     \b
     Example:
@@ -60,22 +60,21 @@ def list_(*, data: Path | None, as_json: bool) -> None:
     Exit code 0: listed.
     """
     if as_json:
-        found = {name: _paths(name, data) for name in DATASETS}
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json.dumps({name: _paths(name, data) for name in DATASETS}, indent=1))
         return
     for name, dataset in DATASETS.items():
         click.echo(f"{name:14}{dataset.what}")
         if not dataset.sources:
             continue
-        there = _paths(name, data)
-        for path in there:
+        paths = _paths(name, data)
+        for path in paths:
             click.echo(f"{'':14}there    {path}")
-        for source in () if there else dataset.sources:
+        for source in () if paths else dataset.sources:
             click.echo(f"{'':14}missing  {source.url}")
 
 
 def _paths(name: str, data: Path | None) -> list[str]:
-    """The data set's files that the folder has, all of them or none."""
+    """The data set's files, if the folder has all of them."""
     try:
         return [str(path) for path in DATASETS[name].files(data)] if data else []
     except DataMissing:
@@ -89,8 +88,8 @@ def _paths(name: str, data: Path | None) -> list[str]:
 def fetch(*, names: tuple[str, ...], data: Path | None, as_json: bool) -> None:
     """Download data sets into the folder, unless they are there.
 
-    A download that was interrupted goes on where it stopped. Checksums are compared where the
-    authors have published them; Sentiment140 has none, its rows and columns are counted instead.
+    An interrupted download resumes where it stopped. Checksums are compared where the authors have
+    published them; Sentiment140 has none, so its rows and columns are counted instead.
 
     \b
     Example:
@@ -102,17 +101,17 @@ def fetch(*, names: tuple[str, ...], data: Path | None, as_json: bool) -> None:
         dataset_named(name)
     if data is None:
         raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
-    there = {name: [str(path) for path in fetched(name, data, Bar())] for name in names}
-    paths = [path for found in there.values() for path in found]
-    click.echo(json.dumps(there, indent=1) if as_json else "\n".join(paths))
+    paths = {name: [str(path) for path in fetched(name, data, Bar())] for name in names}
+    lines = [path for files in paths.values() for path in files]
+    click.echo(json.dumps(paths, indent=1) if as_json else "\n".join(lines))
 
 
 @data.command()
 @click.argument("name")
 @data_option
-@click.option("--nodes", default=4, show_default=True, help="Among how many it is divided.")
-@click.option("--alpha", type=float, help="Dirichlet's, by label.  [default: i.i.d.]")
-@click.option("--seed", default=1, show_default=True, help="Of the division.")
+@click.option("--nodes", default=4, show_default=True, help="Number of nodes to divide it among.")
+@click.option("--alpha", type=float, help="Dirichlet parameter, by label.  [default: i.i.d.]")
+@click.option("--seed", default=1, show_default=True, help="Seed of the partition.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -129,7 +128,7 @@ def show(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Read a data set, divide it among nodes, and show who has what.
+    """Divide a data set among nodes, and show how many samples of each class each node has.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`defl federation`: the agreed file, made from the members' cards and shown in words."""
+"""`defl federation`: create the agreed file from the members' cards, and show it in words."""
 
 import json
 from dataclasses import asdict
@@ -38,7 +38,7 @@ Examples:
   defl federation create *.card.toml --model start.npz --role '*running_var=variance' \\
       -o federation.toml
 
-Exit code 0: written; 2: not written, and what to change.
+Exit code 0: written; 2: not written, and the message says what to change.
 """
 SHOW_EXAMPLES = """
 Example:
@@ -46,7 +46,7 @@ Example:
 \b
   defl federation show federation.toml
 
-Exit code 0: shown; 2: the file is missing or is not a federation's.
+Exit code 0: shown; 2: the file is missing or is not a federation file.
 """
 CHUNK_BYTES = 4 * 2**20
 ENTRIES_SHOWN_MAX = 8
@@ -59,7 +59,7 @@ def _choice(kind: type[StrEnum]) -> click.Choice[str]:
 
 @click.group()
 def federation() -> None:
-    """Make and read the file that all members agree on."""
+    """Create and show the file that all members agree on."""
 
 
 @federation.command(epilog=CREATE_EXAMPLES)
@@ -70,30 +70,40 @@ def federation() -> None:
 @click.option(
     "--project", default=".", type=click.Path(path_type=Path), help="Folder of the client."
 )
-@click.option("--role", "roles", multiple=True, metavar="NAME=ROLE", help="Of entries; * matches.")
+@click.option(
+    "--role", "roles", multiple=True, metavar="NAME=ROLE", help="Role of entries; * matches."
+)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write."
 )
-@click.option("--rounds", default=10, show_default=True, help="Rounds of learning.")
+@click.option("--rounds", default=10, show_default=True, help="Rounds of training.")
 @click.option("--tau", default=TAU_MIN, show_default=True, help="Rounds whose weights are kept.")
 @click.option("--rules", type=_choice(Rules), default=Rules.HOTSTUFF.value, show_default=True,
               help="Consensus: three-chain or two-chain.")  # fmt: skip
 @click.option("--agg-quorum", type=_choice(AggQuorum), default=AggQuorum.QUORUM.value,
-              show_default=True, help="Who closes a round: n - f members, or f + 1.")  # fmt: skip
+              show_default=True, help="AGG votes that close a round: n - f, or f + 1.")  # fmt: skip
 @click.option("--aggregation", type=click.Choice([*RULES]), default=DEFAULT,
-              show_default=True, help="How updates become a model.")  # fmt: skip
+              show_default=True, help="Rule that aggregates updates.")  # fmt: skip
 @click.option("--faults-max", type=int, help="Byzantine updates to tolerate; default f.")
 @click.option("--codec", type=_choice(Codec), default=Codec.FP32.value, show_default=True,
-              help="How updates travel.")  # fmt: skip
-@click.option("--chunk-bytes", default=CHUNK_BYTES, show_default=True, help="Pieces of a blob.")
-@click.option("--view-base-s", default=TIMING.view_base_s, show_default=True, help="First timeout.")
-@click.option("--view-cap-s", default=TIMING.view_cap_s, show_default=True, help="Longest timeout.")
+              help="Encoding of updates on the wire.")  # fmt: skip
+@click.option(
+    "--chunk-bytes", default=CHUNK_BYTES, show_default=True, help="Size of a blob's chunks."
+)
+@click.option(
+    "--view-base-s", default=TIMING.view_base_s, show_default=True, help="First view timeout."
+)
+@click.option(
+    "--view-cap-s", default=TIMING.view_cap_s, show_default=True, help="Longest view timeout."
+)
 @click.option("--gst-lt-min-s", default=TIMING.gst_lt_min_s, show_default=True,
               help="Shortest time that a round waits for slow members.")  # fmt: skip
 @click.option("--gst-lt-max-s", default=TIMING.gst_lt_max_s, show_default=True,
               help="Longest time that a round waits for slow members.")  # fmt: skip
-@click.option("--grace-s", default=TIMING.grace_s, show_default=True, help="Serving after the end.")
-@click.option("--strict", is_flag=True, help="Refuse what no theorem covers.")
+@click.option(
+    "--grace-s", default=TIMING.grace_s, show_default=True, help="Time to serve others at the end."
+)
+@click.option("--strict", is_flag=True, help="Refuse facts that no theorem covers.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def create(
@@ -115,8 +125,8 @@ def create(
 ) -> None:
     """Assemble the members' cards and the agreed facts into one file.
 
-    The initial weights are written beside it; hand both to every member. The same cards, weights
-    and options always make the same bytes, in whatever order the cards are named.
+    The initial weights are written beside it; give both to every member. The same cards, weights
+    and options always produce the same bytes, in whatever order the cards are named.
     """
     require_new(output, force=force)
     members = read_cards(cards)
@@ -149,7 +159,7 @@ def _typed(facts: dict[str, Any]) -> dict[str, Any]:
 @click.argument("file", metavar="FEDERATION.TOML", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def show(file: Path, as_json: bool) -> None:
-    """Who takes part, what is tolerated and proven, what it costs, and the fingerprint."""
+    """Show members, tolerated faults, proven guarantees, costs and the fingerprint."""
     agreement = read_federation(file)
     click.echo(json.dumps(_json(agreement), indent=1) if as_json else _text(agreement))
 

@@ -1,7 +1,7 @@
-"""The files that people agree on and edit: node.toml, federation.toml, and a node's identity.
+"""The files that people edit and agree on: node.toml, the identity's files, federation.toml.
 
-Typed, complete, refusing strangers. The federation's id covers every byte of its file, so two
-files that differ in a comment make two federations.
+They are typed and complete, and unknown keys are refused. The federation's id covers every byte of
+its file, so two files that differ in a comment are two federations.
 """
 
 import os
@@ -55,16 +55,16 @@ KEY_FILE = "node.key"
 CERTIFICATE_FILE = "node.crt"
 INITIAL_FILE = "initial.safetensors"  # the initial weights, beside federation.toml
 
-# One training; what takes longer is taken to hang.
+# One training; a longer one counts as hung.
 WORK_TIME_MAX_S = 3600.0
 
-# 128 bits: whoever hands out two files of one fingerprint needs 2^64 tries, and the nodes would
-# still refuse each other by the whole id.
+# 128 bits: making two files with one fingerprint takes 2^64 tries, and the nodes would still refuse
+# each other by the full id.
 FINGERPRINT_BYTES = 16
 
 
 def fingerprint(chain: Digest) -> str:
-    """What people read to each other on the phone: eight groups of four."""
+    """The id as people read it to each other on the phone: eight groups of four digits."""
     digits = chain[:FINGERPRINT_BYTES].hex()
     return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
 
@@ -85,7 +85,7 @@ class LogLevel(StrEnum):
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one organisation decides alone. Paths are seen from the node's folder."""
+    """The settings that an organisation chooses alone. Paths are relative to the node's folder."""
 
     name: str
     address: str
@@ -125,27 +125,27 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def node_text(config: NodeConfig) -> str:
     return f"""\
 # This node's own settings. What all members agree on is in federation.toml.
-# Paths are seen from this folder.
+# Paths are relative to this folder.
 
 name = {quoted(config.name)}
-# Where the other members reach this node; it is on the card: after a change, defl node card.
+# Where the other members reach this node. It is on the card: after a change run defl node card.
 address = {quoted(config.address)}
-# Where this node listens. 0.0.0.0 is every IPv4 interface, [::] every one.
+# Where this node listens. 0.0.0.0 is every IPv4 interface, [::] every interface.
 listen = {quoted(config.listen)}
 
 # The agreed file; its fingerprint (defl federation show) must be the same at every member.
 federation = {quoted(config.federation)}
 
-# Your training code: "module:attribute" of a client as in defl/clients/protocol.py, found in the
-# project folder.
+# Your training code: "module:attribute" of a client (defl/clients/protocol.py) in the project
+# folder.
 client = {quoted(config.client)}
 project = {quoted(config.project)}
 
-# Where the log, the safety record and the weights are kept. Never copy it to a second machine, and
-# never put an old copy back: a node that forgets what it signed could contradict itself.
+# The folder of the log, the safety record and the weights. Never copy it to a second machine and
+# never restore an old copy: a node that forgets what it signed could contradict itself.
 state = {quoted(config.state)}
 
-# /metrics and /healthz on 127.0.0.1; 0 lets the system choose a free port.
+# The port of /metrics and /healthz on 127.0.0.1; 0 lets the system choose a free one.
 telemetry_port = {config.telemetry_port}
 # "text" for people, "json" for machines.
 log_format = {quoted(config.log_format)}
@@ -154,10 +154,10 @@ log_level = {quoted(config.log_level)}
 # Figures of each round for an experiment tracker. One of: {", ".join(Track)}.
 track = {quoted(config.track)}
 
-# Training or aggregation that takes longer than this is stopped and tried again.
+# Training that takes longer than this is stopped and tried again.
 work_time_max_s = {config.work_time_max_s}
-# Each round's model is evaluated by your code between two trainings. An evaluation that takes
-# longer than this is stopped, and there is none any more until the node starts again.
+# Your code evaluates each round's model between two trainings. An evaluation that takes longer than
+# this is stopped, and there are no more until the node is restarted.
 evaluation_time_max_s = {config.evaluation_time_max_s}
 # Keeps the best round's model besides the newest: a metric that your evaluation returns, such as
 # "accuracy" (the highest is best) or "-loss" (the lowest). Empty: none is kept. To get it:
@@ -176,22 +176,18 @@ def read_node(folder: Path) -> NodeConfig:
 
 
 def card_file(folder: Path, name: str) -> Path:
-    """Named for its owner: the cards of all members come together in one folder."""
+    """Named for its owner, since the cards of all members end up in one folder."""
     return folder / (re.sub(r"[^\w.-]+", "-", name) + ".card.toml")
 
 
 def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card) -> None:
-    """Write a new node's files; nothing that exists is overwritten, the key least of all."""
-    there = [
-        path
-        for path in (folder / KEY_FILE, folder / CERTIFICATE_FILE, folder / CONFIG_FILE)
-        if path.exists()
-    ]
-    if there:
-        raise UserError(
-            f"{there[0]} exists and is not overwritten: a member that loses its key is lost to "
-            "its federation; choose another folder, or move this one away yourself"
-        )
+    """Write a new node's files. Nothing is overwritten, the key least of all."""
+    for path in (folder / KEY_FILE, folder / CERTIFICATE_FILE, folder / CONFIG_FILE):
+        if path.exists():
+            raise UserError(
+                f"{path} exists and is not overwritten: a member that loses its key is lost to "
+                "its federation; choose another folder, or move this one away yourself"
+            )
     if folder.exists() and (mode := open_to_others(folder)):
         raise UserError(
             f"{folder} exists, and others may enter it (mode {mode:04o}): a key and everybody's "
@@ -210,13 +206,13 @@ def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card
 
 
 def open_to_others(path: Path) -> int:
-    """The mode of a file or folder that is not its owner's alone; else 0."""
+    """The mode of a file or folder that others can access; 0 if only its owner can."""
     mode = stat.S_IMODE(path.stat().st_mode)
     return mode if mode & 0o077 else 0
 
 
 def _write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
-    # Born with its mode: there is no moment in which others could read a key.
+    # Created with its mode, so that a key is never readable by others, not even for a moment.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
@@ -255,9 +251,9 @@ def read_card_file(path: Path) -> Card:
 
 
 def renew_card(folder: Path) -> Card:
-    """A card of the settings as they are now, above the former one; the same one if nothing moved.
+    """A card for the current settings, with a higher serial; the former card if nothing changed.
 
-    Its serial decides between the two, so the former card must be there to count from.
+    Of two cards the higher serial is valid, so the former card must be there to count from.
     """
     config = read_node(folder)
     identity = read_identity(folder, config.name)
@@ -268,9 +264,9 @@ def renew_card(folder: Path) -> Card:
     if (former.address, former.certificate) == (config.address, identity.certificate):
         return former
     card = make_card(identity, config.address, former.serial + 1)
-    beside = path.with_name(f".{path.name}.writing")
-    beside.write_text(card_text(card), encoding="utf-8")
-    beside.replace(path)
+    new = path.with_name(f".{path.name}.writing")
+    new.write_text(card_text(card), encoding="utf-8")
+    new.replace(path)
     return card
 
 
@@ -280,7 +276,7 @@ def renew_card(folder: Path) -> Card:
 @dataclass(frozen=True, slots=True)
 class Agreement:
     federation: Federation
-    cards: tuple[Card, ...]  # one for each member, in the members' order
+    cards: tuple[Card, ...]  # one per member, in the members' order
     text: bytes  # the file, byte for byte
 
     def member(self, key: bytes) -> NodeId | None:
@@ -294,7 +290,7 @@ class _Model(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything is written out: an agreed file has no defaults that a version could change."""
+    """No defaults: a later version could change them, and the agreed facts with them."""
 
     rounds: int
     epoch: Annotated[int, Meta(ge=0)]
@@ -345,7 +341,7 @@ def read_federation(path: Path) -> Agreement:
 
 
 def federation_text(federation: Federation, cards: Sequence[Card]) -> str:
-    """The same facts always make the same bytes."""
+    """The file's text; the same facts always give the same bytes."""
     timing = federation.timing
     size, faults = federation.committee.size, federation.committee.faults
     entries = "".join(
@@ -394,6 +390,6 @@ entries = [
 
 
 def write_federation(path: Path, federation: Federation, cards: Sequence[Card]) -> Agreement:
-    """Write the file and read it back, so that what was meant is what the file says."""
+    """Write the file and read it back, so that the result is what every member will read."""
     path.write_bytes(federation_text(federation, cards).encode())
     return read_federation(path)

@@ -1,8 +1,8 @@
-"""Who a node is: its private identity, and the signed card that it hands to the others.
+"""A node's private identity, and the signed card that it gives to the other members.
 
-The key signs consensus statements, the card, and the certificate that TLS shows; so whoever
-holds a card knows the member's key, and needs nobody else to vouch for it. Which file an
-identity lies in is config.py's matter.
+One key signs consensus statements, the card, and the TLS certificate. Whoever has a member's card
+therefore knows its key, and no third party has to vouch for it. config.py decides which files hold
+an identity.
 """
 
 import base64
@@ -25,19 +25,19 @@ from defl.node.setup.typed_toml import toml_table
 
 NAME_CHARACTERS_MAX = 64  # as in the federation's list of members
 ADDRESS_CHARACTERS_MAX = 300  # a host name has at most 253
-CERTIFICATE_BYTES_MAX = 4096  # ours have about 400; a card must not carry anything else
-SERIAL_MAX = 2**63 - 1  # the statement's integers have 8 bytes, the file's numbers a sign
+CERTIFICATE_BYTES_MAX = 4096  # ours have about 400; a card must not smuggle anything else
+SERIAL_MAX = 2**63 - 1  # integers have 8 bytes in a statement and a sign in the file
 CARD_CHARACTERS_MAX = 4 * CERTIFICATE_BYTES_MAX
 
-# A member whose clock is a little behind must still accept a certificate made just now.
+# A member whose clock is slow must still accept a certificate that was made just now.
 CLOCK_SKEW = timedelta(days=1)
-# RFC 5280, 4.1.2.5: a certificate without a planned end. Members leave by an epoch, not by a date.
+# RFC 5280, 4.1.2.5: no planned expiry. Members leave by an epoch, not by a date.
 NO_END = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A member's secret: never leaves its machine."""
+    """A member's secret; it never leaves its machine."""
 
     name: str
     key: bytes  # the raw private key
@@ -57,7 +57,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a member tells the others about itself; the higher serial of two is the valid one."""
+    """A member's public data. Of two cards of one key the higher serial is valid."""
 
     name: str
     key: bytes  # the public key
@@ -68,7 +68,7 @@ class Card:
 
     @property
     def statement(self) -> Digest:
-        # No chain id: cards come before the federation that they are assembled into.
+        # No chain id: cards exist before the federation that is assembled from them.
         return statement(
             Tag.CARD,
             NO_DIGEST,
@@ -88,7 +88,7 @@ def make_identity(
     valid_from: datetime | None = None,
     valid_until: datetime = NO_END,
 ) -> Identity:
-    """A new key (or the given one) with a certificate that it signs itself."""
+    """A new key (or the given one) with a self-signed certificate."""
     if defect := _name_defect(name):
         raise UserError(defect)
     private = Ed25519PrivateKey.generate() if key is None else _private_key(key)
@@ -109,7 +109,7 @@ def _certificate(
 ) -> x509.Certificate:
     public = private.public_key()
     number = x509.random_serial_number()
-    # The subject is unique to the certificate, so that one never hides another in a trust store.
+    # The subject is unique, so that no certificate hides another one in a trust store.
     subject = x509.Name(
         [
             x509.NameAttribute(NameOID.COMMON_NAME, public.public_bytes_raw().hex()),
@@ -124,7 +124,7 @@ def _certificate(
         .serial_number(number)
         .not_valid_before(valid_from)
         .not_valid_after(valid_until)
-        # Trusted for itself alone: a member can vouch for no other certificate.
+        # Not a certificate authority: a member cannot vouch for other certificates.
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(
             x509.ExtendedKeyUsage(
@@ -138,7 +138,7 @@ def _certificate(
 
 
 def key_pem(identity: Identity) -> bytes:
-    """The private key in the form that TLS libraries read (PKCS 8)."""
+    """The private key in the format that TLS libraries read (PKCS 8)."""
     return Ed25519PrivateKey.from_private_bytes(identity.key).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     )
@@ -149,7 +149,7 @@ def certificate_pem(certificate: bytes) -> bytes:
 
 
 def certificate_key(certificate: bytes) -> bytes:
-    """The public key that a certificate is about; a UserError where it is none of ours."""
+    """The public key in a certificate; a UserError if it is not an Ed25519 key."""
     try:
         key = _loaded(certificate).public_key()
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -160,7 +160,7 @@ def certificate_key(certificate: bytes) -> bytes:
 
 
 def certificate_validity(certificate: bytes) -> tuple[datetime, datetime]:
-    """From when until when the certificate holds."""
+    """The start and the end of the certificate's validity."""
     loaded = _loaded(certificate)
     return loaded.not_valid_before_utc, loaded.not_valid_after_utc
 
@@ -173,7 +173,7 @@ def _loaded(certificate: bytes) -> x509.Certificate:
 
 
 def make_card(identity: Identity, address: str, serial: int = 0) -> Card:
-    """A signed card; whoever moves signs another with a higher serial."""
+    """A signed card. A member that moves signs another one with a higher serial."""
     unsigned = Card(identity.name, identity.public_key, identity.certificate, address, serial, b"")
     if defect := _field_defect(unsigned):
         raise UserError(defect)
@@ -188,13 +188,13 @@ def make_card(identity: Identity, address: str, serial: int = 0) -> Card:
 
 
 def card_defect(card: Card) -> str | None:
-    """Why this card must not be believed, or None."""
+    """The reason to reject this card, or None."""
     if defect := _field_defect(card):
         return defect
     if len(card.signature) != SIGNATURE_BYTES:
         return f"the card's signature has {len(card.signature)} bytes, not {SIGNATURE_BYTES}"
     if not Ed25519Scheme().verify(card.key, card.statement, card.signature):
-        return "the card's signature is not its key's over these very fields: it was altered"
+        return "the card's signature does not match its fields: it was altered"
     return None
 
 
@@ -222,14 +222,14 @@ def _certificate_defect(certificate: bytes, key: bytes) -> str | None:
     if len(certificate) > CERTIFICATE_BYTES_MAX:
         return f"the certificate has {len(certificate)} bytes, at most {CERTIFICATE_BYTES_MAX}"
     if certificate_key(certificate) != key:
-        return "the certificate is about another key than the card's"
+        return "the certificate holds another key than the card"
     loaded = _loaded(certificate)
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(
             loaded.signature, loaded.tbs_certificate_bytes
         )
     except InvalidSignature:
-        return "the certificate is not signed by the key that it is about"
+        return "the certificate is not signed by its own key"
     return None
 
 
@@ -253,21 +253,21 @@ def require_distinct(cards: Sequence[Card], sources: Sequence[object]) -> None:
 
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of "host:port" or "[IPv6]:port"."""
-    wrong = UserError(
-        f"{address[:80]!r} is no address: write host:port, for example node.example.org:7400 "
+    refusal = UserError(
+        f"{address[:80]!r} is not an address: write host:port, for example node.example.org:7400 "
         "or [2001:db8::1]:7400"
     )
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise wrong
+        raise refusal
     if not (colon and host and len(address) <= ADDRESS_CHARACTERS_MAX and address.isascii()):
-        raise wrong
+        raise refusal
     if not host.isprintable() or set(host) & set(" /@\"'[]"):
-        raise wrong
+        raise refusal
     if not (port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
-        raise wrong
+        raise refusal
     return host, int(port)
 
 
@@ -292,18 +292,18 @@ def _quoted(text: str) -> str:
 
 
 def read_card(text: str, source: str = "card") -> Card:
-    """A card whose signature holds; a UserError names the source and the key to mend."""
+    """A valid card; a UserError names the source and the field to fix."""
     if len(text) > CARD_CHARACTERS_MAX:
         raise UserError(f"{source}: too long for a card ({len(text)} characters)")
     try:
         fields = toml_table(text)
-    except ValueError as error:  # tomllib's are ValueErrors too
+    except ValueError as error:  # tomllib's errors are ValueErrors too
         raise UserError(f"{source}: not a card: {error}; ask its owner to send it again") from error
     return card_of(fields, source)
 
 
 def card_of(fields: dict[str, Any], source: str) -> Card:
-    """A card from the table that a TOML file holds, checked like `read_card`."""
+    """A card from the table of a TOML file, checked like `read_card`."""
     known = ("name", "address", "serial", "key", "certificate", "signature")
     for field in fields:
         if field not in known:

@@ -109,7 +109,11 @@ def _certificate(identity: Identity) -> Check:
     except UserError as error:
         return Check("certificate", False, str(error))
     if not same:
-        return Check("certificate", False, "it is about another key than this node's")
+        return Check(
+            "certificate",
+            False,
+            "it holds another key than node.key; put this node's own files back",
+        )
     now = datetime.now(UTC)
     if not start <= now <= end:
         return Check(
@@ -133,21 +137,21 @@ def _clock(folder: Path, identity: Identity) -> Check:
 
 
 def _card(folder: Path, config: NodeConfig, identity: Identity, card: Card) -> Check:
-    for what, mine, its in (
+    for field, own, stated in (
         ("key", identity.public_key, card.key),
         ("certificate", identity.certificate, card.certificate),
         ("name", config.name, card.name),
         ("address", config.address, card.address),
     ):
-        if mine != its:
-            return Check("card", False, _card_advice(folder, what))
+        if own != stated:
+            return Check("card", False, _card_advice(folder, field))
     return Check("card", True, f"{card.name} at {card.address}, serial {card.serial}")
 
 
-def _card_advice(folder: Path, what: str) -> str:
-    if what in ("address", "certificate"):
-        return f"its {what} is not this node's any more; sign a new one: defl node card {folder}"
-    return f"its {what} is not this node's; put this node's own card back"
+def _card_advice(folder: Path, field: str) -> str:
+    if field in ("address", "certificate"):
+        return f"its {field} is not this node's any more; sign a new one: defl node card {folder}"
+    return f"its {field} is not this node's; put this node's own card back"
 
 
 def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> Check:
@@ -162,7 +166,10 @@ def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> 
     agreed = agreement.cards[me]
     if agreed.name != identity.name:
         return Check(
-            "federation", False, f"it calls this key {agreed.name!r}, not this node's name"
+            "federation",
+            False,
+            f"it calls this key {agreed.name!r}; put this node's own key back, or write "
+            f"name = {agreed.name!r} in node.toml",
         )
     if agreed.certificate != identity.certificate and (
         card is None or card.serial <= agreed.serial
@@ -170,7 +177,8 @@ def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> 
         return Check(
             "federation",
             False,
-            "it has another certificate of this key; the others refuse this one",
+            "it has another certificate of this key, and the others refuse this one; put the "
+            "agreed node.crt back, or sign a new card (defl node card) and send it to the others",
         )
     where = f"member {me} of {agreement.federation.committee.size}"
     return Check("federation", True, f"{where}, id {agreement.federation.chain.hex()[:16]}")

@@ -1,6 +1,6 @@
-"""TOML files that people write, read as typed facts; whatever is wrong is named with its line.
+"""Reading TOML files into typed values; an error names the line to fix.
 
-Only the reading itself is here; what a file may hold is config.py's matter.
+config.py defines what each file may hold.
 """
 
 import json
@@ -19,22 +19,22 @@ from defl.errors import UserError
 
 T = TypeVar("T")
 
-# A schema of a hundred thousand entries takes about 10 MB.
+# A schema with a hundred thousand entries takes about 10 MB.
 FILE_BYTES_MAX = 16 * 2**20
 
-# Cards and federation.toml come from others, and tomllib takes a time that grows with the square of
-# a dotted key's parts, and a call for each level of nesting. Ours have one part and three levels.
+# Cards and federation.toml come from others. tomllib's time grows with the square of a dotted key's
+# parts, and it recurses once per level of nesting. Our keys have one part and three levels.
 KEY_PARTS_MAX = 8
 NESTING_MAX = 16
-# The longest string of ours is a certificate's, of at most 5,464 characters.
+# Our longest string is a certificate with at most 5,464 characters.
 STRING_CHARACTERS_MAX = 2**14
 WORD_CHARACTERS_MAX = 2**10  # a number or a bare key, with the spaces around it
-# An entry of the schema has at most 17 of =, comma and line end; there are 100,000 at most.
+# An entry of the schema has at most 17 of =, comma and line end; there are at most 100,000.
 SEPARATORS_MAX = 2_000_000
 
-# What a TOML file is made of, as far as the bounds need it. As in TOML, three quotes always begin a
-# long string, which may end with two more; a quote that begins no whole string comes last. Groups
-# are not possessive: early releases of Python 3.11 get them wrong where a look-ahead is inside.
+# TOML's tokens, as far as the bounds need them. As in TOML, three quotes always begin a long
+# string, which may end with two more; a quote that begins no complete string comes last. Groups are
+# not possessive: early releases of Python 3.11 get those wrong if they contain a look-ahead.
 _TOKEN = re.compile(
     r"""
     (?P<comment> \#[^\n]*+ )
@@ -54,7 +54,7 @@ _TOKEN = re.compile(
 
 
 def read_bytes(path: Path, hint: str) -> bytes:
-    """The file's bytes; `hint` says how one comes by such a file."""
+    """The file's bytes; `hint` says how to get such a file if it is missing."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise UserError(f"{path}: longer than {FILE_BYTES_MAX} bytes; is it the right file?")
@@ -66,14 +66,14 @@ def read_bytes(path: Path, hint: str) -> bytes:
 
 
 def toml_table(text: str) -> dict[str, Any]:
-    """The file's table; a ValueError says why there is none. Its cost is bounded by its length."""
+    """The parsed table, or a ValueError. The cost is bounded by the length of the text."""
     _require_bounded(text)
     return tomllib.loads(text)
 
 
 def _require_bounded(text: str) -> None:
-    """Tells strings and comments from the rest as tomllib does, up to where the text is not TOML;
-    there tomllib stops."""
+    """Tells strings and comments apart as tomllib does, up to the first error, where tomllib stops
+    too."""
     depth = dots = separators = end = 0
     for token in _TOKEN.finditer(text):
         excess = None
@@ -109,7 +109,7 @@ def parse(data: bytes, kind: type[T], path: Path) -> T:
     try:
         text = data.decode()
         fields = toml_table(text)
-    except ValueError as error:  # tomllib's and those of decoding are ValueErrors too
+    except ValueError as error:  # errors of tomllib and of decoding are ValueErrors too
         raise UserError(f"{path}: not TOML: {error}") from error
     try:
         return msgspec.convert(fields, kind)
@@ -120,33 +120,33 @@ def parse(data: bytes, kind: type[T], path: Path) -> T:
 
 
 def quoted(text: str) -> str:
-    """A TOML basic string; JSON's escapes are the same but for DEL."""
+    """A TOML basic string; JSON escapes all the same characters except DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _explained(wrong: str, text: str, kind: type[Any], path: Path) -> str:
-    what, _, place = wrong.partition(" - at `$")
+def _explained(error: str, text: str, kind: type[Any], path: Path) -> str:
+    problem, _, place = error.partition(" - at `$")
     place = place.rstrip("`").lstrip(".")
-    stranger = re.search(r"unknown field `(.+)`", what)
-    missing = re.search(r"missing required field `(.+)`", what)
-    if stranger:
-        place = f"{place}.{stranger[1]}".lstrip(".")
+    unknown = re.search(r"unknown field `(.+)`", problem)
+    missing = re.search(r"missing required field `(.+)`", problem)
+    if unknown:
+        place = f"{place}.{unknown[1]}".lstrip(".")
         known = sorted({field.encode_name for field in _fields(inspect.type_info(kind))})
-        near = get_close_matches(stranger[1], known, n=1)
+        near = get_close_matches(unknown[1], known, n=1)
         advice = f"did you mean {near[0]!r}?" if near else "remove it"
-        what = f"there is no key {stranger[1]!r}; {advice}"
+        problem = f"there is no key {unknown[1]!r}; {advice}"
     elif missing:
-        what = f"the key {missing[1]!r} is missing; add it"
-    elif what.startswith("Invalid enum value"):
+        problem = f"the key {missing[1]!r} is missing; add it"
+    elif problem.startswith("Invalid enum value"):
         allowed = next(
             (f.type for f in _fields(inspect.type_info(kind)) if f.name == place.split(".")[-1]),
             None,
         )
         if isinstance(allowed, inspect.EnumType):
-            what += f"; there are: {', '.join(_values(allowed.cls))}"
+            problem += f"; there are: {', '.join(_values(allowed.cls))}"
     line = _line_of(text, place)
     at = f"{path}, line {line}" if line else str(path)
-    return f"{at}: {place}: {what}" if place and not stranger else f"{at}: {what}"
+    return f"{at}: {place}: {problem}" if place and not unknown else f"{at}: {problem}"
 
 
 def _values(kind: type[Enum]) -> list[str]:
@@ -165,7 +165,7 @@ def _fields(info: inspect.Type) -> Iterator[inspect.Field]:
 
 
 def _line_of(text: str, place: str) -> int | None:
-    """The line of a key such as `members[2].name`; of its table, if the key itself is inline."""
+    """The line of a key such as `members[2].name`; of its table if the key itself is inline."""
     lines = dict(_places(text))
     while place:
         if place in lines:

@@ -151,8 +151,8 @@ class Storage:
 def _require_new(folder: Path, *, observer: bool) -> None:
     if Storage.exists(folder) or (Storage.was_used(folder) and not observer):
         raise UserError(
-            f"{folder} already is a node's, whose record must not be made anew: a node that "
-            "forgets what it signed could contradict itself; choose another folder"
+            f"{folder} already belongs to a node, and its record must not be recreated: a node "
+            "that forgets what it signed could contradict itself; choose another folder"
         )
 
 
