@@ -24,7 +24,7 @@ from defl.ids import DIGEST_BYTES, NodeId, Round, digest_of
 from defl.messages import Manifest
 from defl.node.work.worker_process import (
     AggregateTask,
-    Made,
+    Produced,
     Runner,
     SetUp,
     TrainTask,
@@ -254,7 +254,7 @@ def test_the_workers_of_a_real_node_call_the_functions_of_the_table(
 
     with recorded(places) as calls:
         trained = runner.do(TrainTask(Round(1), initial, str(update)), [opened(base)])
-        assert isinstance(trained, Made)
+        assert isinstance(trained, Produced)
         runner.do(ValidateTask(), [opened(update)])
         made = trained.manifest
         updates = tuple(
