@@ -49,6 +49,7 @@ class Call:
     place: str
     node: NodeId | None
     names: set[bytes] = field(default_factory=set)  # digests among its arguments and its result
+    made: set[bytes] = field(default_factory=set)  # those in its result
 
 
 def steps_of(document: str) -> list[tuple[str, str]]:
@@ -112,7 +113,9 @@ def recorded(places: Iterable[str]) -> Iterator[list[Call]]:
             open_calls[frame] = call
             calls.append(call)
         elif event == "return":
-            open_calls.pop(frame).names.update(digests_in(result))
+            call = open_calls.pop(frame)
+            call.made.update(digests_in(result))
+            call.names |= call.made
 
     sys.setprofile(profile)
     try:
@@ -134,7 +137,9 @@ class Life:
     def violations(self, steps: list[tuple[str, str]]) -> list[str]:
         """The steps that this update did not take, or not in this order.
 
-        Each step happens at the node of the step before, unless only the other one takes it.
+        Each step happens at the node of the step before, unless only the other one takes it. A
+        function takes its step when it first gets this update or, if it ever returns it, when it
+        first does; one that is given no update may have been called before.
         """
         own = {self.update.digest, *self.update.chunks}
         # A function that is ever given an update must be given this one.
@@ -142,14 +147,17 @@ class Life:
         node, other, at = self.author, self.holder, -1
         broken = []
         for step, place in steps:
-            matches = [
-                (index, call.node)
-                for index, call in enumerate(self.calls)
-                if call.place == place and (place not in identifying or call.names & own)
-            ]
-            if not any(where == node for _, where in matches):
+            calls = [(i, call) for i, call in enumerate(self.calls) if call.place == place]
+            if place in identifying:
+                calls = [(i, call) for i, call in calls if call.made & own] or [
+                    (i, call) for i, call in calls if call.names & own
+                ]
+            if not any(call.node == node for _, call in calls):
                 node, other = other, node
-            later = [index for index, where in matches if where == node and index > at]
+            indices = [i for i, call in calls if call.node == node]
+            if place in identifying:
+                indices = indices[:1]
+            later = [i for i in indices if i > at]
             if later:
                 at = later[0]
             else:
@@ -159,8 +167,8 @@ class Life:
 
 @cache
 def life() -> Life:
-    """Of an update for round 1 in a run of two rounds; the holder is the first that acknowledges
-    it."""
+    """Of the first update that is committed in a run of two rounds; the holder is the first that
+    acknowledges it. The last one would close its round, and nobody would fetch it before that."""
     steps = steps_of(architecture())
     cluster = cluster_of(4, rounds=2, seed=3)
     with recorded({place for _, place in steps} | {"pool/pool.py:Pool.publish"}) as calls:
@@ -172,7 +180,12 @@ def life() -> Life:
         for offer in node.behaviour.participant.pool._offers.values()
         if offer.author == node.id
     }
-    author = NodeId(0)
+    executed = next(call for call in calls if call.place == "ledger.py:Ledger._close_if_due")
+    author = next(
+        author
+        for (round_, author), offer in offers.items()
+        if round_ == 1 and offer.manifest.digest in executed.names
+    )
     update = offers[Round(1), author].manifest
     others = {
         digest
