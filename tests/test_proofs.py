@@ -9,6 +9,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import defl
+from defl.node.setup.config import read_node
+from defl.node.work.local_entries import LOCAL_FILE, write_local
+from defl.proofs import _local_entries
+from defl.schema import DType, Entry, Role, Schema
 from test_export import node  # noqa: F401 - a fixture
 from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
 
@@ -100,3 +104,21 @@ def test_a_folder_without_a_model_says_what_is_missing(
     with pytest.raises(defl.UserError, match="make a node with: defl node init"):
         defl.load_model(tmp_path / "alice" / "..")
     shutil.rmtree(node)
+
+
+def test_local_entries_are_the_nodes_own_values_or_the_model_is_refused(
+    node: Path,  # noqa: F811
+) -> None:
+    """A counter that stays at each node, as a batch norm's does."""
+    schema = Schema((Entry("w", (2,)), Entry("steps", (), DType.INT64, Role.LOCAL)))
+    state = node / read_node(node).state
+    state.mkdir(exist_ok=True)
+
+    for source in (node, node / "model.safetensors"):
+        with pytest.raises(defl.UserError, match=r"'steps' for one.*shared_only=True"):
+            _local_entries(source, schema)
+    write_local(state / LOCAL_FILE, schema, {"steps": np.array(7)})
+
+    assert _local_entries(node, schema) == {"steps": 7}
+    assert _local_entries(node, Schema(schema.shared)) == {}
+    assert list(defl.load_model(node, shared_only=True)) == list(defl.load_model(node))

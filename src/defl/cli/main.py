@@ -48,7 +48,8 @@ COMMANDS = {
     ),
     "new": LazyCommand(
         "defl.cli.new:new",
-        "Make a small, complete project in the folder NAME: client, data, settings, README, test.",
+        "Create a small, complete project in the folder NAME: client, data, settings, README, "
+        "test.",
     ),
     "node": LazyCommand("defl.cli.serve:node", "Set up and run your organisation's node."),
     "paper": LazyCommand(
