@@ -46,7 +46,7 @@ OTHERS = nodes(0, 2, 3, 4, 5)  # a quorum of seven without this node
 
 
 class OneNode:
-    """A real participant behind the real door, and a count of what is verified there."""
+    """A real participant behind the real ingress, with a count of verified signatures."""
 
     def __init__(self, small: Small, me: NodeId = ME) -> None:
         self.small = small
@@ -60,7 +60,7 @@ class OneNode:
         return self.small.scheme.verify(public_key, message, signature)
 
     def hear(self, peer: int, message: Message, now: float = 0.1) -> list[Any]:
-        """The way of both drivers; returns what the node says to it, and to whom."""
+        """The steps of both drivers; returns what the node sends in response, and to whom."""
         read = self.ingress.read(NodeId(peer), encode(message))
         wanted = self.participant.wanted(NodeId(peer), read)
         if wanted is None:
@@ -103,14 +103,14 @@ def test_an_update_with_other_ackers_is_not_verified_again(node: OneNode) -> Non
     assert node.cost(2, gossip(other, small.agg(2, 1))) == 1
 
 
-def test_two_updates_of_one_slot_in_one_frame_count_as_one(node: OneNode) -> None:
+def test_only_one_update_per_slot_of_a_frame_is_verified(node: OneNode) -> None:
     small = node.small
     many = [small.upd(3, 1, ackers=nodes(*(set(range(7)) - {i, i + 1}))) for i in range(6)]
 
     assert node.cost(3, gossip(*many)) == 1 + small.quorum
 
 
-def test_a_contradicting_update_is_verified_once_and_is_evidence_from_then_on(
+def test_a_contradicting_update_is_verified_once_and_becomes_evidence(
     node: OneNode,
 ) -> None:
     small = node.small
@@ -130,8 +130,8 @@ def test_transactions_of_rounds_that_are_not_open_are_not_verified(
     assert node.cost(3, gossip(small.agg(3, round_), small.upd(3, round_))) == 0
 
 
-def test_a_forged_transaction_does_not_take_the_place_of_the_true_one(node: OneNode) -> None:
-    """Sent first, in the author's name, alone or beside a true one of somebody else."""
+def test_a_forged_transaction_does_not_displace_the_true_one(node: OneNode) -> None:
+    """Sent first in the author's name, alone or beside a true one of another member."""
     small = node.small
     true = small.agg(0, 1)
     forged = tampered(true, signature=bytes(64))
@@ -164,7 +164,7 @@ def test_a_timeout_is_verified_once_and_its_repetition_is_still_answered(node: O
         assert [a.to for a in answers if isinstance(a.message, Certificates)] == [(LIAR,)]
 
 
-def test_a_timeout_outside_the_window_that_brings_a_newer_qc_is_wanted(node: OneNode) -> None:
+def test_a_timeout_outside_the_window_is_wanted_for_a_newer_qc(node: OneNode) -> None:
     small = node.small
     qc = small.qc(100, small.block().id, OTHERS)
     node.hear(3, small.timeout(3, 101, qc))
@@ -172,8 +172,8 @@ def test_a_timeout_outside_the_window_that_brings_a_newer_qc_is_wanted(node: One
     assert node.participant.replica.view == 101
 
 
-def test_a_repeated_timeout_still_makes_f_plus_one_an_echo(node: OneNode) -> None:
-    """Counted while the view was ahead; when it comes, whoever repeats triggers the echo."""
+def test_a_repeated_timeout_still_triggers_the_echo(node: OneNode) -> None:
+    """Counted while the view was ahead; once it comes, a repetition triggers the echo."""
     small = node.small
     for member in (2, 3, 4):
         node.hear(member, small.timeout(member, 5))
@@ -183,7 +183,7 @@ def test_a_repeated_timeout_still_makes_f_plus_one_an_echo(node: OneNode) -> Non
     assert [m.message.view for m in said if type(m.message).__name__ == "Timeout"] == [5]
 
 
-def test_certificates_that_are_no_news_are_not_verified(node: OneNode) -> None:
+def test_known_certificates_are_not_verified(node: OneNode) -> None:
     small = node.small
     block = small.block()
     assert node.cost(3, Certificates(small.qc(4, block.id), small.tc(5))) == 2 * small.quorum
@@ -193,7 +193,7 @@ def test_certificates_that_are_no_news_are_not_verified(node: OneNode) -> None:
 
 
 def test_an_old_qc_with_a_vote_of_this_node_beyond_its_record_is_wanted(node: OneNode) -> None:
-    """A node whose record was put back must learn that it signed more, from whatever age."""
+    """A node with a restored record must learn that it signed more, however long ago."""
     small = node.small
     block = small.block().id
     node.hear(3, Certificates(small.qc(9, block, nodes(0, 2, 3, 4, 5)), None))
@@ -219,7 +219,7 @@ def test_only_the_first_proposal_of_a_view_and_the_first_contradiction_are_verif
     assert node.cost(leader, third) == 0
 
 
-def test_blocks_that_nobody_asked_for_are_not_verified(node: OneNode) -> None:
+def test_unrequested_blocks_are_not_verified(node: OneNode) -> None:
     small = node.small
     parent = small.block((small.upd(0, 1), small.agg(2, 1)))
     child = small.block(view=4, parent=parent)
@@ -230,7 +230,7 @@ def test_blocks_that_nobody_asked_for_are_not_verified(node: OneNode) -> None:
     assert node.cost(3, Blocks((child, parent))) == 0
 
 
-def test_a_snapshot_is_wanted_only_while_blocks_are_missing_and_only_a_higher_one(
+def test_only_a_higher_snapshot_is_wanted_and_only_while_blocks_are_missing(
     node: OneNode,
 ) -> None:
     small = node.small
@@ -251,7 +251,7 @@ def offers_of(small: Small) -> tuple[Offer, Offer, Offer]:
 
 
 def test_a_repeated_offer_is_answered_and_not_verified(node: OneNode) -> None:
-    """Its author did not hear the ack; a second one is evidence once, then its first is shown."""
+    """The author missed the ack. A second offer is evidence once; then the first is shown."""
     first, second, third = offers_of(node.small)
     assert [node.cost(3, offer) for offer in (first, first, second)] == [1, 0, 1]
     assert [type(e.first) for e in node.participant.evidence] == [Offer]
@@ -279,7 +279,7 @@ def own_offer(node: OneNode) -> Offer:
     return offer
 
 
-def test_only_acks_that_the_own_offer_still_needs_are_verified(node: OneNode) -> None:
+def test_only_acks_that_this_nodes_offer_needs_are_verified(node: OneNode) -> None:
     small = node.small
     offer = own_offer(node)
     foreign = small.ack(3, offers_of(small)[0])
@@ -305,13 +305,13 @@ def test_attestations_of_known_authors_and_other_rounds_are_not_verified(node: O
     assert [node.cost(3, attestation) for attestation in said] == [1, 0, 0, 1, 0]
 
 
-def test_evidence_for_a_known_charge_is_not_verified(node: OneNode) -> None:
+def test_evidence_of_a_known_kind_is_not_verified(node: OneNode) -> None:
     small = node.small
     pairs = [Evidence(small.vote(3, v, name("a")), small.vote(3, v, name("b"))) for v in (1, 2)]
     assert [node.cost(2, evidence) for evidence in pairs] == [2, 0]
 
 
-def test_a_chunk_that_nobody_asked_for_is_not_hashed(node: OneNode) -> None:
+def test_an_unrequested_chunk_is_not_hashed(node: OneNode) -> None:
     manifest, payload = node.small.blob(1)
     chunk = Chunk(manifest.digest, 0, memoryview(payload[:256]))
     assert node.participant.wanted(LIAR, chunk) is None
@@ -321,7 +321,7 @@ def test_a_chunk_that_nobody_asked_for_is_not_hashed(node: OneNode) -> None:
     assert digest_of(chunk.data) == manifest.chunks[0]
 
 
-def test_no_type_of_message_is_dropped_for_want_of_a_rule() -> None:
+def test_every_message_type_has_a_rule_for_being_wanted() -> None:
     small = Small()
     node = OneNode(small, me=NodeId(0))
     unasked = (Blocks, Chunk, StoreAck, type(small.snapshot()))  # shown above, when asked for
@@ -333,7 +333,7 @@ def test_no_type_of_message_is_dropped_for_want_of_a_rule() -> None:
     assert node.participant.wanted(proposal.block.header.author, proposal) == proposal
 
 
-def test_judging_what_is_wanted_changes_nothing() -> None:
+def test_wanted_changes_no_state() -> None:
     small = Small()
     node, twin = OneNode(small), OneNode(small)
     for message in small.messages():
@@ -349,11 +349,11 @@ def test_judging_what_is_wanted_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("size", [4, 7, 10, 31, 100])
-def test_all_liars_together_may_use_half_a_core_and_an_honest_member_is_never_held_up(
+def test_liars_together_may_use_half_a_core_and_honest_members_are_never_delayed(
     size: int,
 ) -> None:
-    """At 0.11 ms for a signature. Honest: two updates and a dozen views in a second, and at once
-    a whole block that nobody heard of before, with its certificates."""
+    """At 0.11 ms per signature. An honest member sends two updates and a dozen views per second,
+    and at once a whole unknown block with its certificates."""
     committee = Committee(tuple(bytes([i]) * 32 for i in range(size)))
     quorum = committee.quorum
     assert committee.faults * verifications_per_s(committee) * 0.00011 <= 0.5
@@ -394,10 +394,10 @@ def duration(cluster: Cluster) -> float:
 
 
 @pytest.mark.parametrize("size", [4, 7, 10])
-def test_members_that_send_the_most_expensive_frames_slow_rounds_by_less_than_half(
+def test_the_most_expensive_frames_slow_rounds_by_less_than_half(
     size: int,
 ) -> None:
-    """f of them, all the time, compared with the same members honest."""
+    """f liars send them all the time, compared with the same members being honest."""
     honest, attacked = run_for(size, None), run_for(size, "exhauster")
 
     assert attacked.rounds_closed == ROUNDS
@@ -406,10 +406,10 @@ def test_members_that_send_the_most_expensive_frames_slow_rounds_by_less_than_ha
     assert duration(attacked) < 1.5 * duration(honest)
 
 
-def test_without_slots_and_budget_the_same_frames_stop_the_federation(
+def test_without_slots_and_budget_the_same_frames_make_rounds_three_times_as_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The attack is real: whoever verifies whatever comes, each frame in one go, is too slow."""
+    """The attack is real against a node that verifies every frame in one go."""
     honest = run_for(7, None)
     monkeypatch.setattr(Cluster, "_wanted", lambda _self, _node, _peer, message: message)
     monkeypatch.setattr(defl.budget, "LIARS_VERIFICATIONS_PER_S", 10**9)
@@ -418,7 +418,7 @@ def test_without_slots_and_budget_the_same_frames_stop_the_federation(
     assert duration(run_for(7, "exhauster")) > 3 * duration(honest)
 
 
-def test_what_the_liar_costs_is_what_an_honest_member_costs() -> None:
+def test_a_liar_costs_at_most_half_as_much_again_as_an_honest_member() -> None:
     def verified(cluster: Cluster, member: int) -> int:
         budgets = [n.processor.budget for n in cluster.honest if n.processor and n.id != member]
         return sum(budget.spent[NodeId(member)] for budget in budgets if budget) // len(budgets)

@@ -43,7 +43,7 @@ def test_a_genuine_but_older_snapshot_takes_nothing_back(rules: Rules) -> None:
 
 @BOTH_RULES
 def test_the_qc_of_a_received_snapshot_moves_the_view(rules: Rules) -> None:
-    """It proves the state, and that its view is over: the newcomer need not be told so again."""
+    """It proves the state and that its view is over: no second certificate is needed."""
     cluster = cluster_of(4, rounds=2, rules=rules)
     newcomer = Participant(
         cluster.federation, NodeId(3), cluster.signers[3], cluster.nodes[3].disk.recovered()
@@ -105,7 +105,7 @@ def test_a_node_catches_up_though_the_first_signer_it_asks_never_answers(rules: 
 def test_a_log_goes_quiet_only_when_a_certified_header_shows_its_last_state(
     rules: Rules, seed: int
 ) -> None:
-    """Whoever comes later finds the last state proven, not only executed."""
+    """A node that joins later finds the last state proven, not only executed."""
     cluster = cluster_of(4, rounds=2, seed=seed, rules=rules)
     replicas = [participant(cluster, member).replica for member in range(4)]
     cluster.run(

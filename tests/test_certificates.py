@@ -30,7 +30,7 @@ def check(verifier: Verifier, message: Any) -> None:
 # --- Certificates ----------------------------------------------------------------------------
 
 
-def test_certificates_of_a_quorum_are_accepted_whoever_it_is() -> None:
+def test_a_certificate_of_any_quorum_is_accepted() -> None:
     verifier = SMALL.verifier()
     verifier.verify(SMALL.qc(1, BLOCK.id, nodes(1, 2, 3)))
     verifier.verify(SMALL.qc(1, BLOCK.id, nodes(0, 1, 2, 3)))
@@ -46,24 +46,24 @@ CERTIFIED: dict[str, tuple[str, str]] = {
 
 
 def certificate(kind: str, members: tuple[NodeId, ...], count: int | None = None) -> Any:
-    """Signed by these members one after another, repeated ones repeatedly."""
+    """Signed once for each listed member; a member listed twice signs twice."""
     match kind:
         case "qc":
-            made: Any = SMALL.qc(1, BLOCK.id, members)
+            signed: Any = SMALL.qc(1, BLOCK.id, members)
         case "tc":
             whole = SMALL.tc(3, QC_1, [1] * SMALL.size)
-            made = tampered(
+            signed = tampered(
                 whole,
                 signers=bitmap_of(members, SMALL.size),
                 high_views=tuple(whole.high_views[m] for m in members),
                 signatures=tuple(whole.signatures[m] for m in members),
             )
         case _:
-            made = SMALL.upd(1, 1, ackers=members)
+            signed = SMALL.upd(1, 1, ackers=members)
     signatures = CERTIFIED[kind][1]
-    return (
-        made if count is None else tampered(made, **{signatures: getattr(made, signatures)[:count]})
-    )
+    if count is None:
+        return signed
+    return tampered(signed, **{signatures: getattr(signed, signatures)[:count]})
 
 
 @pytest.mark.parametrize("kind", CERTIFIED)
@@ -80,7 +80,7 @@ def test_one_member_who_signs_twice_counts_once(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CERTIFIED)
-def test_every_named_member_needs_its_signature(kind: str) -> None:
+def test_every_named_signer_needs_a_signature(kind: str) -> None:
     with pytest.raises(BadCertificate, match="4 members with 3 signatures"):
         check(SMALL.verifier(), certificate(kind, nodes(0, 1, 2, 3), count=3))
 
@@ -99,7 +99,7 @@ def test_members_beyond_the_last_and_bitmaps_of_another_length_are_refused(
 
 @pytest.mark.parametrize("kind", CERTIFIED)
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_bad_signature_anywhere_spoils_a_certificate(kind: str, place: int) -> None:
+def test_one_invalid_signature_invalidates_a_certificate(kind: str, place: int) -> None:
     good = certificate(kind, nodes(0, 1, 2))
     field = CERTIFIED[kind][1]
     signatures = list(getattr(good, field))
@@ -109,8 +109,8 @@ def test_one_bad_signature_anywhere_spoils_a_certificate(kind: str, place: int) 
 
 
 @pytest.mark.parametrize("kind", CERTIFIED)
-def test_a_certificate_is_found_valid_by_all_its_bytes_not_by_what_it_is_about(kind: str) -> None:
-    """A verified certificate in memory must not vouch for a forged one of the same subject."""
+def test_the_cache_of_valid_certificates_compares_all_their_bytes(kind: str) -> None:
+    """A cached certificate must not vouch for a forged one about the same thing."""
     verifier = SMALL.verifier()
     good = certificate(kind, nodes(0, 1, 2))
     check(verifier, good)
@@ -145,7 +145,7 @@ def test_the_genesis_qc_is_valid_by_identity_and_no_other_qc_of_view_zero_is() -
             verifier.verify(fake)
 
 
-def test_an_unsigned_qc_of_a_later_view_is_not_taken_for_the_genesis_qc() -> None:
+def test_an_unsigned_qc_of_a_later_view_is_refused() -> None:
     with pytest.raises(BadCertificate):
         SMALL.verifier().verify(QC(View(1), SMALL.genesis.id, b"", ()))
 

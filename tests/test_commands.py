@@ -1,4 +1,4 @@
-"""Every command: an example that is understood, exit codes, --json, and completion."""
+"""Every command: examples that parse, exit codes, --json, and completion."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def examples_of(page: str, path: Path_) -> list[str]:
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=NAMES)
-def test_a_commands_help_has_an_example_that_is_understood(
+def test_the_help_of_a_command_has_an_example_that_parses(
     path: Path_, command: click.Command
 ) -> None:
     examples = examples_of(page_of(command, path), path)
@@ -59,7 +59,7 @@ def test_a_commands_help_has_an_example_that_is_understood(
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=NAMES)
-def test_a_commands_help_says_its_exit_codes_and_what_each_option_does(
+def test_the_help_of_a_command_lists_its_exit_codes_and_explains_every_option(
     path: Path_, command: click.Command
 ) -> None:
     page = page_of(command, path)
@@ -70,7 +70,7 @@ def test_a_commands_help_says_its_exit_codes_and_what_each_option_does(
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=NAMES)
-def test_a_command_can_speak_json(path: Path_, command: click.Command) -> None:
+def test_every_command_has_a_json_option(path: Path_, command: click.Command) -> None:
     options = [name for option in command.params for name in option.opts]
 
     assert "--json" in options
@@ -141,23 +141,23 @@ def test_json_of_what_is_proven_is_one_object(
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_done_ends_with_2_and_says_what_to_do(arguments: tuple[str, ...]) -> None:
-    said = defl(*arguments)
+def test_a_request_that_cannot_be_met_exits_with_2_and_says_what_to_do(
+    arguments: tuple[str, ...],
+) -> None:
+    answer = defl(*arguments)
 
-    assert said.code == 2
-    assert len(said.text.split()) > 4
+    assert answer.code == 2
+    assert len(answer.text.split()) > 4
 
 
 @pytest.mark.parametrize("option", ["--nodes", "--rounds"])
-def test_a_federation_of_nothing_is_refused_and_leaves_no_folder(
-    tmp_path: Path, option: str
-) -> None:
+def test_zero_nodes_or_rounds_are_refused_and_leave_no_folder(tmp_path: Path, option: str) -> None:
     assert defl("new", tmp_path / "irises").code == 0
 
-    said = defl("run", tmp_path / "irises", option, "0", "--out", tmp_path / "out")
+    answer = defl("run", tmp_path / "irises", option, "0", "--out", tmp_path / "out")
 
-    assert said.code == 2
-    assert said.text.endswith("not 0")
+    assert answer.code == 2
+    assert answer.text.endswith("not 0")
     assert not (tmp_path / "out").exists()
 
 
@@ -179,14 +179,14 @@ def test_an_empty_folder_in_which_no_federation_is_founded_is_empty_again(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_learns_to_complete_commands(shell: str) -> None:
-    said = defl("completion", shell)
+def test_completion_code_is_printed_for_every_shell(shell: str) -> None:
+    answer = defl("completion", shell)
 
-    assert said.code == 0
-    assert "_DEFL_COMPLETE" in said.text
+    assert answer.code == 0
+    assert "_DEFL_COMPLETE" in answer.text
 
 
-def test_completion_knows_the_commands_that_are_imported_late() -> None:
+def test_completion_lists_commands_that_are_imported_on_first_use() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from defl.cli.main import cli; cli.main(prog_name='defl')"],
         env={"_DEFL_COMPLETE": "bash_complete", "COMP_WORDS": "defl fed", "COMP_CWORD": "1"},

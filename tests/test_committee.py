@@ -39,7 +39,7 @@ def test_two_quorums_always_share_an_honest_member(members: int, faults: int, qu
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"tau": 1}, "2 to 32 rounds"),
         ({"tau": TAU_MAX + 1}, "2 to 32 rounds"),
@@ -48,10 +48,10 @@ def test_two_quorums_always_share_an_honest_member(members: int, faults: int, qu
         ({"values": 2**20, "chunk_bytes": 256}, "larger chunk_bytes"),
     ],
 )
-def test_facts_that_cannot_work_are_refused_with_what_is_allowed(
-    changes: dict[str, int], said: str
+def test_impossible_facts_are_refused_with_the_allowed_range(
+    changes: dict[str, int], message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         facts_of(**changes)
 
 
@@ -62,7 +62,7 @@ def test_two_members_with_one_key_are_refused() -> None:
 
 
 @pytest.mark.parametrize("bounds", [{"view_base_s": 0.0}, {"gst_lt_min_s": 9e9}, {"grace_s": -1.0}])
-def test_timing_that_cannot_work_is_refused(bounds: dict[str, float]) -> None:
+def test_impossible_timing_is_refused(bounds: dict[str, float]) -> None:
     with pytest.raises(UserError):
         Timing(**bounds)
 
@@ -133,7 +133,7 @@ def test_a_schema_that_shares_nothing_is_refused() -> None:
         Schema((Entry("empty", (0,)),))
 
 
-def test_one_second_and_one_point_zero_seconds_are_one_fact() -> None:
+def test_integer_and_float_seconds_make_the_same_chain_id() -> None:
     assert (
         facts_of(timing=Timing(view_base_s=1)).chain
         == facts_of(timing=Timing(view_base_s=1.0)).chain

@@ -1,4 +1,4 @@
-"""The demonstration: what it compares, what it shows, and when it fails."""
+"""The demonstration: what it compares and shows, and when it fails."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> list[Digits]:
     return [Digits(part_file(folder, number)) for number in range(SEVEN.nodes)]
 
 
-def test_one_poisoned_client_of_seven_destroys_the_mean_and_no_robust_rule(
+def test_one_poisoned_client_of_seven_destroys_the_mean_but_no_robust_rule(
     clients: list[Digits],
 ) -> None:
     attack = PoisonedClient(clients[-1], attack_named(SEVEN.attack), node=6)
@@ -55,7 +55,7 @@ def test_one_poisoned_client_of_seven_destroys_the_mean_and_no_robust_rule(
         assert last(attacked, rule, 2) > alone - 0.02
 
 
-def test_a_poisoned_client_sends_its_change_turned_around(clients: list[Digits]) -> None:
+def test_a_sign_flipping_client_sends_its_negated_change(clients: list[Digits]) -> None:
     weights = clients[0].initial_weights()
     honest, _ = clients[0].train(weights, Round(1))
     attack = PoisonedClient(clients[0], attack_named("sign_flip_4"))
@@ -66,7 +66,9 @@ def test_a_poisoned_client_sends_its_change_turned_around(clients: list[Digits])
         np.testing.assert_allclose(sent[name] - start, -4 * (honest[name] - start), atol=1e-5)
 
 
-def test_everybody_has_own_images_and_nobody_those_of_the_test(clients: list[Digits]) -> None:
+def test_nodes_share_no_training_images_and_none_trains_on_test_images(
+    clients: list[Digits],
+) -> None:
     rows = [{row.tobytes() for row in client._images} for client in clients]
     test = {row.tobytes() for row in clients[0]._test_images}
 
@@ -75,7 +77,8 @@ def test_everybody_has_own_images_and_nobody_those_of_the_test(clients: list[Dig
     assert not test & set.union(*rows)
 
 
-def test_a_demonstration_of_four_real_nodes_ends_well_without_a_terminal(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_demonstration_of_four_real_nodes_succeeds_without_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "defl.cli.main", "demo", "--nodes", "4", "--rounds", "4", "--json",
          "--attack", "sign_flip_4", "--plot", str(tmp_path / "p.svg")],
@@ -83,14 +86,14 @@ def test_a_demonstration_of_four_real_nodes_ends_well_without_a_terminal(tmp_pat
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["digests_equal"]
-    assert len(told["digests"]) == 3
-    assert told["rounds_closed"] == 4
-    assert told["accuracy"]["fedavg_attacked"] < 0.4
-    assert told["accuracy"]["defl_attacked"] > told["accuracy"]["no_attack"] - 0.05
-    assert all("node-3" in nodes for nodes in told["left_out"].values())
-    assert sorted(told["left_out"]) == ["1", "2", "3", "4"]
+    report = json.loads(done.stdout)
+    assert report["digests_equal"]
+    assert len(report["digests"]) == 3
+    assert report["rounds_closed"] == 4
+    assert report["accuracy"]["fedavg_attacked"] < 0.4
+    assert report["accuracy"]["defl_attacked"] > report["accuracy"]["no_attack"] - 0.05
+    assert all("node-3" in nodes for nodes in report["left_out"].values())
+    assert sorted(report["left_out"]) == ["1", "2", "3", "4"]
     assert "node-1 was killed (SIGKILL)" in done.stderr
     assert "node-1 was started again" in done.stderr
     assert (tmp_path / "p.svg").read_text(encoding="utf-8").lstrip().startswith("<?xml")
@@ -139,7 +142,7 @@ def test_the_exit_code_tells_whether_all_rounds_closed_on_one_model(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reason"),
     [
         (["--rounds", "3"], "at least 4 rounds"),
         (["--nodes", "3"], "at least 4 nodes"),
@@ -147,10 +150,8 @@ def test_the_exit_code_tells_whether_all_rounds_closed_on_one_model(
         (["--plot", "nowhere/picture.png"], "no such folder"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_before_anything_starts(
-    arguments: list[str], said: str
-) -> None:
-    with pytest.raises(UserError, match=said):
+def test_bad_options_are_refused_before_anything_starts(arguments: list[str], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
         CliRunner().invoke(command.demo, arguments, catch_exceptions=False)
 
 
@@ -198,6 +199,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 """
 
 
+@pytest.mark.slow
 def test_the_demonstration_runs_without_any_extra_and_says_what_it_leaves_out(
     tmp_path: Path,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Evidence that another member found and passed on: kept, told to the operator, passed on once."""
+"""Evidence relayed by another member: kept, reported to the operator, relayed once."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ def noticed(output: Output) -> list[Evidence]:
     return [n.evidence for n in output.notices if isinstance(n, EvidenceFound)]
 
 
-def test_received_evidence_is_kept_noticed_and_passed_on_exactly_once() -> None:
+def test_received_evidence_is_kept_reported_and_relayed_exactly_once() -> None:
     me = Participant(SMALL.federation, NodeId(0), SMALL.signers[0], SMALL.durable())
     me.handle(Tick(), 0.0)
 

@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from defl.committee import Timing
 from defl.errors import DiskFull
 from defl.ids import View
-from defl.lab.experiments.processes import Nodes
+from defl.lab.experiments.processes import CLIENT, Nodes
 from defl.node.store.storage import Storage
 from defl.output import Persist, StoreChunk
 from defl.participant import first_record
+from defl.running import RunProgress, run
 from support.builders import Small, name
 
 LIMIT_S = 120.0
@@ -135,7 +136,36 @@ def a_node_waits_for_room(folder: Path) -> None:
         nodes.close()
 
 
-SCENARIOS = (storage_takes_nothing_and_loses_nothing, a_node_waits_for_room)
+def a_run_reports_the_full_disk(folder: Path) -> None:
+    """At once and with what to do; when there is room again the run continues."""
+    disk = tiny_disk(folder / "disk", "90m")
+    project = folder / "project"
+    project.mkdir()
+    text = CLIENT.format(values=1000, seconds=0.0, later_s=0.0)
+    (project / "client.py").write_text(text, encoding="utf-8")
+    lines: list[str] = []
+    fillers: list[Path] = []
+
+    def watch(progress: RunProgress) -> None:
+        lines.extend(progress.lines)
+        if progress.rounds_closed and not fillers:
+            fillers.append(fill(disk))
+        if any("DISK FULL" in line for line in progress.lines):
+            fillers[0].unlink(missing_ok=True)
+
+    result = run(project, rounds=20, out=disk / "nodes", progress=False, watch=watch)
+
+    assert result.complete
+    assert result.agreed
+    assert any(line.endswith("Free some space, and it continues") for line in lines)
+    assert any(line.endswith("there is room on the disk again") for line in lines)
+
+
+SCENARIOS = (
+    storage_takes_nothing_and_loses_nothing,
+    a_node_waits_for_room,
+    a_run_reports_the_full_disk,
+)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

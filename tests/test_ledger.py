@@ -1,4 +1,4 @@
-"""Algorithm 2 made safe: what each committed transaction answers, and when a round closes."""
+"""Algorithm 2 made safe: the response to each committed transaction, and when a round closes."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def agg(author: int, round_: int = 1) -> Transaction:
 # --- The paper's responses -------------------------------------------------------------------
 
 
-def test_an_update_for_the_open_round_is_ok() -> None:
+def test_an_update_for_the_open_round_is_accepted() -> None:
     log = Log()
 
     assert log.answer(upd(2)) is OK
@@ -124,7 +124,7 @@ def test_the_last_agg_before_the_last_update_closes_with_that_update() -> None:
     assert [ref.author for ref in log.state.closed[0].updates] == [0, 1, 2]
 
 
-# --- One voice each --------------------------------------------------------------------------
+# --- One update and one AGG per member -------------------------------------------------------
 
 
 def test_the_first_committed_update_of_an_author_wins() -> None:
@@ -164,7 +164,7 @@ def test_a_repeated_agg_after_the_quorum_is_answered_alike_while_updates_are_mis
 # --- When a round closes ---------------------------------------------------------------------
 
 
-def test_when_all_have_updated_there_is_nobody_to_wait_for() -> None:
+def test_a_round_closes_without_aggs_when_all_members_have_updated() -> None:
     log = Log()
     log.commit(upd(3), upd(0), upd(2))
     assert log.state.round == 0
@@ -182,8 +182,8 @@ def test_all_members_aggs_do_not_close_a_round_on_too_few_updates() -> None:
     assert log.state.round == 0
 
 
-def test_updates_with_different_bases_do_not_add_up() -> None:
-    """Three updates, but one is of a liar who says that he trained from something else."""
+def test_updates_with_different_bases_do_not_close_a_round() -> None:
+    """Three updates, one of them by a liar that claims another base."""
     log = Log()
     log.commit(upd(0), upd(1), upd(3, base=LIE), agg(0), agg(1), agg(2))
     assert log.state.round == 0
@@ -195,7 +195,7 @@ def test_updates_with_different_bases_do_not_add_up() -> None:
     assert [ref.author for ref in closed.updates] == [0, 1, 2]
 
 
-def test_all_have_updated_but_too_few_share_a_base() -> None:
+def test_a_round_stays_open_if_all_have_updated_but_too_few_share_a_base() -> None:
     log = Log()
     log.commit(upd(0), upd(1), upd(2, base=LIE), upd(3, base=LIE))
     log.commit(*(agg(author) for author in range(4)))
@@ -260,7 +260,7 @@ def test_seven_members_need_five_updates_with_one_base_and_five_voters() -> None
     assert log.state.round == 1
 
 
-def test_after_the_last_round_nothing_changes_the_state_any_more() -> None:
+def test_nothing_changes_the_state_after_the_last_round() -> None:
     small = Small(real=False, rounds=2)
     log = Log(small)
     log.close_round()
@@ -312,7 +312,7 @@ def rich_state() -> LedgerState:
     return log.state
 
 
-def test_a_state_comes_back_from_its_bytes() -> None:
+def test_a_state_survives_encoding_and_decoding() -> None:
     for state in (SMALL.ledger.genesis(), rich_state()):
         assert SMALL.ledger.decode(SMALL.ledger.encode(state)) == state
 
@@ -378,7 +378,7 @@ NEAR = st.sampled_from([1, 1, 1, 1, 0, 2])  # mostly for the open round
     ),
     st.integers(1, 7),
 )
-def test_any_sequence_of_transactions_keeps_the_ledgers_promises(
+def test_any_sequence_of_transactions_keeps_the_ledgers_invariants(
     chosen: list[tuple[str, int, int, bool]], per_block: int
 ) -> None:
     log = Log(FIVE)

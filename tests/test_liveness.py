@@ -1,5 +1,7 @@
-"""It never halts: scenarios in which every fault is one that the federation promises to survive,
-and the goal is progress, not a mechanism. Whole participants, virtual time."""
+"""Liveness: a federation makes progress under every fault that it promises to survive.
+
+Whole participants on virtual time; the goal is progress, not a mechanism.
+"""
 
 import pytest
 
@@ -28,7 +30,7 @@ def assert_all_rounds_close(cluster: Cluster) -> None:
 
 @BOTH_RULES
 @pytest.mark.parametrize("members", [4, 5, 7])
-def test_exactly_a_quorum_is_alive_and_all_of_it_restarts_in_a_view_it_gave_up(
+def test_a_bare_quorum_that_restarts_in_a_view_it_gave_up_makes_progress(
     members: int, rules: Rules
 ) -> None:
     faults = (members - 1) // 3
@@ -40,7 +42,7 @@ def test_exactly_a_quorum_is_alive_and_all_of_it_restarts_in_a_view_it_gave_up(
 
 
 @BOTH_RULES
-def test_a_block_tree_full_of_views_that_lost_their_votes_is_no_dead_end(
+def test_a_full_block_tree_does_not_prevent_progress(
     rules: Rules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tree, "BLOCKS_MAX", 16)
@@ -59,7 +61,7 @@ def test_a_block_tree_full_of_views_that_lost_their_votes_is_no_dead_end(
 
 
 @BOTH_RULES
-def test_blocks_of_views_that_failed_are_gone_with_the_next_commit(rules: Rules) -> None:
+def test_the_next_commit_drops_blocks_of_failed_views(rules: Rules) -> None:
     cluster = cluster_of(4, rounds=2, rules=rules)
     cluster.censor = lambda _source, _target, message: isinstance(message, Vote)
     replicas = [node.behaviour.participant.replica for node in cluster.nodes]
@@ -72,14 +74,14 @@ def test_blocks_of_views_that_failed_are_gone_with_the_next_commit(rules: Rules)
 
 
 @BOTH_RULES
-def test_a_network_slower_than_the_first_period_commits_in_the_end(rules: Rules) -> None:
+def test_a_network_slower_than_the_first_period_commits_eventually(rules: Rules) -> None:
     """A view takes two messages of two seconds and more; the first period is one second."""
     conditions = Conditions(latency_s=2.0, jitter_s=0.2)
     assert_all_rounds_close(cluster_of(4, rounds=2, rules=rules, conditions=conditions))
 
 
-def test_a_leader_that_hears_nobody_gives_its_own_view_the_whole_time() -> None:
-    """It has not heard itself, either; that is no reason to doubt it."""
+def test_an_isolated_leader_gives_its_own_view_the_full_period() -> None:
+    """It has not heard from itself either, which is no reason to distrust itself."""
     cluster = cluster_of(4, rounds=1)
     cluster.run(until=lambda: cluster.rounds_closed == 1)
     replica = cluster.nodes[0].behaviour.participant.replica

@@ -1,4 +1,4 @@
-"""A federation on one machine: its ports stay free until its nodes take them, failures are told."""
+"""A federation on one machine: its ports stay free until its nodes bind them; failures show."""
 
 import socket
 from pathlib import Path
@@ -13,7 +13,7 @@ from defl.node.setup.local import free_ports
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def test_ports_are_different_and_none_that_an_outgoing_connection_could_take() -> None:
+def test_ports_are_distinct_and_outside_the_range_of_outgoing_connections() -> None:
     lowest = int(OUTGOING.read_text(encoding="ascii").split()[0]) if OUTGOING.exists() else 32_768
     ports = free_ports(100)
 
@@ -21,7 +21,7 @@ def test_ports_are_different_and_none_that_an_outgoing_connection_could_take() -
     assert max(ports) < lowest
 
 
-def test_a_port_that_is_taken_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", free_ports(1)[0])) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(local, "PORTS", range(port, port + 1))
@@ -29,7 +29,7 @@ def test_a_port_that_is_taken_is_not_given(monkeypatch: pytest.MonkeyPatch) -> N
             free_ports(1)
 
 
-def test_a_node_that_cannot_start_is_told_at_once_with_the_reason(tmp_path: Path) -> None:
+def test_a_node_that_cannot_start_is_reported_at_once_with_the_reason(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path / "federation", 4, 1)
     (nodes.local.nodes[1] / "node.toml").write_text("name = 3", encoding="utf-8")
     try:

@@ -26,7 +26,7 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.sim.disk import Disk
-from support.benches import ME, Host, acks_sent, asked, sent
+from support.benches import ME, Host, acks_sent, requested, sent
 from support.builders import Small, let_sign, name, nodes, tampered
 
 SMALL = Small()  # n = 4, q = 3, tau = 2; a blob has two chunks: 256 and 144 bytes
@@ -45,7 +45,7 @@ def participant_with(durable: Durable) -> Participant:
 def test_a_blob_is_fetched_checked_and_acknowledged_with_a_durable_record() -> None:
     host = Host(SMALL)
     offered = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
-    assert asked(offered) == [(AUTHOR, 0), (AUTHOR, 1)]
+    assert requested(offered) == [(AUTHOR, 0), (AUTHOR, 1)]
     whole = host.deliver(AUTHOR, BLOB, BYTES)
     assert [work.manifest for work in whole.work] == [BLOB]
     assert not whole.acks, "nothing is acknowledged before the bytes are checked"
@@ -68,7 +68,7 @@ def test_a_second_blob_of_one_author_and_round_is_evidence_and_the_first_counts(
     (found,) = [n.evidence for n in again.notices if isinstance(n, EvidenceFound)]
     SMALL.verifier().verify(found)
     assert sent(again, Offer) == [((AUTHOR,), first)], "the author is shown what it offered first"
-    assert not asked(again)
+    assert not requested(again)
     host.deliver(AUTHOR, BLOB_2, BYTES_2)
     host.pool.validated(BLOB_2.digest, None)
     assert not host.settle().acks
@@ -84,7 +84,7 @@ def test_a_second_offer_that_a_third_party_relays_is_evidence_but_not_answered()
     assert not sent(again, Offer)
 
 
-def test_one_ack_per_author_and_round_also_across_a_restart() -> None:
+def test_one_ack_per_author_and_round_even_across_a_restart() -> None:
     host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
     host.restart()
@@ -94,14 +94,14 @@ def test_one_ack_per_author_and_round_also_across_a_restart() -> None:
     host.pool.validated(BLOB_2.digest, None)
     checked = host.settle()
 
-    assert not asked(offered)
+    assert not requested(offered)
     assert not offered.acks
     assert not checked.acks
     assert not acks_sent(checked)
 
 
-def test_an_ack_binds_across_a_restart_also_when_another_blob_was_committed() -> None:
-    """The other blob is here, whole and wanted; still it is the author's second one."""
+def test_an_ack_binds_across_a_restart_even_if_another_blob_was_committed() -> None:
+    """The other blob is complete and wanted, but is still the author's second one."""
     host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
     host.restart()
@@ -120,7 +120,7 @@ def test_an_ack_binds_across_a_restart_also_when_another_blob_was_committed() ->
         assert not acks_sent(done)
 
 
-def test_the_record_of_an_ack_goes_to_the_disk_in_the_output_that_sends_it() -> None:
+def test_an_ack_is_persisted_by_the_output_that_sends_it() -> None:
     participant = participant_with(SMALL.durable())
     let_sign(participant)
     participant.handle(Received(AUTHOR, SMALL.offer(1, 1, BLOB)), 0.0)
@@ -166,7 +166,7 @@ def test_after_a_restart_the_same_ack_is_sent_again_while_the_bytes_are_held() -
     assert not again.work
 
 
-def test_an_ack_whose_bytes_a_power_cut_took_is_sent_again_only_when_they_are_back() -> None:
+def test_an_ack_whose_bytes_were_lost_is_sent_again_only_when_they_are_back() -> None:
     host = Host(SMALL)
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
     restarted = host.restart(power_lost=True)
@@ -174,13 +174,13 @@ def test_an_ack_whose_bytes_a_power_cut_took_is_sent_again_only_when_they_are_ba
     offered = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB), now=100.0)
     assert not acks_sent(restarted)
     assert not acks_sent(offered)
-    assert {chunk for _, chunk in asked(offered)} == {0, 1}
+    assert {chunk for _, chunk in requested(offered)} == {0, 1}
 
     back = host.deliver(AUTHOR, BLOB, BYTES)
     assert acks_sent(back) == [ack]
 
 
-def test_bytes_that_made_room_while_they_were_checked_are_not_acknowledged() -> None:
+def test_a_blob_that_is_replaced_during_its_check_is_not_acknowledged() -> None:
     """The author's other blob was committed in the meantime, and this one was dropped."""
     host = Host(SMALL)
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
@@ -196,7 +196,7 @@ def test_bytes_that_made_room_while_they_were_checked_are_not_acknowledged() -> 
 # --- What is refused -------------------------------------------------------------------------
 
 
-def test_a_blob_that_breaks_the_rules_is_dropped_and_not_taken_again() -> None:
+def test_an_invalid_blob_is_dropped_and_not_fetched_again() -> None:
     host = Host(SMALL)
     payload = b"\x00\x00\xc0\x7f" + BYTES[4:]  # NaN
     chunks = (digest_of(payload[:256]), BLOB.chunks[1])
@@ -235,7 +235,7 @@ def test_a_manifest_that_does_not_fit_is_refused_before_anything_is_fetched(
 @pytest.mark.parametrize(
     ("round_", "taken"), [(3, False), (4, True), (5, True), (7, True), (8, False)]
 )
-def test_only_offers_of_the_last_tau_rounds_and_the_next_two_are_taken(
+def test_only_offers_of_the_last_tau_rounds_and_the_next_two_are_accepted(
     round_: int, taken: bool
 ) -> None:
     host = Host(SMALL, round_=5)
@@ -276,7 +276,7 @@ def test_an_update_is_certified_by_exactly_q_acks_the_authors_own_included() -> 
     assert upd.ackers == b"\x0b"
 
 
-def test_one_acker_counts_once_and_acks_of_something_else_do_not_count() -> None:
+def test_each_acker_counts_once_and_acks_of_another_blob_do_not_count() -> None:
     host = Host(SMALL)
     offer = host.publish(1, BLOB, BYTES).offer
     assert offer is not None
@@ -311,7 +311,7 @@ def test_an_offer_is_repeated_to_those_who_have_not_acknowledged_until_it_is_cer
     assert host.pool.wake_at is None
 
 
-def test_a_restarted_author_resumes_its_offer_and_never_makes_another() -> None:
+def test_a_restarted_author_resumes_its_offer_and_makes_no_other() -> None:
     host = Host(SMALL)
     offer = host.publish(1, BLOB, BYTES).offer
     assert offer is not None
@@ -336,8 +336,8 @@ def test_an_author_that_lost_the_bytes_fetches_its_own_blob_back() -> None:
 
     restarted = host.restart()
 
-    assert {chunk for _, chunk in asked(restarted)} == {0, 1}
-    assert ME not in {whom for whom, _ in asked(restarted)}
+    assert {chunk for _, chunk in requested(restarted)} == {0, 1}
+    assert ME not in {whom for whom, _ in requested(restarted)}
     assert host.receive(1, SMALL.ack(1, offer), 100.0).certified == []
     assert host.receive(2, SMALL.ack(2, offer), 100.0).certified == [], "its own ack needs bytes"
     (upd,) = host.deliver(OTHER, BLOB, BYTES).certified
@@ -375,7 +375,7 @@ def test_a_blob_that_was_stored_but_never_offered_is_dropped_at_the_start() -> N
     assert host.pool.has(SMALL.initial.digest)
 
 
-def test_a_check_that_could_not_be_done_is_asked_for_again_with_the_next_offer() -> None:
+def test_a_failed_check_is_requested_again_with_the_next_offer() -> None:
     host = Host(SMALL)
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
     assert len(host.deliver(AUTHOR, BLOB, BYTES).work) == 1
@@ -385,8 +385,8 @@ def test_a_check_that_could_not_be_done_is_asked_for_again_with_the_next_offer()
     assert len(host.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work) == 1
 
 
-def test_acknowledged_bytes_that_a_power_cut_took_are_fetched_back_at_once() -> None:
-    """Not only when the update is committed: others count on this ack from the first moment."""
+def test_acknowledged_bytes_lost_in_a_power_cut_are_fetched_back_at_once() -> None:
+    """Not only once the update is committed: others rely on this ack from the start."""
     host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
 

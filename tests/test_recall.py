@@ -1,5 +1,5 @@
-"""A node's disk is put back to an old copy. What it signed since has left, and others know of it:
-it asks them before it signs anything, and finds out. Whole participants, virtual time."""
+"""A node's disk is restored from an old copy. Others have seen what it signed since, so it asks
+them before it signs anything. Whole participants, virtual time."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def answer(node: Participant, peer: int, statements: Statements = NOTHING_SEEN) 
 # --- Asking ---------------------------------------------------------------------------------
 
 
-def test_a_node_asks_everybody_at_its_start_and_again_until_enough_have_answered(
+def test_a_starting_node_asks_all_members_until_enough_have_answered(
     small: Small,
 ) -> None:
     node = Participant(small.federation, ME, small.signers[ME], small.durable())
@@ -128,7 +128,7 @@ def test_an_observer_does_not_train(small: Small) -> None:
     assert not node.handle(Tick(), 5.0).work
 
 
-def test_answers_with_other_members_words_count_for_nothing(small: Small) -> None:
+def test_an_answer_with_another_members_statements_does_not_count(small: Small) -> None:
     node = started(small)
     for peer in (1, 2, 3):
         answer(node, peer)
@@ -173,7 +173,7 @@ def test_a_peer_is_shown_its_newest_statements_of_each_kind(small: Small) -> Non
     assert envelope.message.proposal == header
 
 
-def test_a_peer_that_asks_all_the_time_is_answered_once_in_half_a_period(small: Small) -> None:
+def test_a_peer_gets_one_answer_in_half_a_period_however_often_it_asks(small: Small) -> None:
     recall = Recall(small.federation, ME)
     answers = [recall.answer(NodeId(3), (), 0.1 * step) for step in range(20)]
     assert sum(map(len, answers)) == 4
@@ -208,9 +208,7 @@ def shown(small: Small, kind: str) -> Statements:
 
 
 @pytest.mark.parametrize("kind", ["vote", "timeout", "proposal", "offer", "store-ack"])
-def test_a_statement_that_the_record_does_not_know_makes_an_observer(
-    small: Small, kind: str
-) -> None:
+def test_a_statement_beyond_the_record_makes_the_node_an_observer(small: Small, kind: str) -> None:
     node = started(small)
     for peer in (1, 2, 3):
         answer(node, peer)
@@ -225,7 +223,7 @@ def test_a_statement_that_the_record_does_not_know_makes_an_observer(
     assert not any(sent(node.handle(Tick(), 9.0), signed) for signed in SIGNED)
 
 
-def test_an_answer_that_comes_late_is_believed_too(small: Small) -> None:
+def test_a_late_answer_still_counts(small: Small) -> None:
     node = started(small)
     for peer in (1, 2, 3, 4):
         answer(node, peer)
@@ -235,7 +233,7 @@ def test_an_answer_that_comes_late_is_believed_too(small: Small) -> None:
     assert node.replica.observing is not None
 
 
-def test_an_answer_that_comes_late_is_wanted_once(small: Small) -> None:
+def test_a_late_answer_is_wanted_once(small: Small) -> None:
     node = started(small)
     for peer in (1, 2, 3, 4):
         answer(node, peer)
@@ -263,8 +261,8 @@ def test_a_restarted_author_is_certified_by_exactly_a_quorum(rules: Rules) -> No
     assert cluster.rounds_closed == 1
 
 
-def test_old_offers_and_acks_that_nobody_keeps_any_more_accuse_nobody() -> None:
-    """The answering node lags: it still has what the asker has rightly forgotten."""
+def test_expired_offers_and_acks_do_not_make_an_observer() -> None:
+    """The answering node lags: it still has what the asker has dropped by retention."""
     cluster = cluster_of(4, rounds=6)
     cluster.run(until=lambda: cluster.rounds_closed == 1)
     old_offer = participant(cluster, 1).pool.offer_for(Round(1))
@@ -285,7 +283,7 @@ def test_old_offers_and_acks_that_nobody_keeps_any_more_accuse_nobody() -> None:
 @BOTH_RULES
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("writes_ago", [1, 5, 40])
-def test_a_node_put_back_to_an_old_copy_contradicts_nothing_that_a_quorum_knows(
+def test_a_node_restored_from_an_old_copy_contradicts_nothing_that_a_quorum_knows(
     seed: int, writes_ago: int, rules: Rules
 ) -> None:
     rollback = Rollback(NodeId(2), at_s=1.5, writes_ago=writes_ago)
@@ -301,8 +299,8 @@ def test_a_node_put_back_to_an_old_copy_contradicts_nothing_that_a_quorum_knows(
 
 
 def offered_and_rolled_back() -> Cluster:
-    """Training never gives the same twice; a copy of the disk is made while it trains, and put back
-    when everybody has seen the offer."""
+    """No two trainings give the same update. The disk is copied during training and restored when
+    all members have seen the offer."""
     cluster = cluster_of(4, rounds=3)
     draws = iter(range(10_000))
     cluster._training = lambda _node, _round, base: base + np.float32(1 + next(draws) * 1e-3)
@@ -328,7 +326,7 @@ def offered_and_rolled_back() -> Cluster:
     return cluster
 
 
-def test_a_node_put_back_to_a_copy_made_while_it_trained_does_not_offer_twice() -> None:
+def test_a_node_restored_from_a_copy_made_during_training_does_not_offer_twice() -> None:
     cluster = offered_and_rolled_back()
 
     assert cluster.conclude() == []
@@ -337,7 +335,7 @@ def test_a_node_put_back_to_a_copy_made_while_it_trained_does_not_offer_twice() 
     assert "an old copy" in observing
 
 
-def test_the_checker_sees_a_rolled_back_node_that_does_not_ask(
+def test_the_checker_detects_a_rolled_back_node_that_does_not_ask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Recall, "asking", False)
@@ -346,7 +344,7 @@ def test_the_checker_sees_a_rolled_back_node_that_does_not_ask(
     assert "nobody signed twice: node 2 contradicts its own offer (2,)" in violations
 
 
-def test_with_a_rolled_back_member_only_f_lose_unsynced_bytes_by_chance() -> None:
+def test_with_a_rolled_back_member_at_most_f_lose_unsynced_bytes() -> None:
     """It lost its own updates with the old copy, so f + 1 others hold the only bytes of them."""
     rollback = Rollback(NodeId(2), at_s=5.0, writes_ago=5)
     cluster = cluster_of(7, conditions=Conditions(rollbacks=(rollback,)))

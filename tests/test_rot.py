@@ -19,7 +19,7 @@ from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
 from defl.output import ChunkLost, Envelope, ServeChunk, StoreChunk, Tick
 from defl.participant import Participant
-from support.benches import Host, acks_sent, asked, sent
+from support.benches import Host, acks_sent, requested, sent
 from support.builders import Small, nodes
 from support.node_here import Member, NodeHere, until
 
@@ -197,7 +197,7 @@ def test_a_lost_chunk_is_fetched_again_and_not_served_meanwhile() -> None:
 
     host.pool.refetch_chunk(BLOB.digest, 1)
 
-    assert {chunk for _, chunk in asked(host.settle())} == {1}
+    assert {chunk for _, chunk in requested(host.settle())} == {1}
     assert not host.pool.has(BLOB.digest)
     assert sent(host.receive(OTHER, ChunkRequest(BLOB.digest, 1)), NotHeld)
     assert host.receive(OTHER, ChunkRequest(BLOB.digest, 0)).send == [
@@ -216,7 +216,7 @@ def test_a_chunk_lost_during_a_fetch_is_fetched_again() -> None:
 
     host.pool.refetch_chunk(BLOB.digest, 0)
 
-    assert {chunk for _, chunk in asked(host.settle())} == {0, 1}
+    assert {chunk for _, chunk in requested(host.settle())} == {0, 1}
     host.deliver(2, BLOB, BYTES)
     assert host.pool.has(BLOB.digest)
 

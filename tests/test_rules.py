@@ -118,8 +118,8 @@ def test_a_qc_commits_the_first_of_a_chain_in_consecutive_views(
 ) -> None:
     grown = Grown().grow(drawing)
     for rules, expected in ((HOTSTUFF, three), (JOLTEON, two)):
-        found = rules.committed_by_qc_on(grown[certified], grown.get)
-        assert (grown.name(found.id) if found is not None else None) == expected
+        committed = rules.committed_by_qc_on(grown[certified], grown.get)
+        assert (grown.name(committed.id) if committed is not None else None) == expected
 
 
 TARGETS = [
@@ -163,7 +163,7 @@ LOCKS = [
 def test_a_block_is_safe_if_it_extends_the_lock_or_shows_a_newer_qc(
     qc_view: int, lock_view: int, extends: bool, safe: bool
 ) -> None:
-    """No TC is looked at here, so the TC rule cannot hide a fault of the lock."""
+    """No TC is involved here, so the TC rule cannot hide a fault in the lock."""
     block = proposal_header(view=9, qc_view=qc_view)
     lock = QC(View(lock_view), digest_of(b"locked"), b"\x07", ())
 
@@ -214,11 +214,11 @@ ADMISSIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("what", "qc_view", "tc", "author", "expected"), ADMISSIBLE)
-def test_what_an_admissible_proposal_shows(
-    what: str, qc_view: int, tc: TC | None, author: NodeId, expected: bool
+@pytest.mark.parametrize(("shows", "qc_view", "tc", "author", "expected"), ADMISSIBLE)
+def test_an_admissible_proposal_carries_a_certificate_of_the_view_before(
+    shows: str, qc_view: int, tc: TC | None, author: NodeId, expected: bool
 ) -> None:
-    assert admissible(proposal_header(EIGHT, qc_view, tc, author), LEADER) is expected, what
+    assert admissible(proposal_header(EIGHT, qc_view, tc, author), LEADER) is expected, shows
 
 
 # --- Tree and chain -------------------------------------------------------------------------
@@ -263,11 +263,11 @@ def test_no_fork_is_dropped_while_an_ancestor_of_the_certified_block_is_missing(
     tree = tree_of(grown, "abxd")
     tree.drop_forks(grown["d"])
 
-    assert grown["b"].id in tree  # without c nobody can tell that d extends b and not x
+    assert grown["b"].id in tree  # without c it is unknown whether d extends b or x
     assert grown["x"].id in tree
 
 
-def test_a_block_that_claims_a_height_it_cannot_have_is_not_stored() -> None:
+def test_a_block_with_an_impossible_height_is_not_stored() -> None:
     grown = Grown().grow("a1 b2<a")
     absurd = Grown().grow("a1 b2<a")["b"]
     absurd = replace(absurd, header=replace(absurd.header, height=Height(2**40)))
@@ -321,7 +321,7 @@ def test_ancestors_commit_first_and_nothing_commits_twice() -> None:
     assert chain.extends_committed(grown["d"])
 
 
-def test_a_commit_beside_the_committed_block_is_a_broken_promise() -> None:
+def test_a_commit_that_forks_from_the_committed_block_raises() -> None:
     grown = Grown().grow("a1 b2<a c3<b x4 y5<x z6<y")
     chain = chain_of(grown, "abcxyz")
     chain.commit(grown["c"])
@@ -348,7 +348,7 @@ def test_a_missing_ancestor_postpones_the_commit_and_is_named() -> None:
 
 
 def test_a_header_must_name_the_state_after_its_committed_block() -> None:
-    """The root is that of c(b), whatever the voter itself has committed by now."""
+    """The root is that of c(b), no matter how much the voter itself has committed."""
     grown = Grown().grow("a1", transactions=(mark(1),)).grow("b2<a c3<b d4<c")
     chain = chain_of(grown, "abcd")
     after_a, _ = Tape().execute(Tape().genesis(), grown["a"])
@@ -423,7 +423,7 @@ def test_a_second_timeout_with_another_qc_is_evidence_and_the_same_bytes_are_not
     assert tally.timeouts_for(View(5)) == 1
 
 
-def test_votes_and_timeouts_of_past_views_are_forgotten_but_for_the_last() -> None:
+def test_of_past_views_only_the_last_keeps_its_votes_and_timeouts() -> None:
     tally = Tally(FOUR)
     for view in (1, 2, 3):
         tally.add_vote(vote(0, view=view))
@@ -490,7 +490,7 @@ def test_the_period_grows_with_failed_views_alone_and_falls_back_at_a_commit() -
     assert pace.period(LEADER) == 2.0
 
 
-def test_short_views_that_fail_do_not_make_a_whole_one_long() -> None:
+def test_failed_short_views_do_not_lengthen_a_full_view() -> None:
     pace, other = pacemaker(), NodeId(2)
     certify_view(pace, took_s=0.1)
     for _ in range(20):
@@ -499,12 +499,12 @@ def test_short_views_that_fail_do_not_make_a_whole_one_long() -> None:
     assert pace.period(other) == 2.0 * BACK_OFF, "the first of them had a whole period"
 
 
-def test_a_leader_that_failed_is_given_twice_what_good_views_take_until_it_succeeds() -> None:
+def test_a_failed_leader_gets_twice_the_time_of_good_views_until_it_succeeds() -> None:
     pace = pacemaker()
     other = NodeId(2)
     fail_view(pace)
     pace.committed()
-    assert pace.period(LEADER) == 2.0, "without a good view nobody knows how long one takes"
+    assert pace.period(LEADER) == 2.0, "without a good view it is unknown how long one takes"
     certify_view(pace, took_s=0.3, leader=other)
     certify_view(pace, took_s=0.2, leader=other)
     assert pace.period(LEADER) == 0.6
@@ -521,8 +521,8 @@ def test_a_leader_that_failed_is_given_twice_what_good_views_take_until_it_succe
     assert pace.period(LEADER) == 2.0
 
 
-def test_a_leader_that_has_not_been_heard_for_two_views_is_given_little_time() -> None:
-    """Whoever is up votes or gives up in every view."""
+def test_a_leader_silent_for_two_views_gets_little_time() -> None:
+    """A member that is up votes or times out in every view."""
     pace = pacemaker()
     silent = NodeId(3)
     pace.heard(silent)
@@ -572,10 +572,10 @@ def test_the_order_of_leaders_changes_with_the_lap_and_with_the_federation() -> 
 
 
 @pytest.mark.parametrize("members", [10, 13, 31, 100])
-def test_no_choice_of_failing_members_keeps_three_good_leaders_from_following_each_other(
+def test_whichever_f_members_fail_three_good_leaders_follow_each_other(
     members: int,
 ) -> None:
-    """They stand so in the first lap. In a fixed order they would in each: one chance a lap."""
+    """The members fail that hurt most in the first lap; a fixed order would repeat that lap."""
     faults, laps = (members - 1) // 3, 40
     first_lap = order_of_lap(CHAIN, members, 0)
     failed = {first_lap[position] for position in range(1, 3 * faults, 3)}

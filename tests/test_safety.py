@@ -1,11 +1,14 @@
 """The safety record: what it forbids, what it remembers, and that it goes first."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+import defl
 from defl.committee import Rules
 from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import Replica
@@ -79,71 +82,71 @@ def time_out(replica: Replica) -> ConsensusEffects:
 # --- The record by itself -----------------------------------------------------------------
 
 
-def test_a_view_is_voted_in_once_and_never_an_earlier_one() -> None:
+def test_a_node_votes_once_per_view_and_never_in_an_earlier_one() -> None:
     cast = Cast(SCENE, Rules.HOTSTUFF)
-    said = safety()
-    said.sign_vote(cast.block("b"), GENESIS_QC)
+    signer = safety()
+    signer.sign_vote(cast.block("b"), GENESIS_QC)
 
-    assert not said.may_vote(View(2))
-    assert not said.may_vote(View(1))
-    assert said.may_vote(View(3))
-    assert not safety(said.record).may_vote(View(2))
+    assert not signer.may_vote(View(2))
+    assert not signer.may_vote(View(1))
+    assert signer.may_vote(View(3))
+    assert not safety(signer.record).may_vote(View(2))
 
 
-def test_a_view_that_was_given_up_is_not_voted_in() -> None:
-    said = safety()
-    said.sign_timeout(View(4))
+def test_a_node_does_not_vote_in_a_view_that_it_gave_up() -> None:
+    signer = safety()
+    signer.sign_timeout(View(4))
 
-    assert not said.may_vote(View(4))
-    assert not said.may_vote(View(3))
-    assert not said.may_time_out(View(4))
-    assert said.may_vote(View(5))
-    assert not safety(said.record).may_vote(View(4))
+    assert not signer.may_vote(View(4))
+    assert not signer.may_vote(View(3))
+    assert not signer.may_time_out(View(4))
+    assert signer.may_vote(View(5))
+    assert not safety(signer.record).may_vote(View(4))
 
 
 def test_the_lock_only_rises() -> None:
     cast = Cast(SCENE, Rules.HOTSTUFF)
-    said = safety()
-    said.sign_vote(cast.block("a"), qc_of(5))
-    assert said.record.lock == qc_of(5)
-    said.sign_vote(cast.block("b"), qc_of(3))
-    assert said.record.lock == qc_of(5)
-    said.sign_vote(cast.block("c"), qc_of(6))
-    assert said.record.lock == qc_of(6)
+    signer = safety()
+    signer.sign_vote(cast.block("a"), qc_of(5))
+    assert signer.record.lock == qc_of(5)
+    signer.sign_vote(cast.block("b"), qc_of(3))
+    assert signer.record.lock == qc_of(5)
+    signer.sign_vote(cast.block("c"), qc_of(6))
+    assert signer.record.lock == qc_of(6)
 
 
 def test_the_high_certificates_only_rise_and_the_view_follows_the_higher() -> None:
-    said = safety()
+    signer = safety()
     tc = TC(View(6), b"\x0e", (), (), qc_of(2))
-    assert said.learn_qc(qc_of(4))
-    assert not said.learn_qc(qc_of(3))
-    assert not said.learn_qc(qc_of(4, "other"))
-    assert said.next_view == 5
-    assert said.learn_tc(tc)
-    assert not said.learn_tc(replace(tc, view=View(5)))
-    assert said.record.high_qc == qc_of(4)
-    assert said.next_view == 7
+    assert signer.learn_qc(qc_of(4))
+    assert not signer.learn_qc(qc_of(3))
+    assert not signer.learn_qc(qc_of(4, "other"))
+    assert signer.next_view == 5
+    assert signer.learn_tc(tc)
+    assert not signer.learn_tc(replace(tc, view=View(5)))
+    assert signer.record.high_qc == qc_of(4)
+    assert signer.next_view == 7
 
 
 def test_a_timeout_reports_the_high_qc_and_the_tc_that_led_into_its_view() -> None:
-    said = safety()
-    said.learn_qc(qc_of(4))
-    said.learn_tc(TC(View(6), b"\x0e", (), (), qc_of(2)))
-    timeout = said.sign_timeout(View(7))
+    signer = safety()
+    signer.learn_qc(qc_of(4))
+    signer.learn_tc(TC(View(6), b"\x0e", (), (), qc_of(2)))
+    timeout = signer.sign_timeout(View(7))
 
     assert timeout.high_qc == qc_of(4)
-    assert timeout.tc == said.record.high_tc
+    assert timeout.tc == signer.record.high_tc
     assert timeout.signature.startswith(timeout_statement(CHAIN, 0, View(7), View(4)))
-    assert said.sign_timeout(View(8)).tc is None
+    assert signer.sign_timeout(View(8)).tc is None
 
 
 def test_one_proposal_is_signed_for_a_view() -> None:
-    said = safety()
-    said.sign_proposal(Cast(SCENE, Rules.HOTSTUFF).block("b"))
+    signer = safety()
+    signer.sign_proposal(Cast(SCENE, Rules.HOTSTUFF).block("b"))
 
-    assert not said.may_propose(View(2))
-    assert not said.may_propose(View(1))
-    assert said.may_propose(View(3))
+    assert not signer.may_propose(View(2))
+    assert not signer.may_propose(View(1))
+    assert signer.may_propose(View(3))
 
 
 # --- The signer guards itself ----------------------------------------------------------------
@@ -210,6 +213,18 @@ def test_the_signer_of_an_observer_refuses_everything() -> None:
         signer.sign_timeout(View(2))
     with refused(signer):
         signer.sign_proposal(block)
+
+
+def test_only_the_replica_asks_the_signer_for_statements() -> None:
+    """Where a vote is signed: nowhere else in the product."""
+    source = Path(defl.__file__).parent
+    callers = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if re.search(r"\.sign_(vote|timeout|proposal)\(", path.read_text(encoding="utf-8"))
+    }
+
+    assert callers == {"consensus/replica.py"}
 
 
 # --- Persist before send ------------------------------------------------------------------
@@ -283,7 +298,9 @@ def test_a_proposal_leaves_with_its_record_and_the_vote_for_it() -> None:
 
 
 @BOTH
-def test_what_was_said_last_is_said_again_byte_for_byte_and_nothing_else(rules: Rules) -> None:
+def test_a_restarted_node_repeats_exactly_its_last_statements(
+    rules: Rules,
+) -> None:
     cast = Cast(SCENE, rules)
     replica = replica_of(cast, cast.record)
     replica.receive(PEER, cast.proposal("a"), 0.0)
@@ -343,7 +360,7 @@ def test_without_a_record_nothing_is_signed_but_the_log_is_followed() -> None:
     assert len(tempted(cast, replica_of(cast, cast.record))) > 3
 
 
-def test_a_record_of_another_epoch_is_no_record() -> None:
+def test_a_record_of_another_epoch_counts_as_missing() -> None:
     cast = Cast(SCENE, Rules.HOTSTUFF)
     replica = replica_of(cast, replace(cast.record, epoch=7))
 
@@ -351,7 +368,7 @@ def test_a_record_of_another_epoch_is_no_record() -> None:
     assert tempted(cast, replica) == []
 
 
-def test_my_vote_beyond_my_record_makes_me_an_observer() -> None:
+def test_a_vote_beyond_the_record_makes_the_node_an_observer() -> None:
     """The disk was put back to an older state: a QC shows a vote that the record forgot."""
     cast = Cast(SCENE, Rules.HOTSTUFF)
     _, signers, _ = facts(4, Rules.HOTSTUFF)
@@ -372,7 +389,7 @@ def test_my_vote_beyond_my_record_makes_me_an_observer() -> None:
     assert honest.observing is None
 
 
-def test_my_timeout_beyond_my_record_makes_me_an_observer() -> None:
+def test_a_timeout_beyond_the_record_makes_the_node_an_observer() -> None:
     cast = Cast(replace(SCENE, tcs={"mine": TcFacts(1, {"0": "genesis", **DENIED})}), Rules.JOLTEON)
     tc = cast.tc("mine")
     replica = replica_of(cast, cast.record)
@@ -394,7 +411,7 @@ def test_my_timeout_beyond_my_record_makes_me_an_observer() -> None:
         pytest.param(("qc b", "qc c", "time passes"), id="by one below a QC on a missing block"),
     ],
 )
-def test_what_was_committed_before_a_restart_is_committed_after_it(after: tuple[str, ...]) -> None:
+def test_a_restart_takes_no_commit_back(after: tuple[str, ...]) -> None:
     """The QC that committed is in the record, so the node still refuses whatever forks below."""
     stage = Stage(SCENE, Rules.JOLTEON)
     for step in ("proposal a", "proposal b", *after):

@@ -1,4 +1,4 @@
-"""Blobs on their way here and on the shelf: whom to ask next, what is kept and for how long."""
+"""Fetching and keeping blobs: which source to ask next, what is kept and for how long."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from defl.output import (
     ServeChunk,
 )
 from defl.pool.transfer import ANSWER_WAIT_S
-from support.benches import Host, acks_sent, asked, sent
+from support.benches import Host, acks_sent, requested, sent
 from support.builders import Small, nodes, tampered
 
 SMALL = Small()  # n = 4, q = 3, tau = 2; a blob has two chunks: 256 and 144 bytes
@@ -27,20 +27,20 @@ BLOB_2, BYTES_2 = SMALL.blob(2)
 
 
 def host_in_need(sources: tuple[NodeId, ...] = nodes(1, 2, 3)) -> Host:
-    """Fetches a committed update of which it knows only the digest."""
+    """Fetches a committed update that is known only by its digest."""
     host = Host(SMALL)
     assert not host.pool.need((Round(1), AUTHOR), BLOB.digest, sources)
     return host
 
 
-def test_a_blob_known_by_its_digest_alone_is_fetched_by_its_manifest() -> None:
+def test_a_blob_known_only_by_its_digest_is_fetched_by_its_manifest() -> None:
     host = host_in_need()
     ((whom, question),) = sent(host.settle(), ManifestRequest)
     assert question == ManifestRequest(BLOB.digest)
     assert whom == nodes(1)
 
     answered = host.receive(1, ManifestAnswer(BLOB))
-    assert sorted(chunk for _, chunk in asked(answered)) == [0, 1]
+    assert sorted(chunk for _, chunk in requested(answered)) == [0, 1]
     host.deliver(2, BLOB, BYTES)
 
     assert host.pool.need((Round(1), AUTHOR), BLOB.digest, nodes(1))
@@ -50,7 +50,7 @@ def test_a_blob_known_by_its_digest_alone_is_fetched_by_its_manifest() -> None:
 def fetching(sources: tuple[NodeId, ...] = nodes(1, 2)) -> tuple[Host, list[tuple[int, int]]]:
     host = host_in_need(sources)
     host.settle()
-    return host, asked(host.receive(1, ManifestAnswer(BLOB)))
+    return host, requested(host.receive(1, ManifestAnswer(BLOB)))
 
 
 def test_several_sources_serve_one_blob_at_once() -> None:
@@ -59,38 +59,38 @@ def test_several_sources_serve_one_blob_at_once() -> None:
     assert sorted(questions) == [(1, 0), (2, 1)]
 
 
-def test_a_withheld_chunk_is_asked_from_the_next_source() -> None:
+def test_a_withheld_chunk_is_requested_from_the_next_source() -> None:
     host, _ = fetching()
     host.chunk(2, BLOB.digest, 1, BYTES[256:])
 
-    assert asked(host.settle(ANSWER_WAIT_S - 0.1)) == []
+    assert requested(host.settle(ANSWER_WAIT_S - 0.1)) == []
     assert host.pool.wake_at == ANSWER_WAIT_S
-    assert asked(host.settle(ANSWER_WAIT_S)) == [(2, 0)]
+    assert requested(host.settle(ANSWER_WAIT_S)) == [(2, 0)]
 
 
-def test_who_does_not_hold_a_blob_loses_its_turn_at_once() -> None:
+def test_a_source_that_does_not_hold_a_blob_is_skipped_at_once() -> None:
     host, _ = fetching()
 
-    assert asked(host.receive(1, NotHeld(BLOB.digest), now=0.1)) == [(2, 0)]
+    assert requested(host.receive(1, NotHeld(BLOB.digest), now=0.1)) == [(2, 0)]
 
 
-def test_a_source_that_failed_is_asked_again_later_when_there_is_no_other() -> None:
+def test_a_failed_source_is_asked_again_later_if_there_is_no_other() -> None:
     host, _ = fetching(nodes(1))
 
-    assert asked(host.receive(1, NotHeld(BLOB.digest), now=0.0)) == []
+    assert requested(host.receive(1, NotHeld(BLOB.digest), now=0.0)) == []
     assert host.pool.wake_at == ANSWER_WAIT_S
-    assert asked(host.settle(ANSWER_WAIT_S)) == [(1, 0), (1, 1)]
+    assert requested(host.settle(ANSWER_WAIT_S)) == [(1, 0), (1, 1)]
 
 
 @pytest.mark.parametrize("rubbish", [b"rubbish", bytes(256), BYTES[:255], BYTES[:257], b""])
-def test_a_rubbish_chunk_is_refused_and_asked_from_another_source(rubbish: bytes) -> None:
+def test_a_corrupt_chunk_is_refused_and_requested_from_another_source(rubbish: bytes) -> None:
     host, _ = fetching()
 
     done = host.chunk(1, BLOB.digest, 0, rubbish)
 
     assert not done.store
     assert [notice.peer for notice in done.notices if isinstance(notice, PeerMisbehaved)] == [1]
-    assert asked(done) == [(2, 0)]
+    assert requested(done) == [(2, 0)]
     host.deliver(2, BLOB, BYTES)
     assert host.disk.read(BLOB.digest) == BYTES
 
@@ -108,7 +108,7 @@ def test_a_chunk_longer_than_a_chunk_is_refused_though_the_manifest_names_it() -
     assert [type(notice) for notice in done.notices] == [PeerMisbehaved]
 
 
-def test_chunks_that_nobody_asked_for_are_not_stored() -> None:
+def test_unrequested_chunks_are_not_stored() -> None:
     host = Host(SMALL)
 
     assert not host.chunk(1, BLOB.digest, 0, BYTES[:256]).store
@@ -118,19 +118,19 @@ def test_chunks_that_nobody_asked_for_are_not_stored() -> None:
     assert not host.chunk(1, BLOB.digest, 2, BYTES[:256]).store
 
 
-def test_a_fetch_goes_on_after_a_restart_with_what_is_already_there() -> None:
+def test_a_fetch_resumes_after_a_restart_with_the_chunks_on_disk() -> None:
     host = Host(SMALL)
     (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
     del host.disk.blobs[BLOB.digest].chunks[1]
 
     back = host.restart()
 
-    assert {chunk for _, chunk in asked(back)} == {1}
+    assert {chunk for _, chunk in requested(back)} == {1}
     host.receive(AUTHOR, SMALL.offer(1, 1, BLOB), now=100.0)
     assert acks_sent(host.chunk(1, BLOB.digest, 1, BYTES[256:])) == [ack]
 
 
-def test_what_is_here_is_served_and_what_is_not_is_said() -> None:
+def test_stored_chunks_are_served_and_missing_ones_are_answered_with_not_held() -> None:
     host = Host(SMALL)
     initial = SMALL.initial.digest
 
@@ -143,7 +143,7 @@ def test_what_is_here_is_served_and_what_is_not_is_said() -> None:
 # --- What is kept ----------------------------------------------------------------------------
 
 
-def test_a_committed_update_takes_the_place_of_the_offered_one() -> None:
+def test_a_committed_update_replaces_the_offered_one() -> None:
     host = Host(SMALL)
     host.take_in(AUTHOR, 1, BLOB, BYTES)
 
@@ -153,7 +153,7 @@ def test_a_committed_update_takes_the_place_of_the_offered_one() -> None:
     assert done.drop == [BLOB.digest]
     assert not host.pool.has(BLOB.digest)
     assert len(sent(done, ManifestRequest)) == 1
-    assert not asked(host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))), "the old one is not wanted"
+    assert not requested(host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))), "the old one is not wanted"
     host.receive(2, ManifestAnswer(BLOB_2))
     host.deliver(2, BLOB_2, BYTES_2)
     assert host.pool.has(BLOB_2.digest)
@@ -203,7 +203,7 @@ def test_one_author_never_occupies_more_than_tau_plus_three_blobs() -> None:
     assert most == SMALL.federation.tau + 3
 
 
-def test_a_fetch_that_retention_no_longer_wants_is_given_up() -> None:
+def test_a_fetch_of_an_expired_blob_is_cancelled() -> None:
     host = host_in_need()
     host.settle()
 

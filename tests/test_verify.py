@@ -56,7 +56,7 @@ def with_header(proposal: Proposal, **fields: Any) -> Proposal:
 
 
 @pytest.mark.parametrize("kind", STATEMENTS)
-def test_what_its_author_signed_is_accepted(kind: str) -> None:
+def test_a_message_signed_by_its_author_is_accepted(kind: str) -> None:
     check(SMALL.verifier(), STATEMENTS[kind])
 
 
@@ -94,9 +94,7 @@ TAMPERED = [
 
 
 @pytest.mark.parametrize(("kind", "field", "value"), TAMPERED)
-def test_one_changed_field_makes_the_signature_worthless(
-    kind: str, field: str, value: object
-) -> None:
+def test_a_signature_covers_every_field(kind: str, field: str, value: object) -> None:
     with pytest.raises(BadSignature):
         check(SMALL.verifier(), tampered(STATEMENTS[kind], **{field: value}))
 
@@ -118,7 +116,7 @@ def test_a_proposals_signature_covers_every_field_of_the_header(field: str, valu
 
 
 @pytest.mark.parametrize("kind", STATEMENTS)
-def test_one_changed_bit_in_the_signature_is_noticed(kind: str) -> None:
+def test_a_flipped_bit_in_a_signature_is_detected(kind: str) -> None:
     message = STATEMENTS[kind]
     flipped = bytes([message.signature[0] ^ 1]) + message.signature[1:]
     with pytest.raises(BadSignature):
@@ -126,7 +124,7 @@ def test_one_changed_bit_in_the_signature_is_noticed(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", STATEMENTS)
-def test_a_member_that_does_not_exist_signs_nothing(kind: str) -> None:
+def test_a_signature_of_a_nonexistent_member_is_refused(kind: str) -> None:
     message = STATEMENTS[kind]
     stranger = NodeId(SMALL.size)
     if kind == "proposal":
@@ -163,7 +161,7 @@ def test_a_statement_of_another_epoch_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["vote", "timeout", "proposal"])
-def test_a_claimed_epoch_that_is_not_the_federations_is_named_as_such(kind: str) -> None:
+def test_a_statement_that_claims_another_epoch_is_refused_as_such(kind: str) -> None:
     """Also when it is correctly signed for that epoch, by the same keys."""
     ahead = Small(epoch=1)
     ahead.chain = SMALL.chain
@@ -205,26 +203,26 @@ LOOKALIKES: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", LOOKALIKES)
-def test_a_signature_is_never_valid_for_another_kind_of_statement(what: str) -> None:
+@pytest.mark.parametrize("kind", LOOKALIKES)
+def test_a_signature_is_never_valid_for_another_kind_of_statement(kind: str) -> None:
     with pytest.raises(BadSignature):
-        check(SMALL.verifier(), LOOKALIKES[what]())
+        check(SMALL.verifier(), LOOKALIKES[kind]())
 
 
 def test_votes_cannot_be_counted_as_store_acks_nor_acks_as_votes() -> None:
     about = (Round(1), NodeId(1), DIGEST, NO_DIGEST, 400)
-    said = {statement(tag, SMALL.chain, 0, *about) for tag in Tag}
+    statements = {statement(tag, SMALL.chain, 0, *about) for tag in Tag}
 
-    assert len(said) == len(Tag)
+    assert len(statements) == len(Tag)
 
 
-def test_fields_cannot_slide_into_each_other() -> None:
-    said = {
+def test_adjacent_fields_cannot_be_confused() -> None:
+    statements = {
         statement(Tag.VOTE, SMALL.chain, 0, *fields)
         for fields in [(b"ab", b"c"), (b"a", b"bc"), (b"abc",), (b"abc", b""), (1, 2), (1,)]
     }
 
-    assert len(said) == 6
+    assert len(statements) == 6
 
 
 # --- Blocks, snapshots, offers, evidence -----------------------------------------------------
@@ -239,12 +237,12 @@ def test_fields_cannot_slide_into_each_other() -> None:
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
-def test_a_block_whose_transactions_do_not_fit_is_refused(why: str, block: Any) -> None:
+def test_a_block_with_transactions_that_do_not_fit_it_is_refused(why: str, block: Any) -> None:
     with pytest.raises(BadBlock):
         SMALL.verifier().verify(block)
 
 
-def test_a_block_must_stand_on_the_block_that_its_qc_certifies() -> None:
+def test_a_block_must_extend_the_block_that_its_qc_certifies() -> None:
     child = SMALL.block(view=2, parent=BLOCK)
     SMALL.verifier().verify(child)
     elsewhere = tampered(child.header, parent=SMALL.genesis.id)
@@ -265,7 +263,7 @@ def test_a_block_must_be_newer_than_its_qc() -> None:
         tampered(SMALL.upd(1, 1), acks=(bytes(64),) * 3),
     ],
 )
-def test_a_forged_transaction_spoils_a_block(forged: Any) -> None:
+def test_a_block_with_a_forged_transaction_is_refused(forged: Any) -> None:
     with pytest.raises(BadSignature):
         SMALL.verifier().verify(SMALL.block((forged,)))
 
@@ -287,7 +285,7 @@ def test_a_snapshot_is_proven_by_a_certified_header_that_names_it() -> None:
     SMALL.verifier().verify(SMALL.snapshot())
 
 
-def test_a_snapshot_whose_proof_does_not_hold_is_refused() -> None:
+def test_a_snapshot_with_an_invalid_proof_is_refused() -> None:
     true = SMALL.snapshot()
     forged_qc = tampered(true.proof_qc, signatures=(bytes(64),) * 3)
     for fake in (
@@ -309,7 +307,7 @@ def test_a_snapshot_of_a_block_that_a_true_proof_does_not_name_is_refused() -> N
         SMALL.verifier().verify(tampered(true, block=BLOCK.header))
 
 
-def test_an_offer_must_say_what_it_was_trained_from() -> None:
+def test_an_offer_must_name_its_base() -> None:
     manifest, _ = SMALL.blob(1, base=NO_DIGEST)
     with pytest.raises(BadBlob):
         SMALL.verifier().verify(SMALL.offer(1, 1, manifest))
@@ -332,14 +330,14 @@ CONTRADICTIONS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", CONTRADICTIONS)
-def test_two_statements_that_no_honest_node_signs_both_are_evidence(what: str) -> None:
-    SMALL.verifier().verify(Evidence(*CONTRADICTIONS[what]))
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_two_contradicting_statements_are_evidence(kind: str) -> None:
+    SMALL.verifier().verify(Evidence(*CONTRADICTIONS[kind]))
 
 
-@pytest.mark.parametrize("what", CONTRADICTIONS)
-def test_evidence_with_a_forged_half_is_refused(what: str) -> None:
-    first, second = CONTRADICTIONS[what]
+@pytest.mark.parametrize("kind", CONTRADICTIONS)
+def test_evidence_with_a_forged_half_is_refused(kind: str) -> None:
+    first, second = CONTRADICTIONS[kind]
     for forged in (
         Evidence(first, tampered(second, signature=first.signature)),
         Evidence(tampered(first, signature=second.signature), second),
@@ -365,6 +363,6 @@ def test_evidence_with_a_forged_half_is_refused(what: str) -> None:
         (SMALL.attestation(1, 3, ONE), SMALL.attestation(1, 2, TWO)),
     ],
 )
-def test_what_an_honest_node_may_say_is_no_evidence(first: Any, second: Any) -> None:
+def test_statements_that_an_honest_node_may_sign_are_not_evidence(first: Any, second: Any) -> None:
     with pytest.raises(BadSignature, match="may both sign"):
         SMALL.verifier().verify(Evidence(first, second))

@@ -1,4 +1,4 @@
-"""For whom a node waits before it says AGG, for how long, and what broken promises cost."""
+"""For whom a node waits before its AGG, for how long, and what broken promises cost."""
 
 from functools import cache
 
@@ -28,7 +28,7 @@ FOREVER_S = 1e6
 
 
 class Bench:
-    """One node of four; the ledger is told what is committed. A quorum is three, f is one."""
+    """One node of four, with a state that the tests commit to. A quorum is three, f is one."""
 
     def __init__(self, start_round: int = 0, *, max_s: float = MAX_S, at: float = 0.0) -> None:
         committee = Committee(tuple(bytes([i]) * 32 for i in range(4)))
@@ -63,7 +63,7 @@ class Bench:
         self.waiting.set_state(state, now)
 
     def first_round(self, slowest_s: float = 10.0) -> float:
-        """Members 0 to 2 need a second, member 3 longer; all are in. Returns when it closes."""
+        """Members 0 to 2 need a second, member 3 longer; all deliver. Returns the closing time."""
         for member in range(4):
             self.promise(member, 0.0, 0.0)
         self.deliver(0, 1, 2, now=1.0)
@@ -79,7 +79,7 @@ def _references(*members: int, base: Digest = BASE) -> tuple[Reference, ...]:
 # --- Who is expected, and for how long -------------------------------------------------------
 
 
-def test_a_member_that_says_agg_itself_is_not_waited_for() -> None:
+def test_a_member_whose_own_agg_is_committed_is_not_waited_for() -> None:
     bench = Bench()
     opened = bench.first_round()
     bench.deliver(0, 1, 2, now=opened + 1.0)
@@ -90,7 +90,7 @@ def test_a_member_that_says_agg_itself_is_not_waited_for() -> None:
     assert bench.waiting.vote_at == opened + MIN_S
 
 
-def test_nothing_is_voted_before_a_quorum_of_one_base_has_delivered() -> None:
+def test_no_agg_is_submitted_before_a_quorum_of_one_base_has_delivered() -> None:
     bench = Bench()
     bench.deliver(0, 1, now=1.0)
     bench.deliver(2, now=2.0, base=digest_of(b"another"))
@@ -100,7 +100,7 @@ def test_nothing_is_voted_before_a_quorum_of_one_base_has_delivered() -> None:
     assert bench.waiting.vote_at == 3.0
 
 
-def test_the_least_time_is_kept_though_nobody_is_awaited() -> None:
+def test_the_minimum_time_holds_even_if_nobody_is_awaited() -> None:
     bench = Bench()
     bench.deliver(0, 1, 2, now=0.25)
 
@@ -119,7 +119,7 @@ def test_in_the_first_round_only_members_that_announce_themselves_are_awaited() 
 
 
 def test_the_first_round_begins_when_a_quorum_has_announced_itself() -> None:
-    """Organisations start their nodes hours apart; that says nothing about anybody's pace."""
+    """Organisations start their nodes hours apart; that says nothing about their pace."""
     bench = Bench()
     for member, start in ((0, 0.0), (3, 10.0), (1, 7200.0)):
         bench.promise(member, 0.0, start)
@@ -129,7 +129,7 @@ def test_the_first_round_begins_when_a_quorum_has_announced_itself() -> None:
     assert bench.waiting.vote_at == 7200.0 + LONGEST_FIRST * 2.0
 
 
-def test_an_announcement_after_the_first_update_does_not_begin_the_round_anew() -> None:
+def test_an_announcement_after_the_first_update_does_not_restart_the_round() -> None:
     """Others' announcements were lost; a late one must not make the quorum look quick."""
     bench = Bench()
     bench.promise(0, 0.0, 0.0)
@@ -139,7 +139,7 @@ def test_an_announcement_after_the_first_update_does_not_begin_the_round_anew() 
     assert bench.waiting.vote_at == LONGEST_FIRST * 2.0
 
 
-def test_a_member_of_the_last_round_is_given_twice_its_slowest_time() -> None:
+def test_a_member_of_the_last_round_gets_twice_its_slowest_time() -> None:
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     bench.deliver(0, 1, 2, now=opened_at + 1.0)
@@ -149,7 +149,7 @@ def test_a_member_of_the_last_round_is_given_twice_its_slowest_time() -> None:
     assert bench.waiting.vote_at == opened_at + 1.0, "at once: nobody else is awaited"
 
 
-def test_a_member_that_is_as_fast_as_the_others_is_given_twice_their_time() -> None:
+def test_a_member_as_fast_as_the_others_gets_twice_their_time() -> None:
     bench = Bench()
     opened_at = bench.first_round(slowest_s=1.0)
     bench.deliver(0, 1, 2, now=opened_at + 4.0)
@@ -157,7 +157,7 @@ def test_a_member_that_is_as_fast_as_the_others_is_given_twice_their_time() -> N
     assert bench.waiting.vote_at == opened_at + 8.0
 
 
-def test_a_member_that_was_left_out_and_says_nothing_is_not_awaited() -> None:
+def test_a_silent_member_that_was_left_out_is_not_awaited() -> None:
     bench = Bench()
     bench.deliver(0, 1, 2, now=2.0)
     bench.close(2.0)
@@ -189,7 +189,7 @@ def test_only_the_first_promise_of_a_member_for_the_open_round_counts() -> None:
     assert bench.waiting.vote_at == 4.0 + GRANT * 5.0
 
 
-def test_a_promise_of_a_member_that_saw_the_round_open_first_is_kept_for_it() -> None:
+def test_an_early_promise_is_kept_until_its_round_opens_here() -> None:
     bench = Bench()
     bench.deliver(0, 1, 2, now=4.0)
     assert bench.promise(3, 5.0, now=4.0, ahead=2)
@@ -201,7 +201,7 @@ def test_a_promise_of_a_member_that_saw_the_round_open_first_is_kept_for_it() ->
 
 
 @pytest.mark.parametrize(("max_s", "longest"), [(MAX_S, LONGEST * 1.0), (30.0, 30.0)])
-def test_nobody_is_awaited_longer_than_the_bounds(max_s: float, longest: float) -> None:
+def test_no_wait_exceeds_the_bounds(max_s: float, longest: float) -> None:
     bench = Bench(max_s=max_s)
     opened_at = bench.first_round(slowest_s=29.0)
     bench.waiting._accounts[NodeId(3)].times.append(1000.0)
@@ -213,7 +213,7 @@ def test_nobody_is_awaited_longer_than_the_bounds(max_s: float, longest: float) 
 # --- Accounts --------------------------------------------------------------------------------
 
 
-def test_waiting_in_vain_is_charged_to_the_member_and_to_all_and_delivering_is_not() -> None:
+def test_only_waiting_in_vain_is_charged_to_the_member_and_to_all() -> None:
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     assert bench.waiting.vain_s(NodeId(3)) == bench.waiting._vain_s == 0.0
@@ -242,7 +242,7 @@ def test_a_node_that_voted_early_charges_what_the_others_waited() -> None:
 
 
 @pytest.mark.parametrize("spare", [-0.1, 0.1])
-def test_less_than_half_of_what_a_member_needs_is_not_waited_at_all(spare: float) -> None:
+def test_a_node_does_not_wait_for_less_than_half_of_what_a_member_needs(spare: float) -> None:
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     credit = VAIN_ROUNDS * 10.0 + VAIN_SHARE * 10.0
@@ -256,7 +256,7 @@ def test_less_than_half_of_what_a_member_needs_is_not_waited_at_all(spare: float
 
 
 @pytest.mark.parametrize("account", ["common", "own"])
-def test_either_account_is_enough(account: str) -> None:
+def test_either_budget_suffices_for_a_wait(account: str) -> None:
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     if account == "common":
@@ -279,7 +279,7 @@ def test_the_first_round_charges_nobody() -> None:
     assert bench.waiting.vain_s(NodeId(3)) == 0.0
 
 
-def test_an_update_of_another_base_is_no_longer_waited_for_but_charged() -> None:
+def test_an_update_with_another_base_ends_the_wait_and_is_charged() -> None:
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     bench.deliver(0, 1, 2, now=opened_at + 1.0)
@@ -294,8 +294,8 @@ def test_an_update_of_another_base_is_no_longer_waited_for_but_charged() -> None
 # --- Restarts, memory, clocks ----------------------------------------------------------------
 
 
-def test_a_restarted_node_votes_when_one_honest_member_has() -> None:
-    """It knows nothing of anybody's pace; f AGGs alone may all be liars'."""
+def test_a_restarted_node_submits_its_agg_once_one_honest_member_has() -> None:
+    """It knows no member's pace, and f AGGs may all be liars'."""
     bench = Bench(start_round=7)
     bench.promise(3, 0.0, now=0.0)
     bench.deliver(0, 1, 2, now=5.0)
@@ -307,7 +307,7 @@ def test_a_restarted_node_votes_when_one_honest_member_has() -> None:
 
 
 def test_a_node_that_has_just_started_expects_only_members_that_announce_themselves() -> None:
-    """Everybody may have restarted, and one that was in the last round may be gone for good."""
+    """All may have restarted, and a member of the last round may be gone for good."""
     bench = Bench(start_round=7)
     bench.deliver(0, 1, 2, now=5.0)
     assert bench.waiting.vote_at == 5.0
@@ -316,8 +316,8 @@ def test_a_node_that_has_just_started_expects_only_members_that_announce_themsel
     assert bench.waiting.vote_at == LONGEST * 5.0
 
 
-def test_a_promise_of_a_member_of_the_last_round_gives_it_no_more_time() -> None:
-    """It says so to peers that connect again, whenever that is."""
+def test_a_promise_gains_a_member_of_the_last_round_no_time() -> None:
+    """It repeats its promise to peers that reconnect, whenever that is."""
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     bench.promise(3, 10.0, now=opened_at + 9.0)
@@ -335,7 +335,7 @@ def test_a_node_that_has_seen_a_whole_round_does_not_follow_others() -> None:
     assert bench.waiting.vote_at == opened_at + GRANT * 10.0
 
 
-def test_times_of_a_round_that_was_not_seen_from_its_opening_teach_nothing() -> None:
+def test_times_of_a_round_not_seen_from_its_opening_are_ignored() -> None:
     bench = Bench()
     bench.first_round(slowest_s=10.0)
     times = list(bench.waiting._accounts[NodeId(3)].times)
@@ -385,10 +385,10 @@ def test_only_differences_of_the_clock_matter(epoch: float) -> None:
     assert vote_at - epoch == pytest.approx(30.0)
 
 
-# --- What a node says of its own pace --------------------------------------------------------
+# --- A node's own pace -----------------------------------------------------------------------
 
 
-def test_a_node_states_its_slowest_recent_training_late_ones_included() -> None:
+def test_a_node_states_its_slowest_recent_training_including_late_ones() -> None:
     own = OwnPace()
     assert own.statement_s(0.0) == 0.0
     own.start(0.0)
@@ -399,7 +399,7 @@ def test_a_node_states_its_slowest_recent_training_late_ones_included() -> None:
     assert own.statement_s(100.0) == 50.0
 
 
-def test_a_node_that_still_trains_for_a_closed_round_adds_what_is_left_of_it() -> None:
+def test_a_node_still_training_for_a_closed_round_adds_the_remaining_time() -> None:
     own = OwnPace()
     own.start(0.0)
     own.finish(50.0)
@@ -409,7 +409,7 @@ def test_a_node_that_still_trains_for_a_closed_round_adds_what_is_left_of_it() -
     assert own.statement_s(170.0) == 50.0
 
 
-def test_a_node_whose_training_is_overdue_promises_nothing_until_it_ends() -> None:
+def test_a_node_with_an_overdue_training_sends_no_pace_until_it_ends() -> None:
     own = OwnPace()
     own.start(0.0)
     own.finish(50.0)
@@ -426,7 +426,7 @@ def test_a_node_whose_training_is_overdue_promises_nothing_until_it_ends() -> No
 @pytest.mark.parametrize("nodes", SIZES)
 @pytest.mark.parametrize("factor", [1.2, 5.0, 50.0])
 @pytest.mark.parametrize(("sigma", "least"), [(0.1, 0.9), (0.3, 0.75)])
-def test_a_slow_member_is_in_the_rounds(
+def test_a_slow_member_takes_part_in_the_rounds(
     nodes: int, factor: float, sigma: float, least: float
 ) -> None:
     slow = nodes - 1
@@ -436,7 +436,7 @@ def test_a_slow_member_is_in_the_rounds(
         assert result.share(slow) >= least
 
 
-def test_a_member_that_is_50_times_slower_is_in_the_first_round_and_never_needs_a_promise() -> None:
+def test_a_member_50_times_slower_takes_part_from_round_1_without_a_promise() -> None:
     result = Model(4, rounds=21, work={3: steady(50.0)}).run()
 
     assert all(NodeId(3) in authors for authors in result.rounds)
@@ -444,7 +444,7 @@ def test_a_member_that_is_50_times_slower_is_in_the_first_round_and_never_needs_
 
 
 @pytest.mark.parametrize("nodes", SIZES)
-def test_equal_members_are_all_in_and_nobody_waits_longer_than_for_the_slowest(nodes: int) -> None:
+def test_equal_members_all_take_part_and_wait_only_for_the_slowest(nodes: int) -> None:
     result = Model(nodes, rounds=100).run()
 
     assert all(len(authors) == nodes for authors in result.rounds)
@@ -510,9 +510,7 @@ def silent_time(nodes: int, rounds: int, timing: Timing) -> tuple[float, float]:
 
 @pytest.mark.parametrize("nodes", SIZES)
 @pytest.mark.parametrize("kind", LIARS)
-def test_promises_that_are_not_kept_cost_at_most_half_as_much_again_as_silence(
-    nodes: int, kind: str
-) -> None:
+def test_broken_promises_cost_at_most_half_as_much_again_as_silence(nodes: int, kind: str) -> None:
     liars = (nodes - 1) // 3
     plans = [LIARS[kind](number, liars) for number in range(liars)]
     for rounds, timing in ((40, LONG_TIMING), (400, LONG_TIMING), (400, SHORT_TIMING)):
@@ -523,7 +521,7 @@ def test_promises_that_are_not_kept_cost_at_most_half_as_much_again_as_silence(
 
 @pytest.mark.parametrize("nodes", SIZES)
 @pytest.mark.parametrize("kind", LIARS)
-def test_what_broken_promises_cost_over_40_shortest_rounds_has_a_bound(
+def test_the_cost_of_broken_promises_over_40_shortest_rounds_is_bounded(
     nodes: int, kind: str
 ) -> None:
     """The first belief, then half of the useful time and 32 rounds for early bad luck."""
@@ -547,9 +545,7 @@ def test_silent_members_cost_no_waiting(nodes: int) -> None:
 
 @pytest.mark.parametrize("nodes", SIZES)
 @pytest.mark.parametrize("factor", [1.0, 20.0])
-def test_a_member_that_was_away_takes_part_again_within_three_rounds(
-    nodes: int, factor: float
-) -> None:
+def test_a_returning_member_takes_part_again_within_three_rounds(nodes: int, factor: float) -> None:
     back = 15
     result = Model(nodes, rounds=30, work={1: steady(factor)}, away={1: range(5, back)}).run()
 
@@ -559,7 +555,7 @@ def test_a_member_that_was_away_takes_part_again_within_three_rounds(
     assert result.share(1, start=back + 3) >= 0.9
 
 
-def test_a_noisy_slow_member_is_in_the_rounds_though_liars_drain_the_common_account() -> None:
+def test_a_noisy_slow_member_takes_part_although_liars_drain_the_common_budget() -> None:
     """They fail in every other round, and vote early in the rest to shut it out."""
 
     def draining(round_: int, _model: Model) -> Move:
@@ -582,7 +578,7 @@ def test_a_restarted_node_does_not_hold_up_its_first_round() -> None:
     assert restarted.lasted_s[9] < max(calm.lasted_s) + COMMIT_S + 0.5
 
 
-def test_rounds_are_never_kept_open_beyond_the_bound_and_do_not_grow() -> None:
+def test_rounds_never_stay_open_beyond_the_bound_and_do_not_grow() -> None:
     """A promise-breaker's rounds get no longer with time."""
     result = Model(4, rounds=200, liars={0: claiming}).run()
 

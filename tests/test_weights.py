@@ -1,4 +1,4 @@
-"""Codecs: exact bytes, the same bits back, and every way in which bytes can be refused."""
+"""Codecs: exact bytes, the same bits after decoding, and every reason to refuse bytes."""
 
 import struct
 
@@ -41,13 +41,13 @@ def row(*values: float) -> Row:
 
 
 @pytest.mark.parametrize(("codec", "size"), [("fp32", 32), ("bf16", 16), ("int8", 11)])
-def test_the_schema_alone_says_how_long_an_update_is(codec: str, size: int) -> None:
+def test_the_schema_and_codec_determine_the_size_of_an_update(codec: str, size: int) -> None:
     assert payload_bytes(SCHEMA, codec) == size
     assert len(encode(CHANGED, SCHEMA, codec, BASE)) == size
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_what_these_values_need_comes_back_exactly(codec: str) -> None:
+def test_representable_values_are_encoded_exactly(codec: str) -> None:
     payload = encode(CHANGED, SCHEMA, codec, BASE)
 
     assert decode(payload, SCHEMA, codec, BASE).tobytes() == CHANGED.tobytes()
@@ -75,7 +75,7 @@ def test_what_these_values_need_comes_back_exactly(codec: str) -> None:
     ],
 )
 def test_bytes_decode_to_the_same_bits_everywhere(codec: str, payload: str, bits: str) -> None:
-    """Computed once and written down here: every machine must get the same."""
+    """Golden values: every machine must get the same bits."""
     values = np.frombuffer(
         bytes.fromhex("193da13a2df5983ecc5b8cbed4fd63bf9ccae8be8cdc7dbf2359763d2c8cab3f"), "<f4"
     ).astype(np.float32)
@@ -121,7 +121,7 @@ def test_int8_is_a_signed_exponent_and_a_signed_byte_for_each_value() -> None:
         st.floats(-(2.0**30), 2.0**30, width=32, allow_subnormal=False), min_size=8, max_size=8
     )
 )
-def test_int8_never_strays_further_than_half_a_step(values: list[float]) -> None:
+def test_int8_rounds_by_at_most_half_a_step(values: list[float]) -> None:
     wanted = row(*values)
     payload = encode(wanted, SCHEMA, "int8", BASE)
     check_payload(payload, SCHEMA, "int8")
@@ -135,7 +135,7 @@ def test_int8_never_strays_further_than_half_a_step(values: list[float]) -> None
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.sampled_from(Codec), st.binary(min_size=32, max_size=32))
-def test_whatever_bytes_pass_the_check_decode_to_finite_values(codec: str, data: bytes) -> None:
+def test_bytes_that_pass_the_check_decode_to_finite_values(codec: str, data: bytes) -> None:
     payload = data[: payload_bytes(SCHEMA, codec)]
     largest = np.full(8, VALUE_MAX, dtype=np.float32)
     try:
@@ -153,7 +153,7 @@ def test_whatever_bytes_pass_the_check_decode_to_finite_values(codec: str, data:
     "bad", [np.nan, -np.nan, np.inf, -np.inf, VALUE_MAX * 1.01, -VALUE_MAX * 1.01, 3e38]
 )
 @pytest.mark.parametrize("place", [0, 5, 7])
-def test_a_value_that_is_not_finite_or_too_large_is_refused_by_its_entrys_name(
+def test_a_value_that_is_not_finite_or_too_large_is_refused_naming_its_entry(
     codec: str, bad: float, place: int
 ) -> None:
     values = BASE.copy()
@@ -179,7 +179,7 @@ def test_the_code_minus_128_is_refused() -> None:
 
 
 @pytest.mark.parametrize("exponent", [EXPONENT_MIN - 1, EXPONENT_MIN - 2, EXPONENT_MAX + 1, 127])
-def test_a_scale_out_of_range_is_refused_also_on_an_empty_entry(exponent: int) -> None:
+def test_a_scale_out_of_range_is_refused_even_for_an_empty_entry(exponent: int) -> None:
     byte = struct.pack("b", exponent)
     for place in (0, 7, 10):
         payload = bytearray(11)
@@ -227,7 +227,7 @@ def test_a_manifest_names_each_chunk_by_its_hash() -> None:
     check_manifest(MANIFEST, WIDE, "fp32", 256)
 
 
-def test_every_part_of_a_manifest_is_part_of_its_name() -> None:
+def test_the_digest_of_a_manifest_covers_every_field() -> None:
     others = [
         tampered(MANIFEST, schema=name("another")),
         tampered(MANIFEST, codec="bf16"),

@@ -62,7 +62,7 @@ def test_new_project_trains_from_the_wheel(installed: Path, tmp_path: Path) -> N
     run(installed / "defl", "new", "hospital", "--template", "numpy", folder=tmp_path)
     text = run(installed / "defl", "run", "hospital", "--rounds", "2", folder=tmp_path)
 
-    assert "all nodes hold the same model" in text
+    assert "all members hold the same model" in text
 
 
 def test_package_is_typed_and_has_one_version(installed: Path, tmp_path: Path) -> None:

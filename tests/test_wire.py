@@ -1,9 +1,8 @@
-"""Bytes of messages: what they are, that there is one way to write each, and that rubbish is
-always the peer's fault.
+"""Messages as bytes: golden files, one canonical form, and rubbish as the peer's fault.
 
 `tests/golden/KIND.hex` holds the bytes of one message of each kind. They are a contract with
-other implementations: when a change of the format is meant, `python tests/test_wire.py` writes
-them anew, and the change belongs in docs/PROTOCOL.md too.
+other implementations: after an intended change of format, `python tests/test_wire.py` rewrites
+them, and docs/PROTOCOL.md changes with them.
 """
 
 from pathlib import Path
@@ -153,14 +152,14 @@ def test_every_kind_of_message_has_golden_bytes_and_no_file_is_left_over() -> No
 
 
 @pytest.mark.parametrize("message", samples(), ids=kind)
-def test_a_message_is_written_as_its_golden_bytes_and_read_from_them(message: Message) -> None:
+def test_a_message_encodes_to_its_golden_bytes_and_decodes_from_them(message: Message) -> None:
     golden = bytes.fromhex(golden_file(message).read_text(encoding="ascii"))
 
     assert encode(message) == golden
     assert decode(golden, FRAME_MAX) == message
 
 
-def test_a_vote_in_plain_sight() -> None:
+def test_the_bytes_of_a_vote_field_by_field() -> None:
     """Spelled out once, so that a second implementation can be checked by eye."""
     vote = Vote(0, View(300), digest(0xAA), NodeId(2), signature(0xBB), View(127), View(128))
 
@@ -184,7 +183,7 @@ STATUS = encode(Status(View(3), View(2)))
 
 
 @pytest.mark.parametrize(
-    ("what", "frame"),
+    ("defect", "frame"),
     [
         ("nothing", b""),
         ("the same number in two bytes", b"\x93\x0e\xcc\x03\x02"),
@@ -226,7 +225,7 @@ STATUS = encode(Status(View(3), View(2)))
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
-def test_anything_but_the_one_canonical_form_is_malformed(what: str, frame: bytes) -> None:
+def test_anything_but_the_one_canonical_form_is_malformed(defect: str, frame: bytes) -> None:
     with pytest.raises(Malformed):
         decode(frame, FRAME_MAX)
 
@@ -240,7 +239,7 @@ def test_a_manifest_with_an_unknown_codec_is_malformed() -> None:
         decode(frame.replace(b"fp32", b"fp33"), FRAME_MAX)
 
 
-def test_the_frames_that_the_malformed_ones_are_made_of_are_good() -> None:
+def test_the_frame_that_the_malformed_ones_derive_from_is_valid() -> None:
     assert decode(STATUS, FRAME_MAX) == Status(View(3), View(2))
     assert STATUS == b"\x93\x0e\x03\x02"
 
@@ -252,7 +251,7 @@ def test_a_frame_one_byte_too_long_is_refused_unread() -> None:
 
 
 def largest_of(members: int) -> list[Message]:
-    """Of a federation of this size, each kind of message that grows with something."""
+    """The longest message of each kind that varies in length, in a federation of this size."""
     signatures = (signature(1),) * members
     signers = b"\xff" * ((members + 7) // 8)
     views = (View(NUMBER_MAX),) * members
@@ -310,7 +309,7 @@ def test_a_frame_is_long_enough_for_one_chunk() -> None:
 
 
 @pytest.mark.parametrize("message", samples(), ids=kind)
-def test_a_chunk_is_told_from_everything_else_by_its_first_bytes(message: Message) -> None:
+def test_a_chunk_is_recognised_by_its_first_bytes(message: Message) -> None:
     assert says_chunk(encode(message)) == isinstance(message, Chunk)
 
 
@@ -351,7 +350,7 @@ def with_bytes_changed(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def with_a_part_replaced(draw: st.DrawFn) -> bytes:
-    """Well-formed MessagePack in which one value, however deep, is something else."""
+    """Well-formed MessagePack with one value replaced, at any depth."""
     root = [msgspec.msgpack.decode(draw(st.sampled_from(VALID)))]
     inside: list[Any] = root
     while True:
@@ -404,9 +403,7 @@ def test_ingress_turns_rubbish_into_an_event_or_a_peer_fault_and_never_anything_
 
 @quick
 @given(st.binary(max_size=4), st.integers(1, 3))
-def test_a_bitmap_of_any_length_and_bits_is_judged_without_a_crash(
-    bitmap: bytes, signatures: int
-) -> None:
+def test_a_bitmap_of_any_length_is_refused_without_a_crash(bitmap: bytes, signatures: int) -> None:
     qc = QC(View(1), digest(1), bitmap, (signature(1),) * signatures)
     with pytest.raises(PeerFault):
         SMALL.ingress().admit(NodeId(0), encode(Certificates(qc, None)))
@@ -418,7 +415,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65535, 65536, 70000])
 def test_a_chunk_of_any_size_is_canonical_and_one_with_a_longer_head_is_not(size: int) -> None:
-    """Its data are not encoded again to find that out, so each form of the head is tried."""
+    """The check does not encode the data again, so each form of the head is tried."""
     chunk = Chunk(digest_of(b"blob"), 7, memoryview(bytes(size)))
     frame = encode(chunk)
 

@@ -37,7 +37,7 @@ def row(*values: float) -> Row:
 
 
 class Store:
-    """Blobs by digest, and the work that asks for their aggregate."""
+    """Blobs by digest, and the order to aggregate them."""
 
     def __init__(self, codec: str = "fp32", schema: Schema | None = None) -> None:
         facts: dict[str, Any] = {"codec": codec}
@@ -77,9 +77,7 @@ def filled(codec: str = "fp32", members: int = 4) -> Store:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("members", [3, 4])
-def test_the_aggregate_is_the_mean_of_the_rows_that_the_bytes_stand_for(
-    codec: str, members: int
-) -> None:
+def test_the_aggregate_is_the_mean_of_the_encoded_rows(codec: str, members: int) -> None:
     store = filled(codec, members)
     rows = [
         decode(store.read(ref.digest), store.federation.schema, codec, store.base_row)
@@ -94,14 +92,14 @@ def test_the_aggregate_is_the_mean_of_the_rows_that_the_bytes_stand_for(
     assert (manifest.codec, manifest.base) == ("fp32", NO_DIGEST), "a model is always canonical"
 
 
-def test_the_aggregate_is_a_blob_whose_name_depends_on_its_values_alone() -> None:
+def test_the_digest_of_an_aggregate_depends_only_on_its_values() -> None:
     one, _ = aggregate(filled().federation, filled().work("one block"), filled().read)
     other, _ = aggregate(filled().federation, filled().work("another"), filled().read)
 
     assert one == other
 
 
-def test_the_model_comes_back_from_its_blob_bit_by_bit() -> None:
+def test_a_model_decodes_to_the_same_bits() -> None:
     values = np.random.default_rng(1).standard_normal(100).astype(np.float32)
     manifest, payload = model_blob(SMALL.federation, values)
 
@@ -109,7 +107,7 @@ def test_the_model_comes_back_from_its_blob_bit_by_bit() -> None:
     assert len(manifest.chunks) == 2
 
 
-def test_an_update_names_what_it_was_trained_from() -> None:
+def test_an_update_names_its_base() -> None:
     values = np.ones(100, dtype=np.float32)
     manifest, payload = update_blob(SMALL.federation, values, name("base"), values)
 
@@ -117,10 +115,10 @@ def test_an_update_names_what_it_was_trained_from() -> None:
     assert validate(SMALL.federation, payload) is None
 
 
-# --- Statistics follow -----------------------------------------------------------------------
+# --- Roles -----------------------------------------------------------------------------------
 
 
-def test_mixed_roles_go_through_the_whole_work_too() -> None:
+def test_entries_of_all_roles_are_aggregated() -> None:
     store = Store(schema=MIXED)
     store.start_from(row(1, 1, 0, 0, 0, 0))
     for author in range(3):
@@ -134,8 +132,8 @@ def test_mixed_roles_go_through_the_whole_work_too() -> None:
 # --- Memory ----------------------------------------------------------------------------------
 
 
-def test_what_a_rule_remembers_travels_in_the_model_from_round_to_round() -> None:
-    """Member 0 sends against the others; each round's node knows the bytes of the last model."""
+def test_the_memory_of_a_rule_travels_in_the_model_from_round_to_round() -> None:
+    """Member 0 moves against the others; each round starts from the last model's bytes."""
     schema = with_memory(Schema((Entry("weight", (50,)),)), 4)
     target = np.random.default_rng(3).standard_normal(50).astype(np.float32)
     model = np.zeros(schema.values, dtype=np.float32)
@@ -161,7 +159,7 @@ def test_what_a_rule_remembers_travels_in_the_model_from_round_to_round() -> Non
 
 
 def test_ties_differ_by_closing_block_author_and_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So nobody can choose to win them when an update is made."""
+    """So no author can arrange to win a tie."""
     seen: list[list[bytes]] = []
 
     def noting(
@@ -192,9 +190,7 @@ def test_ties_differ_by_closing_block_author_and_digest(monkeypatch: pytest.Monk
     st.lists(st.sampled_from([0, 1, 63, 127, 128, 129, 255]), min_size=24, max_size=24),
     st.integers(-1, 1),
 )
-def test_validation_agrees_with_the_check_of_the_bytes(
-    codec: str, data: list[int], change: int
-) -> None:
+def test_validation_agrees_with_check_payload(codec: str, data: list[int], change: int) -> None:
     store = Store(codec, MIXED)
     exact = len(encode(np.zeros(6, dtype=np.float32), MIXED, codec, np.zeros(6, dtype=np.float32)))
     payload = bytes(data)[: exact + change]
@@ -219,14 +215,14 @@ def test_the_mean_rounds_once_and_does_not_depend_on_cancellation() -> None:
     ]
 
 
-def test_the_mean_of_nothing_is_refused() -> None:
+def test_the_mean_of_no_rows_is_refused() -> None:
     with pytest.raises(PreconditionBroken, match="no rows"):
         fed_avg([], row(0), 0, [])
     with pytest.raises(PreconditionBroken, match="pair up"):
         weighted_sum([row(1)], [0.5, 0.5])
 
 
-def test_an_unknown_rule_gets_the_names_of_those_there_are() -> None:
+def test_an_unknown_rule_is_refused_with_the_known_names() -> None:
     store = filled()
     federation = with_charter(store.federation, aggregation="no_such_rule")
     with pytest.raises(UserError, match="fed_avg"):

@@ -55,8 +55,8 @@ class Finish:
             self._attestations[self._me] = self._own
             self._repeat_at = now
         if self._repeat_at is not None and now >= self._repeat_at and self._own is not None:
-            # First to all, then to those who have not been heard; who was heard but did not
-            # hear asks by repeating its own word, and is answered.
+            # First to all, then to members whose attestation is missing. A member that attested
+            # but missed this one repeats its own, and is answered.
             silent = tuple(
                 m for m in self._federation.committee.members if m not in self._attestations
             )

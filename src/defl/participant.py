@@ -303,16 +303,16 @@ class Participant:
             self._after_consensus(self._replica.take(), now, output)
             self._client.advance(now)
             self._pool.send_due(now)
-            pooled = self._pool.take()
-            output.add_pool(pooled)
-            for upd in pooled.certified:
+            pool_effects = self._pool.take()
+            output.add_pool(pool_effects)
+            for upd in pool_effects.certified:
                 self._replica.submit(upd, now)
             client_effects = self._client.take()
             output.add_client(client_effects)
             for transaction in client_effects.submit:
                 self._replica.submit(transaction, now)
             output.add_finish(self._finish.take())
-            if not pooled.certified and not client_effects.submit:
+            if not pool_effects.certified and not client_effects.submit:
                 break
         for notice in list(output.notices):
             if isinstance(notice, EvidenceFound):

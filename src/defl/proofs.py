@@ -9,6 +9,7 @@ from defl.aggregation.memory import ENTRY
 from defl.committee import Federation
 from defl.errors import UserError, WeightsError
 from defl.node.report.certificate import read_certificate, verify_model
+from defl.node.report.export import with_local_entries
 from defl.node.report.model_file import model_digest, read_model, row_of
 from defl.node.report.results import MODEL
 from defl.node.setup.config import CONFIG_FILE, read_federation, read_node
@@ -59,10 +60,12 @@ def load_model(source: str | Path, *, federation: str | Path | None = None) -> d
     """The arrays of a model by name, once its digest is found to be the one the file states.
 
     `source` is a node's folder, whose newest model is taken, or a model's file; of a file outside
-    a node's folder, `federation` names the agreed federation.toml. What the aggregation rule
-    remembers of the members is not among the arrays. `defl.verify` also asks who vouches for it.
+    a node's folder, `federation` names the agreed federation.toml. A node's folder also has the
+    node's own values of entries that stay local; a file has the shared entries alone. What the
+    aggregation rule remembers of the members is not among the arrays. `defl.verify` also asks who
+    vouches for the model.
     """
-    path = Path(source)
+    path, folder = Path(source), None
     if path.is_dir():
         path, folder = path / MODEL, path
         if not path.exists():
@@ -71,6 +74,8 @@ def load_model(source: str | Path, *, federation: str | Path | None = None) -> d
     arrays, metadata = read_model(path)
     agreed = read_federation(_federation_of(path, federation)).federation
     _check_digest(path, agreed, arrays, metadata)
+    if folder is not None:
+        return dict(with_local_entries(folder, arrays, metadata).arrays)
     own = [entry.name for entry in agreed.schema.shared if entry.role is not Role.MEMORY]
     return {name: arrays[name] for name in own}
 

@@ -313,7 +313,7 @@ class Result(History):
 
     def _verdict(self) -> str:
         if self.interrupted:
-            return "interrupted: members may be a round apart, so their models are not compared"
+            return "interrupted before the last round closed; members may be a round apart"
         return History._verdict(self)  # `super()` has no class to start from where slots are
 
     def _notes(self) -> list[str]:

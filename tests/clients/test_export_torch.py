@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from defl import load_model
 from support.founding import defl
 
 LIMIT_S = 300.0
@@ -53,6 +54,7 @@ def accuracy_in_plain_torch(project: Path, exported: Path) -> float:
     return float(right.float().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistics", ["shared", "local"])
 def test_an_exported_model_loads_strictly_in_plain_torch_and_is_as_good_as_reported(
     tmp_path: Path, statistics: str
@@ -75,6 +77,7 @@ def test_an_exported_model_loads_strictly_in_plain_torch_and_is_as_good_as_repor
         assert exported["round"] == "2"
         accuracy = accuracy_in_plain_torch(project, newest)
         assert accuracy == pytest.approx(reported["metrics"]["accuracy"], abs=1e-6)
+        assert set(load_model(node)) == set(torch.load(newest, weights_only=True))
 
         answer = defl("export", node, best, "--round", "best", "--check", "--json")
         assert answer.code == 0, answer.text

@@ -104,7 +104,7 @@ def acks_sent(effects: PoolEffects) -> list[Message]:
     return [message for _, message in sent(effects, StoreAck)]
 
 
-def asked(effects: PoolEffects) -> list[tuple[int, int]]:
+def requested(effects: PoolEffects) -> list[tuple[int, int]]:
     """(whom, which chunk)"""
     return [
         (item.to[0], item.message.index)
@@ -113,7 +113,7 @@ def asked(effects: PoolEffects) -> list[tuple[int, int]]:
     ]
 
 
-class Desk:
+class ClientBench:
     """One node's client with its pool, and a ledger that is told what was committed."""
 
     def __init__(self, rounds: int = 5, *, muted: bool = False) -> None:

@@ -4,11 +4,11 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-import click
-
+from defl.cli.run import echo_lines
 from defl.running import MemberState, RunProgress
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def live_view(*, err: bool) -> Iterator[Show]:
     With `err` the lines go to standard error, because standard output is JSON.
     """
     if err or not sys.stdout.isatty() or find_spec("rich") is None:
-        yield lambda progress: echo_lines(progress, err=err)
+        yield partial(echo_lines, err=err)
         return
     from rich.live import Live  # noqa: PLC0415 - an extra
 
@@ -54,11 +54,6 @@ def live_view(*, err: bool) -> Iterator[Show]:
             live.update(table(progress, news))
 
         yield show
-
-
-def echo_lines(progress: RunProgress, *, err: bool = False) -> None:
-    for line in progress.lines:
-        click.echo(line, err=err)
 
 
 def table(progress: RunProgress, news: "Iterable[str]") -> "Group":

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,7 +19,7 @@ from defl.errors import UserError
 from defl.node.report.status_client import last_status
 from defl.node.report.tracking import Track
 from defl.results import Result
-from defl.running import RunFailed, RunInterrupted
+from defl.running import RunFailed, RunInterrupted, RunProgress
 from defl.running import run as run_federation
 
 EXAMPLES = """
@@ -98,7 +99,7 @@ run as asked, and the message says what to do; 130: interrupted.
     help="A folder for the nodes' folders. If it holds a run that was cut short, resume it.",
 )
 @click.option("--keep", is_flag=True, help="Without --out: keep keys and state too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def run(
     project: Path | None,
     attacks: tuple[str, ...],
@@ -118,7 +119,8 @@ def run(
                 project,
                 attacks=_attacks(attacks),
                 kills=_kills(kills),
-                progress=not as_json,
+                progress=False,
+                watch=partial(echo_lines, err=as_json),
                 **settings,
             )
             code = ExitCode.DONE if result.complete and result.agreed else ExitCode.FAILED
@@ -147,6 +149,12 @@ def _kills(options: tuple[str, ...]) -> dict[str, int]:
     if not all(member and number.isdigit() for member, _, number in pairs):
         raise UserError("--kill is written MEMBER@ROUND, for example node-1@2")
     return {member: int(number) for member, _, number in pairs}
+
+
+def echo_lines(progress: RunProgress, *, err: bool) -> None:
+    """To standard error where standard output is JSON."""
+    for line in progress.lines:
+        click.echo(line, err=err)
 
 
 @contextmanager
@@ -191,7 +199,8 @@ def _report(result: Result) -> dict[str, Any]:
 def _text(result: Result) -> str:
     first = result.folder / result.members[0]
     if not result.rounds:
-        return "interrupted before round 1 closed: there is no model yet"
+        ended = "interrupted" if result.interrupted else "ended"
+        return f"{ended} before round 1 closed: there is no model"
     lines = ["", str(result), "", f"model      {first / 'model.safetensors'}"]
     lines.append(f"to use it  defl export {first} model.npz")
     if not result.complete:

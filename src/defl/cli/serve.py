@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -17,7 +18,13 @@ from defl.node.files import PID_FILE
 from defl.node.report.log import Log, configure_logging
 from defl.node.report.status_client import asked_status, last_status
 from defl.node.setup.config import LogFormat, read_node
+from defl.node.setup.processes import PARENT_VARIABLE
 from defl.node.store.storage import lock_holder
+
+if TYPE_CHECKING:
+    from defl.node.node import Node
+
+PARENT_EVERY_S = 1.0
 
 START_EXAMPLES = """
 Example:
@@ -63,10 +70,20 @@ async def _serve(folder: Path, log: Log, *, observer: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.stop)
     (folder / PID_FILE).write_text(str(os.getpid()), encoding="ascii")
+    following = asyncio.create_task(_stop_with_parent(running))
     try:
         await running.run()
     finally:
+        following.cancel()
         (folder / PID_FILE).unlink(missing_ok=True)
+
+
+async def _stop_with_parent(running: "Node") -> None:
+    """A node of `defl run` has nobody to stop it once that process was killed."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    while parent is None or os.getppid() == int(parent):
+        await asyncio.sleep(PARENT_EVERY_S)
+    running.stop()
 
 
 @node.command(epilog="\b\nExample:\n  defl node status alice --json")

@@ -61,7 +61,7 @@ class Pool:
         self._federation = federation
         self._me = me
         self._repeat_s = federation.timing.view_base_s
-        self._everybody = federation.committee.members
+        self._members = federation.committee.members
         self._certifier = Certifier(federation, me, signer, durable)
         self._index = BlobIndex()
         self._transfer = Transfer(me)
@@ -136,7 +136,7 @@ class Pool:
             self._send_offer(offer)
 
     def _send_offer(self, offer: Offer) -> None:
-        missing = tuple(m for m in self._everybody if not self._certifier.has_ack(offer, m))
+        missing = tuple(m for m in self._members if not self._certifier.has_ack(offer, m))
         self._effects.send.append(Envelope(missing, offer))
 
     # --- Own offers ------------------------------------------------------------------------
@@ -159,14 +159,14 @@ class Pool:
             if self._index.has(offer.manifest.digest):
                 self._acknowledge(offer)
             else:
-                self._fetch(offer.manifest, self._everybody)
+                self._fetch(offer.manifest, self._members)
         # Others rely on what this node acknowledged, but a power cut may have lost the bytes.
         for ack in self._certifier.given:
             named = self._index.labelled((ack.round, ack.author)) == ack.digest
             if named and not self._index.has(ack.digest):
                 manifest = self._index.manifest(ack.digest)
                 held = self._index.chunks(ack.digest)
-                self._transfer.want(ack.digest, self._everybody, manifest, held)
+                self._transfer.want(ack.digest, self._members, manifest, held)
 
     def refetch_chunk(self, digest: Digest, index: int) -> None:
         """A chunk rotted on disk. Others rely on this copy, so fetch it back from them."""
@@ -175,7 +175,7 @@ class Pool:
         self._index.lose_chunk(digest, index)
         self._transfer.cancel(digest)  # a fetch under way starts again, with this chunk too
         manifest, held = self._index.manifest(digest), self._index.chunks(digest)
-        self._transfer.want(digest, self._everybody, manifest, held)
+        self._transfer.want(digest, self._members, manifest, held)
 
     # --- Offers of others ------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Fetch:
     missing: set[int]
     manifest: Manifest | None = None
     sources: dict[NodeId, ChunkSource] = field(default_factory=dict)
-    asked: dict[int, ChunkRequestState] = field(default_factory=dict)
+    outstanding: dict[int, ChunkRequestState] = field(default_factory=dict)
 
 
 class Transfer:
@@ -87,7 +87,7 @@ class Transfer:
     def _start_chunks(fetch: Fetch, manifest: Manifest, held: frozenset[int]) -> None:
         fetch.manifest = manifest
         fetch.missing = set(range(len(manifest.chunks))) - held
-        fetch.asked.clear()
+        fetch.outstanding.clear()
 
     def got_manifest(self, manifest: Manifest) -> bool:
         fetch = self._fetches.get(manifest.digest)
@@ -107,7 +107,7 @@ class Transfer:
     def got_chunk(self, source: NodeId, digest: Digest, index: int) -> None:
         fetch = self._fetches[digest]
         fetch.missing.discard(index)
-        fetch.asked.pop(index, None)
+        fetch.outstanding.pop(index, None)
         if source in fetch.sources:
             fetch.sources[source].failures = 0
         if not fetch.missing:
@@ -118,21 +118,23 @@ class Transfer:
         fetch = self._fetches.get(digest)
         if fetch is None or source not in fetch.sources:
             return
-        for index in [i for i, asked in fetch.asked.items() if asked.source == source]:
-            del fetch.asked[index]
+        for index in [i for i, request in fetch.outstanding.items() if request.source == source]:
+            del fetch.outstanding[index]
         fetch.sources[source].failed(now)
 
     def due(self, now: float) -> list[tuple[NodeId, ManifestRequest | ChunkRequest]]:
         """The requests to send now."""
         requests: list[tuple[NodeId, ManifestRequest | ChunkRequest]] = []
         for digest, fetch in self._fetches.items():
-            for index in [i for i, asked in fetch.asked.items() if now >= asked.until]:
-                fetch.sources[fetch.asked.pop(index).source].failed(now)
-            for index in sorted(fetch.missing - fetch.asked.keys()):
+            for index in [i for i, request in fetch.outstanding.items() if now >= request.until]:
+                fetch.sources[fetch.outstanding.pop(index).source].failed(now)
+            for index in sorted(fetch.missing - fetch.outstanding.keys()):
                 source = _idle_source(fetch, now)
                 if source is None:
                     break
-                fetch.asked[index] = ChunkRequestState(source, now + fetch.sources[source].wait_s)
+                fetch.outstanding[index] = ChunkRequestState(
+                    source, now + fetch.sources[source].wait_s
+                )
                 requests.append((source, _request(digest, index)))
         return requests
 
@@ -140,9 +142,11 @@ class Transfer:
     def next_at(self) -> float | None:
         times: list[float] = []
         for fetch in self._fetches.values():
-            times.extend(asked.until for asked in fetch.asked.values())
-            if len(fetch.asked) < len(fetch.missing):
-                resting = {*fetch.sources} - {asked.source for asked in fetch.asked.values()}
+            times.extend(request.until for request in fetch.outstanding.values())
+            if len(fetch.outstanding) < len(fetch.missing):
+                resting = {*fetch.sources} - {
+                    request.source for request in fetch.outstanding.values()
+                }
                 times.extend(fetch.sources[source].ready_at for source in resting)
         return min(times, default=None)
 
@@ -154,8 +158,8 @@ def _request(digest: Digest, index: int) -> ManifestRequest | ChunkRequest:
 def _idle_source(fetch: Fetch, now: float) -> NodeId | None:
     """The source with the fewest failures, then the lowest load, among those not resting."""
     load = dict.fromkeys(fetch.sources, 0)
-    for asked in fetch.asked.values():
-        load[asked.source] += 1
+    for request in fetch.outstanding.values():
+        load[request.source] += 1
     idle = [
         source
         for source, known in fetch.sources.items()

@@ -5,33 +5,25 @@ from collections.abc import Mapping
 
 from msgspec.structs import asdict
 
-from defl.errors import DeflError
+from defl.errors import WorkerFailed
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import asked_status, last_status
 from defl.node.setup.config import read_federation
 from defl.node.setup.local import FEDERATION_FILE, Local
 from defl.node.setup.processes import Processes
-from defl.progress import Progress
 from defl.results import MemberTraffic, Result, RoundRecord
 from defl.running.plan import RunPlan, require_kills
-from defl.running.progress import (
-    MemberNow,
-    MemberState,
-    ProgressLines,
-    RunProgress,
-    Watch,
-    lines_wanted,
-    print_lines,
-)
+from defl.running.progress import Audience, MemberNow, MemberState, ProgressLines, RunProgress
 from defl.running.records import RunRecords, read_records, write_records
 
 POLL_S = 0.1
+RECORDS_EVERY_S = 5.0
 # A node whose training failed this often in a row will not recover by itself.
 TRAINING_FAILURES_MAX = 3
 
 
-class RunFailed(DeflError):
-    """The federation cannot go on; `result` is what it reached."""
+class RunFailed(WorkerFailed):
+    """Too many members cannot train for a round to close; `result` is what the run reached."""
 
     def __init__(self, reason: str, result: Result) -> None:
         super().__init__(reason)
@@ -54,46 +46,38 @@ class ActiveRun:
         plan: RunPlan,
         local: Local,
         kills: Mapping[str, int],
+        audience: Audience,
         started: float,
-        progress: Progress,
-        watch: Watch | None,
     ) -> None:
         self.local = local
         self._plan = plan
         self._federation = read_federation(local.folder / FEDERATION_FILE).federation
         require_kills(kills, plan, self._federation)
-        self._on_round = progress if callable(progress) else None
-        watchers = [watch, print_lines if lines_wanted(progress) else None]
-        self._watchers = [watcher for watcher in watchers if watcher is not None]
+        self._audience = audience
         self._started = started
         self._processes = Processes(local, plan.environment)
         self._names = plan.names
         self._answering: set[str] = set()
         self._statuses: dict[str, NodeStatus] = {}
-        for node in local.nodes:
-            if (status := last_status(node)) is not None:  # of the run that is resumed
-                self._statuses[node.name] = status
-        self._records = RunRecords(read_records(local.folder))
+        earlier = read_records(local.folder)
+        self._records = RunRecords(earlier)
         self._down: dict[str, int] = {}  # killed members -> rounds that were closed then
         self._catching_up: set[str] = set()  # killed and started again
-        self._closed = self._closed_by_all()
-        self._closed_at = time.monotonic()
+        self._closed = max([_closed_before(local), *(record.number for record in earlier)])
+        self._closed_at = self._kept_at = time.monotonic()
         self._handed_over = self._closed  # rounds whose records the caller has
-        self._resumed_at = self._closed if self._statuses else None
         self._kills = {name: number for name, number in kills.items() if number > self._closed}
         self._lines = ProgressLines(self._federation.rounds, self._records, closed=self._closed)
 
     def report(self, *lines: str) -> None:
         """To the caller, with how the members are."""
         members = tuple(self._member_now(name) for name in self._names)
-        moment = RunProgress(self._closed, self._federation.rounds, members, lines)
-        for watcher in self._watchers:
-            watcher(moment)
+        self._audience.report(RunProgress(self._closed, self._federation.rounds, members, lines))
 
-    def run(self) -> Result:
+    def run(self, first_line: str) -> Result:
         """Until every node has ended by itself."""
         try:
-            self.report(self._first_line())
+            self.report(first_line)
             self._processes.start()
             failing = self._follow()
         except KeyboardInterrupt:
@@ -113,12 +97,9 @@ class ActiveRun:
             )
         return result
 
-    def _first_line(self) -> str:
-        folder = self.local.folder
-        if self._resumed_at is None:
-            return f"{len(self._names)} nodes in {folder}, loading the training code ..."
-        closed = f"{self._resumed_at} of {self._federation.rounds}"
-        return f"resuming the run in {folder}: {closed} rounds are closed"
+    @property
+    def rounds_closed(self) -> str:
+        return f"{self._closed} of {self._federation.rounds} rounds are closed"
 
     def _follow(self) -> list[str]:
         """Returns the members that cannot train if, without them, no round can close."""
@@ -131,8 +112,8 @@ class ActiveRun:
             self._processes.require_no_failure()
             failing = [
                 name
-                for name, status in self._statuses.items()
-                if status.training_failures >= TRAINING_FAILURES_MAX
+                for name in sorted(self._answering)
+                if self._statuses[name].training_failures >= TRAINING_FAILURES_MAX
             ]
             if len(failing) > self._federation.committee.faults:
                 return failing
@@ -164,10 +145,13 @@ class ActiveRun:
             if self._statuses[name].evaluation_error is None
         ]
         self.report(*self._lines.update(self._statuses, closed, evaluating, now))
-        if self._on_round is not None:
-            for record in self._rounds()[self._handed_over : self._lines.settled(evaluating)]:
-                self._on_round(record)
+        if (settled := self._lines.settled(evaluating)) > self._handed_over:
+            for record in self._rounds()[self._handed_over : settled]:
+                self._audience.closed(record)
                 self._handed_over = record.number
+        if now - self._kept_at >= RECORDS_EVERY_S:
+            self._kept_at = now
+            self._keep_records()
 
     def _closed_by_all(self) -> int:
         """By all that are not down on purpose or still catching up after it."""
@@ -222,7 +206,7 @@ class ActiveRun:
         return self._records.rounds(closed, digests.pop() if len(digests) == 1 else None)
 
     def _keep_records(self) -> None:
-        """For a run that resumes this one."""
+        """For a run that resumes this one, should this process be killed too."""
         rounds = self._rounds()
         initial = RoundRecord(number=0, metrics=self._records.initial_metrics)
         if rounds and len(rounds) < self._federation.rounds:
@@ -260,3 +244,9 @@ class ActiveRun:
                 if status.worker_error is not None
             },
         )
+
+
+def _closed_before(local: Local) -> int:
+    """By all nodes of the run that is resumed; 0 if there was none, or it was killed."""
+    statuses = [last_status(node) for node in local.nodes]
+    return min(0 if status is None else status.round for status in statuses)

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 
 from defl.node.report.status import NodeStatus
 from defl.progress import Progress, in_notebook
-from defl.results import ACCURACY, Metrics
+from defl.results import ACCURACY, Metrics, RoundRecord
 from defl.running.records import RunRecords, not_finite
 
 # The evaluation of a model is shown at the latest when this many more rounds have closed, by those
@@ -53,16 +54,26 @@ class RunProgress:
 Watch = Callable[[RunProgress], None]
 
 
-def lines_wanted(progress: Progress) -> bool:
-    """Lines rather than one that changes: they stay readable in a notebook and in a log."""
-    if progress is None:
-        return in_notebook() or sys.stdout.isatty()
-    return progress is True
+class Audience:
+    """Who is told: the caller's functions, and people in front of a terminal or notebook."""
 
+    def __init__(self, progress: Progress, watch: Watch | None) -> None:
+        self._on_round = progress if callable(progress) else None
+        self._watch = watch
+        shows = in_notebook() or sys.stdout.isatty()
+        # Lines rather than one that changes: they stay readable in a notebook and in a log.
+        self._prints = shows if progress is None else progress is True
 
-def print_lines(progress: RunProgress) -> None:
-    for line in progress.lines:
-        print(line, flush=True)  # noqa: T201 - for users of `defl.run`
+    def report(self, progress: RunProgress) -> None:
+        if self._watch is not None:
+            self._watch(progress)
+        if self._prints:
+            for line in progress.lines:
+                print(line, flush=True)  # noqa: T201 - for users of `defl.run`
+
+    def closed(self, record: RoundRecord) -> None:
+        if self._on_round is not None:
+            self._on_round(record)
 
 
 class ProgressLines:
@@ -152,12 +163,11 @@ class ProgressLines:
         return overdue or set(evaluating) <= set(self._records.metrics.get(number, ()))
 
     def _error_lines(self, statuses: Mapping[str, NodeStatus]) -> list[str]:
-        lines = []
-        for name, status in statuses.items():
-            if status.worker_error is not None:
-                lines.append(f"{name}: {in_one_line(status.worker_error)}")
-            if status.evaluation_error is not None:
-                lines.append(f"{name}: {_evaluation_line(status.evaluation_error)}")
+        lines = [
+            f"{name}: {in_one_line(status.worker_error)}"
+            for name, status in statuses.items()
+            if status.worker_error is not None
+        ]
         lines = [line for line in lines if line not in self._errors]
         self._errors.update(lines)
         return lines
@@ -180,25 +190,25 @@ class ProgressLines:
     def _divergence_lines(self, statuses: Mapping[str, NodeStatus]) -> list[str]:
         """Reported when it begins, and again if it comes back."""
         lines = []
-        for kind, by_round in (
-            ("training", self._records.training),
-            ("evaluation", self._records.metrics),
+        for work, advice, by_round in (
+            ("training for round", DIVERGES, self._records.training),
+            ("evaluation of the model of round", "check its data", self._records.metrics),
         ):
             for name in statuses:
                 newest = max((n for n, found in by_round.items() if name in found), default=None)
-                diverging = not_finite(by_round[newest][name]) if newest is not None else []
-                if diverging and (name, kind) not in self._diverging:
+                metrics = not_finite(by_round[newest][name]) if newest is not None else []
+                if metrics and (name, work) not in self._diverging:
                     lines.append(
-                        f"{name}: {kind} for round {newest} gives {', '.join(diverging)} = NaN or "
-                        "infinity: its training diverges; lower its learning rate, or check its "
-                        "data"
+                        f"{name}: {work} {newest} gives {', '.join(metrics)} = NaN or infinity: "
+                        f"{advice}"
                     )
-                    self._diverging.add((name, kind))
-                elif not diverging:
-                    self._diverging.discard((name, kind))
+                    self._diverging.add((name, work))
+                elif not metrics:
+                    self._diverging.discard((name, work))
         return lines
 
 
+DIVERGES = "it diverges; lower its learning rate, or check its data"
 # Of a full disk and of too many open files: when it begins, and when it is over.
 MACHINE_LINES = (
     (
@@ -220,15 +230,6 @@ def in_one_line(error: str) -> str:
     return lines[0].removesuffix("; the end of its log:")
 
 
-def _evaluation_line(error: str) -> str:
-    """Without the round: what fails with every model is reported once."""
-    lines = error.partition(": ")[2].strip().splitlines()
-    reason = (
-        lines[-1] if lines[0].startswith("Traceback") else "; ".join((lines[0], *lines[1:][-1:]))
-    )
-    return f"evaluation failed: {reason}"
-
-
 def _waiting_lines(statuses: Mapping[str, NodeStatus], closed: int) -> list[str]:
     for name, status in statuses.items():
         if not status.finished:
@@ -246,9 +247,14 @@ def _shown_metric(by_member: Collection[Metrics], prefer: str) -> str | None:
 
 
 def _figures(metric: str, by_member: Mapping[str, Metrics]) -> str:
-    values = {name: metrics[metric] for name, metrics in by_member.items()}
+    """Mean, lowest and highest of the finite values, and whose are not."""
+    values = {n: metrics[metric] for n, metrics in by_member.items() if isfinite(metrics[metric])}
+    others = sorted(set(by_member) - set(values))
+    beside = f"; not finite: {', '.join(others)}" if others else ""
+    if not values:
+        return f"{metric} is not finite"
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     mean = f"{sum(values.values()) / len(values):.4f}"
     if f"{values[low]:.4f}" == f"{values[high]:.4f}":
-        return f"{metric} {mean}"
-    return f"mean {metric} {mean} ({low} {values[low]:.4f} to {high} {values[high]:.4f})"
+        return f"{metric} {mean}{beside}"
+    return f"mean {metric} {mean} ({low} {values[low]:.4f} to {high} {values[high]:.4f}{beside})"

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import isfinite, nan
 from pathlib import Path
 from typing import TypeVar
@@ -102,8 +103,12 @@ def not_finite(metrics: Metrics) -> list[str]:
 
 
 def write_records(folder: Path, records: Sequence[RoundRecord]) -> None:
+    """A convenience: on a full disk the file before stays."""
     text = json.dumps([dataclasses.asdict(record) for record in records])
-    (folder / RECORDS_FILE).write_text(text, encoding="utf-8")
+    beside = folder / f".{RECORDS_FILE}.writing"
+    with suppress(OSError):
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(folder / RECORDS_FILE)
 
 
 def read_records(folder: Path) -> list[RoundRecord]:

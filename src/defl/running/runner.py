@@ -36,7 +36,7 @@ from defl.running.plan import (
     tracker_named,
     write_plan,
 )
-from defl.running.progress import Watch
+from defl.running.progress import Audience, RunProgress, Watch
 
 
 def run(
@@ -96,21 +96,24 @@ def run(
     killed = {_member_name(member): number for member, number in (kills or {}).items()}
     wanted = None if out is None else Path(out)
     earlier = None if wanted is None else read_plan(wanted)
+    audience = Audience(progress, watch)
     with ExitStack() as stack:
         if wanted is not None and earlier is not None:
             stack.enter_context(held(wanted))
             require_same(plan, earlier, wanted)
-            active = ActiveRun(earlier, _reopened(wanted), killed, started, progress, watch)
+            active = ActiveRun(earlier, _reopened(wanted), killed, audience, started)
+            first_line = f"resuming the run in {wanted}: {active.rounds_closed}"
         else:
             with founding_folder(wanted, PREFIX) as folder:
                 stack.enter_context(held(folder))
-                notes: tuple[str, ...] = ()
+                _announce(audience, f"getting the initial weights from {source} ...")
                 if flower is not None:
                     plan, notes = _prepared(plan, folder, run_config, node_config)
-                active = ActiveRun(plan, _founded(plan, folder), killed, started, progress, watch)
-                active.report(*notes)
+                    _announce(audience, *notes)
+                active = ActiveRun(plan, _founded(plan, folder), killed, audience, started)
+            first_line = f"{plan.nodes} nodes in {folder}, loading the training code ..."
         try:
-            result = active.run()
+            result = active.run(first_line)
         except RunInterrupted as interrupted:
             if wanted is None and not keep and not interrupted.result.rounds:
                 shutil.rmtree(interrupted.result.folder)  # no model, so nothing worth resuming
@@ -118,6 +121,11 @@ def run(
         if wanted is None and not keep and result.complete and result.agreed:
             strip(active.local)
     return result
+
+
+def _announce(audience: Audience, *lines: str) -> None:
+    """Before there are members."""
+    audience.report(RunProgress(0, 0, (), lines))
 
 
 def _source(
@@ -193,7 +201,8 @@ def _founded(plan: RunPlan, folder: Path) -> Local:
 def _reopened(folder: Path) -> Local:
     if running := running_nodes(folder):
         raise UserError(
-            f"{running[0]} is still running; stop it first: defl node stop {running[0]}"
+            f"{', '.join(node.name for node in running)} of the earlier run still run; stop each "
+            f"first: defl node stop {running[0]}"
         )
     local = existing_local(folder)
     statuses = [last_status(node) for node in local.nodes]

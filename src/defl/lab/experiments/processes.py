@@ -1,4 +1,4 @@
-"""Federations of real processes for trials and benchmarks: start, kill, restart, judge, measure."""
+"""Federations of real processes for tests and benchmarks: start, kill, restart, check, measure."""
 
 import time
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from defl.participant import Participant
 
 POLL_S = 0.1
 TIMING = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=30.0)
-# A client whose training takes about `seconds`, on each node `later_s` longer than on the one
-# before, and moves each node elsewhere.
+# A client whose training takes about `seconds`, `later_s` longer on each next node, and moves each
+# node's weights at random.
 CLIENT = """
 import os, time
 import numpy as np
@@ -43,7 +43,7 @@ class client:
 
 
 class Nodes(Processes):
-    """Nodes whose client moves at random, and what is wrong with them after the end."""
+    """Nodes whose clients move at random, with checks of what they left behind."""
 
     def __init__(
         self,
@@ -78,16 +78,16 @@ class Nodes(Processes):
             )
         )
 
-    def wait(self, what: Callable[[], bool], limit_s: float) -> None:
+    def wait(self, condition: Callable[[], bool], limit_s: float) -> None:
         until = time.monotonic() + limit_s
-        while not what():
+        while not condition():
             if time.monotonic() > until:
                 rounds = [self.round(member) for member in self.members]
-                raise AssertionError(f"nothing came of it in {limit_s} s; rounds: {rounds}")
+                raise AssertionError(f"still waiting after {limit_s} s; rounds: {rounds}")
             time.sleep(POLL_S)
 
     def finish(self, limit_s: float) -> None:
-        """Until every node has ended by itself; one that failed is told at once."""
+        """Wait until every node has ended by itself; raise at once if one failed."""
 
         def all_ended() -> bool:
             self.require_no_failure()
@@ -96,24 +96,26 @@ class Nodes(Processes):
         self.wait(all_ended, limit_s)
 
     def judge(self) -> list[str]:
-        """What is wrong after the end; nothing, if all is well."""
-        wrong = []
+        """Violations after the end; none if all is well."""
+        violations = []
         states = [last_status(node) for node in self.local.nodes]
         rounds = [state and state.round for state in states]
         models = [state and state.model for state in states]
         if rounds != [self.rounds] * len(states):
-            wrong.append(f"rounds closed: {rounds}")
+            violations.append(f"rounds closed: {rounds}")
         if len(set(models)) != 1:
-            wrong.append(f"models differ: {models}")
+            violations.append(f"models differ: {models}")
         for member, state in enumerate(states):
             if state is not None and state.evidence:
-                wrong.append(f"node {member} saw somebody sign twice: {state.evidence}")
+                violations.append(
+                    f"node {member} has evidence of a double signature: {state.evidence}"
+                )
             if state is not None and state.observing:
-                wrong.append(f"node {member} is an observer: {state.observing}")
-        return wrong + self._lost_blobs()
+                violations.append(f"node {member} is an observer: {state.observing}")
+        return violations + self._lost_blobs()
 
     def _lost_blobs(self) -> list[str]:
-        """Every committed update of the last tau rounds is whole at some node."""
+        """Committed updates of the last tau rounds that no node holds whole."""
         federation = read_federation(self.local.folder / "federation.toml").federation
         held = set()
         closed: tuple[ClosedRound, ...] = ()

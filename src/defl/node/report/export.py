@@ -182,8 +182,8 @@ def _exported(
     arrays: Mapping[str, Array], metadata: Mapping[str, str], local: tuple[str, ...] = ()
 ) -> ExportedModel:
     own = {name: array for name, array in arrays.items() if name != ENTRY}
-    told = {key: text for key, text in metadata.items() if not (local and key == LOCAL_ENTRIES)}
-    return ExportedModel(own, told, local)
+    kept = {key: text for key, text in metadata.items() if not (local and key == LOCAL_ENTRIES)}
+    return ExportedModel(own, kept, local)
 
 
 # --- Choosing a model ----------------------------------------------------------------------------
@@ -203,6 +203,14 @@ def kept_model(
     if kept is not None:
         return node.complete(*read_model(kept.model), kept.local, shared_only=shared_only)
     return node.complete(*node.from_storage(round_), node.newest.local, shared_only=shared_only)
+
+
+def with_local_entries(
+    folder: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]
+) -> ExportedModel:
+    """The newest model of this node's folder, already read, completed."""
+    node = _NodeFolder(folder)
+    return node.complete(arrays, metadata, node.newest.local, shared_only=False)
 
 
 def proven_model(

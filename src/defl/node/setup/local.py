@@ -74,8 +74,14 @@ def founding_folder(wanted: Path | None, prefix: str) -> Iterator[Path]:
     existed = wanted is not None and wanted.exists()
     if wanted is not None and existed and (not wanted.is_dir() or any(wanted.iterdir())):
         raise UserError(f"{wanted} is not an empty folder; name a new one with --out")
-    folder = wanted or Path(tempfile.mkdtemp(prefix=prefix))
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder = wanted or Path(tempfile.mkdtemp(prefix=prefix))
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or wanted}: no folder can be made there: {error.strerror}; "
+            "name another one with --out"
+        ) from error
     try:
         yield folder
     except BaseException:

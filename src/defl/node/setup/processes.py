@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from defl.errors import UserError
@@ -21,6 +22,7 @@ from defl.node.setup.local import Local, environment_of
 from defl.node.store.storage import RESERVE_BYTES
 
 LOG_FILE = "node.log"
+PARENT_VARIABLE = "DEFL_PARENT"  # the process that a node ends with
 STOP_S = 10.0
 LOG_SHOWN_CHARACTERS = 2000
 
@@ -34,6 +36,8 @@ class Processes:
         self._environment = dict(environment or {})
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._killed: set[int] = set()
+        self._starting = Lock()  # held from a process's birth to its registration
+        self._stopping = False
 
     @property
     def members(self) -> range:
@@ -45,6 +49,7 @@ class Processes:
         In a thread, because Ctrl-C reaches the main thread alone: between a process's birth and
         its registration here it would leave a node behind that nobody stops.
         """
+        self._stopping = False
         with ThreadPoolExecutor(1) as thread:
             thread.submit(self._start_all, members or self.members).result()
 
@@ -52,7 +57,10 @@ class Processes:
         for member in members:
             numbers = environment_of(member, len(self.members))
             environment = {**numbers, **self._environment}
-            self._processes[member] = _start_node(self.local.nodes[member], environment)
+            with self._starting:
+                if self._stopping:
+                    return
+                self._processes[member] = _start_node(self.local.nodes[member], environment)
             self._killed.discard(member)
 
     def kill(self, *members: int) -> None:
@@ -104,6 +112,8 @@ class Processes:
     def stop(self) -> None:
         """All end cleanly, or are killed if they take too long; on a second Ctrl-C, at once."""
         try:
+            with self._starting:
+                self._stopping = True
             for process in self._processes.values():
                 if process.poll() is None:
                     process.send_signal(signal.SIGTERM)
@@ -137,6 +147,6 @@ def _start_node(node: Path, environment: Mapping[str, str]) -> "subprocess.Popen
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=dict(environment),
+            env={**environment, PARENT_VARIABLE: str(os.getpid())},
             start_new_session=True,
         )
