@@ -370,10 +370,11 @@ def test_architecture_page_lists_every_module_in_its_layer() -> None:
     assert {module: order.index(layer) for layer in table for module in table[layer]} == LAYER
 
 
-def test_architecture_page_lists_every_consensus_file() -> None:
-    files = {path.name for path in (SOURCE / "consensus").glob("[a-z]*.py")}
+@pytest.mark.parametrize("folder", ["consensus", "pool", "node", "running"])
+def test_architecture_page_lists_every_file_of(folder: str) -> None:
+    files = {path.relative_to(SOURCE).as_posix() for path in (SOURCE / folder).rglob("[a-z]*.py")}
 
-    assert {file for file in files if f"`consensus/{file}`" not in architecture()} == set()
+    assert {file for file in files if f"`{file}`" not in architecture()} == set()
 
 
 # --- Commands ------------------------------------------------------------------------------------
@@ -461,7 +462,7 @@ def write_page() -> None:
 
 def test_documents_state_the_right_number_of_byzantine_kinds() -> None:
     for path in (*DOCUMENTS, ROOT / "CHANGELOG.md"):
-        counted = re.findall(r"(\d+) kinds of liar", text(path))
+        counted = re.findall(r"(\d+) kinds of (?:liar|Byzantine)", text(path))
         assert all(int(number) == len(KINDS) for number in counted), path.name
 
 

@@ -16,7 +16,7 @@ from defl.node.setup.config import read_federation
 from defl.node.setup.requirements import Check
 from defl.node.startup import open_node
 from defl.node.work.local_entries import LOCAL_FILE, write_local
-from support.founding import defl, found
+from support.founding import defl, init_nodes
 from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
 
 
@@ -254,7 +254,7 @@ STEPS = np.array(12, dtype=np.int64)
 @pytest.fixture
 def partly_local(tmp_path: Path) -> Path:
     """A node whose model has one entry that stays local, after a training."""
-    cards, start = found(tmp_path), tmp_path / "start.npz"
+    cards, start = init_nodes(tmp_path), tmp_path / "start.npz"
     np.savez(start, steps=np.array(0), point=np.zeros(64, dtype=np.float32))
     path = tmp_path / "federation.toml"
     created = defl("federation", "create", *cards, "--model", start, "-o", path)

@@ -24,6 +24,7 @@ from defl.messages import (
     Block,
     Evidence,
     Header,
+    Snapshot,
     Timeout,
     Transaction,
     Vote,
@@ -334,6 +335,17 @@ def test_a_commit_that_forks_from_the_committed_block_raises() -> None:
         chain.add(grown[name])
     with pytest.raises(Fork):
         chain.commit(grown["w"])
+
+
+def test_an_installed_snapshot_drops_the_forks_that_it_outdates() -> None:
+    grown = Grown().grow("x1 y2<x a3 b4<a c5<b d6<c z7<y")
+    chain = chain_of(grown, "xyz")
+    state = Tape().encode(Tape().genesis())
+
+    assert chain.install(Snapshot(grown["a"].header, state, grown["d"].header, qc_on(grown["d"])))
+    assert chain.head == chain.root == grown["a"]
+    assert chain.get(grown["x"].id) is chain.get(grown["y"].id) is None
+    assert chain.get(grown["z"].id) is not None  # its view is newer than the snapshot's
 
 
 def test_a_missing_ancestor_postpones_the_commit_and_is_named() -> None:

@@ -9,12 +9,12 @@ from defl.aggregation.memory import ENTRY
 from defl.committee import Federation
 from defl.errors import UserError, WeightsError
 from defl.node.report.certificate import read_certificate, verify_model
-from defl.node.report.export import with_local_entries
 from defl.node.report.model_file import model_digest, read_model, row_of
 from defl.node.report.results import MODEL
 from defl.node.setup.config import CONFIG_FILE, read_federation, read_node
 from defl.node.setup.requirements import Check, all_hold
-from defl.schema import Array, Role
+from defl.node.work.local_entries import LOCAL_FILE, local_names, read_local
+from defl.schema import Array, Role, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,18 @@ def verify(model: str | Path, certificate: str | Path, federation: str | Path) -
     return ModelProof(statement.round, statement.digest, tuple(checks))
 
 
-def load_model(source: str | Path, *, federation: str | Path | None = None) -> dict[str, Array]:
+def load_model(
+    source: str | Path, *, federation: str | Path | None = None, shared_only: bool = False
+) -> dict[str, Array]:
     """The arrays of a model by name, once its digest is found to be the one the file states.
 
     `source` is a node's folder, whose newest model is taken, or a model's file; of a file outside
-    a node's folder, `federation` names the agreed federation.toml. A node's folder also has the
-    node's own values of entries that stay local; a file has the shared entries alone. What the
+    a node's folder, `federation` names the agreed federation.toml. Entries that stay local are the
+    node's own values, found in its folder alone; `shared_only` leaves them out. What the
     aggregation rule remembers of the members is not among the arrays. `defl.verify` also asks who
     vouches for the model.
     """
-    path, folder = Path(source), None
+    path = Path(source)
     if path.is_dir():
         path, folder = path / MODEL, path
         if not path.exists():
@@ -74,10 +76,26 @@ def load_model(source: str | Path, *, federation: str | Path | None = None) -> d
     arrays, metadata = read_model(path)
     agreed = read_federation(_federation_of(path, federation)).federation
     _check_digest(path, agreed, arrays, metadata)
-    if folder is not None:
-        return dict(with_local_entries(folder, arrays, metadata).arrays)
-    own = [entry.name for entry in agreed.schema.shared if entry.role is not Role.MEMORY]
-    return {name: arrays[name] for name in own}
+    local = {} if shared_only else _local_entries(Path(source), agreed.schema)
+    whole = {**arrays, **local}
+    entries = (entry for entry in agreed.schema.entries if entry.role is not Role.MEMORY)
+    return {entry.name: whole[entry.name] for entry in entries if entry.name in whole}
+
+
+def _local_entries(source: Path, schema: Schema) -> dict[str, Array]:
+    names = local_names(schema)
+    if not names:
+        return {}
+    values = {}
+    if source.is_dir():
+        values = read_local(source / read_node(source).state / LOCAL_FILE, schema)
+    if not values:
+        raise UserError(
+            f"{source}: {len(names)} entries of the model stay at each node, {names[0]!r} for one, "
+            "and their values are not here; name the folder of a node that has trained, or load "
+            "the others alone: load_model(source, shared_only=True)"
+        )
+    return values
 
 
 def _federation_of(model: Path, federation: str | Path | None) -> Path:

@@ -1,4 +1,4 @@
-"""Memory, storage and traffic of real processes, and what is told of them."""
+"""Memory, storage and traffic of real processes, and the report on them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +25,15 @@ ROUNDS = 10
 
 
 def by_formula() -> dict[CostCell, CostResult]:
-    """What would be measured if there were nothing but weights."""
-    made = {}
+    """Costs if nothing but weights were sent and stored."""
+    results = {}
     for nodes in NODES:
         for system, formula in FORMULAS.items():
             due = formula(nodes, SIZE, ROUNDS)
             sent = (due.sent // nodes,) * nodes
             chain = due.stored if system == "biscotti" else 0
             cell = CostCell(system, nodes, ROUNDS, LEARNING)
-            made[cell] = CostResult(
+            results[cell] = CostResult(
                 SIZE,
                 nodes * (2 * 10**8 if system == "swarm" else 10**8),
                 None,
@@ -43,24 +43,24 @@ def by_formula() -> dict[CostCell, CostResult]:
                 sent,
                 1.0,
             )
-    return made
+    return results
 
 
-def test_the_papers_statements_on_costs_hold_by_the_formulas_but_for_linear_sending() -> None:
-    found = costs_report.findings(by_formula())
+def test_costs_by_the_formulas_confirm_all_statements_except_on_sending() -> None:
+    checked = costs_report.findings(by_formula())
 
-    assert [f.statement for f in found if not f.confirmed] == [
-        "DeFL's sending grows linearly, thanks to a shared memory pool",
-        "DeFL's sending is similar to FL's or lower",
+    assert [f.statement for f in checked if not f.confirmed] == [
+        costs_report.SENDING_LINEAR,
+        costs_report.SENDING_LIKE_FL,
     ]
-    [sending, _] = [f for f in found if not f.confirmed]
+    [sending, _] = [f for f in checked if not f.confirmed]
     assert "all nodes together n^2.2" in sending.numbers
     assert "one node n^1.2" in sending.numbers
-    [traffic] = [f for f in found if "10 times less" in f.statement]
+    [traffic] = [f for f in checked if "10 times less" in f.statement]
     assert traffic.numbers == "11.2 times less"
 
 
-def test_memory_that_is_far_apart_or_grows_faster_contradicts() -> None:
+def test_large_or_superlinear_memory_contradicts_the_statements() -> None:
     def heavy(cell: CostCell, result: CostResult) -> CostResult:
         return msgspec.structs.replace(result, memory_bytes=3 * 10**7 * cell.nodes**2)
 
@@ -68,28 +68,30 @@ def test_memory_that_is_far_apart_or_grows_faster_contradicts() -> None:
         cell: heavy(cell, result) if cell.system == "defl" else result
         for cell, result in by_formula().items()
     }
-    wrong = {f.statement for f in costs_report.findings(results) if not f.confirmed}
+    contradicted = {f.statement for f in costs_report.findings(results) if not f.confirmed}
 
     assert {
         "Memory grows linearly with the nodes",
         "DeFL's memory is close to Biscotti's and FL's",
         "DeFL's memory is below SL's",
-    } <= wrong
+    } <= contradicted
 
 
-def test_costs_are_told_by_system_and_nodes_and_drawn(tmp_path: Path) -> None:
+def test_costs_are_tabulated_by_system_and_nodes_and_plotted(tmp_path: Path) -> None:
     results = by_formula()
-    told = costs_report.as_markdown("Figure 2", results)
+    lines = costs_report.as_markdown(results, "mlp-32")
+    brief = costs_report.as_markdown(results, "mlp-32", largest_only=True)
     plot_costs("Figure 2", results, "by formula", tmp_path / "figure2")
 
-    assert told.count("\n| 10 |") == len(SYSTEM_WORDS)
-    assert "GPU" not in told
-    assert costs_report.as_csv(results).count("\n") == 1 + len(results)
+    assert sum(line.startswith("| 10 |") for line in lines) == len(SYSTEM_WORDS)
+    assert sum(line.startswith("| 4 |") for line in lines) == len(SYSTEM_WORDS)
+    assert [line for line in brief if line.startswith(("| 4 |", "| 7 |"))] == []
+    assert "GPU" not in "".join(lines)
     assert (tmp_path / "figure2.png").stat().st_size > 10_000
     assert "received by all" in (tmp_path / "figure2.svg").read_text(encoding="utf-8")
 
 
-def test_gpu_memory_has_a_column_where_there_is_a_gpu() -> None:
+def test_gpu_memory_has_a_column_if_there_is_a_gpu() -> None:
     results = {
         cell: CostResult(
             result.model_bytes,
@@ -100,11 +102,11 @@ def test_gpu_memory_has_a_column_where_there_is_a_gpu() -> None:
         for cell, result in by_formula().items()
     }
 
-    assert "| 5000 |" in costs_report.as_markdown("Figure 2", results)
+    assert any("| 5000 |" in line for line in costs_report.as_markdown(results, "mlp-32"))
 
 
 @pytest.mark.parametrize("system", ["defl", "fl"])
-def test_real_processes_are_run_and_measured(system: str) -> None:
+def test_real_processes_run_and_are_measured(system: str) -> None:
     cell = CostCell(system, 4, 1, replace(LEARNING, steps=1))
     result = cell.run(None)
     due = FORMULAS[system](4, result.model_bytes, 1)
@@ -124,11 +126,11 @@ def process(proc: Path, pid: int, parent: int, kilobytes: int) -> None:
     (folder / "smaps_rollup").write_text(smaps, encoding="ascii")
 
 
-def test_memory_is_of_processes_and_all_that_they_started_at_its_peak(tmp_path: Path) -> None:
+def test_memory_is_the_peak_over_the_processes_and_their_descendants(tmp_path: Path) -> None:
     process(tmp_path, 10, 1, 100)
     process(tmp_path, 11, 10, 20)
     process(tmp_path, 12, 11, 3)
-    process(tmp_path, 13, 1, 5000)  # somebody else's
+    process(tmp_path, 13, 1, 5000)  # of another program
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "smaps_rollup").touch()
     watch = MemoryWatch(tmp_path)
@@ -142,7 +144,7 @@ def test_memory_is_of_processes_and_all_that_they_started_at_its_peak(tmp_path: 
     assert watch.peak_bytes == 123 * 1024
 
 
-def test_where_memory_cannot_be_read_nothing_is_claimed(tmp_path: Path) -> None:
+def test_unreadable_memory_is_reported_as_unknown(tmp_path: Path) -> None:
     watch = MemoryWatch(tmp_path)
     watch.look([1])
 

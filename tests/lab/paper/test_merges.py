@@ -1,4 +1,4 @@
-"""Which updates a model is made of: by distance, by number, at random; and how it is judged."""
+"""Which updates a merge keeps: by distance, by number, at random; and how models are judged."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from defl.ids import NodeId, Round
 from defl.lab.baselines.machine import Contribution
 from defl.lab.experiments.paper import study
 from defl.lab.experiments.paper.accuracy import AccuracyCell, AccuracyResult, Witness
-from defl.lab.experiments.paper.merges import Watched
+from defl.lab.experiments.paper.merges import WatchedMerge
 from defl.schema import Entry, Role, Schema
 
 SCHEMA = Schema((Entry("w", (2,)),))
@@ -25,8 +25,8 @@ def updates() -> list[Contribution]:
     ]
 
 
-def merged(name: str, rounds: int = 1) -> tuple[list[np.ndarray], Watched]:
-    watched = Watched(name, SCHEMA, 4, seed=1)
+def merged(name: str, rounds: int = 1) -> tuple[list[np.ndarray], WatchedMerge]:
+    watched = WatchedMerge(name, SCHEMA, 4, seed=1)
     return [watched(updates(), BASE, Round(round_ + 1)) for round_ in range(rounds)], watched
 
 
@@ -40,14 +40,14 @@ def test_multi_krum_keeps_three_of_four_and_the_papers_two() -> None:
     assert two[0] == pytest.approx(1.05)
 
 
-def test_the_papers_two_count_one_neighbour() -> None:
+def test_the_papers_rule_of_two_scores_by_one_neighbour() -> None:
     rows = [update.row for update in updates()]
-    made = RULES["multi_krum_two"](rows, BASE, 1, [bytes([i]) for i in range(4)])
+    result = RULES["multi_krum_two"](rows, BASE, 1, [bytes([i]) for i in range(4)])
 
-    assert made.scores == pytest.approx([0.01, 0.01, 0.04, 3.7**2], rel=0.01)
+    assert result.scores == pytest.approx([0.01, 0.01, 0.04, 3.7**2], rel=0.01)
 
 
-def test_random_ones_change_from_round_to_round_and_follow_from_the_seed() -> None:
+def test_random_choice_changes_each_round_and_follows_from_the_seed() -> None:
     models, watched = merged("random_3", rounds=60)
     again, _ = merged("random_3", rounds=60)
 
@@ -58,12 +58,12 @@ def test_random_ones_change_from_round_to_round_and_follow_from_the_seed() -> No
 
 
 @pytest.mark.parametrize("name", ["random_0", "random_5", "random_x", "median_of_luck"])
-def test_a_merge_that_does_not_exist_is_refused(name: str) -> None:
+def test_unknown_merge_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=r"random_1 to random_4|no aggregation rule"):
-        Watched(name, SCHEMA, 4, seed=1)
+        WatchedMerge(name, SCHEMA, 4, seed=1)
 
 
-def test_the_study_changes_nothing_but_the_merge() -> None:
+def test_study_varies_only_the_merge() -> None:
     cells = study.planned(SETTING, repeats=2)
     rest = {
         (cell.nodes, cell.byzantine, cell.learning, cell.rounds, cell.rounds_judged)
@@ -75,20 +75,22 @@ def test_the_study_changes_nothing_but_the_merge() -> None:
     assert len(cells) == 2 * len(study.MERGES)
 
 
-def test_the_study_tells_who_is_left_out_and_how_much_of_the_data_with_them() -> None:
+def test_study_reports_left_out_nodes_and_unused_data() -> None:
     cells = study.planned(SETTING, repeats=1)
     results = {cell: cell.run(None) for repeats in cells.values() for cell in repeats}
-    told = study.as_markdown(cells, results)
+    text = "\n".join(study.as_markdown(cells, results, "Tiny."))
 
     for (_, merge), [cell] in cells.items():
         expected = {"random_3": 1, "multi_krum": 1, "random_2": 2, "multi_krum_two": 2}
         assert sum(results[cell].left_out) == pytest.approx(expected.get(merge or "", 0))
-    assert "| all 4, by samples (FedAvg) |" in told
-    assert "non-i.i.d." in told
+    assert "| all 4, by samples (FedAvg) |" in text
+    assert "non-i.i.d." in text
+    brief = study.as_brief_markdown(cells, results, "Tiny.")
+    assert sum(line.startswith("| all 4") for line in brief) == 2
 
 
-def made_up(**lost: float) -> tuple[study.Cells, study.Results]:
-    """Each merge loses so much of 0.9 on non-i.i.d. data, and a tenth of it on i.i.d. data."""
+def invented(**lost: float) -> tuple[study.Cells, study.Results]:
+    """Each merge loses this much of 0.9 on non-i.i.d. data, and a tenth of it on i.i.d. data."""
     cells = study.planned(SETTING, repeats=1)
     shares = {study.EVEN: 0.1, study.UNEVEN: 1.0}
     return cells, {
@@ -97,22 +99,22 @@ def made_up(**lost: float) -> tuple[study.Cells, study.Results]:
     }
 
 
-def test_a_loss_by_how_many_are_averaged_is_told_apart_from_one_by_which() -> None:
-    by_number = made_up(random_3=0.02, multi_krum=0.021, random_2=0.05, multi_krum_two=0.048)
-    by_choice = made_up(random_3=0.001, multi_krum=0.03, random_2=0.01, multi_krum_two=0.06)
+def test_loss_by_number_and_loss_by_choice_are_distinguished() -> None:
+    by_number = invented(random_3=0.02, multi_krum=0.021, random_2=0.05, multi_krum_two=0.048)
+    by_choice = invented(random_3=0.001, multi_krum=0.03, random_2=0.01, multi_krum_two=0.06)
 
     assert [f.confirmed for f in study.findings(*by_number)] == [True, False]
     assert [f.confirmed for f in study.findings(*by_choice)] == [True, True]
-    assert "0.922 to 0.836" in study.findings(*by_choice)[0].numbers
-    assert "the number of updates is what costs more" in study.explained(*by_number)
-    assert "takes the loss from 0.048 to 0.021" in study.explained(*by_number)
-    assert "choosing the closest 2 makes no difference (-0.002)" in study.explained(*by_number)
-    assert "the choice of updates is what costs more" in study.explained(*by_choice)
-    assert "choosing the closest 2 costs 0.050 more" in study.explained(*by_choice)
+    assert "0.922 to 0.836" in study.findings(*by_choice)[0].paper
+    assert "the number of updates costs more" in study.explanation(*by_number)
+    assert "reduces the loss from 0.048 to 0.021" in study.explanation(*by_number)
+    assert "choosing the closest 2 makes no difference (-0.002)" in study.explanation(*by_number)
+    assert "the choice of updates costs more" in study.explanation(*by_choice)
+    assert "choosing the closest 2 costs 0.050 more" in study.explanation(*by_choice)
 
 
 def test_no_loss_on_non_iid_data_contradicts_the_paper() -> None:
-    assert [f.confirmed for f in study.findings(*made_up())] == [False, False]
+    assert [f.confirmed for f in study.findings(*invented())] == [False, False]
 
 
 class Normed:
@@ -131,7 +133,7 @@ class Normed:
         return {"accuracy": float(weights["mean"][0])}
 
 
-def test_a_model_is_judged_with_what_the_judged_node_keeps_to_itself() -> None:
+def test_model_is_judged_with_the_judged_nodes_local_entries() -> None:
     witness = Witness(Normed())
     weights = witness.initial_weights()
     for round_ in (1, 2):
@@ -140,7 +142,7 @@ def test_a_model_is_judged_with_what_the_judged_node_keeps_to_itself() -> None:
     assert witness.accuracy({"w": np.zeros(1, dtype=np.float32)}) == 0.5
 
 
-def test_an_accuracy_is_the_mean_over_the_last_rounds() -> None:
+def test_accuracy_is_the_mean_over_the_last_rounds() -> None:
     cell = AccuracyCell("fl", 4, 0, "none", None, SETTING.learning, 3, 2, 1)
     result = cell.judged(lambda _node, _flipped: Normed(), (1, 1, 1, 1))
 

@@ -1,4 +1,4 @@
-"""A long run that is killed leaves no process behind that goes on working for nobody."""
+"""A killed run leaves no worker processes behind."""
 
 import contextlib
 import os
@@ -17,9 +17,9 @@ RUN = """
 
     class Endless:
         def run(self, alive):
-            with alive.open("w") as told:
-                told.write(f"{os.getpid()}\\n")
-                told.flush()
+            with alive.open("w") as pipe:
+                pipe.write(f"{os.getpid()}\\n")
+                pipe.flush()
                 signal.pause()
 
     if __name__ == "__main__":
@@ -27,30 +27,30 @@ RUN = """
 """
 
 
-def heard(pipe: int) -> bytes:
-    """What is written next; nothing once every writer has ended."""
+def read_next(pipe: int) -> bytes:
+    """The next bytes; empty once every writer has ended."""
     ready, _, _ = select.select([pipe], [], [], LIMIT_S)
-    assert ready, "its processes neither spoke nor ended"
+    assert ready, "the processes neither wrote nor ended"
     return os.read(pipe, 4096)
 
 
-def test_the_processes_of_a_killed_run_end_with_it(tmp_path: Path) -> None:
+def test_worker_processes_end_with_a_killed_run(tmp_path: Path) -> None:
     script, alive = tmp_path / "endless.py", tmp_path / "alive"
     script.write_text(textwrap.dedent(RUN))
     os.mkfifo(alive)
     pipe = os.open(alive, os.O_RDONLY | os.O_NONBLOCK)
     run = subprocess.Popen([sys.executable, script, alive])
-    said = b""
+    pids = b""
     try:
-        while said.count(b"\n") < 2:
-            said += heard(pipe)
+        while pids.count(b"\n") < 2:
+            pids += read_next(pipe)
         run.kill()
 
-        assert heard(pipe) == b""
+        assert read_next(pipe) == b""
     finally:
         run.kill()
         run.wait()
         os.close(pipe)
-        for pid in map(int, said.split()):
+        for pid in map(int, pids.split()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,7 +1,8 @@
-"""`defl paper`: what is asked for is checked before anything long begins."""
+"""`defl paper`: checks its arguments first, writes its files, and can rewrite the stored report."""
 
 import platform
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from click.testing import CliRunner
 
 from defl.cli.main import cli
 from defl.errors import UserError
-from defl.lab.experiments.paper import page, report
+from defl.lab.experiments.paper import plots, report
+from defl.lab.experiments.paper.machine import MACHINES_FILE, machine, recorded_machines
 from defl.lab.experiments.paper.run import CELLS_FILE
 from defl.lab.experiments.paper.settings import DataKind, Scale
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 def run(*arguments: str) -> str:
@@ -23,73 +27,122 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def test_without_data_it_says_how_to_name_them() -> None:
+def test_missing_data_folder_is_refused_with_the_option_to_use() -> None:
     with pytest.raises(UserError, match="--data FOLDER or DEFL_DATA"):
         run("table1")
 
 
 @pytest.mark.parametrize("option", ["--repeat", "--processes"])
-def test_fewer_than_one_of_anything_is_refused(option: str, tmp_path: Path) -> None:
+def test_zero_repeats_or_processes_are_refused(option: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at least 1"):
         run("table1", option, "0", "--data", str(tmp_path))
 
 
-def test_the_command_writes_all_files_and_resumes(
+def test_command_writes_all_files_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(report.TABLES, "table2", tiny.TABLE)
     monkeypatch.setitem(report.SETTINGS, (Scale.QUICK, DataKind.IMAGES), tiny.SETTING)
-    asked = ("table2", "--data", str(tmp_path), "--out", str(tmp_path), "--processes", "1")
+    arguments = ("table2", "--data", str(tmp_path), "--out", str(tmp_path), "--processes", "1")
 
-    printed = run(*asked)
+    printed = run(*arguments)
     lines = (tmp_path / CELLS_FILE).read_text(encoding="utf-8").split()
-    again = run(*asked, "--resume")
+    again = run(*arguments, "--resume")
 
     assert {path.suffix for path in tmp_path.glob("table2.*")} == {
         ".csv", ".json", ".md", ".png", ".svg",
     }  # fmt: skip
     assert len(re.findall(r"^\| \d\+\d \(beta=\S+ \| ", printed, re.MULTILINE)) == 2
-    assert "| statement of the paper |" in printed
+    assert re.search(r"\*\*\d+ of \d+ statements of the paper hold\*\*", printed)
     assert again == printed
+    assert recorded_machines(tmp_path) == [machine()]
     assert (tmp_path / CELLS_FILE).read_text(encoding="utf-8").split() == lines
 
 
-def test_a_page_for_one_part_alone_is_refused(tmp_path: Path) -> None:
+def test_report_page_of_a_single_part_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="defl paper all"):
         run("table1", "--data", str(tmp_path), "--report", str(tmp_path / "page.md"))
 
 
-def test_all_makes_one_page_whose_pictures_are_found_from_where_it_lies(
+def test_all_writes_one_page_with_links_relative_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("defl.cli.paper.PARTS", ("table2", "study"))
     monkeypatch.setitem(report.TABLES, "table2", tiny.TABLE)
     monkeypatch.setitem(report.SETTINGS, (Scale.QUICK, DataKind.IMAGES), tiny.SETTING)
-    made, out = tmp_path / "docs" / "RESULTS.md", tmp_path / "docs" / "results"
-    asked = ("all", "--data", str(tmp_path), "--out", str(out), "--processes", "1")
+    page, out = tmp_path / "docs" / "RESULTS.md", tmp_path / "docs" / "results"
+    arguments = ("all", "--data", str(tmp_path), "--out", str(out), "--processes", "1")
 
-    assert run(*asked, "--report", str(made)) == f"written: {made}\n"
-    text = made.read_text(encoding="utf-8")
+    assert run(*arguments, "--report", str(page)) == f"written: {page}\n"
+    text = page.read_text(encoding="utf-8")
 
     pictures = re.findall(r"!\[.*\]\((.*)\)", text)
     assert pictures == ["results/table2.png", "results/study.png"]
-    assert all((made.parent / picture).is_file() for picture in pictures)
+    links = re.findall(r"\(\[all, with numbers\]\((.*)\)\)", text)
+    assert links == ["results/table2.md", "results/study.md"]
+    assert all((page.parent / file).is_file() for file in (*pictures, *links))
     assert "defl paper all --scale quick --repeat 1" in text
-    assert re.search(r"\d+ of \d+ are confirmed", text)
+    assert re.search(r"\*\*\d+ of \d+ statements of the paper hold here\*\*", text)
+    assert f"Measured with {machine()}." in text
     assert "\n## Table 2. the digits\n" in text
-    assert "| statement of the paper |" in text
-    assert re.search(r"19 cells took \d+ minutes together\.", text)  # one is in both parts
+    assert re.search(r"19 cells took \d+ minutes\.", text)  # one is in both parts
 
-    run(*asked, "--resume")
+    run(*arguments, "--resume")
     assert "![Table 2. the digits](table2.png)" in (out / "RESULTS.md").read_text(encoding="utf-8")
 
 
-def test_the_page_tells_the_kind_of_machine_and_no_name_or_path_of_it() -> None:
-    told = page.machine()
+def test_machine_line_has_versions_and_sizes_but_no_host_name_or_path() -> None:
+    line = machine()
 
     assert re.match(
-        r"defl \S+, Python 3\.\d+\.\d+\S*, torch \d\S+, numpy \d\S+.*; \S+ \S+, \d+ cores", told
+        r"defl \S+, Python 3\.\d+\.\d+\S*, torch \d\S+, numpy \d\S+.*; \S+ \S+, \d+ cores", line
     )
-    assert re.search(r", [1-9]\d* GiB of memory$", told)
-    assert platform.node() not in told
-    assert "/" not in told
+    assert re.search(r", [1-9]\d* GiB of memory$", line)
+    assert platform.node() not in line
+    assert "/" not in line
+
+
+@pytest.fixture
+def stored_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of docs/ with the stored cells alone; pictures take seconds and are not drawn."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    for name in (CELLS_FILE, MACHINES_FILE):
+        shutil.copy(DOCS / "results" / name, folder)
+    for name in ("plot_table", "plot_costs", "plot_traffic", "plot_study"):
+        monkeypatch.setattr(plots, name, lambda *_: None)
+    return tmp_path
+
+
+def rewrite(docs: Path) -> str:
+    page = docs / "RESULTS.md"
+    arguments = ("all", "--scale", "cpu", "--resume", "--out", str(docs / "results"))
+    run(*arguments, "--report", str(page))
+    return page.read_text(encoding="utf-8")
+
+
+def test_committed_report_is_what_the_command_writes_from_the_stored_cells(
+    stored_results: Path,
+) -> None:
+    assert rewrite(stored_results) == (DOCS / "RESULTS.md").read_text(encoding="utf-8")
+
+    for path in (DOCS / "results").iterdir():
+        if path.suffix not in {".png", ".svg"}:
+            assert (stored_results / "results" / path.name).read_bytes() == path.read_bytes()
+    for picture in re.findall(r"!\[.*\]\((.*)\)", (DOCS / "RESULTS.md").read_text("utf-8")):
+        assert (DOCS / picture).is_file()
+
+
+def test_report_names_the_version_that_measured_not_the_one_that_writes(
+    stored_results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("defl.__version__", "99.0")
+
+    assert "Measured with defl 0.1.0, " in rewrite(stored_results)
+    assert "99.0" not in (stored_results / "results" / MACHINES_FILE).read_text(encoding="utf-8")
+
+
+def test_report_without_a_recorded_machine_says_so(stored_results: Path) -> None:
+    (stored_results / "results" / MACHINES_FILE).unlink()
+
+    assert "The folder does not record what measured its cells." in rewrite(stored_results)

@@ -1,4 +1,4 @@
-"""A table from its cells to its files: interrupted, resumed, repeated, the same bit for bit."""
+"""A table from its cells to its files: interrupted, resumed, repeated, always identical."""
 
 import json
 from pathlib import Path
@@ -25,51 +25,51 @@ def silent(_: PaperProgress) -> None:
     pass
 
 
-def made(folder: Path, *, tell=silent, resume: bool = False, processes: int = 1) -> list[bytes]:
+def write_table(
+    folder: Path, *, on_progress=silent, resume: bool = False, processes: int = 1
+) -> list[bytes]:
     part = tiny_table()
-    results = run_cells(part.cells(), folder, None, processes=processes, resume=resume, tell=tell)
+    results = run_cells(
+        part.cells(), folder, None, processes=processes, resume=resume, on_progress=on_progress
+    )
     part.write(results, folder)
     return [(folder / name).read_bytes() for name in FILES]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    return made(tmp_path_factory.mktemp("whole"))
+    return write_table(tmp_path_factory.mktemp("whole"))
 
 
-def test_a_table_that_was_interrupted_and_resumed_is_the_same_bit_for_bit(
-    whole: list[bytes], tmp_path: Path
-) -> None:
+def test_interrupted_and_resumed_table_is_identical(whole: list[bytes], tmp_path: Path) -> None:
     def stop_after_three(progress: PaperProgress) -> None:
         if progress.done == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made(tmp_path, tell=stop_after_three)
+        write_table(tmp_path, on_progress=stop_after_three)
     with (tmp_path / CELLS_FILE).open("ab") as log:
         log.write(b'{"cell":{"type":"accuracy","sys')
-    seen: list[PaperProgress] = []
-    resumed = made(tmp_path, tell=seen.append, resume=True)
+    steps: list[PaperProgress] = []
+    resumed = write_table(tmp_path, on_progress=steps.append, resume=True)
 
-    assert (seen[0].done, seen[0].total) == (3, 8)
-    assert [progress.done for progress in seen[1:]] == [4, 5, 6, 7, 8]
-    assert seen[-1].left_s == 0
+    assert (steps[0].done, steps[0].total) == (3, 8)
+    assert [progress.done for progress in steps[1:]] == [4, 5, 6, 7, 8]
+    assert steps[-1].left_s == 0
     assert resumed == whole
 
 
-def test_the_same_seed_gives_the_same_table_and_another_seed_another(
-    whole: list[bytes], tmp_path: Path
-) -> None:
-    assert made(tmp_path) == whole
+def test_table_depends_on_the_seed_alone(whole: list[bytes], tmp_path: Path) -> None:
+    assert write_table(tmp_path) == whole
 
     [cell, *_] = tiny_table().cells()
     assert isinstance(cell, AccuracyCell)
     assert msgspec.structs.replace(cell, seed=2).run(None) != cell.run(None)
 
 
-def test_what_a_cell_took_is_remembered_and_never_part_of_the_table(tmp_path: Path) -> None:
+def test_time_of_a_cell_is_stored_but_not_part_of_the_table(tmp_path: Path) -> None:
     cells = tiny_table().cells()[:2]
-    run_cells(cells, tmp_path, None, processes=1, resume=False, tell=silent)
+    run_cells(cells, tmp_path, None, processes=1, resume=False, on_progress=silent)
     log = tmp_path / CELLS_FILE
     [first, second] = [line for line in log.read_bytes().splitlines() if line]
     older = msgspec.structs.replace(msgspec.json.decode(second, type=Line), seconds=None)
@@ -80,29 +80,29 @@ def test_what_a_cell_took_is_remembered_and_never_part_of_the_table(tmp_path: Pa
     assert list(finished(tmp_path)) == cells
 
 
-def test_two_processes_make_the_same_table_as_one(whole: list[bytes], tmp_path: Path) -> None:
-    assert made(tmp_path, processes=2) == whole
+def test_two_processes_write_the_same_table_as_one(whole: list[bytes], tmp_path: Path) -> None:
+    assert write_table(tmp_path, processes=2) == whole
 
 
-def test_without_resume_every_cell_is_measured_anew_and_the_later_line_counts(
+def test_without_resume_every_cell_is_measured_again_and_the_later_line_counts(
     tmp_path: Path,
 ) -> None:
     [cell, *_] = tiny_table().cells()
-    results = run_cells([cell], tmp_path, None, processes=1, resume=False, tell=silent)
+    results = run_cells([cell], tmp_path, None, processes=1, resume=False, on_progress=silent)
     wrong = msgspec.structs.replace(results[cell], accuracy=0.123)
     (tmp_path / CELLS_FILE).write_bytes(msgspec.json.encode(Line(cell, wrong)) + b"\n")
 
-    kept = run_cells([cell], tmp_path, None, processes=1, resume=True, tell=silent)
-    anew = run_cells([cell], tmp_path, None, processes=1, resume=False, tell=silent)
+    kept = run_cells([cell], tmp_path, None, processes=1, resume=True, on_progress=silent)
+    anew = run_cells([cell], tmp_path, None, processes=1, resume=False, on_progress=silent)
 
     assert kept[cell] == wrong
     assert anew[cell] == results[cell] == finished(tmp_path)[cell]
 
 
-def test_cells_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> None:
+def test_cells_with_other_settings_are_distinct(tmp_path: Path) -> None:
     [cell, *_] = tiny_table().cells()
     assert isinstance(cell, AccuracyCell)
-    run_cells([cell], tmp_path, None, processes=1, resume=False, tell=silent)
+    run_cells([cell], tmp_path, None, processes=1, resume=False, on_progress=silent)
     known = finished(tmp_path)
 
     assert cell in known
@@ -116,7 +116,7 @@ def test_cells_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> None
         assert other not in known
 
 
-def test_the_json_is_a_list_of_cells_with_the_papers_number_beside_ours(
+def test_json_lists_cells_with_the_papers_number_beside_ours(
     whole: list[bytes],
 ) -> None:
     cells = json.loads(whole[1])
@@ -131,10 +131,10 @@ def test_the_json_is_a_list_of_cells_with_the_papers_number_beside_ours(
     assert 0.1 < attacked["accuracy"] <= 1
 
 
-def test_repeats_have_other_seeds_a_mean_and_a_spread(tmp_path: Path) -> None:
+def test_repeats_have_distinct_seeds_and_give_a_mean_and_a_spread(tmp_path: Path) -> None:
     part = tiny_table(repeats=2)
     cells = part.cells()
-    results = run_cells(cells, tmp_path, None, processes=1, resume=False, tell=silent)
+    results = run_cells(cells, tmp_path, None, processes=1, resume=False, on_progress=silent)
     entries = part.write(results, tmp_path)
 
     assert len({cell.seed for cell in cells if isinstance(cell, AccuracyCell)}) == 2
@@ -145,7 +145,7 @@ def test_repeats_have_other_seeds_a_mean_and_a_spread(tmp_path: Path) -> None:
     assert " ± " in (tmp_path / "table2.md").read_text(encoding="utf-8")
 
 
-def test_a_model_that_does_not_exist_is_said_with_those_that_do(tmp_path: Path) -> None:
+def test_unknown_model_is_refused_with_a_list_of_known_ones(tmp_path: Path) -> None:
     [cell, *_] = tiny_table().cells()
     assert isinstance(cell, AccuracyCell)
     learning = LEARNING.__class__("digits", "resnet", "sgd", 1, 8, 4)

@@ -30,7 +30,6 @@ from defl.lab.baselines.machine import (
     SeatOutput,
     SeatReceived,
     SeatStart,
-    SeatTick,
     SeatTrained,
     Store,
     checked_model,
@@ -40,6 +39,7 @@ from defl.lab.baselines.machine import (
     update_payload,
 )
 from defl.messages import ARound
+from defl.output import Tick
 from defl.schema import Row
 
 # Beyond its payload a message has a tag, two integers and a length.
@@ -139,7 +139,7 @@ class FlServer:
                 self._take(peer, update)
             case _:
                 pass
-        due = isinstance(event, SeatTick) and now >= self._deadline
+        due = isinstance(event, Tick) and now >= self._deadline
         enough = len(self._updates) >= self._updates_min
         if len(self._updates) == len(self._clients) or (enough and due):
             self._close(duties, now)

@@ -21,6 +21,7 @@ from defl.aggregation.model import aggregate_model
 from defl.committee import Federation
 from defl.errors import BadBlob
 from defl.ids import NodeId, Round, digest_of
+from defl.output import Tick
 from defl.pool.weights import FP32, check_payload, decode, encode
 from defl.schema import Row
 
@@ -49,11 +50,6 @@ class SeatStart:
 
 
 @dataclass(frozen=True, slots=True)
-class SeatTick:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
 class SeatReceived:
     peer: NodeId
     message: Message
@@ -73,7 +69,7 @@ class NotTrained:
     round: Round
 
 
-Event = SeatStart | SeatTick | SeatReceived | SeatTrained | NotTrained
+Event = SeatStart | Tick | SeatReceived | SeatTrained | NotTrained
 
 
 # --- Output --------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from defl.lab.baselines.machine import (
     SeatOutput,
     SeatReceived,
     SeatStart,
-    SeatTick,
     SeatTrain,
     SeatTrained,
     model_payload,
@@ -56,7 +55,7 @@ from defl.node.setup.config import (
 from defl.node.setup.local import FEDERATION_FILE
 from defl.node.work.orphans import die_with
 from defl.node.work.worker import Worker
-from defl.output import Train, Trained
+from defl.output import Tick, Train, Trained
 from defl.pool.weights import decode
 
 PLAN_FILE = "baseline.json"
@@ -169,7 +168,7 @@ class Process:
             async with asyncio.timeout_at(wake_at):
                 return await self._events.get()
         except TimeoutError:
-            return SeatTick()
+            return Tick()
 
     async def _perform(self, output: SeatOutput) -> None:
         for store in output.store:

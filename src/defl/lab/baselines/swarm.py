@@ -34,7 +34,6 @@ from defl.lab.baselines.machine import (
     SeatOutput,
     SeatReceived,
     SeatStart,
-    SeatTick,
     SeatTrained,
     Store,
     checked_model,
@@ -45,6 +44,7 @@ from defl.lab.baselines.machine import (
 )
 from defl.lab.baselines.ordering import LogBlock, Orderer, OrderingKind, OrderingReplica, Record
 from defl.messages import ADigest
+from defl.output import Tick
 from defl.schema import Row
 
 # Beyond its payload a message has a tag, a digest and a length; a block of the log is smaller.
@@ -143,7 +143,7 @@ class Peer:
                     duties.send.append(SeatEnvelope((peer,), Weights(self._held[digest])))
             case SeatReceived(peer=peer, message=Weights(payload=payload)):
                 self._take(peer, payload, duties)
-            case SeatTick():
+            case Tick():
                 if self._deadline is not None and now >= self._deadline:
                     self._time_is_up(duties, now)
             case _:

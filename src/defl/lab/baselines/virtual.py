@@ -22,11 +22,11 @@ from defl.lab.baselines.machine import (
     SeatOutput,
     SeatReceived,
     SeatStart,
-    SeatTick,
     SeatTrain,
     SeatTrained,
 )
 from defl.node.net.framing import HEADER_BYTES, Lane
+from defl.output import Tick
 from defl.schema import Row
 from defl.sim.conditions import SLOWNESS, Conditions
 from defl.sim.network import Network
@@ -157,7 +157,7 @@ class Virtual:
         def tick() -> None:
             if seat.tick_at == wake_at:
                 seat.tick_at = None
-                self._handle(seat, SeatTick())
+                self._handle(seat, Tick())
 
         self._at(max(self.now, wake_at), tick)
 

@@ -205,14 +205,6 @@ def kept_model(
     return node.complete(*node.from_storage(round_), node.newest.local, shared_only=shared_only)
 
 
-def with_local_entries(
-    folder: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]
-) -> ExportedModel:
-    """The newest model of this node's folder, already read, completed."""
-    node = _NodeFolder(folder)
-    return node.complete(arrays, metadata, node.newest.local, shared_only=False)
-
-
 def proven_model(
     source: Path,
     certificate: Path | None = None,

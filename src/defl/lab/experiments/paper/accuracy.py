@@ -1,6 +1,6 @@
-"""One accuracy: a system, an attack, a division of the data; trained in the simulator and judged.
+"""One accuracy: a system, an attack and a division of the data, trained in the simulator.
 
-A cell's settings are its name; its result follows from them and from the data alone.
+A cell's settings are its key; its result depends on them and on the data alone.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from defl.clients.protocol import Client, Metrics, Roles, roles_of
 from defl.errors import UserError
 from defl.ids import NodeId, Round
 from defl.lab.experiments.cells import Cell, Task, run_cell
-from defl.lab.experiments.paper.merges import Watched
+from defl.lab.experiments.paper.merges import WatchedMerge
 from defl.lab.experiments.threats import ClientFactory, attacked
 from defl.lab.models.learning import Learning
 from defl.lab.partition import divided
@@ -27,7 +27,7 @@ class AccuracyResult(Struct, frozen=True, tag="accuracy"):
     accuracy: float
     rounds_closed: int
     samples: tuple[int, ...]  # of each node
-    left_out: tuple[float, ...] = ()  # share of rounds, by node; of a watched merge only
+    left_out: tuple[float, ...] = ()  # share of rounds, by node; watched merges only
 
 
 class AccuracyCell(Struct, frozen=True, tag="accuracy"):
@@ -41,11 +41,11 @@ class AccuracyCell(Struct, frozen=True, tag="accuracy"):
     rounds_judged: int
     seed: int
     rule: str | None = None  # None: the system's own
-    merge: str | None = None  # FL's server merges so (merges.py) and is watched
+    merge: str | None = None  # FL's server uses this watched merge (merges.py)
 
     @property
     def effort(self) -> float:
-        """In proportion to the time that it takes."""
+        """Proportional to the time that it takes."""
         return float(self.nodes * self.rounds * self.learning.steps)
 
     def run(self, folder: Path | None) -> AccuracyResult:
@@ -88,7 +88,7 @@ class AccuracyCell(Struct, frozen=True, tag="accuracy"):
             if round_ > self.rounds - self.rounds_judged:
                 accuracies.append(witnesses[-1].accuracy(task.schema.unflatten(row)))
 
-        merge = self.merge and Watched(self.merge, task.schema, self.nodes, self.seed)
+        merge = self.merge and WatchedMerge(self.merge, task.schema, self.nodes, self.seed)
         merges = {NodeId(self.nodes): merge} if merge else None
         result = run_cell(cell, task, on_model, merges=merges)
         if not accuracies:
@@ -99,35 +99,37 @@ class AccuracyCell(Struct, frozen=True, tag="accuracy"):
 
 
 def prepare(learning: Learning, folder: Path | None) -> None:
-    """Once before many processes need it: what is wrong is said, and the caches are filled."""
+    """Report missing data and fill the caches once, before many processes need them."""
     try:
         from defl.lab.models.learner import learner_of  # noqa: PLC0415 - slow, extra
-    except ImportError as wrong:
-        raise UserError(f"models need torch: {install_command('paper')}") from wrong
+    except ImportError as error:
+        raise UserError(f"models need torch: {install_command('paper')}") from error
     learner_of(learning, folder)
 
 
 class Witness:
-    """The judged node's client, which also judges models as that node would use them: with its own
-    statistics of batch norm, which stay local."""
+    """The judged node's client, which also evaluates models as that node would use them.
+
+    Batch norm statistics stay local, so each model is evaluated with the node's own.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self.initial_weights = client.initial_weights
         self.evaluate = client.evaluate
-        self._local = self._local_of(client.initial_weights())
+        self._local = self._local_entries(client.initial_weights())
 
     def roles(self) -> Roles:
         return roles_of(self._client)
 
     def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
         trained, metrics = self._client.train(weights, round_)
-        self._local = self._local_of(trained)
+        self._local = self._local_entries(trained)
         return trained, metrics
 
     def accuracy(self, shared: Weights) -> float:
         return self._client.evaluate({**self._local, **shared})["accuracy"]
 
-    def _local_of(self, weights: Weights) -> dict[str, Array]:
+    def _local_entries(self, weights: Weights) -> dict[str, Array]:
         roles = self.roles()
         return {name: array for name, array in weights.items() if roles.get(name) == Role.LOCAL}

@@ -25,7 +25,7 @@ from defl.lab.baselines.launch import Seats
 from defl.lab.baselines.stored import STORED
 from defl.lab.experiments.cells import DEFL, SYSTEMS
 from defl.lab.experiments.paper.memory import MemoryWatch
-from defl.lab.experiments.paper.settings import DIRICHLET
+from defl.lab.experiments.paper.settings import DIRICHLET, NODES
 from defl.lab.models.learning import Learning
 from defl.lab.partition import divided
 from defl.node.report.status_client import last_status
@@ -34,7 +34,6 @@ from defl.node.setup.local import FEDERATION_FILE, make_local
 from defl.node.setup.processes import Processes
 from defl.node.store.storage import BLOBS
 
-NODES = (4, 7, 10)
 LIMIT_S = 7200.0
 POLL_S = 0.5
 # Nobody is to be left behind on a busy machine: rounds close because everybody has updated.

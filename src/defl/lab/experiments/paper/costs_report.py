@@ -1,10 +1,7 @@
 """Figures 2 and 3 in numbers: a table of costs, and the paper's statements about them."""
 
-import csv
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
-from typing import Any
 
 from defl.lab.experiments.analysis import exponent
 from defl.lab.experiments.paper.costs import CostCell, CostResult
@@ -13,13 +10,18 @@ from defl.lab.experiments.paper.settings import SYSTEM_WORDS
 
 Results = Mapping[CostCell, CostResult]
 MB = 1e6
-QUADRATIC_MIN = 1.5  # an exponent of growth above this counts as quadratic
-CLOSE = 1.25  # values are close whose ratio is no larger
+QUADRATIC_MIN = 1.5  # growth exponents above this count as quadratic
+CLOSE = 1.25  # values are close if their ratio is no larger
+
+SENDING_LIKE_FL = "DeFL sends as many bytes as FL, or fewer"
+MEMORY_BELOW_SL = "DeFL's memory is below SL's"
+# One sentence for one claim; the summary, the figures and the analysis all check it.
+SENDING_LINEAR = "DeFL's sending grows linearly with the nodes, thanks to a shared memory pool"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one system with so many nodes; bytes of all seats together, and of one at most."""
+    """What one system with so many nodes uses; bytes are summed over all processes."""
 
     system: str
     nodes: int
@@ -55,39 +57,28 @@ def costs(results: Results) -> list[Cost]:
     ]
 
 
-def as_json(results: Results) -> list[dict[str, Any]]:
-    return [{name: getattr(cost, name) for name in Cost.__slots__} for cost in costs(results)]
-
-
-def as_csv(results: Results) -> str:
-    text = StringIO()
-    writer = csv.DictWriter(text, list(Cost.__slots__), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(as_json(results))
-    return text.getvalue()
-
-
-def as_markdown(title: str, results: Results) -> str:
-    """In MB, of all seats together where nothing else is said."""
-    found = costs(results)
-    rounds, size = found[0].rounds, found[0].model_bytes / MB
-    gpu = any(cost.gpu_bytes for cost in found)
+def as_markdown(results: Results, model: str, *, largest_only: bool = False) -> list[str]:
+    """In MB; only the federations with the most nodes if `largest_only`."""
+    table = costs(results)
+    rounds, size = table[0].rounds, table[0].model_bytes / MB
+    gpu = any(cost.gpu_bytes for cost in table)
+    if largest_only:
+        most = max(cost.nodes for cost in table)
+        table = [cost for cost in table if cost.nodes == most]
     lines = [
-        f"### {title}",
-        "",
         (
-            f"Real processes over TLS, {rounds} rounds, a model of M = {size:.3f} MB. In MB, of "
-            "all seats together (a server or ordering service included) where nothing else is "
-            "said. Memory is the peak of all processes with shared pages counted once; log is the "
-            "chain or log alone, as the paper measured storage."
+            f"Real processes over TLS; {model}, {size:.3f} MB; {rounds} rounds. In MB, summed over "
+            "all processes (including a server or ordering service) except in the last two "
+            "columns. Memory is the peak of the sum, with shared pages counted once. Log is the "
+            "chain or log alone, which is what the paper counts as storage."
         ),
         "",
         "| nodes | system | memory | "
         + ("GPU memory | " if gpu else "")
-        + "log | all stored | received | sent | sent by a node | by the busiest seat |",
+        + "log | all stored | received | sent | sent by a node (mean) | by the busiest process |",
         "|---" * (10 if gpu else 9) + "|",
     ]
-    for cost in found:
+    for cost in table:
         memory = "-" if cost.memory_bytes is None else f"{cost.memory_bytes / MB:.0f}"
         lines.append(
             f"| {cost.nodes} | {SYSTEM_WORDS[cost.system]} | {memory} | "
@@ -96,42 +87,42 @@ def as_markdown(title: str, results: Results) -> str:
             f"{cost.received_bytes / MB:.2f} | {cost.sent_bytes / MB:.2f} | "
             f"{cost.sent_by_node / MB:.2f} | {cost.sent_by_busiest / MB:.2f} |"
         )
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def findings(results: Results) -> list[Finding]:
-    """At the largest number of nodes, and by the exponent of growth with their number."""
-    found = {(cost.system, cost.nodes): cost for cost in costs(results)}
-    sizes = sorted({nodes for _, nodes in found})
-    at_most = {system: found[system, sizes[-1]] for system in SYSTEM_WORDS}
+    """Values at the largest number of nodes, and exponents of growth with that number."""
+    by_place = {(cost.system, cost.nodes): cost for cost in costs(results)}
+    sizes = sorted({nodes for _, nodes in by_place})
+    largest = {system: by_place[system, sizes[-1]] for system in SYSTEM_WORDS}
     growths = {
         name: {
-            system: exponent(sizes, [float(getattr(found[system, n], name)) for n in sizes])
+            system: exponent(sizes, [float(getattr(by_place[system, n], name)) for n in sizes])
             for system in SYSTEM_WORDS
         }
         for name in ("received_bytes", "sent_bytes", "sent_by_node")
     }
-    made = [*_of_traffic(growths, at_most, sizes[-1]), _of_storage(at_most)]
-    if all(cost.memory_bytes for cost in found.values()):
+    made = [*_traffic(growths, largest, sizes[-1]), _storage(largest)]
+    if all(cost.memory_bytes for cost in by_place.values()):
         memory = {
-            system: [float(found[system, n].memory_bytes or 0) for n in sizes]
+            system: [float(by_place[system, n].memory_bytes or 0) for n in sizes]
             for system in SYSTEM_WORDS
         }
-        made += _of_memory(sizes, memory)
-    if all(cost.gpu_bytes for cost in at_most.values()):
-        gpu = {system: cost.gpu_bytes or 0 for system, cost in at_most.items()}
+        made += _memory(sizes, memory)
+    if all(cost.gpu_bytes for cost in largest.values()):
+        gpu = {system: cost.gpu_bytes or 0 for system, cost in largest.items()}
         statement = "GPU memory is the same in all systems"
         made.append(Finding(statement, _close(gpu.values()), _megabytes(gpu)))
     return made
 
 
-def _of_traffic(
-    growths: Mapping[str, Mapping[str, float]], at_most: Mapping[str, Cost], nodes: int
+def _traffic(
+    growths: Mapping[str, Mapping[str, float]], largest: Mapping[str, Cost], nodes: int
 ) -> list[Finding]:
     received, sent = growths["received_bytes"], growths["sent_bytes"]
-    times_less = at_most["biscotti"].received_bytes / at_most["defl"].received_bytes
-    in_all = {system: cost.received_bytes for system, cost in at_most.items()}
-    sent_in_all = {system: at_most[system].sent_bytes for system in ("defl", "fl")}
+    times_less = largest["biscotti"].received_bytes / largest["defl"].received_bytes
+    in_all = {system: cost.received_bytes for system, cost in largest.items()}
+    sent_in_all = {system: largest[system].sent_bytes for system in ("defl", "fl")}
     return [
         Finding(
             "Receiving grows quadratically in DeFL and Biscotti, linearly in FL and SL",
@@ -150,30 +141,31 @@ def _of_traffic(
             _megabytes(in_all),
         ),
         Finding(
-            "DeFL's sending grows linearly, thanks to a shared memory pool",
+            SENDING_LINEAR,
             sent["defl"] < LINEAR_MAX,
             f"all nodes together n^{sent['defl']:.2f}, one node "
-            f"n^{growths['sent_by_node']['defl']:.2f}: every byte received was sent by somebody",
+            f"n^{growths['sent_by_node']['defl']:.2f}; every byte received is sent by some node",
         ),
         Finding(
-            "DeFL's sending is similar to FL's or lower",
+            SENDING_LIKE_FL,
             sent_in_all["defl"] <= CLOSE * sent_in_all["fl"],
             _megabytes(sent_in_all),
         ),
     ]
 
 
-def _of_storage(at_most: Mapping[str, Cost]) -> Finding:
-    log = {system: cost.log_bytes for system, cost in at_most.items()}
+def _storage(largest: Mapping[str, Cost]) -> Finding:
+    log = {system: cost.log_bytes for system, cost in largest.items()}
     return Finding(
         "DeFL's storage (log alone) is nearly nothing and far below Biscotti's",
         log["defl"] < log["biscotti"] / 10,
-        f"{_megabytes(log)}; with its pool DeFL has {at_most['defl'].stored_bytes / MB:.2f} MB, "
-        f"whatever the rounds; Biscotti's chain grows with each of the {at_most['defl'].rounds}",
+        f"{_megabytes(log)}; DeFL's pool included, {largest['defl'].stored_bytes / MB:.2f} MB for "
+        "any number of rounds, while Biscotti's chain grows with each of the "
+        f"{largest['defl'].rounds} rounds",
     )
 
 
-def _of_memory(sizes: Sequence[int], memory: Mapping[str, Sequence[float]]) -> list[Finding]:
+def _memory(sizes: Sequence[int], memory: Mapping[str, Sequence[float]]) -> list[Finding]:
     growth = {system: exponent(sizes, values) for system, values in memory.items()}
     most = {system: values[-1] for system, values in memory.items()}
     return [
@@ -187,7 +179,7 @@ def _of_memory(sizes: Sequence[int], memory: Mapping[str, Sequence[float]]) -> l
             _close([most[system] for system in ("defl", "biscotti", "fl")]),
             _megabytes(most),
         ),
-        Finding("DeFL's memory is below SL's", most["defl"] < most["swarm"], _megabytes(most)),
+        Finding(MEMORY_BELOW_SL, most["defl"] < most["swarm"], _megabytes(most)),
     ]
 
 

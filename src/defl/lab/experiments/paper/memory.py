@@ -1,4 +1,4 @@
-"""The memory of running processes and of all that they started, now and at its peak (Linux)."""
+"""Peak memory of running processes and their descendants (Linux)."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ NVIDIA = shutil.which("nvidia-smi")
 
 
 class MemoryWatch:
-    """Looked at again and again while something runs."""
+    """Call `look` repeatedly while something runs."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
@@ -28,19 +28,19 @@ class MemoryWatch:
 
 
 def family(pids: Iterable[int], proc: Path = PROC) -> set[int]:
-    """These processes and their descendants, as far as they still live."""
+    """These processes and their living descendants."""
     children: dict[int, list[int]] = {}
     for folder in proc.iterdir():
         if folder.name.isdigit() and (parent := _parent(folder)) is not None:
             children.setdefault(parent, []).append(int(folder.name))
-    found: set[int] = set()
+    tree: set[int] = set()
     waiting = list(pids)
     while waiting:
         pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in tree:
+            tree.add(pid)
             waiting += children.get(pid, [])
-    return found
+    return tree
 
 
 def _parent(folder: Path) -> int | None:
@@ -48,11 +48,11 @@ def _parent(folder: Path) -> int | None:
         stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None  # it has ended
-    return int(stat.rpartition(")")[2].split()[1])  # the name in brackets may hold anything
+    return int(stat.rpartition(")")[2].split()[1])  # the name in brackets is arbitrary text
 
 
 def pss_bytes(pid: int, proc: Path = PROC) -> int:
-    """A page that k processes share counts as a k-th; 0 for a process that has ended."""
+    """Proportional set size: a page shared by k processes counts 1/k; 0 if the process ended."""
     try:
         lines = (proc / str(pid) / "smaps_rollup").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -61,13 +61,13 @@ def pss_bytes(pid: int, proc: Path = PROC) -> int:
 
 
 def gpu_bytes(pids: Iterable[int]) -> int | None:
-    """What these processes hold on NVIDIA's GPUs; None where there is none."""
+    """Memory of these processes on NVIDIA GPUs; None without one."""
     if NVIDIA is None:
         return None
     query = [NVIDIA, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    told = subprocess.run(query, capture_output=True, text=True, check=False)  # noqa: S603 - fixed
-    if told.returncode != 0:
+    listing = subprocess.run(query, capture_output=True, text=True, check=False)  # noqa: S603 - fixed
+    if listing.returncode != 0:
         return None
     wanted = set(pids)
-    rows = [line.split(",") for line in told.stdout.splitlines() if line.count(",") == 1]
+    rows = [line.split(",") for line in listing.stdout.splitlines() if line.count(",") == 1]
     return sum(int(used) * 2**20 for pid, used in rows if int(pid) in wanted)

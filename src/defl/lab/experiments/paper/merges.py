@@ -1,7 +1,7 @@
-"""A server's merges that are watched: which nodes' updates a model is made of, and which not.
+"""Merges of a server that record which nodes' updates they leave out.
 
-By an aggregation rule's name, or `random_K`: the mean of K updates that are drawn anew in each
-round, which separates how many updates are averaged from which ones.
+Named after an aggregation rule, or `random_K`: the mean of K updates drawn anew in each round,
+which separates the effect of how many updates are averaged from that of which ones.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from defl.schema import Row, Schema
 RANDOM = "random_"
 
 
-class Watched:
-    """A merge (lab/baselines/machine.py) that counts how often each author was left out."""
+class WatchedMerge:
+    """A merge (lab/baselines/machine.py) that counts how often it leaves out each author."""
 
     def __init__(self, name: str, schema: Schema, nodes: int, seed: int) -> None:
         self._kept_at_random = _kept_at_random(name, nodes)
@@ -35,18 +35,18 @@ class Watched:
         self._rounds = 0
 
     def __call__(self, updates: Sequence[Contribution], base: Row, round_: Round) -> Row:
-        made = self._merged(updates, base, round_)
+        result = self._merge(updates, base, round_)
         self._rounds += 1
-        for update, weight in zip(updates, made.weights, strict=True):
+        for update, weight in zip(updates, result.weights, strict=True):
             self._left_out[update.author] += weight == 0
-        return made.values
+        return result.values
 
     @property
     def left_out(self) -> tuple[float, ...]:
-        """The share of rounds, by author."""
+        """By author, the share of rounds."""
         return tuple(count / max(1, self._rounds) for count in self._left_out)
 
-    def _merged(
+    def _merge(
         self, updates: Sequence[Contribution], base: Row, round_: Round
     ) -> AggregationResult:
         rows = [update.row for update in updates]
@@ -72,5 +72,5 @@ def _kept_at_random(name: str, nodes: int) -> int | None:
         return None
     number = name.removeprefix(RANDOM)
     if not number.isdigit() or not 1 <= int(number) <= nodes:
-        raise UserError(f"{name!r}: random_1 to random_{nodes} can be had")
+        raise UserError(f"{name!r}: random_1 to random_{nodes} exist; choose one of them")
     return int(number)

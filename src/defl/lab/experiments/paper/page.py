@@ -1,24 +1,29 @@
-"""The whole report on one page: what was run where, which statements hold, then every part.
+"""The whole report on one page: a summary of one screen, then a section for each part.
 
-A page may lie elsewhere than the parts' files; its pictures are named as seen from it. It says
-nothing that tells one machine of a kind from another: no names, no paths.
+The page and the parts' files may lie in different folders; links are relative to the page.
 """
 
 import os
-import platform
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-import defl
-from defl.lab.experiments.paper.findings import Finding
+from defl.lab.experiments.paper.findings import RULES_IN_WORDS, contradicted, count_confirmed
+from defl.lab.experiments.paper.machine import recorded_machines
 from defl.lab.experiments.paper.report import ReportPart
 from defl.lab.experiments.paper.run import AnyCell, Results
 from defl.lab.experiments.paper.settings import Scale
 
 PAGE_FILE = "RESULTS.md"
-PACKAGES = ("torch", "numpy", "gensim")  # that numbers may depend on
+
+SMALL_MODELS = (
+    "The models of this scale are far smaller than the paper's and train for fewer rounds. Compare "
+    "orders and losses, not levels of accuracy."
+)
+EQUAL_NUMBERS = (
+    "Equal numbers are not a coincidence: one seed gives every system the same data and the same "
+    "training, so Biscotti and DeFL differ only in rounds in which they merge different updates."
+)
 
 
 class ReportRequest(NamedTuple):
@@ -26,84 +31,93 @@ class ReportRequest(NamedTuple):
     repeats: int
 
 
-def written_page(
+def write_page(
     parts: Sequence[ReportPart],
     results: Results,
     seconds: Mapping[AnyCell, float],
-    asked: ReportRequest,
+    request: ReportRequest,
     folder: Path,
     page: Path,
 ) -> None:
-    """`folder` has the parts' files; `seconds` is what cells took, as far as it is known."""
+    """`folder` holds the parts' files; `seconds` what cells took, where that is recorded."""
+    page.parent.mkdir(parents=True, exist_ok=True)
+    links = Path(os.path.relpath(folder.resolve(), page.parent.resolve())).as_posix()
+    prefix = "" if links == "." else f"{links}/"
     lines = [
         "# Results: the paper's evaluation, measured here",
         "",
         (
-            "J. Han et al., *DeFL: Decentralized Weight Aggregation for Cross-silo Federated "
-            "Learning*; its figures stand beside ours. REPRODUCING.md says what each part shows, "
-            "how it is measured, and what the scales leave out. This page is made by"
+            "The evaluation of J. Han et al., *DeFL: Decentralized Weight Aggregation for "
+            "Cross-silo Federated Learning*, repeated with this implementation. "
+            f"`defl paper all --scale {request.scale} --repeat {request.repeats}` writes this "
+            "page; REPRODUCING.md explains each part."
         ),
         "",
-        "```",
-        f"defl paper all --scale {asked.scale} --repeat {asked.repeats}",
-        "```",
+        *_summary(parts, results, request),
         "",
-        f"{machine()}. {_time(results, seconds)}",
+        "## How it was measured",
         "",
-        *_summary([(part, part.findings(results)) for part in parts]),
-        (
-            "Equal numbers are no accident: the same seed gives every system the same data and the "
-            "same training, so Biscotti and DeFL differ only where they merge other updates, and "
-            "attacks that are filtered out in every round leave the same model."
-        ),
-        "",
+        f"- {_machines(folder)}",
+        f"- {_time(results, seconds)}",
+        f"- {RULES_IN_WORDS}",
+        f"- {EQUAL_NUMBERS}",
     ]
-    page.parent.mkdir(parents=True, exist_ok=True)
-    pictures = Path(os.path.relpath(folder.resolve(), page.parent.resolve())).as_posix()
     for part in parts:
-        text = (folder / f"{part.name}.md").read_text(encoding="utf-8")
-        heading, _, rest = text.partition("\n")
-        picture = f"{pictures}/{part.name}.png".removeprefix("./")
-        lines += [f"##{heading.lstrip('#')}", "", f"![{part.title}]({picture})", rest]
-    page.write_text("\n".join(lines), encoding="utf-8")
+        lines += [
+            "",
+            f"## {part.title}",
+            "",
+            f"![{part.title}]({prefix}{part.name}.png)",
+            "",
+            *part.brief_tables(results),
+            "",
+            *contradicted(
+                part.findings(results), f" ([all, with numbers]({prefix}{part.name}.md))"
+            ),
+        ]
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _summary(by_part: Sequence[tuple[ReportPart, list[Finding]]]) -> list[str]:
-    found = [finding for _, findings in by_part for finding in findings]
-    confirmed = sum(finding.confirmed for finding in found)
-    lines = [
-        "## Which of the paper's statements hold here",
+def _summary(parts: Sequence[ReportPart], results: Results, request: ReportRequest) -> list[str]:
+    by_part = {part.name: part.findings(results) for part in parts}
+    everything = [finding for findings in by_part.values() for finding in findings]
+    headlines = [headline for part in parts for headline in part.headlines(results)]
+    runs = "one run" if request.repeats == 1 else f"{request.repeats} runs"
+    level = "" if request.scale is Scale.PAPER else f" {SMALL_MODELS}"
+    return [
+        "## Summary",
         "",
-        f"{confirmed} of {len(found)} are confirmed. The others, with what was measured:",
+        (
+            f"**{count_confirmed(everything)} statements of the paper hold here**, with {runs} of "
+            f"each setting.{level}"
+        ),
         "",
-        "| part | confirmed | contradicted |",
-        "|---|---|---|",
+        "Reproduced:",
+        "",
+        *(headline.line() for headline in headlines if headline.confirmed),
+        "",
+        "Not reproduced:",
+        "",
+        *(headline.line() for headline in headlines if not headline.confirmed),
+        "",
+        "Statements that hold, by part:",
+        "",
+        f"| {' | '.join(by_part)} |",
+        "|---" * len(by_part) + "|",
+        f"| {' | '.join(count_confirmed(findings) for findings in by_part.values())} |",
     ]
-    for part, findings in by_part:
-        wrong = [f"{f.statement}: {f.numbers}" for f in findings if not f.confirmed]
-        share = f"{len(findings) - len(wrong)} of {len(findings)}"
-        lines.append(f"| {part.title.split('.')[0]} | {share} | {'<br>'.join(wrong) or '-'} |")
-    return [*lines, ""]
 
 
-def machine() -> str:
-    """Versions and sizes, as far as they can be had."""
-    versions = [f"defl {defl.__version__}", f"Python {platform.python_version()}"]
-    for name in PACKAGES:
-        try:
-            versions.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    said = [f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores"]
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        said.append(f"{memory / 2**30:.0f} GiB of memory")
-    return f"{', '.join(versions)}; {', '.join(said)}"
+def _machines(folder: Path) -> str:
+    machines = recorded_machines(folder)
+    if not machines:
+        return "The folder does not record what measured its cells."
+    return f"Measured with {'. Also with '.join(machines)}."
 
 
 def _time(results: Results, seconds: Mapping[AnyCell, float]) -> str:
-    known = [seconds[cell] for cell in results if cell in seconds]
-    if not known:
-        return f"{len(results)} cells."
-    of_all = "" if len(known) == len(results) else f" (of {len(known)} it is known)"
-    return f"{len(results)} cells took {sum(known) / 60:.0f} minutes together{of_all}."
+    recorded = [seconds[cell] for cell in results if cell in seconds]
+    minutes = f"{sum(recorded) / 60:.0f} minutes"
+    if len(recorded) == len(results):
+        return f"{len(results)} cells took {minutes}."
+    return f"{len(results)} cells; the {len(recorded)} whose time is recorded took {minutes}."

@@ -1,6 +1,6 @@
 """Pictures of tables, costs and traffic, each as PNG and as SVG, by matplotlib.
 
-The same numbers give the same file: no date and no random names are inside.
+The same numbers give the same bytes: files contain no dates and no random names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,15 +32,15 @@ Values = Callable[[CostResult], float]
 
 
 def require_matplotlib() -> None:
-    """Said before anything long begins."""
+    """Fail before anything is measured, not after."""
     try:
         import_module("matplotlib")
-    except ImportError as wrong:
-        raise UserError(f"pictures need matplotlib: {install_command('paper')}") from wrong
+    except ImportError as error:
+        raise UserError(f"pictures need matplotlib: {install_command('paper')}") from error
 
 
 def plot_table(table: Table, made: Sequence[TableEntry], note: str, path: Path) -> None:
-    """Bars are ours, black marks the paper's."""
+    """Bars are measured here; black marks are the paper's."""
     figure = _figure(1.0 + 1.15 * len(table.rows), 1.1 + 3.0 * len(table.datasets))
     by_place = {(e.dataset, e.setting, e.system): e for e in made}
     width = 0.8 / len(SYSTEM_WORDS)
@@ -197,7 +197,7 @@ def _figure(width: float, height: float) -> Any:
 
 
 def _finish(figure: Any, first: Any, title: str, note: str, path: Path) -> None:
-    """`path` has no ending; what was run stands below the picture."""
+    """`path` has no suffix; `note` says below the picture what was run."""
     figure.suptitle(title, fontsize=11)
     handles, labels = first.get_legend_handles_labels()
     figure.legend(

@@ -1,13 +1,17 @@
-"""What can be asked for, one name each: its cells, and the files that are made of their results.
+"""The parts of the evaluation by name: each one's cells, and the files made of their results.
 
-Every part writes NAME.csv, NAME.json, NAME.md, NAME.png and NAME.svg, and says which of the paper's
-statements its numbers confirm. page.py joins parts into one page.
+Every part writes NAME.csv, NAME.json, NAME.md, NAME.png and NAME.svg, and checks the paper's
+statements against its numbers. page.py joins the parts into one page.
 """
 
+import csv
 import json
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from io import StringIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from defl.lab.experiments.paper import (
     costs,
@@ -40,21 +44,71 @@ ANALYSIS = "analysis"
 PARTS = (*TABLES, *FIGURES, ANALYSIS, STUDY)
 ALL = "all"
 
+CsvRows = Sequence[Mapping[str, Any]]  # all with the same keys: the columns
 
-class ReportPart(Protocol):
-    @property
-    def name(self) -> str: ...
+
+@dataclass(frozen=True)
+class ReportPart(ABC):
+    name: str
 
     @property
+    @abstractmethod
     def title(self) -> str: ...
 
+    @abstractmethod
     def cells(self) -> list[AnyCell]: ...
 
+    @abstractmethod
     def findings(self, results: Results) -> list[Finding]: ...
 
-    def write(self, results: Results, folder: Path) -> Any:
-        """The files; returns what --json prints."""
-        ...
+    @abstractmethod
+    def headlines(self, results: Results) -> list[Finding]:
+        """The few findings that belong in the summary."""
+
+    @abstractmethod
+    def tables(self, results: Results) -> list[str]:
+        """All tables, in Markdown."""
+
+    def brief_tables(self, results: Results) -> list[str]:
+        """What the joint page shows of them."""
+        return self.tables(results)
+
+    @abstractmethod
+    def as_json(self, results: Results) -> list[dict[str, Any]]: ...
+
+    @abstractmethod
+    def plot(self, results: Results, path: Path) -> None: ...
+
+    def csv_rows(self, results: Results) -> CsvRows:
+        return self.as_json(results)
+
+    def write(self, results: Results, folder: Path) -> list[dict[str, Any]]:
+        """Write the part's files; return what --json prints."""
+        self.plot(results, folder / self.name)
+        lines = [
+            f"# {self.title}",
+            "",
+            *self.tables(results),
+            "",
+            *findings.all_statements(self.findings(results)),
+        ]
+        printed = self.as_json(results)
+        texts = {
+            "csv": _as_csv(self.csv_rows(results)),
+            "json": json.dumps(printed, indent=1) + "\n",
+            "md": "\n".join(lines) + "\n",
+        }
+        for suffix, text in texts.items():
+            (folder / f"{self.name}.{suffix}").write_text(text, encoding="utf-8")
+        return printed
+
+
+def _as_csv(rows: CsvRows) -> str:
+    text = StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def part_named(name: str, scale: Scale, repeats: int) -> ReportPart:
@@ -69,8 +123,7 @@ def part_named(name: str, scale: Scale, repeats: int) -> ReportPart:
 
 
 @dataclass(frozen=True)
-class TablePart:
-    name: str
+class TablePart(ReportPart):
     scale: Scale
     setting: Setting
     repeats: int
@@ -93,19 +146,29 @@ class TablePart:
     def findings(self, results: Results) -> list[Finding]:
         return findings.findings(self.table, self._entries(results))
 
-    def write(self, results: Results, folder: Path) -> Any:
-        made = self._entries(results)
-        note = in_words(self.scale, self.setting)
-        plots.plot_table(self.table, made, note, folder / self.name)
-        said = findings.as_markdown(self.findings(results))
-        shown = tables.as_markdown(self.table, made)
-        text = "\n".join([shown, f"{note}.\n", f"{findings.MEASURES}\n", said])
-        return _write(folder, self.name, tables.as_csv(made), tables.as_json(made), text)
+    def headlines(self, results: Results) -> list[Finding]:
+        return findings.headlines(self.table, self._entries(results))
+
+    def tables(self, results: Results) -> list[str]:
+        return [*self.brief_tables(results), "", findings.RULES_IN_WORDS]
+
+    def brief_tables(self, results: Results) -> list[str]:
+        setting = f"{training_in_words(self.scale, self.setting)}."
+        return tables.as_markdown(self.table, self._entries(results), setting)
+
+    def as_json(self, results: Results) -> list[dict[str, Any]]:
+        return [asdict(entry) for entry in self._entries(results)]
+
+    def csv_rows(self, results: Results) -> CsvRows:
+        return tables.csv_rows(self._entries(results))
+
+    def plot(self, results: Results, path: Path) -> None:
+        note = training_in_words(self.scale, self.setting)
+        plots.plot_table(self.table, self._entries(results), note, path)
 
 
 @dataclass(frozen=True)
-class FigurePart:
-    name: str
+class FigurePart(ReportPart):
     scale: Scale
     setting: Setting
 
@@ -129,21 +192,31 @@ class FigurePart:
     def findings(self, results: Results) -> list[Finding]:
         return costs_report.findings(self._costs(results))
 
-    def write(self, results: Results, folder: Path) -> Any:
-        mine = self._costs(results)
+    def headlines(self, results: Results) -> list[Finding]:
+        if FIGURES[self.name] is not DataKind.IMAGES:
+            return []  # the same questions, about a model of a few kilobytes
+        wanted = (costs_report.SENDING_LIKE_FL, costs_report.MEMORY_BELOW_SL)
+        return [finding for finding in self.findings(results) if finding.statement in wanted]
+
+    def tables(self, results: Results) -> list[str]:
+        return costs_report.as_markdown(self._costs(results), self.setting.learning.model)
+
+    def brief_tables(self, results: Results) -> list[str]:
+        model = self.setting.learning.model
+        return costs_report.as_markdown(self._costs(results), model, largest_only=True)
+
+    def as_json(self, results: Results) -> list[dict[str, Any]]:
+        return [asdict(cost) for cost in costs_report.costs(self._costs(results))]
+
+    def plot(self, results: Results, path: Path) -> None:
         note = (
             f"scale {self.scale}: {self.setting.learning.model}, {self.setting.costs_rounds} rounds"
         )
-        plots.plot_costs(self.title, mine, note, folder / self.name)
-        said = findings.as_markdown(self.findings(results))
-        text = "\n".join([costs_report.as_markdown(self.title, mine), said])
-        made = costs_report.as_json(mine)
-        return _write(folder, self.name, costs_report.as_csv(mine), made, text)
+        plots.plot_costs(self.title, self._costs(results), note, path)
 
 
 @dataclass(frozen=True)
-class StudyPart:
-    name: str
+class StudyPart(ReportPart):
     scale: Scale
     setting: Setting
     repeats: int
@@ -162,20 +235,31 @@ class StudyPart:
     def findings(self, results: Results) -> list[Finding]:
         return study.findings(self._plan, accuracies(results))
 
-    def write(self, results: Results, folder: Path) -> Any:
-        found = accuracies(results)
-        note = in_words(self.scale, self.setting)
-        plots.plot_study(study.accuracies(self._plan, found), note, folder / self.name)
-        said = findings.as_markdown(self.findings(results))
-        text = "\n".join([study.as_markdown(self._plan, found), f"{note}.\n", said])
-        made = study.as_json(self._plan, found)
-        return _write(folder, self.name, study.as_csv(made), made, text)
+    def headlines(self, results: Results) -> list[Finding]:
+        return self.findings(results)
+
+    def tables(self, results: Results) -> list[str]:
+        setting = f"{training_in_words(self.scale, self.setting)}."
+        return study.as_markdown(self._plan, accuracies(results), setting)
+
+    def brief_tables(self, results: Results) -> list[str]:
+        setting = f"{training_in_words(self.scale, self.setting)}."
+        return study.as_brief_markdown(self._plan, accuracies(results), setting)
+
+    def as_json(self, results: Results) -> list[dict[str, Any]]:
+        return study.as_json(self._plan, accuracies(results))
+
+    def csv_rows(self, results: Results) -> CsvRows:
+        columns = ("dataset", "merge", "seed", "accuracy")
+        return [{name: run[name] for name in columns} for run in self.as_json(results)]
+
+    def plot(self, results: Results, path: Path) -> None:
+        note = training_in_words(self.scale, self.setting)
+        plots.plot_study(study.accuracies(self._plan, accuracies(results)), note, path)
 
 
 @dataclass(frozen=True)
-class AnalysisPart:
-    name: str
-
+class AnalysisPart(ReportPart):
     @property
     def title(self) -> str:
         return traffic_report.HEADING
@@ -193,15 +277,21 @@ class AnalysisPart:
     def findings(self, results: Results) -> list[Finding]:
         return traffic_report.findings(self._traffic(results))
 
-    def write(self, results: Results, folder: Path) -> Any:
-        mine = self._traffic(results)
-        size = next(iter(mine)).values * 4
-        note = f"counted in the simulator with a model of {size} bytes"
-        plots.plot_traffic(mine, note, folder / self.name)
-        made = traffic_report.as_json(mine)
-        said = findings.as_markdown(self.findings(results))
-        text = "\n".join([traffic_report.as_markdown(mine), said])
-        return _write(folder, self.name, traffic_report.as_csv(mine), made, text)
+    def headlines(self, results: Results) -> list[Finding]:
+        return [finding for finding in self.findings(results) if "O(MTn²)" not in finding.statement]
+
+    def tables(self, results: Results) -> list[str]:
+        return traffic_report.as_markdown(self._traffic(results))
+
+    def brief_tables(self, results: Results) -> list[str]:
+        return traffic_report.as_brief_markdown(self._traffic(results))
+
+    def as_json(self, results: Results) -> list[dict[str, Any]]:
+        return [asdict(row) for row in traffic_report.traffic(self._traffic(results))]
+
+    def plot(self, results: Results, path: Path) -> None:
+        note = f"counted in the simulator with a model of {traffic.SIZE_BYTES} bytes"
+        plots.plot_traffic(self._traffic(results), note, path)
 
 
 def accuracies(results: Results) -> dict[AccuracyCell, AccuracyResult]:
@@ -212,7 +302,7 @@ def accuracies(results: Results) -> dict[AccuracyCell, AccuracyResult]:
     }
 
 
-def in_words(scale: Scale, setting: Setting) -> str:
+def training_in_words(scale: Scale, setting: Setting) -> str:
     learning = setting.learning
     judged = "the last model"
     if setting.rounds_judged > 1:
@@ -221,10 +311,3 @@ def in_words(scale: Scale, setting: Setting) -> str:
         f"Scale {scale}: {learning.model}, {setting.rounds} rounds of {learning.steps} steps with "
         f"batches of {learning.batch} by {learning.optimizer}; accuracy of {judged}"
     )
-
-
-def _write(folder: Path, name: str, csv_text: str, made: Any, markdown: str) -> Any:
-    (folder / f"{name}.csv").write_text(csv_text, encoding="utf-8")
-    (folder / f"{name}.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-    (folder / f"{name}.md").write_text(markdown, encoding="utf-8")
-    return made

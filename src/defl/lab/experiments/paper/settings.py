@@ -1,8 +1,8 @@
-"""What is run at each scale, and which rows and columns the paper's tables have.
+"""The settings of each scale, and the rows and columns of the paper's tables.
 
-`paper` is the paper's own setting where it or its authors' code says it (rounds are not said: 200
-agree with its ratio of storage). `cpu` has the real data with small models; `quick` the same with
-few rounds. Numbers of steps are chosen by measured seconds a step, for two cores.
+`paper` is the paper's own setting as far as the paper or its authors' code states it (the number of
+rounds is not stated: 200 agree with its storage ratio). `cpu` trains small models on the real
+data; `quick` does so for fewer rounds. Steps are chosen by their measured time on two cores.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,8 @@ from defl.lab.models.word2vec import Word2VecSettings
 
 DIRICHLET = 1.0  # the paper's alpha
 ROUNDS_PAPER = 200
-# In the order of the paper's columns, with its names.
+NODES = (4, 7, 10)  # the paper's federations
+# The paper's names, in the order of its columns.
 SYSTEM_WORDS = {"fl": "FL", "swarm": "SL", "biscotti": "Biscotti", "defl": "DeFL"}
 
 
@@ -27,21 +28,19 @@ class Scale(StrEnum):
 
 
 class DataKind(StrEnum):
-    """Of data."""
-
     IMAGES = "images"
     TEXTS = "texts"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How one kind of data is learned at one scale."""
+    """How models learn one kind of data at one scale."""
 
     learning: Learning
     rounds: int
     rounds_judged: int  # an accuracy is the mean over the models of these last rounds
     multi_krum: str  # the rule of Biscotti and DeFL
-    # Real processes for the figures: their bytes depend on model and rounds, not on steps.
+    # For the figures' real processes, whose bytes depend on model and rounds, not on steps.
     costs_rounds: int
     costs_steps: int
 
@@ -98,7 +97,7 @@ SETTINGS: dict[tuple[Scale, DataKind], Setting] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table: who attacks how."""
+    """One line of a table: how many nodes attack, and how."""
 
     words: str
     nodes: int
@@ -134,7 +133,7 @@ THREAT_ROWS = tuple(
 
 
 def rate_rows(threat: str) -> tuple[Row, ...]:
-    """4, 7 and 10 nodes with each number of Byzantine ones below a third."""
+    """Each federation with every number of Byzantine nodes below a third."""
     return tuple(
         Row(
             f"{nodes - bad}+{bad} (beta={bad / nodes:.2f})",
@@ -142,7 +141,7 @@ def rate_rows(threat: str) -> tuple[Row, ...]:
             bad,
             threat if bad else NONE.name,
         )
-        for nodes in (4, 7, 10)
+        for nodes in NODES
         for bad in range(faults_of(nodes) + 1)
     )
 

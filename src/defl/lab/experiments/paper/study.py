@@ -1,14 +1,12 @@
 """Why Multi-Krum costs accuracy without attack: how many updates are averaged, and which.
 
-Four honest nodes and one server, whose merge alone changes. Averaging fewer updates drawn at
-random shows what their number costs; Multi-Krum with the same number shows what it costs on top
-that the same outliers are left out again and again, and their data with them.
+Four honest nodes and one server; only the server's merge changes. Averaging fewer updates drawn at
+random shows the cost of their number. Multi-Krum with the same number shows the additional cost of
+leaving out the same outliers again and again, and with them their data.
 """
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import StringIO
 from statistics import mean, stdev
 from typing import Any
 
@@ -19,7 +17,7 @@ from defl.lab.experiments.paper.tables import paper_accuracies
 from defl.lab.experiments.threats import NONE
 
 NODES = 4
-# The merge, or None for FedAvg by samples; and what it averages.
+# What each merge averages; None is FedAvg, weighted by samples.
 MERGES: dict[str | None, str] = {
     None: "all 4, by samples (FedAvg)",
     "fed_avg": "all 4, equally",
@@ -30,7 +28,7 @@ MERGES: dict[str | None, str] = {
 }
 EVEN, UNEVEN = "i.i.d.", "non-i.i.d."
 ALPHAS: dict[str, float | None] = {EVEN: None, UNEVEN: DIRICHLET}
-# As many updates drawn at random, and chosen by Multi-Krum.
+# By how many updates are kept: the merge that draws them, and the one that chooses them.
 PAIRS = {3: ("random_3", "multi_krum"), 2: ("random_2", "multi_krum_two")}
 
 HEADING = "Why Multi-Krum costs accuracy without attack"
@@ -77,18 +75,9 @@ def as_json(cells: Cells, results: Results) -> list[dict[str, Any]]:
     ]
 
 
-def as_csv(made: list[dict[str, Any]]) -> str:
-    text = StringIO()
-    names = ("dataset", "merge", "seed", "accuracy")
-    writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(made)
-    return text.getvalue()
-
-
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Of accuracy, against the mean of all: by how many are averaged, and by which."""
+    """Accuracy lost against the mean of all updates: by how many are averaged, and by which."""
 
     kept: int
     by_number: float
@@ -106,13 +95,13 @@ def accuracies(cells: Cells, results: Results) -> dict[tuple[str, str | None], f
 
 
 def losses(cells: Cells, results: Results) -> dict[str, list[Loss]]:
-    found = accuracies(cells, results)
+    reached = accuracies(cells, results)
     return {
         words: [
             Loss(
                 kept,
-                found[words, "fed_avg"] - found[words, at_random],
-                found[words, at_random] - found[words, chosen],
+                reached[words, "fed_avg"] - reached[words, at_random],
+                reached[words, at_random] - reached[words, chosen],
             )
             for kept, (at_random, chosen) in PAIRS.items()
         ]
@@ -121,88 +110,101 @@ def losses(cells: Cells, results: Results) -> dict[str, list[Loss]]:
 
 
 def findings(cells: Cells, results: Results) -> list[Finding]:
-    """What the paper says of CIFAR-10 without attack, held against the authors' two of four."""
+    """The paper's claims about CIFAR-10 without attack, tested with its authors' two of four."""
     paper = paper_accuracies()
-    theirs = [paper["table1", "CIFAR-noniid", CALM, system] for system in ("fl", "defl")]
-    made = losses(cells, results)
-    even, uneven = (next(loss for loss in made[words] if loss.kept == 2) for words in ALPHAS)
+    before, after = (paper["table1", "CIFAR-noniid", CALM, system] for system in ("fl", "defl"))
+    by_data = losses(cells, results)
+    even, uneven = (next(loss for loss in by_data[words] if loss.kept == 2) for words in ALPHAS)
     return [
         Finding(
-            "Without attack Multi-Krum costs accuracy on non-i.i.d. data, more than on i.i.d.",
+            "Without attack Multi-Krum costs accuracy, on non-i.i.d. data more than on i.i.d.",
             uneven.total > max(EQUAL, even.total),
-            f"the 2 closest of 4: {uneven.total:.3f} and {even.total:.3f} lost. The paper's: "
-            f"{theirs[0]:.3f} to {theirs[1]:.3f} on non-i.i.d. data",
+            f"the 2 closest of 4 lose {uneven.total:.3f} and {even.total:.3f}",
+            f"{before:.3f} to {after:.3f} on non-i.i.d. data",
         ),
         Finding(
-            "The reason is which updates it leaves out: honest outliers",
+            "Multi-Krum costs accuracy because of which updates it leaves out: honest outliers",
             uneven.by_choice > max(EQUAL, uneven.by_number),
-            f"of {uneven.total:.3f} lost, {uneven.by_number:.3f} by averaging 2 updates instead of "
-            f"4, whichever they are; {uneven.by_choice:+.3f} by leaving the outliers out",
+            f"of {uneven.total:.3f} lost, {uneven.by_number:.3f} by averaging any 2 updates "
+            f"instead of 4, and {uneven.by_choice:+.3f} by leaving out the outliers",
         ),
     ]
 
 
-def explained(cells: Cells, results: Results) -> str:
-    """What the numbers show, in sentences."""
-    lines = []
-    for words, found in losses(cells, results).items():
-        said = [
+def explanation(cells: Cells, results: Results) -> str:
+    sentences = []
+    for words, by_count in losses(cells, results).items():
+        clauses = [
             f"averaging {loss.kept} instead of {NODES} costs {loss.by_number:.3f}, and choosing "
-            f"the closest {loss.kept} {_further(loss.by_choice)}"
-            for loss in found
+            f"the closest {loss.kept} {_cost_in_words(loss.by_choice)}"
+            for loss in by_count
         ]
-        lines.append(f"On {words} data {'; '.join(said)}.")
+        sentences.append(f"On {words} data {'; '.join(clauses)}.")
     uneven = losses(cells, results)[UNEVEN]
     by = "number" if sum(loss.by_number - loss.by_choice for loss in uneven) > 0 else "choice"
     three, two = uneven
-    lines.append(
-        f"So on non-i.i.d. data the {by} of updates is what costs more, and keeping n - f = 3 "
-        f"instead of 2 takes the loss from {two.total:.3f} to {three.total:.3f}."
+    sentences.append(
+        f"So on non-i.i.d. data the {by} of updates costs more, and keeping n - f = 3 "
+        f"instead of 2 reduces the loss from {two.total:.3f} to {three.total:.3f}."
     )
     if any(len(repeats) == 1 for repeats in cells.values()):
-        lines.append(
-            "Each number is of one run, with one division of the data: a hundredth may be chance."
+        sentences.append(
+            "Each number comes from one run with one division of the data; differences of a "
+            "hundredth may be chance."
         )
-    return " ".join(lines)
+    return " ".join(sentences)
 
 
-def _further(cost: float) -> str:
+def _cost_in_words(cost: float) -> str:
     if abs(cost) < EQUAL:
         return f"makes no difference ({cost:+.3f})"
     return f"costs {cost:.3f} more" if cost > 0 else f"gives {-cost:.3f} back"
 
 
-def as_markdown(cells: Cells, results: Results) -> str:
-    lines = [
-        f"### {HEADING}",
+def as_brief_markdown(cells: Cells, results: Results, setting: str) -> list[str]:
+    reached = accuracies(cells, results)
+    return [
+        f"Accuracy with four honest nodes; only the server's merge differs. {setting}",
         "",
-        (
-            "Four honest nodes; only the server's merge differs. The last columns: in which share "
-            "of rounds each node's update was left out, and the share of all samples that a "
-            "round's model was made without."
+        f"| a round's model is the mean of | {' | '.join(f'{words} data' for words in ALPHAS)} |",
+        "|---" * (len(ALPHAS) + 1) + "|",
+        *(
+            f"| {averaged} | {' | '.join(f'{reached[words, merge]:.3f}' for words in ALPHAS)} |"
+            for merge, averaged in MERGES.items()
         ),
+        "",
+        explanation(cells, results),
     ]
+
+
+def as_markdown(cells: Cells, results: Results, setting: str) -> list[str]:
+    intro = (
+        "Four honest nodes; only the server's merge differs. The last two columns: the share of "
+        "rounds that left out each node's update, and the share of samples that a round's model "
+        "did without."
+    )
+    lines = [f"{intro} {setting}"]
     for words in ALPHAS:
         lines += [
             "",
             f"| {words}: the mean of | accuracy | left out, node 0 to 3 | samples unused |",
             "|---|---|---|---|",
         ]
-        for merge, said in MERGES.items():
-            found = [results[cell] for cell in cells[words, merge]]
-            numbers = [result.accuracy for result in found]
-            spread = f" ± {stdev(numbers):.3f}" if len(numbers) > 1 else ""
-            left_out, unused = _left_out(found)
-            lines.append(f"| {said} | {mean(numbers):.3f}{spread} | {left_out} | {unused:.0%} |")
-    return "\n".join([*lines, "", explained(cells, results)]) + "\n"
+        for merge, averaged in MERGES.items():
+            runs = [results[cell] for cell in cells[words, merge]]
+            values = [run.accuracy for run in runs]
+            spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+            left_out, unused = _left_out(runs)
+            lines.append(f"| {averaged} | {mean(values):.3f}{spread} | {left_out} | {unused:.0%} |")
+    return [*lines, "", explanation(cells, results)]
 
 
-def _left_out(found: list[AccuracyResult]) -> tuple[str, float]:
-    """By node, of the first repeat (each has other data), and the samples over all repeats."""
-    shares = [result.left_out or (0.0,) * NODES for result in found]
+def _left_out(runs: list[AccuracyResult]) -> tuple[str, float]:
+    """Each node's share in the first repeat (the others divide the data differently), and the
+    unused samples over all repeats."""
+    shares = [run.left_out or (0.0,) * NODES for run in runs]
     unused = mean(
-        sum(share * size for share, size in zip(left, result.samples, strict=True))
-        / sum(result.samples)
-        for left, result in zip(shares, found, strict=True)
+        sum(share * size for share, size in zip(left, run.samples, strict=True)) / sum(run.samples)
+        for left, run in zip(shares, runs, strict=True)
     )
     return ", ".join(f"{share:.0%}" for share in shares[0]), unused

@@ -2,15 +2,15 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from io import StringIO
 from statistics import mean, stdev
-from typing import Any
 
 from defl.lab.experiments.cells import SYSTEMS
 from defl.lab.experiments.paper.accuracy import AccuracyCell, AccuracyResult
 from defl.lab.experiments.paper.settings import SYSTEM_WORDS, Row, Setting, Table
+from defl.lab.experiments.threats import NONE
 
 Cells = dict[tuple[str, str, str], list[AccuracyCell]]  # dataset, setting, system -> its repeats
 
@@ -23,7 +23,7 @@ class TableEntry:
     setting: str
     system: str
     accuracy: float  # mean over the repeats
-    spread: float | None  # their standard deviation; None if there is one only
+    spread: float | None  # standard deviation; None for a single run
     paper: float
     repeats: int
 
@@ -33,7 +33,7 @@ class TableEntry:
 
 
 def paper_accuracies() -> dict[tuple[str, str, str, str], float]:
-    """The paper's own, by table, dataset, setting and system."""
+    """The paper's accuracies by table, dataset, setting and system."""
     text = files("defl.lab.experiments.paper").joinpath("accuracy.csv").read_text(encoding="utf-8")
     return {
         (row["table"], row["dataset"], row["setting"], row["system"]): float(row["accuracy"])
@@ -76,62 +76,45 @@ def entries(
     paper = paper_accuracies()
     made = []
     for (dataset, setting, system), repeats in cells.items():
-        found = [results[cell].accuracy for cell in repeats]
-        spread = stdev(found) if len(found) > 1 else None
+        values = [results[cell].accuracy for cell in repeats]
+        spread = stdev(values) if len(values) > 1 else None
         theirs = paper[table.name, dataset, setting, system]
-        made.append(TableEntry(dataset, setting, system, mean(found), spread, theirs, len(found)))
+        made.append(TableEntry(dataset, setting, system, mean(values), spread, theirs, len(values)))
     return made
 
 
-def as_json(made: Sequence[TableEntry]) -> list[dict[str, Any]]:
-    return [asdict(entry) for entry in made]
-
-
-def as_csv(made: Sequence[TableEntry]) -> str:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["dataset", "setting", "system", "accuracy", "spread", "paper", "difference", "repeats"]
-    )
-    for entry in made:
-        spread = "" if entry.spread is None else f"{entry.spread:.4f}"
-        writer.writerow(
-            [
-                entry.dataset,
-                entry.setting,
-                SYSTEM_WORDS[entry.system],
-                f"{entry.accuracy:.4f}",
-                spread,
-                f"{entry.paper:.3f}",
-                f"{entry.difference:+.4f}",
-                entry.repeats,
-            ]
-        )
-    return text.getvalue()
-
-
-def as_markdown(table: Table, made: Sequence[TableEntry]) -> str:
-    """One table for each data set: ours, the paper's, the difference."""
-    by_place = {(e.dataset, e.setting, e.system): e for e in made}
-    repeats = made[0].repeats
-    spread = " ± standard deviation" if repeats > 1 else ""
-    lines = [
-        f"### {table.heading}",
-        "",
-        (
-            f"Ours{spread} ({repeats} repeat{'s' if repeats > 1 else ''}) / the paper's "
-            "(difference)."
-        ),
+def csv_rows(entries: Sequence[TableEntry]) -> list[dict[str, str | int]]:
+    return [
+        {
+            "dataset": entry.dataset,
+            "setting": entry.setting,
+            "system": SYSTEM_WORDS[entry.system],
+            "accuracy": f"{entry.accuracy:.4f}",
+            "spread": "" if entry.spread is None else f"{entry.spread:.4f}",
+            "paper": f"{entry.paper:.3f}",
+            "difference": f"{entry.difference:+.4f}",
+            "repeats": entry.repeats,
+        }
+        for entry in entries
     ]
+
+
+def as_markdown(table: Table, entries: Sequence[TableEntry], setting: str) -> list[str]:
+    """One table for each data set: our accuracy beside the paper's."""
+    by_place = {(e.dataset, e.setting, e.system): e for e in entries}
+    repeats = entries[0].repeats
+    ours = "one run" if repeats == 1 else f"mean ± standard deviation of {repeats} runs"
+    lines = [f"Accuracy **here** ({ours}) / in the paper. {setting}"]
     for dataset, _ in table.datasets:
         lines += ["", f"| {dataset} | " + " | ".join(SYSTEM_WORDS.values()) + " |"]
         lines.append("|---" * (len(SYSTEM_WORDS) + 1) + "|")
         for row in table.rows:
             numbers = [_shown(by_place[dataset, row.words, system]) for system in SYSTEM_WORDS]
-            lines.append(f"| {row.words} | " + " | ".join(numbers) + " |")
-    return "\n".join(lines) + "\n"
+            attack = "No attack" if row.words == NONE.words else row.words
+            lines.append(f"| {attack} | " + " | ".join(numbers) + " |")
+    return lines
 
 
 def _shown(entry: TableEntry) -> str:
     spread = "" if entry.spread is None else f" ± {entry.spread:.3f}"
-    return f"**{entry.accuracy:.3f}**{spread} / {entry.paper:.3f} ({entry.difference:+.3f})"
+    return f"**{entry.accuracy:.3f}**{spread} / {entry.paper:.3f}"

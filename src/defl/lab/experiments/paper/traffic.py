@@ -16,11 +16,11 @@ from defl.lab.baselines import blockchain
 from defl.lab.experiments import analysis
 from defl.lab.experiments.analysis import Predicted
 from defl.lab.experiments.cells import DEFL, Cell, CellResult, Task, run_cell
+from defl.lab.experiments.paper.settings import NODES
 from defl.schema import Weights
 
 VALUES = 20_000
 SIZE_BYTES = 4 * VALUES
-NODES = (4, 7, 10)
 ROUNDS = (5, 20, 50)
 BISCOTTI_LEADER = "biscotti_leader"  # the leader alone sends the block
 FORMULAS = {
