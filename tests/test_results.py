@@ -154,7 +154,7 @@ def test_a_run_shows_where_a_clients_failure_is_told_in_full() -> None:
 
     assert "bob's client failed at least once, last: ValueError: shape" in str(failed)
     assert "/somewhere/bob/node.log" in str(failed)
-    assert "interrupted: members may be a round apart" in str(failed)
+    assert "interrupted before the last round closed; members may be a round apart" in str(failed)
     assert failed.folder_of("bob") == Path("/somewhere/bob")
     with pytest.raises(UserError, match="no member is named 'dave'"):
         failed.folder_of("dave")

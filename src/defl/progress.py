@@ -15,7 +15,7 @@ from defl.results import RoundRecord
 Progress = bool | Callable[[RoundRecord], None] | None
 
 
-class ProgressLine:
+class ProgressDisplay:
     """Use as a context: the line ends when the block ends, by an exception too."""
 
     def __init__(self, progress: Progress, rounds: int) -> None:
@@ -26,7 +26,7 @@ class ProgressLine:
         self._terminal = wanted and self._notebook is None and (progress or sys.stderr.isatty())
         self._width = 0
 
-    def __enter__(self) -> "ProgressLine":
+    def __enter__(self) -> "ProgressDisplay":
         self.show(f"0 of {self._rounds} rounds closed")
         return self
 

@@ -16,7 +16,7 @@ from defl.committee import Charter, Membership, Rules, Timing, require_counts
 from defl.errors import UserError, WeightsError
 from defl.founding import Founding, found
 from defl.ids import NodeId, Round
-from defl.progress import Progress, ProgressLine
+from defl.progress import Progress, ProgressDisplay
 from defl.results import MemberTraffic, Omission, OmissionReason, RoundRecord, Simulation
 from defl.schema import Codec, Entry, Schema
 from defl.sim.byzantine import KINDS
@@ -89,7 +89,7 @@ def simulate(
     signers, _ = signers_of(len(clients), seed=seed, real=False)
     membership = Membership(rounds=rounds, members=members_of(signers))
     founding = found(draft, membership, initial_row(clients[0], schema))
-    with ProgressLine(progress, rounds) as line:
+    with ProgressDisplay(progress, rounds) as line:
         simulation = _LiveSimulation(
             clients, schema, byzantine, founding, conditions, seed, evaluate, line
         )
@@ -221,7 +221,7 @@ class _LiveSimulation:
         conditions: Conditions,
         seed: int,
         evaluate: bool,
-        line: ProgressLine,
+        line: ProgressDisplay,
     ) -> None:
         self._schema, self._seed, self._line = schema, seed, line
         self._federation = founding.federation

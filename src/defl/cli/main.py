@@ -44,7 +44,7 @@ COMMANDS = {
         "Write a model as .safetensors, .npz or a torch state dict (.pt, .pth).",
     ),
     "federation": LazyCommand(
-        "defl.cli.federation:federation", "Make and read the file that all members agree on."
+        "defl.cli.federation:federation", "Create and show the file that all members agree on."
     ),
     "new": LazyCommand(
         "defl.cli.new:new",
@@ -54,7 +54,7 @@ COMMANDS = {
     "node": LazyCommand("defl.cli.serve:node", "Set up and run your organisation's node."),
     "paper": LazyCommand(
         "defl.cli.paper:paper",
-        "Measure the paper's tables and figures, and set them beside its own numbers.",
+        "Measure the paper's tables and figures and compare them with its numbers.",
     ),
     "run": LazyCommand(
         "defl.cli.run:run",
