@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from defl.cli.main import cli
+from defl.cli.main import cli, main
 from defl.errors import UserError
 from defl.node.setup.local import founding_folder
 from support.founding import agree, defl, init_nodes
@@ -148,6 +148,18 @@ def test_a_request_that_cannot_be_met_exits_with_2_and_says_what_to_do(
 
     assert answer.code == 2
     assert len(answer.text.split()) > 4
+
+
+def test_an_error_line_shows_control_characters_as_escapes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["defl", "run", "a\x1b[2Ab"])
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_: False)  # as in a terminal
+
+    with pytest.raises(SystemExit):
+        main()
+
+    assert capsys.readouterr().err.startswith(r"Error: a\x1b[2Ab: no such folder")
 
 
 @pytest.mark.parametrize("option", ["--nodes", "--rounds"])

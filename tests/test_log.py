@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from defl.node.report.log import LineLimit, Log, configure_logging
+from defl.node.report.log import HumanFormatter, LineLimit, Log, configure_logging
 from support.logs import log_to
 
 
@@ -81,3 +81,11 @@ def test_lines_about_a_flapping_peer_are_few_and_count_the_withheld_ones() -> No
     assert limit.withheld("peer 1", 61.0) == 997
     assert limit.withheld("peer 1", 61.0) is None
     assert limit.withheld("peer 1", 1000.0) == 1
+
+
+def test_a_line_for_people_shows_control_characters_as_escapes() -> None:
+    record = logging.makeLogRecord(
+        {"msg": "x", "levelno": 20, "fields": {"error": "a\r\x1b[31m\nb"}}
+    )
+
+    assert HumanFormatter().format(record).endswith("x error=a\\r\\x1b[31m\nb")

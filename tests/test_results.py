@@ -198,3 +198,14 @@ def test_a_plot_that_cannot_be_made_says_why(tmp_path: Path) -> None:
         history().plot(path=tmp_path / "missing" / "picture.png")
     with pytest.raises(UserError, match="no model was evaluated"):
         history(rounds=()).plot()
+
+
+def test_the_text_shows_control_characters_as_escapes() -> None:
+    name = "a\n\x1b[31m\u202e"
+    rounds = (RoundRecord(number=1, metrics={"alice": {name: 1.0}}, seconds=1.0),)
+
+    text = str(result(rounds=rounds, worker_errors={"bob": "\x1b[2A failed"}))
+
+    assert r"a\n\x1b[31m\u202e" in text
+    assert r"last: \x1b[2A failed" in text
+    assert all(line.isprintable() for line in text.split("\n"))

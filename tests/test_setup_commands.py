@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
 from defl.cli.main import cli
@@ -176,6 +177,23 @@ def test_the_schema_follows_from_a_clients_weights_and_roles(
     ]
     shared = {entry.name for entry in entries if entry.role is not Role.LOCAL}
     assert set(load_file(tmp_path / "initial.safetensors")) == shared
+
+
+def test_an_entrys_name_cannot_rewrite_the_fingerprint_on_the_screen(
+    founded: Path, tmp_path: Path
+) -> None:
+    name = "\x1b[20A\rfingerprint  0000 0000\nfingerprint  1111\u202e"
+    save_file({name: np.zeros(2, dtype=np.float32)}, tmp_path / "model.safetensors")
+    create(tmp_path, cards_in(founded), "--model", tmp_path / "model.safetensors")
+
+    shown = CliRunner().invoke(
+        cli, ["federation", "show", str(tmp_path / "federation.toml")], color=True
+    )
+
+    assert shown.exit_code == 0
+    assert all(line.isprintable() for line in shown.stdout.split("\n"))
+    fingerprints = [line for line in shown.stdout.split("\n") if line.startswith("fingerprint")]
+    assert len(fingerprints) == 1
 
 
 def test_initial_weights_can_come_from_a_safetensors_file(founded: Path, tmp_path: Path) -> None:

@@ -3,11 +3,17 @@
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from socket import create_connection, create_server
 
 import msgspec
 import pytest
 
 from defl.cli.status_text import status_text
+from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.report.status import (
     BY_RULE,
     NO_UPDATE,
@@ -24,6 +30,7 @@ from defl.node.report.status import (
     decode_status,
     encode_status,
 )
+from defl.node.report.status_client import STATUS_BYTES_MAX, asked_status, last_status
 from support.statuses import status
 
 BUSY = status(
@@ -145,3 +152,81 @@ def test_the_text_of_a_node_without_problems_is_short() -> None:
     assert len(text.splitlines()) == 9
     assert "None" not in text
     assert "{" not in text
+
+
+ESCAPES = "\x1b]0;title\x07\x1b[2A\rround 99\u202e"
+
+
+def test_the_text_for_people_shows_control_characters_as_escapes() -> None:
+    text = status_text(status(worker_error=f"failed:\n{ESCAPES}", waiting=ESCAPES))
+
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert r"\x1b[2A\rround 99\u202e" in text
+
+
+# --- Another program on the port of a node that was killed ----------------------------------------
+
+
+@contextmanager
+def answering(folder: Path, answer: bytes) -> Iterator[list[bytes]]:
+    """Each connection to the port in the node's folder gets this answer; yields the requests."""
+    requests: list[bytes] = []
+    with create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        (folder / PORT_FILE).write_text(str(port), encoding="ascii")
+        (folder / TOKEN_FILE).write_text("secret", encoding="ascii")
+
+        def serve() -> None:
+            while True:
+                connection, _ = server.accept()
+                with connection:
+                    requests.append(connection.recv(65536))
+                    if b"stop" in requests[-1]:
+                        return
+                    try:
+                        connection.sendall(answer.replace(b"PORT", b"%d" % port))
+                    except ConnectionError:  # the reader has had enough
+                        continue
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield requests
+        finally:
+            with create_connection(("127.0.0.1", port)) as last:
+                last.sendall(b"stop")
+            thread.join()
+
+
+DEEP = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH\r\n",
+        OK + b"Content-Length: 999\r\n\r\n{}",
+        OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        OK + b"X: " + b"a" * 100_000 + b"\r\n\r\n",
+        OK + b"\r\n" + DEEP,
+        OK + b"\r\n" + b" " * STATUS_BYTES_MAX + encode_status(status()),
+    ],
+    ids=["not HTTP", "cut short", "broken chunks", "long header", "deeply nested", "too long"],
+)
+def test_an_answer_that_is_no_status_counts_as_none(tmp_path: Path, answer: bytes) -> None:
+    with answering(tmp_path, answer):
+        assert asked_status(tmp_path) is None
+
+
+def test_the_status_client_follows_no_redirect(tmp_path: Path) -> None:
+    with answering(
+        tmp_path, b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:PORT/other\r\n\r\n"
+    ) as requests:
+        assert asked_status(tmp_path) is None
+        assert len(requests) == 1
+
+
+def test_a_final_status_that_is_nested_too_deeply_counts_as_none(tmp_path: Path) -> None:
+    (tmp_path / STATUS_FILE).write_bytes(DEEP)
+    assert last_status(tmp_path) is None

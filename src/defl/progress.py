@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from defl.printable import printable
 from defl.results import RoundRecord
 
 # None: shown in a terminal and in a notebook, silent elsewhere. True: shown wherever it is. False:
@@ -45,6 +46,7 @@ class ProgressDisplay:
         self.show(f"{record.number} of {self._rounds} rounds closed{mean}{omitted}")
 
     def show(self, text: str) -> None:
+        text = printable(text)
         if self._notebook is not None:
             self._notebook.update({"text/plain": text}, raw=True)
         elif self._terminal:

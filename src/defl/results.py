@@ -1,7 +1,7 @@
 """Results of `defl.simulate` and `defl.run`: frozen values that print well.
 
 Nothing here runs or measures anything. Member names, metric names and a rule's reasons come from
-users and peers: `_repr_html_` escapes all of them.
+users and peers: `__str__` and `_repr_html_` escape all of them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from defl.errors import UserError
+from defl.printable import printable, printable_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -166,7 +167,8 @@ class History:
 
     def __str__(self) -> str:
         parts = [self._headline(), _text_table(*self._rounds_table()), self._verdict()]
-        return "\n\n".join([*parts, _text_table(*self._members_table()), *self._notes()])
+        parts += [_text_table(*self._members_table()), *self._notes()]
+        return printable_lines("\n\n".join(parts))
 
     def _repr_html_(self) -> str:
         parts = [
@@ -370,6 +372,7 @@ def _text_table(head: list[str], rows: list[list[str]]) -> str:
     """Columns of numbers end flush right; names and the last column begin flush left."""
     right = [all(_is_number(row[i]) for row in rows) for i in range(len(head))]
     right[-1] = right[-1] and any(row[-1] for row in rows)
+    head = [printable(cell) for cell in head]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = []
     for row in (head, *rows):

@@ -27,6 +27,7 @@ from defl.node.setup.config import (
     read_federation,
 )
 from defl.node.setup.requirements import coverage, require_conditions, requirements_of
+from defl.printable import printable
 from defl.schema import Codec
 
 CREATE_EXAMPLES = """
@@ -227,7 +228,9 @@ def _text(agreement: Agreement) -> str:
         ),
     ]
     shown = facts.schema.entries[:ENTRIES_SHOWN_MAX]
-    lines += [f"  {e.role:<10} {e.dtype:<8} {list(e.shape)!s:<16} {e.name}" for e in shown]
+    lines += [
+        f"  {e.role:<10} {e.dtype:<8} {list(e.shape)!s:<16} {printable(e.name)}" for e in shown
+    ]
     if len(facts.schema.entries) > len(shown):
         lines.append(f"  ... and {len(facts.schema.entries) - len(shown)} more")
     lines += ["", "covered by a theorem?"]

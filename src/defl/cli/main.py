@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 import defl
 from defl.cli.exit_codes import ExitCode, exit_code
 from defl.errors import DeflError
+from defl.printable import printable_lines
 
 
 class LazyCommand(NamedTuple):
@@ -124,7 +125,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except DeflError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {printable_lines(str(error))}", err=True)
         sys.exit(exit_code(error))
 
 

@@ -18,6 +18,7 @@ from defl.cli.exit_codes import ExitCode
 from defl.errors import UserError
 from defl.node.report.status_client import last_status
 from defl.node.report.tracking import Track
+from defl.printable import printable_lines
 from defl.results import Result
 from defl.running import RunFailed, RunInterrupted, RunProgress
 from defl.running import run as run_federation
@@ -133,7 +134,7 @@ def run(
             sys.exit(ExitCode.INTERRUPTED)
     click.echo(json.dumps(_report(result), indent=1) if as_json else _text(result))
     if error is not None:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {printable_lines(str(error))}", err=True)
     sys.exit(code)
 
 
@@ -154,7 +155,7 @@ def _kills(options: tuple[str, ...]) -> dict[str, int]:
 def echo_lines(progress: RunProgress, *, err: bool) -> None:
     """To standard error where standard output is JSON."""
     for line in progress.lines:
-        click.echo(line, err=err)
+        click.echo(printable_lines(line), err=err)
 
 
 @contextmanager

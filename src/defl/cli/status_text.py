@@ -1,6 +1,7 @@
 """A node's status as text for a person."""
 
 from defl.node.report.status import MemberShare, NodeStatus
+from defl.printable import printable_lines
 
 NAME_COLUMNS = 14
 INDENTED = "\n" + " " * (NAME_COLUMNS + 2)  # a traceback stays in its column
@@ -9,9 +10,11 @@ DIGEST_CHARACTERS = 16
 
 def status_text(status: NodeStatus) -> str:
     lines = [*_progress(status), *_network(status), *_rounds(status), *_problems(status)]
-    return "\n".join(
-        f"  {name:<{NAME_COLUMNS}}{text.rstrip().replace(chr(10), INDENTED)}"
-        for name, text in lines
+    return printable_lines(
+        "\n".join(
+            f"  {name:<{NAME_COLUMNS}}{text.rstrip().replace(chr(10), INDENTED)}"
+            for name, text in lines
+        )
     )
 
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from math import isfinite
 
 from defl.node.report.status import NodeStatus
+from defl.printable import printable_lines
 from defl.progress import Progress, in_notebook
 from defl.results import ACCURACY, Metrics, RoundRecord
 from defl.running.records import RunRecords, not_finite
@@ -69,7 +70,7 @@ class Audience:
             self._watch(progress)
         if self._prints:
             for line in progress.lines:
-                print(line, flush=True)  # noqa: T201 - for users of `defl.run`
+                print(printable_lines(line), flush=True)  # noqa: T201 - for users of `defl.run`
 
     def closed(self, record: RoundRecord) -> None:
         if self._on_round is not None:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Hashable
 from typing import TextIO
 
+from defl.printable import printable_lines
+
 ROOT = "defl"
 
 
@@ -34,7 +36,7 @@ class HumanFormatter(logging.Formatter):
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         shown = " ".join(f"{name}={value}" for name, value in fields.items())
         mark = "" if record.levelno < logging.WARNING else f"{record.levelname}: "
-        return f"{at} {mark}{record.getMessage()} {shown}".rstrip()
+        return printable_lines(f"{at} {mark}{record.getMessage()} {shown}".rstrip())
 
 
 def configure_logging(*, as_json: bool, level: str = "info", stream: TextIO | None = None) -> None:

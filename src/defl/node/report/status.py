@@ -186,7 +186,7 @@ def decode_status(data: bytes) -> NodeStatus | None:
     """None: not the status of a node of this release."""
     try:
         return _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -1,15 +1,25 @@
 """Reads a node's status from outside: from the running node over loopback, or its final one."""
 
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.report.status import NodeStatus, decode_status
 
 STATUS_WAIT_S = 3.0
-# The token goes to the node itself, even if the environment names a proxy.
-_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+# A hundred members and many metrics fit. The port of a node that was killed may belong to another
+# program by now, whose answer must not fill the memory.
+STATUS_BYTES_MAX = 16 * 2**20
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+# The token goes to the node itself, whatever proxy the environment names.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
 
 def asked_status(folder: Path) -> NodeStatus | None:
@@ -21,8 +31,8 @@ def asked_status(folder: Path) -> NodeStatus | None:
             f"http://127.0.0.1:{port}/status", headers={"Authorization": f"Bearer {token}"}
         )
         with _direct.open(request, timeout=STATUS_WAIT_S) as answer:
-            return decode_status(answer.read())
-    except (OSError, ValueError, urllib.error.URLError):
+            return decode_status(answer.read(STATUS_BYTES_MAX))
+    except (OSError, ValueError, HTTPException):
         return None
 
 

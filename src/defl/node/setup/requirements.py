@@ -12,6 +12,7 @@ from defl.aggregation.rules import rule_named
 from defl.committee import Federation
 from defl.errors import PreconditionBroken
 from defl.pool.weights import FP32, payload_bytes
+from defl.printable import printable_lines
 
 # Interpreter, libraries and buffers of a node and its worker, before any weights.
 PROCESS_BYTES = 200 * 2**20
@@ -35,7 +36,7 @@ class Check:
 
     @property
     def line(self) -> str:
-        return f"{'ok ' if self.holds else 'NO '} {self.name}: {self.detail}"
+        return printable_lines(f"{'ok ' if self.holds else 'NO '} {self.name}: {self.detail}")
 
     @property
     def json(self) -> dict[str, object]:
