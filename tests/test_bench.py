@@ -36,7 +36,7 @@ def tiny_mnist(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_bench_rules_prints_times_and_skipped_rules() -> None:
+def test_bench_rules_prints_times_and_says_what_was_skipped() -> None:
     asked = ["bench", "rules", "--n", "5", "--d", "5000", "--repeats", "1", "--no-rivals"]
     done = CliRunner().invoke(cli, [*asked, "--json"], catch_exceptions=False)
     result = json.loads(done.stdout)
@@ -49,7 +49,7 @@ def test_bench_rules_prints_times_and_skipped_rules() -> None:
     assert "not compared" in table
 
 
-def test_round_time_outside_training_excludes_the_longest_training() -> None:
+def test_a_rounds_time_outside_training_is_what_no_training_of_any_node_covers() -> None:
     def log(training_s: float, late_s: float) -> list[dict[str, float | str]]:
         lines: list[dict[str, float | str]] = []
         for number in range(1, WARM_UP + 3):
@@ -74,13 +74,15 @@ def test_every_attack_of_the_table_runs(attack: str, tiny_mnist: Path) -> None:
     assert 0 <= result.accuracy <= 1
 
 
-def test_cell_is_reproducible(tiny_mnist: Path) -> None:
+def test_a_cell_is_the_same_every_time(tiny_mnist: Path) -> None:
     data = mnist(tiny_mnist)
     cell = RobustnessCell("trimmed_mean", "gaussian", 0.3, 4, seed=3, rounds=3)
     assert run_cell(cell, data) == run_cell(cell, data)
 
 
-def test_robustness_table_resumes_after_an_interruption(tiny_mnist: Path, tmp_path: Path) -> None:
+def test_the_robustness_table_goes_on_where_it_was_stopped(
+    tiny_mnist: Path, tmp_path: Path
+) -> None:
     def seen_by(counts: list[int]) -> Callable[[int, int], None]:
         return lambda done, _total: counts.append(done)
 
@@ -113,7 +115,7 @@ def test_results_on_two_data_sets_are_never_mixed(tiny_mnist: Path, tmp_path: Pa
     assert "7,1,digits" in (tmp_path / "robustness.csv").read_text(encoding="utf-8")
 
 
-def test_heat_map_shows_every_mean_in_portable_colours() -> None:
+def test_the_heat_map_shows_every_mean_in_colours_that_any_renderer_knows() -> None:
     means = {
         (members, alpha, attack): {"fed_avg": 0.9, "adaptive": share}
         for members in (4, 7)
@@ -131,7 +133,7 @@ def test_heat_map_shows_every_mean_in_portable_colours() -> None:
     assert "n = 7, alpha = 0.3" in said
 
 
-def test_missing_data_folder_is_refused_with_the_option_to_use(tmp_path: Path) -> None:
+def test_without_data_the_command_says_how_to_name_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="DEFL_DATA"):
         mnist(tmp_path)
     with pytest.raises(UserError, match="--data"):
@@ -140,7 +142,7 @@ def test_missing_data_folder_is_refused_with_the_option_to_use(tmp_path: Path) -
         )
 
 
-def test_small_alpha_gives_skewed_parts() -> None:
+def test_a_small_alpha_gives_one_sided_parts() -> None:
     labels = np.repeat(np.arange(10), 100)
     even = cut(labels, 4, None, np.random.default_rng(1))
     uneven = cut(labels, 4, 0.1, np.random.default_rng(1))

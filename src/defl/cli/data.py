@@ -1,4 +1,4 @@
-"""`defl data`: lists, downloads and divides the data sets of the experiments."""
+"""`defl data`: which data sets are there, how they get there, and who would have what."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import click
 import numpy as np
 
 from defl.errors import UserError
-from defl.lab.datasets.catalogue import DATASETS, dataset_named, fetch_files, load_dataset
+from defl.lab.datasets.catalogue import DATASETS, dataset_named, fetched, loaded
 from defl.lab.datasets.folder import DataMissing
 from defl.lab.experiments.partition_plot import plot_partition
 from defl.lab.partition import counts, divide
@@ -22,7 +22,7 @@ data_option = click.option(
 
 
 class Bar:
-    """Download progress, on stderr so that stdout holds only the result."""
+    """Shows the bytes of each file as they come; on stderr, so that stdout stays the result."""
 
     def __init__(self) -> None:
         self._name = ""
@@ -51,7 +51,7 @@ def data() -> None:
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_(*, data: Path | None, as_json: bool) -> None:
-    """Show which data sets the folder has, and where to get the others.
+    """Say which data sets the folder has, and where the others come from.
 
     \b
     Example:
@@ -60,17 +60,17 @@ def list_(*, data: Path | None, as_json: bool) -> None:
     Exit code 0: listed.
     """
     if as_json:
-        files = {name: _paths(name, data) for name in DATASETS}
-        click.echo(json.dumps(files, indent=1))
+        found = {name: _paths(name, data) for name in DATASETS}
+        click.echo(json.dumps(found, indent=1))
         return
     for name, dataset in DATASETS.items():
-        click.echo(f"{name:14}{dataset.description}")
+        click.echo(f"{name:14}{dataset.what}")
         if not dataset.sources:
             continue
-        paths = _paths(name, data)
-        for path in paths:
+        there = _paths(name, data)
+        for path in there:
             click.echo(f"{'':14}there    {path}")
-        for source in () if paths else dataset.sources:
+        for source in () if there else dataset.sources:
             click.echo(f"{'':14}missing  {source.url}")
 
 
@@ -87,36 +87,36 @@ def _paths(name: str, data: Path | None) -> list[str]:
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def fetch(*, names: tuple[str, ...], data: Path | None, as_json: bool) -> None:
-    """Download data sets that the folder lacks.
+    """Download data sets into the folder, unless they are there.
 
-    An interrupted download resumes where it stopped. Checksums are compared if the authors
-    published them; Sentiment140 has none, so its rows and columns are counted instead.
+    A download that was interrupted goes on where it stopped. Checksums are compared where the
+    authors have published them; Sentiment140 has none, its rows and columns are counted instead.
 
     \b
     Example:
       defl data fetch cifar-10 --data ~/data
 
-    Exit code 0: the folder has all of them; 2: one failed, with the reason.
+    Exit code 0: all are there; 2: one is not, and why.
     """
     for name in names:
         dataset_named(name)
     if data is None:
         raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
-    files = {name: [str(path) for path in fetch_files(name, data, Bar())] for name in names}
-    paths = [path for paths in files.values() for path in paths]
-    click.echo(json.dumps(files, indent=1) if as_json else "\n".join(paths))
+    there = {name: [str(path) for path in fetched(name, data, Bar())] for name in names}
+    paths = [path for found in there.values() for path in found]
+    click.echo(json.dumps(there, indent=1) if as_json else "\n".join(paths))
 
 
 @data.command()
 @click.argument("name")
 @data_option
-@click.option("--nodes", default=4, show_default=True, help="Number of nodes.")
-@click.option("--alpha", type=float, help="Dirichlet parameter, by label.  [default: i.i.d.]")
-@click.option("--seed", default=1, show_default=True, help="Seed of the division.")
+@click.option("--nodes", default=4, show_default=True, help="Among how many it is divided.")
+@click.option("--alpha", type=float, help="Dirichlet's, by label.  [default: i.i.d.]")
+@click.option("--seed", default=1, show_default=True, help="Of the division.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also plot it to this file (.png or .svg).",
+    help="Also draw it: a file that ends in .png or .svg.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(
@@ -129,15 +129,15 @@ def show(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Divide a data set among nodes and show how many samples each one has.
+    """Read a data set, divide it among nodes, and show who has what.
 
     \b
     Example:
-      defl data show digits --nodes 7 --alpha 1 --out partition.png
+      defl data show digits --nodes 7 --alpha 1 --out who-has-what.png
 
-    Exit code 0: shown; 2: the data set is missing, with how to get it.
+    Exit code 0: shown; 2: the data set is not there, and how to get it.
     """
-    task = load_dataset(name, data, Bar())
+    task = loaded(name, data, Bar())
     parts = divide(task.train_labels, nodes, alpha, np.random.default_rng(seed))
     have = counts(task.train_labels, parts, task.classes)
     classes = dataset_named(name).classes

@@ -8,7 +8,7 @@ import click
 
 from defl.cli.data import Bar, data_option
 from defl.errors import UserError
-from defl.lab.datasets.catalogue import fetch_files
+from defl.lab.datasets.catalogue import fetched
 from defl.lab.experiments.paper.accuracy import AccuracyCell, prepare
 from defl.lab.experiments.paper.costs import CostCell
 from defl.lab.experiments.paper.page import PAGE_FILE, ReportRequest, write_page
@@ -116,7 +116,7 @@ def _prepare_data(cells: list[AnyCell], data: Path | None) -> None:
     for name in dict.fromkeys(learning.data for learning in learned):
         if data is None:
             raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
-        fetch_files(name, data, Bar())
+        fetched(name, data, Bar())
     if learned:
         click.echo("reading data ...", err=True)  # minutes at first, then cached
     for learning in dict.fromkeys(learned):

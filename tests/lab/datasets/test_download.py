@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from defl.errors import UserError
-from defl.lab.datasets.catalogue import DATASETS, DataSet, fetch_files, load_dataset
+from defl.lab.datasets.catalogue import DATASETS, DataSet, fetched, loaded
 from defl.lab.datasets.download import CUTS_MAX, DownloadSource, download
 
 CONTENT = np.random.default_rng(1).bytes(300_000)
@@ -205,21 +205,19 @@ def test_only_missing_data_sets_are_downloaded(
     checked: list[Path] = []
     sources = (server.source(checksum(CONTENT)),)
     mnist = DATASETS["mnist"]
-    tiny = DataSet(
-        mnist.description, mnist.classes, mnist.load, sources, mnist.files, checked.append
-    )
+    tiny = DataSet(mnist.what, mnist.classes, mnist.load, sources, mnist.files, checked.append)
     monkeypatch.setitem(DATASETS, "mnist", tiny)
 
     with pytest.raises(UserError, match="no train-images"):
-        fetch_files("mnist", tmp_path)  # what came is not MNIST
+        fetched("mnist", tmp_path)  # what came is not MNIST
     assert checked == [tmp_path / "tiny" / "tiny.bin"]
     with pytest.raises(UserError, match="no train-images"):
-        fetch_files("mnist", tmp_path)
+        fetched("mnist", tmp_path)
     assert len(server.asked) == 1
 
 
 def test_missing_folder_and_unknown_data_set_are_clear_errors() -> None:
     with pytest.raises(UserError, match="DEFL_DATA"):
-        load_dataset("mnist", None)
+        loaded("mnist", None)
     with pytest.raises(UserError, match="there are: cifar-10"):
-        load_dataset("imagenet", None)
+        loaded("imagenet", None)

@@ -18,7 +18,7 @@ from defl.lab.datasets.task import Images, Texts
 class DataSet:
     """A data set; one without sources is part of a package and needs no folder."""
 
-    description: str
+    what: str
     classes: tuple[str, ...]
     load: Callable[[Path], Images | Texts]
     sources: tuple[DownloadSource, ...] = ()
@@ -64,7 +64,7 @@ def dataset_named(name: str) -> DataSet:
     return DATASETS[name]
 
 
-def fetch_files(name: str, folder: Path, progress: Progress = silent) -> list[Path]:
+def fetched(name: str, folder: Path, progress: Progress = silent) -> list[Path]:
     """The files of a data set, downloaded if the folder lacks them."""
     dataset = dataset_named(name)
     try:
@@ -77,12 +77,12 @@ def fetch_files(name: str, folder: Path, progress: Progress = silent) -> list[Pa
     return dataset.files(folder)
 
 
-def load_dataset(name: str, folder: Path | None, progress: Progress = silent) -> Images | Texts:
+def loaded(name: str, folder: Path | None, progress: Progress = silent) -> Images | Texts:
     """Read a data set by name, after a download if the folder lacks it."""
     dataset = dataset_named(name)
     if not dataset.sources:
         return dataset.load(Path())
     if folder is None:
         raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
-    fetch_files(name, folder, progress)
+    fetched(name, folder, progress)
     return dataset.load(folder)

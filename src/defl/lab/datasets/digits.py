@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 images of 8 x 8, part of the package itself.
+"""scikit-learn's handwritten digits: 1,797 images of 8 x 8, which come with the package itself.
 
 E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998.
 """
@@ -14,14 +14,14 @@ WHITE = 16
 def digits(rng: np.random.Generator, test: int = 360) -> Images:
     """The images in random order, `test` of them for testing."""
     try:
-        from sklearn.datasets import load_digits  # noqa: PLC0415 - an extra
+        from sklearn.datasets import load_digits  # noqa: PLC0415 - only who asks needs it
     except ModuleNotFoundError as error:
         raise UserError(
             "the handwritten digits come with scikit-learn, which is not installed: "
             "pip install 'defl[demo]'"
         ) from error
-    bunch = load_digits()
-    order = rng.permutation(len(bunch.target))
-    images = bunch.images[order].astype(np.uint8)
-    labels = bunch.target[order].astype(np.int64)
+    found = load_digits()
+    order = rng.permutation(len(found.target))
+    images = found.images[order].astype(np.uint8)
+    labels = found.target[order].astype(np.int64)
     return Images(images[test:], labels[test:], images[:test], labels[:test], 10, WHITE)

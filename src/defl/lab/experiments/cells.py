@@ -125,7 +125,7 @@ def run_cell(
     *,
     merges: Mapping[NodeId, Merge] | None = None,
 ) -> CellResult:
-    """`on_model` gets each round's model at the judged node; `merges` replaces seats' merges."""
+    """`on_model` hears each round's model at the judged node; `merges` makes lying mergers."""
     clients = _clients(cell, task)
     if cell.system == DEFL:
         return _run_defl(cell, task, clients, on_model)

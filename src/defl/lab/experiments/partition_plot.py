@@ -1,4 +1,4 @@
-"""Plots a partition: one bar per node, one colour per label."""
+"""A picture of who has what: one bar for each node, one colour for each label."""
 
 from pathlib import Path
 
@@ -19,8 +19,8 @@ def plot_partition(
     try:
         from matplotlib import colormaps, rc_context  # noqa: PLC0415 - an extra, slow to import
         from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise UserError("pictures need matplotlib: pip install 'defl[paper]'") from error
+    except ImportError as wrong:
+        raise UserError("pictures are made by matplotlib: pip install 'defl[paper]'") from wrong
     nodes = len(counts)
     figure = Figure(figsize=(9, 1.6 + 0.42 * nodes), layout="constrained")
     axes = figure.subplots()
@@ -48,6 +48,6 @@ def plot_partition(
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, title="label")
     path.parent.mkdir(parents=True, exist_ok=True)
-    # No dates and no random names: the same partition gives the same bytes.
+    # No date and no random names inside: the same partition is the same file.
     with rc_context({"svg.hashsalt": "defl"}):
         figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from defl.errors import PreconditionBroken, UserError
-from defl.lab.datasets.catalogue import load_dataset
+from defl.lab.datasets.catalogue import loaded
 from defl.lab.datasets.task import Images
 from defl.lab.experiments.robustness_cell import (
     NO_ATTACK,
@@ -118,7 +118,7 @@ def run_table(
             f"{', '.join(sorted(datasets))}: name another folder (--out)"
         )
     for dataset in datasets:  # a wrong folder is told before anything starts
-        load_dataset(dataset, data_folder)
+        loaded(dataset, data_folder)
     missing = [cell for cell in cells if cell not in done]
     progress(len(cells) - len(missing), len(cells))
     with (folder / "cells.jsonl").open("a", encoding="utf-8") as log:
@@ -170,7 +170,7 @@ def run_in_process(cell: RobustnessCell, data_folder: Path | None) -> Robustness
 @cache
 def images(dataset: str, data_folder: Path | None) -> Images:
     """Read once per process, for hundreds of cells."""
-    data = load_dataset(dataset, data_folder)
+    data = loaded(dataset, data_folder)
     if not isinstance(data, Images):
         raise PreconditionBroken(f"{dataset} has no images")
     return data

@@ -98,7 +98,7 @@ class PoisonedClient:
         trained, metrics = self._client.train(weights, round_)
         rng = np.random.default_rng([*self._seed, round_])
         row = poisoned_update(self._attack, self._schema.flatten(trained), None, base, rng)
-        # Nodes reject values beyond the bound, so the attack stays at it.
+        # What no node would accept is not sent: the attack stays at the bound.
         limit = np.float32(VALUE_MAX)
         row = np.clip(np.nan_to_num(row, nan=0.0), -limit, limit)
         return {**trained, **self._schema.unflatten(row)}, metrics

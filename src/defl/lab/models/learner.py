@@ -22,7 +22,7 @@ from defl.clients.torch import Place, Settings, TorchClient
 from defl.errors import UserError
 from defl.ids import NodeId, Round
 from defl.lab.datasets.augment import flipped_and_shifted
-from defl.lab.datasets.catalogue import load_dataset
+from defl.lab.datasets.catalogue import loaded
 from defl.lab.datasets.task import Images, Labels, Sentences
 from defl.lab.models.bilstm import AttentionBiLSTM
 from defl.lab.models.densenet import DenseNetBC
@@ -166,7 +166,7 @@ def _samples(learning: Learning, folder: Path | None) -> Samples:
             raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
         texts, known = sentences(folder, learning.sentences)
         return _of_sentences(texts, known.vectors)
-    images = load_dataset(learning.data, folder)
+    images = loaded(learning.data, folder)
     if not isinstance(images, Images):
         raise UserError(f"{learning.data} has texts: set `sentences` to turn them into numbers")
     return Samples(

@@ -47,8 +47,8 @@ def train_vectors(texts: Sequence[str], settings: Word2VecSettings) -> WordVecto
     """Vectors of the words in these texts; a word outside the vocabulary gets their mean."""
     try:
         from gensim.models import Word2Vec  # noqa: PLC0415 - an extra, heavy to import
-    except ImportError as error:
-        raise UserError("word vectors need gensim: pip install 'defl[paper]'") from error
+    except ImportError as wrong:
+        raise UserError("word vectors are made by gensim: pip install 'defl[paper]'") from wrong
     model = Word2Vec(
         vector_size=settings.size,
         window=settings.window,
