@@ -61,7 +61,7 @@ def trained(threat: str, *, seed: int = 1, round_: int = 1, step: float = 1.0) -
     return row - base
 
 
-def test_attacks_work_on_the_change_that_training_made() -> None:
+def test_attacks_apply_to_the_change_made_by_training() -> None:
     assert (trained("none") == 1).all()
     assert (trained("sign_flip_1") == -1).all()
     assert (trained("sign_flip_2") == -2).all()
@@ -70,9 +70,7 @@ def test_attacks_work_on_the_change_that_training_made() -> None:
 
 
 @pytest.mark.parametrize(("threat", "sigma"), [("gaussian_0.03", 0.03), ("gaussian_1", 1.0)])
-def test_gaussian_noise_is_of_the_papers_size_and_of_its_own_seed(
-    threat: str, sigma: float
-) -> None:
+def test_gaussian_noise_has_the_papers_size_and_its_own_seed(threat: str, sigma: float) -> None:
     change = trained(threat)
 
     assert change.mean() == pytest.approx(1, abs=0.05)
@@ -82,13 +80,13 @@ def test_gaussian_noise_is_of_the_papers_size_and_of_its_own_seed(
     assert (trained(threat, round_=2) != change).any()
 
 
-def test_an_attack_beyond_every_bound_stays_sendable() -> None:
+def test_attack_is_clipped_to_the_bound_on_values() -> None:
     change = trained("sign_flip_4", step=VALUE_MAX / 2)
 
     assert change.min() >= -VALUE_MAX - 2
 
 
-def test_the_last_nodes_are_attacked_and_node_0_never() -> None:
+def test_last_nodes_attack_and_node_0_never_does() -> None:
     assert attacked(7, "sign_flip_2", 2) == {5: "sign_flip_2", 6: "sign_flip_2"}
     assert attacked(4, "none", 0) == {}
     for count in (-1, 4):
@@ -96,16 +94,16 @@ def test_the_last_nodes_are_attacked_and_node_0_never() -> None:
             attacked(4, "silent", count)
 
 
-def test_unknown_and_unfitting_threats_are_named() -> None:
-    with pytest.raises(UserError, match="no threat is named 'gauss'"):
+def test_unknown_and_inapplicable_threats_are_refused() -> None:
+    with pytest.raises(UserError, match="unknown threat 'gauss'"):
         threat_named("gauss")
     with pytest.raises(UserError, match="only DeFL"):
         Cell("fl", 4, 1, threats=attacked(4, "early_agg", 1))
-    with pytest.raises(UserError, match="no system is named"):
+    with pytest.raises(UserError, match="unknown system"):
         Cell("flower", 4, 1)
 
 
-def test_every_liar_of_a_threat_exists() -> None:
+def test_every_byzantine_kind_of_a_threat_exists() -> None:
     assert {threat.liar for threat in THREATS.values() if threat.liar} <= KINDS.keys()
 
 
@@ -113,7 +111,7 @@ def test_every_liar_of_a_threat_exists() -> None:
     ("threat", "change", "flips"),
     [("sign_flip_2", -2, "0"), ("label_flip", 1, "1"), ("none", 1, "0")],
 )
-def test_a_real_node_finds_its_attacked_client_by_its_environment(
+def test_real_node_gets_its_attacked_client_from_the_environment(
     threat: str, change: int, flips: str, tmp_path, monkeypatch
 ) -> None:
     (tmp_path / "honest_steps.py").write_text(

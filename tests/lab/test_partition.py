@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from defl.errors import UserError
 from defl.lab.experiments.partition_plot import plot_partition
-from defl.lab.partition import ALPHA_MIN, counts, divided
+from defl.lab.partition import ALPHA_MIN, counts, divide
 
 LABELS = np.repeat(np.arange(10), 500)
 
@@ -24,16 +24,16 @@ alphas = st.one_of(st.none(), st.floats(1e-6, 1e6), st.just(ALPHA_MIN))
     least=st.integers(1, 3),
     seed=st.integers(0, 2**32),
 )
-def test_every_sample_goes_to_exactly_one_node_and_no_node_goes_empty(
+def test_every_sample_goes_to_exactly_one_node_and_no_node_is_empty(
     labels: list[int], nodes: int, alpha: float | None, least: int, seed: int
 ) -> None:
     array = np.array(labels, np.int64)
     if len(array) < nodes * least:
         with pytest.raises(UserError, match="too few"):
-            divided(array, nodes, alpha, np.random.default_rng(seed), least=least)
+            divide(array, nodes, alpha, np.random.default_rng(seed), least=least)
         return
 
-    parts = divided(array, nodes, alpha, np.random.default_rng(seed), least=least)
+    parts = divide(array, nodes, alpha, np.random.default_rng(seed), least=least)
 
     assert len(parts) == nodes
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(array)))
@@ -45,7 +45,7 @@ def test_every_sample_goes_to_exactly_one_node_and_no_node_goes_empty(
 @settings(deadline=None)
 @given(nodes=st.integers(1, 20), seed=st.integers(0, 2**32))
 def test_parts_of_iid_data_differ_by_at_most_one_sample(nodes: int, seed: int) -> None:
-    sizes = [len(part) for part in divided(LABELS, nodes, None, np.random.default_rng(seed))]
+    sizes = [len(part) for part in divide(LABELS, nodes, None, np.random.default_rng(seed))]
 
     assert max(sizes) - min(sizes) <= 1
 
@@ -53,23 +53,23 @@ def test_parts_of_iid_data_differ_by_at_most_one_sample(nodes: int, seed: int) -
 @settings(deadline=None)
 @given(alpha=alphas, seed=st.integers(0, 2**32))
 def test_the_same_seed_gives_the_same_parts(alpha: float | None, seed: int) -> None:
-    one, two = (divided(LABELS, 7, alpha, np.random.default_rng(seed)) for _ in range(2))
+    one, two = (divide(LABELS, 7, alpha, np.random.default_rng(seed)) for _ in range(2))
 
     assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 def test_another_seed_gives_other_parts() -> None:
-    one, two = (divided(LABELS, 4, 1.0, np.random.default_rng(seed)) for seed in (1, 2))
+    one, two = (divide(LABELS, 4, 1.0, np.random.default_rng(seed)) for seed in (1, 2))
 
     assert any(not np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def test_a_labels_shares_have_the_mean_and_variance_of_the_dirichlet_distribution() -> None:
+def test_shares_of_a_label_have_the_moments_of_the_dirichlet_distribution() -> None:
     """With n nodes a share has mean 1/n and variance (n - 1) / (n^2 (n alpha + 1))."""
     nodes, alpha = 4, 1.0
     shares = np.concatenate(
         [
-            counts(LABELS, divided(LABELS, nodes, alpha, np.random.default_rng(seed)), 10) / 500
+            counts(LABELS, divide(LABELS, nodes, alpha, np.random.default_rng(seed)), 10) / 500
             for seed in range(300)
         ],
         axis=1,
@@ -80,21 +80,21 @@ def test_a_labels_shares_have_the_mean_and_variance_of_the_dirichlet_distributio
     assert shares.var(axis=1) == pytest.approx(np.full(nodes, variance), rel=0.1)
 
 
-def test_the_smaller_alpha_the_more_one_sided_the_nodes() -> None:
+def test_smaller_alpha_gives_more_skewed_nodes() -> None:
     def one_sided(alpha: float | None) -> float:
-        have = counts(LABELS, divided(LABELS, 10, alpha, np.random.default_rng(1)), 10)
+        have = counts(LABELS, divide(LABELS, 10, alpha, np.random.default_rng(1)), 10)
         return float((have.max(axis=1) / have.sum(axis=1)).mean())
 
     assert one_sided(0.05) > one_sided(1.0) > one_sided(100.0)
     assert one_sided(1e6) == pytest.approx(one_sided(None), abs=0.03)
 
 
-def test_the_smallest_alpha_gives_each_label_to_one_node_by_chance() -> None:
+def test_smallest_alpha_gives_each_label_to_one_random_node() -> None:
     holders = [
         int(node)
         for seed in range(20)
         for node in counts(
-            LABELS, divided(LABELS, 4, ALPHA_MIN, np.random.default_rng(seed)), 10
+            LABELS, divide(LABELS, 4, ALPHA_MIN, np.random.default_rng(seed)), 10
         ).argmax(axis=0)
     ]
 
@@ -102,17 +102,15 @@ def test_the_smallest_alpha_gives_each_label_to_one_node_by_chance() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, 5e-324, ALPHA_MIN / 2, float("nan"), float("inf")])
-def test_an_alpha_that_is_no_positive_number_is_refused(alpha: float) -> None:
+def test_alpha_must_be_a_positive_number(alpha: float) -> None:
     with pytest.raises(UserError, match="positive"):
-        divided(LABELS, 4, alpha, np.random.default_rng(1))
+        divide(LABELS, 4, alpha, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_the_picture_of_who_has_what_is_the_same_file_each_time(
-    tmp_path: Path, ending: str
-) -> None:
+def test_plot_of_a_partition_is_reproducible(tmp_path: Path, ending: str) -> None:
     pytest.importorskip("matplotlib")
-    have = counts(LABELS, divided(LABELS, 4, 1.0, np.random.default_rng(1)), 10)
+    have = counts(LABELS, divide(LABELS, 4, 1.0, np.random.default_rng(1)), 10)
     for name in ("one", "two"):
         plot_partition(have, tuple("abcdefghij"), "title", tmp_path / f"{name}.{ending}")
 
@@ -121,6 +119,6 @@ def test_the_picture_of_who_has_what_is_the_same_file_each_time(
     assert drawn.startswith((b"\x89PNG", b"<?xml"))
 
 
-def test_a_picture_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_unknown_picture_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\.png or \.svg"):
         plot_partition(np.ones((2, 2), np.int64), ("a", "b"), "title", tmp_path / "x.gif")

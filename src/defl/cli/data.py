@@ -11,7 +11,7 @@ from defl.errors import UserError
 from defl.lab.datasets.catalogue import DATASETS, dataset_named, fetched, loaded
 from defl.lab.datasets.folder import DataMissing
 from defl.lab.experiments.partition_plot import plot_partition
-from defl.lab.partition import counts, divided
+from defl.lab.partition import counts, divide
 
 data_option = click.option(
     "--data",
@@ -137,7 +137,7 @@ def show(
     Exit code 0: shown; 2: the data set is not there, and how to get it.
     """
     task = loaded(name, data, Bar())
-    parts = divided(task.train_labels, nodes, alpha, np.random.default_rng(seed))
+    parts = divide(task.train_labels, nodes, alpha, np.random.default_rng(seed))
     have = counts(task.train_labels, parts, task.classes)
     classes = dataset_named(name).classes
     kind = "i.i.d." if alpha is None else f"Dirichlet({alpha:g}) by label"

@@ -95,7 +95,7 @@ def paper(
     stored = finished(folder) if resume else {}
     _prepare_data([cell for cell in cells if cell not in stored], data)
     results = run_cells(
-        cells, folder, data, processes=processes, resume=resume, on_progress=ProgressLine().show
+        cells, folder, data, processes=processes, resume=resume, on_progress=CellProgressLine().show
     )
     written = {part.name: part.write(results, folder) for part in parts}
     if part_name == ALL:
@@ -123,7 +123,7 @@ def _prepare_data(cells: list[AnyCell], data: Path | None) -> None:
         prepare(learning, data)
 
 
-class ProgressLine:
+class CellProgressLine:
     """Progress on stderr: one changing line on a terminal, otherwise a line every few seconds."""
 
     def __init__(self) -> None:

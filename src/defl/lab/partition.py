@@ -1,4 +1,4 @@
-"""How a data set is cut among nodes: evenly at random, or unevenly by label.
+"""Divides a data set among nodes: evenly at random, or unevenly by label.
 
 `divided` gives every sample to exactly one node. `cut` gives all nodes equally many samples, drawn
 with replacement, for measurements in which the amount of data must not matter.
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from defl.errors import UserError
 
-# Each label is one node's long before; near the smallest numbers NumPy's draws are no shares any
-# more (https://github.com/numpy/numpy/issues/24210).
+# At this alpha each label already goes to one node; for even smaller numbers NumPy's draws no
+# longer sum to 1 (https://github.com/numpy/numpy/issues/24210).
 ALPHA_MIN = 1e-9
 
-Places = NDArray[np.int64]  # of samples in the data set
+Places = NDArray[np.int64]  # indices of samples in the data set
 
 
-def divided(
+def divide(
     labels: NDArray[np.int64],
     nodes: int,
     alpha: float | None,
@@ -31,7 +31,7 @@ def divided(
     Otherwise, as Lin et al. 2020 (FedDF) and Zhu et al. 2021 do after Hsu et al. 2019: for each
     label on its own, the nodes' shares are drawn from a symmetric Dirichlet distribution with that
     alpha, and the label's samples, in random order, are cut at the cumulated shares. The smaller
-    alpha, the more one-sided the nodes. Then, while a node has fewer than `least` samples, it
+    alpha, the more skewed the nodes. Then, while a node has fewer than `least` samples, it
     takes one at random from the node that has most.
     """
     if nodes < 1 or least < 1:
@@ -65,7 +65,7 @@ def _filled(parts: list[Places], least: int, rng: np.random.Generator) -> list[P
 
 
 def counts(labels: NDArray[np.int64], parts: list[Places], classes: int) -> NDArray[np.int64]:
-    """Who has what: (nodes, classes) numbers of samples."""
+    """Samples of each class at each node: (nodes, classes)."""
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
@@ -75,7 +75,7 @@ def cut(
     """Indices for each node, all of one size.
 
     With `alpha` each node's shares of the classes are drawn from a symmetric Dirichlet
-    distribution (Hsu, Qi, Brown 2019): the smaller alpha, the more one-sided. None: i.i.d.
+    distribution (Hsu, Qi, Brown 2019): the smaller alpha, the more skewed. None: i.i.d.
     """
     size = len(labels) // nodes
     order = rng.permutation(len(labels))

@@ -29,7 +29,7 @@ ROUNDS = 4
 
 @pytest.mark.parametrize("threat", ["sign_flip_1", "sign_flip_4", "gaussian_1", "label_flip"])
 @pytest.mark.parametrize("nodes", [4, 7])
-def test_biscottis_multi_krum_leaves_attackers_out_and_fl_does_not(threat: str, nodes: int) -> None:
+def test_biscotti_leaves_attackers_out_and_fl_does_not(threat: str, nodes: int) -> None:
     threats = attacked(nodes, threat, (nodes - 1) // 3)
     task = points(500)
     kept_out = run_cell(Cell("biscotti", nodes, ROUNDS, threats=threats), task)
@@ -40,7 +40,7 @@ def test_biscottis_multi_krum_leaves_attackers_out_and_fl_does_not(threat: str, 
     assert distance(swallowed.model, ROUNDS) > 0.1
 
 
-def test_who_is_refused_loses_stake_and_blocks_say_so() -> None:
+def test_blocks_record_refusals_and_the_loss_of_stake() -> None:
     blocks = blocks_of(World(PAPER, rounds=3, aggregation="multi_krum"))
 
     for block in blocks.values():
@@ -66,7 +66,7 @@ def blocks_of(world: World) -> dict[int, BiscottiBlock]:
     return heard
 
 
-def test_the_lottery_draws_distinct_winners_in_proportion_to_their_stakes() -> None:
+def test_lottery_draws_distinct_winners_in_proportion_to_stakes() -> None:
     stakes = [0, 10, 30, 60]
     draws = [lottery(digest_of(bytes([i, i // 256])), b"role", stakes, 1)[0] for i in range(256)]
     draws += [lottery(digest_of(b"%d" % i), b"role", stakes, 1)[0] for i in range(3744)]
@@ -102,11 +102,11 @@ def opinions(*accepted: bool | None) -> list[Verdicts]:
         ([], None),
     ],
 )
-def test_a_majority_of_three_verifiers_decides(accepted, verdict) -> None:
+def test_majority_of_three_verifiers_decides(accepted, verdict) -> None:
     assert decided(opinions(*accepted), 3, NodeId(0)) == verdict
 
 
-def test_stakes_rise_and_fall_but_nobody_is_shut_out() -> None:
+def test_stakes_rise_and_fall_but_never_reach_zero() -> None:
     updates = [BlockUpdate(NodeId(i), digest_of(b""), i == 0, b"") for i in range(2)]
 
     assert next_stakes((5, STAKE_LEAST, 5), updates) == (6, STAKE_LEAST, 5)
@@ -156,7 +156,7 @@ def first_block() -> tuple[World, BiscottiBlock]:
 
 
 @pytest.mark.parametrize("lie", FALSE_BLOCKS)
-def test_a_block_with_anything_wrong_in_it_is_refused(lie: str, first_block) -> None:
+def test_invalid_block_is_rejected(lie: str, first_block) -> None:
     world, block = first_block
     fault, changes = FALSE_BLOCKS[lie]
     false = resigned(world, block, **changes(block))
@@ -166,14 +166,14 @@ def test_a_block_with_anything_wrong_in_it_is_refused(lie: str, first_block) -> 
     assert not world.machines[0].finished
 
 
-def test_a_block_that_its_leader_did_not_sign_is_refused(first_block) -> None:
+def test_block_without_its_leaders_signature_is_rejected(first_block) -> None:
     world, block = first_block
 
     with pytest.raises(BadSignature):
         world.machines[0].handle(SeatReceived(NodeId(1), replace(block, signature=bytes(64))), 1.0)
 
 
-def test_the_true_block_is_appended_and_flooded_once() -> None:
+def test_valid_block_is_appended_and_flooded_once() -> None:
     world = World(PAPER, rounds=1, aggregation="multi_krum")
     block = blocks_of(World(PAPER, rounds=1, aggregation="multi_krum"))[1]
     node = world.machines[0]
@@ -198,7 +198,7 @@ def test_secure_aggregation_gives_the_mean_of_the_accepted_changes() -> None:
     assert all((hidden.models[node, 2] == hidden.models[0, 2]).all() for node in range(4))
 
 
-def test_noise_hides_updates_from_verifiers_but_stays_out_of_the_model() -> None:
+def test_noise_hides_updates_from_verifiers_but_not_in_the_model() -> None:
     quiet = World(BiscottiProfile(verifiers=1, wait_share=1.0), rounds=1).run()
     noisy = World(
         BiscottiProfile(verifiers=1, wait_share=1.0, noisers=2, noise_sigma=1.0), rounds=1
@@ -207,7 +207,7 @@ def test_noise_hides_updates_from_verifiers_but_stays_out_of_the_model() -> None
     assert (quiet.models[0, 1] == noisy.models[0, 1]).all()
 
 
-def test_a_dead_node_costs_its_rounds_as_leader_and_no_others() -> None:
+def test_dead_node_costs_only_the_rounds_that_it_leads() -> None:
     world = World(PAPER, rounds=8, aggregation="multi_krum", seed=3)
     world.virtual.kill(NodeId(2))
     world.run()
@@ -218,7 +218,7 @@ def test_a_dead_node_costs_its_rounds_as_leader_and_no_others() -> None:
     assert distance(world.models[0, 8], len(moved) + 1) < 1.0
 
 
-def test_an_update_of_the_wrong_size_or_with_infinity_is_refused() -> None:
+def test_update_of_wrong_size_or_with_infinity_is_rejected() -> None:
     node = World(PAPER, rounds=1, aggregation="multi_krum").machines[0]
     for payload in (bytes(4), np.full(500, np.inf, dtype="<f4").tobytes()):
         with pytest.raises(BadBlob):
@@ -228,6 +228,6 @@ def test_an_update_of_the_wrong_size_or_with_infinity_is_refused() -> None:
 @pytest.mark.parametrize(
     "profile", [BiscottiProfile(verifiers=5), BiscottiProfile(miners=0), BiscottiProfile(noisers=4)]
 )
-def test_more_roles_than_nodes_are_refused_with_a_sentence(profile: BiscottiProfile) -> None:
+def test_more_roles_than_nodes_are_refused_with_an_explanation(profile: BiscottiProfile) -> None:
     with pytest.raises(UserError, match="among 4 nodes"):
         World(profile)

@@ -31,7 +31,7 @@ def predicted(system: str, nodes: int, rounds: int) -> Predicted:
 
 @pytest.mark.parametrize(("nodes", "rounds"), SIZES)
 @pytest.mark.parametrize("system", ["fl", "fl_multi_krum", "swarm", "biscotti", "defl"])
-def test_sent_and_stored_weights_are_as_predicted(system: str, nodes: int, rounds: int) -> None:
+def test_sent_and_stored_weights_match_the_formulas(system: str, nodes: int, rounds: int) -> None:
     result = run(system, nodes, rounds)
     due = predicted(system, nodes, rounds)
 
@@ -44,7 +44,7 @@ def test_sent_and_stored_weights_are_as_predicted(system: str, nodes: int, round
 
 
 @pytest.mark.parametrize("nodes", [4, 7, 10])
-def test_the_formulas_are_those_of_the_papers_sources(nodes: int) -> None:
+def test_formulas_agree_with_the_original_papers(nodes: int) -> None:
     """FL 2nM; Swarm 2(m-1)M; Biscotti C(z+v)M + kM + n(n-1)(k+1)M with k = C = n, v = 1."""
     block = nodes + 1
     stated = nodes + nodes + nodes * (nodes - 1) * block
@@ -71,7 +71,7 @@ def test_the_formulas_are_those_of_the_papers_sources(nodes: int) -> None:
     ],
     ids=["leader broadcast", "accepted only, three verifiers", "two noisers"],
 )
-def test_biscottis_options_cost_what_the_formula_says(
+def test_biscotti_options_cost_what_the_formula_predicts(
     profile: blockchain.BiscottiProfile, more: dict[str, int]
 ) -> None:
     result = run("biscotti", 7, 3, profile=profile)
@@ -89,7 +89,7 @@ def test_secure_aggregation_leaves_one_model_in_each_block() -> None:
     assert result.weights_stored[0] == 5 * SIZE
 
 
-def test_traffic_and_storage_grow_as_the_paper_says() -> None:
+def test_traffic_and_storage_grow_as_the_paper_states() -> None:
     nodes, rounds = [4, 7, 10], [5, 10, 20]
     traffic = [run("defl", n, 2).weights_sent for n in nodes]
     by_formula = [predicted("defl", n, 2).sent for n in nodes]
@@ -101,7 +101,7 @@ def test_traffic_and_storage_grow_as_the_paper_says() -> None:
     assert exponent(rounds, chain) == pytest.approx(1, abs=0.01)
 
 
-def test_most_of_what_travels_is_weights() -> None:
+def test_most_traffic_is_weights() -> None:
     """Metadata must not hide behind the formulas: frames are at most a fifth more, here."""
     for system in ("fl", "swarm", "biscotti", "defl"):
         result = run(system, 4, 3)

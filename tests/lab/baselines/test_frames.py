@@ -22,7 +22,7 @@ def frames(part_bytes: int = 100) -> Frames:
 
 
 @pytest.mark.parametrize("size", [1, 80, 100, 900])
-def test_a_message_arrives_as_it_was_sent_in_however_many_parts(size: int) -> None:
+def test_message_survives_splitting_into_any_number_of_parts(size: int) -> None:
     message = fl.FlModel(Round(3), bytes(range(256)) * 4)
     message = fl.FlModel(Round(3), message.payload[:size])
     inbox = Inbox(frames())
@@ -33,7 +33,7 @@ def test_a_message_arrives_as_it_was_sent_in_however_many_parts(size: int) -> No
     assert lane_of(message) is Lane.WEIGHTS
 
 
-def test_two_peers_and_two_lanes_do_not_mix() -> None:
+def test_parts_of_different_peers_and_lanes_do_not_mix() -> None:
     inbox = Inbox(frames())
     one, two = fl.FlModel(Round(1), bytes(300)), fl.FlModel(Round(2), b"\1" * 300)
     heard = []
@@ -43,7 +43,7 @@ def test_two_peers_and_two_lanes_do_not_mix() -> None:
     assert [message for message in heard if message] == [one, two]
 
 
-def test_a_lost_part_loses_its_message_and_not_the_next() -> None:
+def test_lost_part_loses_only_its_own_message() -> None:
     inbox = Inbox(frames())
     first, _, *rest = frames().encode(fl.FlModel(Round(1), bytes(300)), 0)
     inbox.take(PEER, Lane.WEIGHTS, first)
@@ -56,7 +56,7 @@ def test_a_lost_part_loses_its_message_and_not_the_next() -> None:
     assert heard[-1] == following
 
 
-def test_a_message_beyond_the_bound_is_given_up_before_it_is_whole() -> None:
+def test_oversized_message_is_rejected_before_it_is_complete() -> None:
     inbox = Inbox(frames())
     parts = frames().encode(fl.FlModel(Round(1), bytes(2000)), 0)
     for part in parts[:10]:
@@ -79,7 +79,7 @@ def test_a_message_beyond_the_bound_is_given_up_before_it_is_whole() -> None:
         b"\x93\x02\xcd\x00\x01\xc4\x00",  # a 1 in three bytes
     ],
 )
-def test_what_is_no_message_is_malformed(whole: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_malformed(whole: bytes) -> None:
     part = msgspec.msgpack.encode(FramePart(bytes(4), 0, 1, whole))
     with pytest.raises(Malformed):
         Inbox(frames()).take(PEER, Lane.WEIGHTS, part)
@@ -87,7 +87,7 @@ def test_what_is_no_message_is_malformed(whole: bytes) -> None:
         Inbox(frames()).take(PEER, Lane.WEIGHTS, whole)
 
 
-def test_the_ledgers_blocks_have_the_size_of_metadata() -> None:
+def test_log_blocks_have_the_size_of_metadata() -> None:
     signer = Ed25519Signer(bytes(32))
     record = Record(OrderingKind.READY, Round(3), NodeId(2), NO_DIGEST, 0, signer.sign(NO_DIGEST))
     block = LogBlock(12, NO_DIGEST, record, signer.sign(NO_DIGEST))
@@ -97,7 +97,7 @@ def test_the_ledgers_blocks_have_the_size_of_metadata() -> None:
     assert lane_of(block) is Lane.CONTROL
 
 
-def test_only_the_server_gives_models_and_only_clients_give_updates() -> None:
+def test_only_the_server_sends_models_and_only_clients_send_updates() -> None:
     world = World(fl.FlProfile())
     payload = bytes(4 * 500)
 
@@ -109,7 +109,7 @@ def test_only_the_server_gives_models_and_only_clients_give_updates() -> None:
         world.machines[4].handle(SeatReceived(NodeId(0), fl.Update(Round(1), 1, payload[1:])), 0.0)
 
 
-def test_fed_avg_counts_updates_by_their_samples() -> None:
+def test_fed_avg_weights_updates_by_their_samples() -> None:
     world = World(fl.FlProfile(), rounds=1, values=2)
     server = world.machines[4]
     for node, (value, samples) in enumerate([(1.0, 1), (2.0, 2), (3.0, 3), (4.0, 4)]):

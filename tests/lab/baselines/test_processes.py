@@ -70,7 +70,7 @@ def launch(tmp_path: Path):
     [("fl", fl.FlProfile()), ("swarm", swarm.SwarmProfile()), ("biscotti", blockchain.PAPER)],
     ids=["fl", "swarm", "biscotti"],
 )
-def test_real_processes_send_and_store_what_the_virtual_ones_do(
+def test_real_and_virtual_seats_send_and_store_the_same_bytes(
     system: str, profile: systems.Profile, launch: Launch
 ) -> None:
     rule = "multi_krum" if system == "biscotti" else "fed_avg"
@@ -88,7 +88,7 @@ def test_real_processes_send_and_store_what_the_virtual_ones_do(
     assert states[0]["round"] == ROUNDS
 
 
-def test_an_attacked_node_and_an_absent_one_are_said_as_in_the_simulator(
+def test_attacked_and_absent_nodes_behave_as_in_the_simulator(
     launch: Launch, tmp_path: Path
 ) -> None:
     threat = threat_named("sign_flip_4")
@@ -110,7 +110,7 @@ def test_an_attacked_node_and_an_absent_one_are_said_as_in_the_simulator(
     assert states[0]["model"] == digest(virtual.model)
 
 
-def test_a_seat_whose_launcher_was_killed_does_not_go_on_serving_nobody(tmp_path: Path) -> None:
+def test_seat_ends_when_its_launcher_is_killed(tmp_path: Path) -> None:
     """Here it is gone before the seat begins; test_orphans.py has the later death."""
     somebody_else = os.getppid()
     command = [sys.executable, "-m", "defl.lab.baselines.process", tmp_path / "run", "0"]

@@ -32,7 +32,7 @@ def test_any_needed_shares_reconstruct_the_secret(shares: int, needed: int) -> N
         assert (reconstruct({i: made[i] for i in chosen}, needed) == secret).all()
 
 
-def test_fewer_shares_are_refused_and_would_be_wrong() -> None:
+def test_too_few_shares_are_refused_and_do_not_reveal_the_secret() -> None:
     secret = fixed_point(secrets(1)[0])
     made = split(secret, 3, 2, np.random.default_rng(1))
 
@@ -41,7 +41,7 @@ def test_fewer_shares_are_refused_and_would_be_wrong() -> None:
     assert (made[0] != secret).mean() > 0.99
 
 
-def test_a_single_share_looks_the_same_whatever_the_secret() -> None:
+def test_single_share_is_independent_of_the_secret() -> None:
     zero, large = np.zeros(20_000, dtype=np.uint64), np.full(20_000, PRIME - 1, dtype=np.uint64)
     means = [
         split(secret, 3, 2, np.random.default_rng(7))[0].mean() / PRIME for secret in (zero, large)
@@ -51,7 +51,7 @@ def test_a_single_share_looks_the_same_whatever_the_secret() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 7, 100])
-def test_added_shares_open_to_the_mean_of_the_changes(count: int) -> None:
+def test_sum_of_shares_opens_to_the_mean_change(count: int) -> None:
     changes = secrets(count)
     rng = np.random.default_rng(2)
     shared = [split(fixed_point(change), 3, 2, rng) for change in changes]
@@ -62,14 +62,14 @@ def test_added_shares_open_to_the_mean_of_the_changes(count: int) -> None:
     np.testing.assert_allclose(opened, np.mean(changes, axis=0), atol=2**-18)
 
 
-def test_a_hundred_of_the_largest_changes_do_not_overflow() -> None:
+def test_sum_of_a_hundred_largest_changes_does_not_overflow() -> None:
     largest = fixed_point(np.array([1e9, -1e9], dtype=np.float32))
     total = added([largest] * 100)
 
     np.testing.assert_allclose(mean_of_sum(total, 100), [32, -32], rtol=1e-5)
 
 
-def test_bytes_that_are_no_share_are_seen() -> None:
+def test_bytes_that_are_not_a_share_are_rejected() -> None:
     share = split(fixed_point(secrets(1)[0]), 1, 1, np.random.default_rng(1))[0]
 
     assert (from_bytes(to_bytes(share), share.size) == share).all()

@@ -8,7 +8,7 @@ from defl.lab.baselines.machine import Store
 from defl.lab.baselines.stored import STORED, StoredFiles
 
 
-def test_whoever_counts_while_a_file_is_put_in_place_sees_the_old_or_the_new_one_only(
+def test_reader_sees_the_old_or_the_new_file_never_a_partial_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = StoredFiles(tmp_path)

@@ -10,7 +10,7 @@ from defl.ids import NO_DIGEST, NodeId, Round, digest_of
 from defl.lab.baselines import swarm
 from defl.lab.baselines.machine import SeatEnvelope, SeatReceived, SeatTrained
 from defl.lab.baselines.ordering import LogBlock, OrderingKind, Record
-from defl.lab.baselines.swarm import Ask, Weights, leader_of
+from defl.lab.baselines.swarm import Weights, WeightsRequest, leader_of
 from defl.lab.experiments.cells import Cell, run_cell
 from defl.lab.experiments.threats import attacked
 
@@ -47,7 +47,7 @@ def ready(world: World) -> tuple[NodeId, list[SeatEnvelope]]:
     return leader, asked[leader]
 
 
-def test_each_record_is_ordered_once_and_only_from_its_author() -> None:
+def test_record_is_ordered_once_and_only_from_its_author() -> None:
     world = World(swarm.SwarmProfile(), real_signatures=True)
     said = record(world, 1, OrderingKind.ENROLL)
 
@@ -60,7 +60,7 @@ def test_each_record_is_ordered_once_and_only_from_its_author() -> None:
         ordered(world, replace(said, round=Round(2)))
 
 
-def test_blocks_are_executed_in_order_and_forged_ones_refused() -> None:
+def test_blocks_execute_in_order_and_forged_ones_are_rejected() -> None:
     world = World(swarm.SwarmProfile(), real_signatures=True)
     blocks = [ordered(world, record(world, node, OrderingKind.ENROLL)) for node in range(3)]
     peer = world.machines[0]
@@ -76,14 +76,14 @@ def test_blocks_are_executed_in_order_and_forged_ones_refused() -> None:
         peer.handle(SeatReceived(NodeId(ORDERER), replace(blocks[2], height=7)), 0.0)
 
 
-def test_the_leader_asks_all_others_for_exactly_what_they_announced() -> None:
+def test_leader_requests_exactly_the_announced_models() -> None:
     leader, said = ready(World(swarm.SwarmProfile()))
 
-    asks = {envelope.to[0] for envelope in said if isinstance(envelope.message, Ask)}
+    asks = {envelope.to[0] for envelope in said if isinstance(envelope.message, WeightsRequest)}
     assert asks == {0, 1, 2, 3} - {leader}
 
 
-def test_a_model_other_than_the_announced_one_is_not_merged() -> None:
+def test_model_that_differs_from_its_announcement_is_not_merged() -> None:
     world = World(swarm.SwarmProfile())
     leader, _ = ready(world)
     liar = next(NodeId(node) for node in range(4) if node != leader)
@@ -93,7 +93,7 @@ def test_a_model_other_than_the_announced_one_is_not_merged() -> None:
         world.machines[leader].handle(SeatReceived(liar, Weights(payload)), 0.0)
 
 
-def test_a_merge_counts_only_from_the_designated_leader() -> None:
+def test_merge_counts_only_from_the_designated_leader() -> None:
     world = World(swarm.SwarmProfile())
     leader, _ = ready(world)
     other = next(node for node in range(4) if node != leader)
@@ -107,10 +107,10 @@ def test_a_merge_counts_only_from_the_designated_leader() -> None:
         return [envelope.message for envelope in output.send]
 
     assert heard(other) == []
-    assert heard(leader) == [Ask(digest_of(b"model"))]
+    assert heard(leader) == [WeightsRequest(digest_of(b"model"))]
 
 
-def test_leadership_falls_to_everybody_in_turn_of_the_hash() -> None:
+def test_hash_gives_every_node_its_share_of_leadership() -> None:
     members = tuple(map(NodeId, range(4)))
     chosen = [leader_of(digest_of(b"%d" % i), Round(1), members) for i in range(2000)]
 
@@ -119,7 +119,7 @@ def test_leadership_falls_to_everybody_in_turn_of_the_hash() -> None:
 
 
 @pytest.mark.parametrize("rule", ["coordinate_median", "geometric_median"])
-def test_medians_of_later_versions_withstand_what_the_mean_does_not(rule: str) -> None:
+def test_median_withstands_attacks_that_break_the_mean(rule: str) -> None:
     threats = attacked(4, "sign_flip_4", 1)
     profile = swarm.SwarmProfile(fail_over=True)
     task = points(500)

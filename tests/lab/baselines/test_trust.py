@@ -18,7 +18,7 @@ def replace_model(updates, base, round_):
     return np.full_like(base, FALSE_MODEL)
 
 
-def test_a_byzantine_server_replaces_the_model_and_nobody_notices() -> None:
+def test_byzantine_server_replaces_the_model_unnoticed() -> None:
     world = World(fl.FlProfile(), rounds=3, merges={4: replace_model}).run()
 
     assert all(machine.finished for machine in world.machines)
@@ -26,7 +26,7 @@ def test_a_byzantine_server_replaces_the_model_and_nobody_notices() -> None:
     assert world.virtual.refused == 0
 
 
-def test_multi_krum_at_a_byzantine_server_helps_nobody() -> None:
+def test_multi_krum_does_not_help_against_a_byzantine_server() -> None:
     world = World(
         fl.FlProfile(), rounds=3, aggregation="multi_krum", merges={4: replace_model}
     ).run()
@@ -34,7 +34,7 @@ def test_multi_krum_at_a_byzantine_server_helps_nobody() -> None:
     assert all((world.models[node, 3] == FALSE_MODEL).all() for node in range(4))
 
 
-def test_a_byzantine_leader_replaces_the_model_in_swarm_learning_and_nobody_notices() -> None:
+def test_byzantine_leader_in_swarm_learning_replaces_the_model_unnoticed() -> None:
     liar = 2
     world = World(swarm.SwarmProfile(), rounds=12, merges={liar: replace_model}).run()
 
@@ -46,7 +46,7 @@ def test_a_byzantine_leader_replaces_the_model_in_swarm_learning_and_nobody_noti
     assert world.virtual.refused == 0
 
 
-def test_a_byzantine_leader_in_biscotti_is_refused_and_costs_a_round() -> None:
+def test_byzantine_leader_in_biscotti_is_rejected_and_costs_a_round() -> None:
     liar = 2
     world = World(
         blockchain.PAPER, rounds=12, aggregation="multi_krum", merges={liar: replace_model}
@@ -60,7 +60,7 @@ def test_a_byzantine_leader_in_biscotti_is_refused_and_costs_a_round() -> None:
 
 
 @pytest.mark.parametrize("threat", ["equivocating_leader", "forging_leader"])
-def test_defl_with_a_byzantine_leader_is_unharmed(threat: str) -> None:
+def test_byzantine_leader_does_not_harm_defl(threat: str) -> None:
     rounds = 5
     result = run_cell(
         Cell("defl", 4, rounds, threats=attacked(4, threat, 1), chunk_bytes=4096), points(500)
@@ -70,7 +70,7 @@ def test_defl_with_a_byzantine_leader_is_unharmed(threat: str) -> None:
     assert distance(result.model, rounds) < 0.05
 
 
-def test_a_dead_server_stops_fl() -> None:
+def test_dead_server_stops_fl() -> None:
     world = World(fl.FlProfile(), rounds=5)
     world.run_until_round(2)
     world.virtual.kill(NodeId(4))
@@ -94,13 +94,13 @@ def killed_leader(profile: swarm.SwarmProfile) -> tuple[World, int]:
     return world.run(), dead
 
 
-def test_a_dead_leader_stops_swarm_learning_without_fail_over() -> None:
+def test_dead_leader_stops_swarm_learning_without_fail_over() -> None:
     world, _ = killed_leader(swarm.SwarmProfile())
 
     assert max(world.rounds_of(node) for node in range(4)) < 5
 
 
-def test_with_fail_over_swarm_learning_goes_on_without_its_leader() -> None:
+def test_swarm_learning_with_fail_over_survives_its_leader() -> None:
     world, dead = killed_leader(swarm.SwarmProfile(peers_min=3, fail_over=True))
 
     living = [node for node in range(4) if node != dead]
@@ -108,7 +108,7 @@ def test_with_fail_over_swarm_learning_goes_on_without_its_leader() -> None:
     assert all((world.models[node, 5] == world.models[living[0], 5]).all() for node in living)
 
 
-def test_below_the_fewest_peers_swarm_learning_blocks_even_with_fail_over() -> None:
+def test_swarm_learning_below_its_minimum_of_peers_blocks_even_with_fail_over() -> None:
     world = World(swarm.SwarmProfile(peers_min=4, fail_over=True), rounds=3)
     world.virtual.kill(NodeId(1))
     world.run()
@@ -117,7 +117,7 @@ def test_below_the_fewest_peers_swarm_learning_blocks_even_with_fail_over() -> N
 
 
 @pytest.mark.parametrize("dead", [1, 2, 3])
-def test_defl_goes_on_whoever_dies(dead: int) -> None:
+def test_defl_survives_the_death_of_any_node(dead: int) -> None:
     rounds = 5
     result = run_cell(
         Cell("defl", 4, rounds, dead={NodeId(dead): Round(2)}, chunk_bytes=4096), points(500)
@@ -127,7 +127,7 @@ def test_defl_goes_on_whoever_dies(dead: int) -> None:
     assert distance(result.model, rounds) < 0.05
 
 
-def test_a_silent_client_costs_the_server_a_time_out_and_no_more() -> None:
+def test_silent_client_costs_the_server_only_a_timeout() -> None:
     result = run_cell(Cell("fl", 4, 3, threats=attacked(4, "silent", 1)), points(500))
 
     assert result.rounds_closed == 3

@@ -22,7 +22,7 @@ class Calls:
         return self.call
 
 
-def test_an_array_comes_out_as_it_went_in() -> None:
+def test_array_round_trips() -> None:
     array = np.arange(24, dtype=np.uint8).reshape(4, 6)
 
     record = read_pickle(old_pickle({b"data": array, b"labels": [1, 2]}))
@@ -31,7 +31,7 @@ def test_an_array_comes_out_as_it_went_in() -> None:
     assert record[b"labels"] == [1, 2]
 
 
-def test_an_array_in_column_order_comes_out_as_it_went_in() -> None:
+def test_array_in_column_order_round_trips() -> None:
     array = np.asfortranarray(np.arange(24, dtype=np.uint8).reshape(4, 6))
 
     record = read_pickle(old_pickle({b"data": array}))
@@ -39,7 +39,7 @@ def test_an_array_in_column_order_comes_out_as_it_went_in() -> None:
     np.testing.assert_array_equal(record[b"data"], array)
 
 
-def test_a_pickle_that_would_run_a_command_runs_nothing(tmp_path: Path) -> None:
+def test_pickle_that_would_run_a_command_runs_nothing(tmp_path: Path) -> None:
     made = tmp_path / "made"
     hostile = old_pickle({b"data": Calls(os.system, f"touch {made}")})
 
@@ -61,13 +61,13 @@ def test_a_pickle_that_would_run_a_command_runs_nothing(tmp_path: Path) -> None:
     ],
     ids=["eval", "getattr", "load", "frombuffer", "bytearray", "class"],
 )
-def test_every_name_but_an_arrays_is_refused(value: object) -> None:
+def test_names_other_than_an_arrays_are_refused(value: object) -> None:
     with pytest.raises(HostilePickle, match="asks for"):
         read_pickle(old_pickle(value))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, object, np.int8, np.bool_, "S1"], ids=str)
-def test_an_array_of_anything_but_bytes_is_refused(dtype: type | str) -> None:
+def test_array_of_other_types_than_bytes_is_refused(dtype: type | str) -> None:
     with pytest.raises(HostilePickle, match="only bytes are read"):
         read_pickle(old_pickle({b"data": np.zeros(3, dtype)}))
 
@@ -96,21 +96,21 @@ def restated(**other: object) -> Calls:
     ],
     ids=["kind", "no kind", "negative", "fraction", "list", "text", "order"],
 )
-def test_an_array_whose_parts_are_not_what_an_arrays_are_is_refused(array: Calls) -> None:
+def test_array_with_malformed_state_is_refused(array: Calls) -> None:
     np.testing.assert_array_equal(read_pickle(old_pickle({b"x": restated()}))[b"x"], [0, 0, 0])
 
     with pytest.raises(HostilePickle, match="fit its shape"):
         read_pickle(old_pickle({b"data": array}))
 
 
-def test_an_array_of_a_class_that_is_not_numpys_own_is_refused() -> None:
+def test_array_of_a_subclass_is_refused() -> None:
     made, (_, *rest), _ = np.zeros(3, np.uint8).__reduce__()
 
     with pytest.raises(HostilePickle, match="not NumPy's own"):
         read_pickle(old_pickle({b"data": Calls(made, np.dtype, *rest)}))
 
 
-def test_an_array_that_claims_more_bytes_than_it_has_is_refused() -> None:
+def test_array_larger_than_its_bytes_is_refused() -> None:
     with pytest.raises(HostilePickle, match="fit its shape"):
         read_pickle(old_pickle({b"data": restated(shape=(10**9, 10**9))}))
 
@@ -127,6 +127,6 @@ def test_an_array_that_claims_more_bytes_than_it_has_is_refused() -> None:
     ],
     ids=["empty", "head", "garbage", "cut", "call of ndarray", "outside reference"],
 )
-def test_a_broken_pickle_is_a_clear_error(data: bytes) -> None:
+def test_broken_pickle_is_a_clear_error(data: bytes) -> None:
     with pytest.raises(HostilePickle):
         read_pickle(data)

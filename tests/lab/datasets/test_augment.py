@@ -7,7 +7,7 @@ from defl.lab.datasets.augment import flipped_and_shifted
 
 
 @pytest.mark.parametrize("shape", [(64, 3, 32, 32), (64, 28, 28)])
-def test_each_image_is_a_mirrored_and_moved_copy_with_its_edges_reflected(
+def test_images_are_mirrored_and_shifted_with_reflected_edges(
     shape: tuple[int, ...],
 ) -> None:
     rng = np.random.default_rng(1)

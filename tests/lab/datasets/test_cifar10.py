@@ -17,7 +17,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_every_packing_of_the_official_layout_gives_the_same_arrays(
+def test_every_archive_format_gives_the_same_arrays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches, sums = tiny_cifar()
@@ -42,9 +42,7 @@ def test_every_packing_of_the_official_layout_gives_the_same_arrays(
         np.testing.assert_array_equal(images.train_images, read[0].train_images)
 
 
-def test_the_second_time_the_arrays_come_from_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_read_uses_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches, sums = tiny_cifar()
     cifar_archive(tmp_path / "cifar-10-python.tar.gz", batches)
     first = cifar10(tmp_path, sums)
@@ -58,9 +56,7 @@ def test_the_second_time_the_arrays_come_from_the_cache(
     np.testing.assert_array_equal(cifar10(tmp_path, sums).train_images, first.train_images)
 
 
-def test_a_batch_without_its_official_md5_is_refused_and_nothing_is_kept(
-    tmp_path: Path, cache: Path
-) -> None:
+def test_batch_with_wrong_md5_is_refused_and_not_cached(tmp_path: Path, cache: Path) -> None:
     batches, sums = tiny_cifar()
     batches["data_batch_3"] = batches["data_batch_4"]
     cifar_archive(tmp_path / "cifar-10-python.tar.gz", batches)
@@ -71,14 +67,14 @@ def test_a_batch_without_its_official_md5_is_refused_and_nothing_is_kept(
     assert not cache.exists()
 
 
-def test_the_checksums_are_the_official_ones_unless_a_test_says_otherwise(tmp_path: Path) -> None:
+def test_default_checksums_are_the_official_ones(tmp_path: Path) -> None:
     cifar_archive(tmp_path / "cifar-10-python.tar.gz", tiny_cifar()[0])
 
     with pytest.raises(UserError, match=OFFICIAL_MD5["data_batch_1"]):
         cifar10(tmp_path)
 
 
-def test_a_missing_batch_a_cut_archive_and_a_strange_one_are_clear_errors(tmp_path: Path) -> None:
+def test_missing_batch_and_broken_archives_are_clear_errors(tmp_path: Path) -> None:
     batches, sums = tiny_cifar()
     path = tmp_path / "cifar-10-python.tar.gz"
     cifar_archive(path, {name: data for name, data in batches.items() if name != "data_batch_2"})
@@ -93,14 +89,12 @@ def test_a_missing_batch_a_cut_archive_and_a_strange_one_are_clear_errors(tmp_pa
         cifar10(tmp_path, sums)
 
 
-def test_an_empty_folder_says_what_to_do(tmp_path: Path) -> None:
+def test_empty_folder_is_reported_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"DEFL_DATA.*defl data fetch cifar-10"):
         cifar10(tmp_path)
 
 
-def test_a_cache_that_cannot_be_written_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_cache_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches, sums = tiny_cifar()
     cifar_archive(tmp_path / "cifar-10-python.tar.gz", batches)
     (tmp_path / "file").touch()

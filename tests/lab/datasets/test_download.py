@@ -80,7 +80,7 @@ def checksum(data: bytes) -> str:
     return md5(data, usedforsecurity=False).hexdigest()
 
 
-def test_a_file_comes_whole_and_its_progress_is_told(server: Server, tmp_path: Path) -> None:
+def test_download_is_complete_and_reports_progress(server: Server, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
 
     path = download(server.source(checksum(CONTENT)), tmp_path, lambda *step: told.append(step))
@@ -92,9 +92,7 @@ def test_a_file_comes_whole_and_its_progress_is_told(server: Server, tmp_path: P
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_connection_that_breaks_is_taken_up_where_it_broke(
-    server: Server, tmp_path: Path
-) -> None:
+def test_broken_connection_is_resumed(server: Server, tmp_path: Path) -> None:
     server.cuts = [100_000, 50_000]
 
     path = download(server.source(checksum(CONTENT)), tmp_path)
@@ -103,7 +101,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(
     assert server.asked == [None, "bytes=100000-", "bytes=150000-"]
 
 
-def test_what_an_earlier_call_left_is_gone_on_with(server: Server, tmp_path: Path) -> None:
+def test_partial_file_of_an_earlier_call_is_resumed(server: Server, tmp_path: Path) -> None:
     server.cuts = [100_000] + [0] * CUTS_MAX
     with pytest.raises(UserError, match=r"100000 bytes are kept"):
         download(server.source(checksum(CONTENT)), tmp_path)
@@ -115,16 +113,14 @@ def test_what_an_earlier_call_left_is_gone_on_with(server: Server, tmp_path: Pat
     assert server.asked[-1] == "bytes=100000-"
 
 
-def test_a_server_that_knows_no_ranges_sends_all_again(server: Server, tmp_path: Path) -> None:
+def test_server_without_ranges_sends_the_whole_file_again(server: Server, tmp_path: Path) -> None:
     server.ranges = False
     server.cuts = [100_000]
 
     assert download(server.source(checksum(CONTENT)), tmp_path).read_bytes() == CONTENT
 
 
-def test_a_whole_file_is_not_appended_to_its_part_whatever_range_its_head_tells(
-    server: Server, tmp_path: Path
-) -> None:
+def test_full_response_is_not_appended_to_a_partial_file(server: Server, tmp_path: Path) -> None:
     server.ranges, server.claims_ranges = False, True
     server.cuts = [100_000]
 
@@ -132,7 +128,7 @@ def test_a_whole_file_is_not_appended_to_its_part_whatever_range_its_head_tells(
     assert server.asked == [None, "bytes=100000-"]
 
 
-def test_a_server_that_never_comes_further_is_given_up(server: Server, tmp_path: Path) -> None:
+def test_download_without_progress_is_given_up(server: Server, tmp_path: Path) -> None:
     server.ranges = False
     server.cuts = [100_000, 50_000] * CUTS_MAX
 
@@ -142,7 +138,7 @@ def test_a_server_that_never_comes_further_is_given_up(server: Server, tmp_path:
     assert len(server.asked) == 1 + CUTS_MAX
 
 
-def test_a_part_that_is_already_whole_is_not_sent_again(server: Server, tmp_path: Path) -> None:
+def test_complete_partial_file_is_not_requested_again(server: Server, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "tiny.bin.part").write_bytes(CONTENT)
 
@@ -150,14 +146,14 @@ def test_a_part_that_is_already_whole_is_not_sent_again(server: Server, tmp_path
     assert server.asked == [f"bytes={len(CONTENT)}-"]
 
 
-def test_a_part_longer_than_the_file_is_begun_afresh(server: Server, tmp_path: Path) -> None:
+def test_partial_file_longer_than_the_source_starts_over(server: Server, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "tiny.bin.part").write_bytes(CONTENT + b"more")
 
     assert download(server.source(checksum(CONTENT)), tmp_path).read_bytes() == CONTENT
 
 
-def test_a_wrong_checksum_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
+def test_wrong_checksum_leaves_no_file_behind(server: Server, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"md5 .* instead of"):
         download(server.source(checksum(b"other")), tmp_path)
 
@@ -165,7 +161,7 @@ def test_a_wrong_checksum_leaves_nothing_behind(server: Server, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("lengths", [True, False], ids=["told", "not told"])
-def test_a_server_that_sends_too_much_does_not_fill_the_disk(
+def test_oversized_response_does_not_fill_the_disk(
     server: Server, tmp_path: Path, lengths: bool
 ) -> None:
     server.lengths = lengths
@@ -176,9 +172,7 @@ def test_a_server_that_sends_too_much_does_not_fill_the_disk(
     assert sum(path.stat().st_size for path in (tmp_path / "tiny").iterdir()) <= 200_000
 
 
-def test_a_file_that_is_said_to_be_too_large_is_not_even_begun(
-    server: Server, tmp_path: Path
-) -> None:
+def test_file_announced_as_too_large_is_not_downloaded(server: Server, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
 
     with pytest.raises(UserError, match="has 300000 bytes, more than 200000"):
@@ -188,13 +182,13 @@ def test_a_file_that_is_said_to_be_too_large_is_not_even_begun(
     assert list((tmp_path / "tiny").iterdir()) == []
 
 
-def test_a_refusal_says_the_servers_answer(server: Server, tmp_path: Path) -> None:
+def test_refusal_quotes_the_servers_response(server: Server, tmp_path: Path) -> None:
     server.status = 404
     with pytest.raises(UserError, match="404"):
         download(server.source(), tmp_path)
 
 
-def test_without_a_network_the_sentence_says_what_to_do(server: Server, tmp_path: Path) -> None:
+def test_missing_network_is_reported_with_what_to_do(server: Server, tmp_path: Path) -> None:
     source = server.source()
     server.shutdown()
     server.server_close()  # nobody listens there any more
@@ -205,7 +199,7 @@ def test_without_a_network_the_sentence_says_what_to_do(server: Server, tmp_path
     assert list((tmp_path / "tiny").iterdir()) == []
 
 
-def test_a_data_set_that_is_missing_is_fetched_and_one_that_is_there_is_not(
+def test_only_missing_data_sets_are_downloaded(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[Path] = []
@@ -222,7 +216,7 @@ def test_a_data_set_that_is_missing_is_fetched_and_one_that_is_there_is_not(
     assert len(server.asked) == 1
 
 
-def test_a_data_set_without_a_folder_or_of_no_known_name_is_a_clear_error() -> None:
+def test_missing_folder_and_unknown_data_set_are_clear_errors() -> None:
     with pytest.raises(UserError, match="DEFL_DATA"):
         loaded("mnist", None)
     with pytest.raises(UserError, match="there are: cifar-10"):

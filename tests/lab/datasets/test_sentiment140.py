@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_packing_gives_the_same_texts(tmp_path: Path, file: Path) -> None:
+def test_every_archive_format_gives_the_same_texts(tmp_path: Path, file: Path) -> None:
     data = file.read_bytes()
     packed = {
         "x.csv.xz": lzma.compress(data),
@@ -58,7 +58,7 @@ def test_a_tenth_is_held_out_and_no_text_is_in_both_parts(file: Path) -> None:
     assert len(set(texts.train_texts)) < len(texts.train_texts)  # texts do repeat
 
 
-def test_texts_that_differ_only_in_names_links_and_case_stay_together(tmp_path: Path) -> None:
+def test_texts_that_differ_only_in_names_links_and_case_are_in_one_part(tmp_path: Path) -> None:
     pairs = [
         (f"@ann look http://x.yz/{i} SO good {i}", f"USER look URL so good {i}") for i in range(99)
     ]
@@ -71,14 +71,14 @@ def test_texts_that_differ_only_in_names_links_and_case_stay_together(tmp_path: 
     assert all(texts.test_texts.count(text) == 2 for text in texts.test_texts)
 
 
-def test_the_split_of_an_extract_is_that_of_the_whole(file: Path) -> None:
+def test_extract_is_split_like_the_whole(file: Path) -> None:
     whole, extract = sentiment140(file), sentiment140(file, 1000)
 
     assert set(extract.test_texts) <= set(whole.test_texts)
     assert set(extract.train_texts) <= set(whole.train_texts)
 
 
-def test_an_extract_has_as_many_of_each_label_and_depends_on_its_seed_alone(file: Path) -> None:
+def test_extract_is_balanced_and_depends_on_its_seed_alone(file: Path) -> None:
     one, same, other = (sentiment140(file, 1000, seed=seed) for seed in (1, 1, 2))
 
     assert one.train_labels.sum() + one.test_labels.sum() == 500
@@ -88,7 +88,7 @@ def test_an_extract_has_as_many_of_each_label_and_depends_on_its_seed_alone(file
         sentiment140(file, 3002)
 
 
-def test_which_texts_are_held_out_never_changes() -> None:
+def test_held_out_texts_are_fixed() -> None:
     """Otherwise results before and after would not compare."""
     assert [i for i in range(100) if held_out(f"text {i}")] == [28, 66, 75]
 
@@ -114,16 +114,14 @@ def test_quotes_commas_and_latin_letters_are_read(tmp_path: Path) -> None:
     ],
     ids=["target", "columns", "empty", "endless field"],
 )
-def test_a_row_that_does_not_fit_the_layout_is_named(
-    tmp_path: Path, content: bytes, says: str
-) -> None:
+def test_malformed_row_is_reported_by_number(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "x.csv").write_bytes(content)
 
     with pytest.raises(UserError, match=says):
         sentiment140(tmp_path / "x.csv")
 
 
-def test_a_cut_archive_and_one_without_the_file_are_clear_errors(
+def test_truncated_archive_and_one_without_the_file_are_clear_errors(
     tmp_path: Path, file: Path
 ) -> None:
     cut = tmp_path / "cut.csv.xz"
@@ -144,7 +142,7 @@ def test_more_rows_than_the_official_file_has_are_refused(
         sentiment140(file)
 
 
-def test_a_download_must_have_all_rows_and_half_of_each_label(
+def test_download_must_have_all_rows_and_be_balanced(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="3000 rows"):
@@ -170,13 +168,13 @@ def test_official_names_come_first_then_the_largest_file(tmp_path: Path) -> None
     assert files(tmp_path) == [folder / f"{TRAINING}.xz"]
 
 
-def test_words_are_cut_in_one_fixed_way() -> None:
+def test_tokenisation_is_fixed() -> None:
     text = "@Bob I'm SOOOO huuuungry!!! see http://a.b/c?d=1 &lt;3 www.x.org #fun_day 50%"
 
     assert normal(text) == "user i'm soo huungry ! see url 3 url fun day 50"
 
 
-def test_texts_are_numbered_cut_and_padded() -> None:
+def test_texts_are_numbered_truncated_and_padded() -> None:
     vocabulary = Vocabulary(("good", "day"))
 
     rows = vocabulary.encoded(["good day", "a good good day", ""], 3)

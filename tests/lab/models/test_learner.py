@@ -54,7 +54,7 @@ def same(a, b) -> bool:
     [TaskLearner(IMAGES, images()), TaskLearner(TEXTS, texts())],
     ids=["images", "texts"],
 )
-def test_a_round_of_training_learns_and_flipped_labels_unlearn(learner: TaskLearner) -> None:
+def test_training_improves_accuracy_and_flipped_labels_reduce_it(learner: TaskLearner) -> None:
     made, weights, metrics = trained(learner)
     assert made.evaluate(weights)["accuracy"] > 0.9
     assert metrics["samples"] == 100
@@ -64,7 +64,7 @@ def test_a_round_of_training_learns_and_flipped_labels_unlearn(learner: TaskLear
     assert liar.evaluate(weights)["accuracy"] < 0.5
 
 
-def test_all_nodes_start_from_the_same_weights_and_other_seeds_from_others() -> None:
+def test_initial_weights_depend_on_the_seed_alone() -> None:
     learner = TaskLearner(IMAGES, images())
     first = client(learner).initial_weights()
 
@@ -73,7 +73,7 @@ def test_all_nodes_start_from_the_same_weights_and_other_seeds_from_others() -> 
 
 
 @pytest.mark.parametrize("augmented", [False, True])
-def test_training_follows_from_seed_node_and_round_alone(augmented: bool) -> None:
+def test_training_depends_on_seed_node_and_round_alone(augmented: bool) -> None:
     learner = TaskLearner(replace(IMAGES, augmented=augmented, steps=3), images())
     _, once, _ = trained(learner)
     made = client(learner)
@@ -86,7 +86,7 @@ def test_training_follows_from_seed_node_and_round_alone(augmented: bool) -> Non
     assert not same(once, trained(learner, node=1)[1])
 
 
-def test_a_node_sees_its_own_part_alone() -> None:
+def test_node_trains_on_its_own_part_only() -> None:
     data = images()
     hidden = data.train.copy()
     hidden[100:] = 0
@@ -97,13 +97,13 @@ def test_a_node_sees_its_own_part_alone() -> None:
     assert same(all_there, others_hidden)
 
 
-def test_a_part_smaller_than_a_round_is_gone_through_again() -> None:
+def test_small_part_is_used_repeatedly_within_a_round() -> None:
     _, _, metrics = trained(TaskLearner(IMAGES, images()), part=np.array([4]))
 
     assert metrics["samples"] == 1
 
 
-def test_fewer_samples_are_drawn_the_same_each_time() -> None:
+def test_subset_of_samples_is_fixed() -> None:
     few = replace(IMAGES, train_samples=50, test_samples=20)
     first, again = TaskLearner(few, images()).samples, TaskLearner(few, images()).samples
 
@@ -112,7 +112,7 @@ def test_fewer_samples_are_drawn_the_same_each_time() -> None:
     assert np.array_equal(first.test_labels, again.test_labels)
 
 
-def test_statistics_of_batch_norm_stay_local() -> None:
+def test_batch_norm_statistics_stay_local() -> None:
     data = images(20)
     learner = TaskLearner(replace(IMAGES, model="densenet-bc-10", steps=1, batch=4), data)
     roles = roles_of(client(learner))

@@ -32,12 +32,12 @@ def texts(*lengths: int, length: int = 60) -> "torch.Tensor":
 @pytest.mark.parametrize(
     ("depth", "count"), [(100, 769_162), (40, 176_122), (22, 71_686), (10, 20_902)]
 )
-def test_a_densenet_bc_has_the_known_number_of_parameters(depth: int, count: int) -> None:
+def test_densenet_bc_has_the_published_number_of_parameters(depth: int, count: int) -> None:
     """Depth 100 and growth 12: 0.8 M (Huang et al. 2017, table 2)."""
     assert parameters(DenseNetBC(depth=depth)) == count
 
 
-def test_half_the_channels_pass_a_transition() -> None:
+def test_transition_halves_the_channels() -> None:
     """24 channels and 12 more from each of 3 layers, then half: 24, 60, 30, 66, 33, 69."""
     model = DenseNetBC(depth=22)
 
@@ -46,7 +46,7 @@ def test_half_the_channels_pass_a_transition() -> None:
 
 
 @pytest.mark.parametrize("depth", [5, 23, 98])
-def test_a_depth_that_three_blocks_cannot_share_is_refused(depth: int) -> None:
+def test_depth_not_divisible_among_three_blocks_is_refused(depth: int) -> None:
     with pytest.raises(UserError, match="6k \\+ 4"):
         DenseNetBC(depth=depth)
 
@@ -61,14 +61,14 @@ def test_image_models_give_one_logit_for_each_class(build: type, count: int) -> 
     assert model(torch.zeros(5, 3, 32, 32)).shape == (5, 10)
 
 
-def test_the_sizes_of_small_models_can_be_chosen() -> None:
+def test_small_models_have_configurable_sizes() -> None:
     assert SmallCNN(channels=1, width=8, classes=4)(torch.zeros(2, 1, 28, 28)).shape == (2, 4)
     deep = MLP(shape=(8, 8), hidden=(16, 12), classes=3)
     assert parameters(deep) == 65 * 16 + 17 * 12 + 13 * 3
     assert deep(torch.zeros(2, 8, 8)).shape == (2, 3)
 
 
-def test_the_bi_lstm_has_the_papers_sizes() -> None:
+def test_bi_lstm_has_the_papers_sizes() -> None:
     units, heads, key = 128, 4, 256
     lstm = 2 * 4 * units * (300 + units + 2)  # four gates, two biases each, two directions
     attention = 3 * (2 * units + 1) * heads * key + (heads * key + 1) * 2 * units
@@ -80,7 +80,7 @@ def test_the_bi_lstm_has_the_papers_sizes() -> None:
     assert model(texts(60, 3, 1)).shape == (3,)
 
 
-def test_the_small_text_model_has_one_hidden_layer() -> None:
+def test_small_text_model_has_one_hidden_layer() -> None:
     model = SmallText(vectors(100))
 
     assert parameters(model) == 101 * 64 + 65 == 6_529
@@ -88,7 +88,7 @@ def test_the_small_text_model_has_one_hidden_layer() -> None:
 
 
 @pytest.mark.parametrize("kind", [AttentionBiLSTM, SmallText])
-def test_word_vectors_are_no_part_of_what_travels(kind: type) -> None:
+def test_word_vectors_are_not_shared(kind: type) -> None:
     model = kind(vectors(20))
 
     shapes = [tuple(array.shape) for array in model.state_dict().values()]
@@ -98,7 +98,7 @@ def test_word_vectors_are_no_part_of_what_travels(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [AttentionBiLSTM, SmallText])
-def test_padding_changes_nothing(kind: type) -> None:
+def test_padding_does_not_change_the_output(kind: type) -> None:
     """Neither more padding of the same text, nor a longer text in the same batch."""
     model = kind(vectors(20)).eval()
     batch = texts(7, 30, 1)
@@ -110,7 +110,7 @@ def test_padding_changes_nothing(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", [AttentionBiLSTM, SmallText])
-def test_an_empty_text_gives_a_number(kind: type) -> None:
+def test_empty_text_gives_a_finite_logit(kind: type) -> None:
     model = kind(vectors(20)).eval()
     batch = texts(5, 0)
 
@@ -126,7 +126,7 @@ def test_attention_sees_other_words_and_their_order_through_the_lstm() -> None:
     assert not torch.allclose(model(words), model(words.flip(1)))
 
 
-def test_dropout_is_in_training_only() -> None:
+def test_dropout_is_active_in_training_only() -> None:
     model = AttentionBiLSTM(vectors(20))
     words = texts(6, 6, 6, 6)
 
@@ -152,7 +152,7 @@ def test_every_parameter_is_trained(build: type, inputs: "torch.Tensor") -> None
     assert untrained == []
 
 
-def test_the_same_seed_gives_the_same_weights_and_disturbs_nobody() -> None:
+def test_seeded_build_leaves_the_global_generator_untouched() -> None:
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
 

@@ -13,7 +13,7 @@ from defl.errors import UserError
 from defl.lab.datasets.words import FIRST_WORD, PADDING, UNKNOWN
 from defl.lab.models import sentences as module
 from defl.lab.models.sentences import SentenceSettings, sentences
-from defl.lab.models.word2vec import Word2VecSettings, trained
+from defl.lab.models.word2vec import Word2VecSettings, train_vectors
 
 pytest.importorskip("gensim", reason="word vectors are gensim's (extra `paper`)")
 
@@ -39,16 +39,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def fingerprint() -> str:
-    made = trained(TEXTS, SMALL)
+    made = train_vectors(TEXTS, SMALL)
     return sha256(" ".join(made.vocabulary.words).encode() + made.vectors.tobytes()).hexdigest()
 
 
-def test_the_settings_are_the_papers() -> None:
+def test_default_settings_are_the_papers() -> None:
     assert Word2VecSettings() == Word2VecSettings(size=300, window=7, iterations=32)
     assert SentenceSettings() == SentenceSettings(rows=None, length=60)
 
 
-def test_vectors_are_the_same_each_time_whatever_the_hash_seed() -> None:
+def test_vectors_do_not_depend_on_the_hash_seed() -> None:
     folder = Path(__file__).parent
     other = subprocess.run(
         [sys.executable, "-c", "import test_word2vec as t; print(t.fingerprint())"],
@@ -62,8 +62,8 @@ def test_vectors_are_the_same_each_time_whatever_the_hash_seed() -> None:
     assert other.stdout.strip() == fingerprint()
 
 
-def test_padding_is_zero_and_an_unknown_word_has_the_mean_of_all() -> None:
-    made = trained([*TEXTS, "once"], SMALL)
+def test_padding_is_zero_and_unknown_words_get_the_mean() -> None:
+    made = train_vectors([*TEXTS, "once"], SMALL)
 
     assert "once" not in made.vocabulary.words
     assert made.vectors.shape == (len(made.vocabulary.words) + FIRST_WORD, SMALL.size)
@@ -74,7 +74,7 @@ def test_padding_is_zero_and_an_unknown_word_has_the_mean_of_all() -> None:
 
 def test_texts_without_a_frequent_word_are_a_clear_error() -> None:
     with pytest.raises(UserError, match="no word occurs 2 times"):
-        trained(["each word differs"], SMALL)
+        train_vectors(["each word differs"], SMALL)
 
 
 def test_numbered_texts_fit_their_vectors_and_labels(folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_numbered_texts_fit_their_vectors_and_labels(folder: Path) -> None:
     assert moods == [("sad", "glad")[label] for label in made.train_labels]
 
 
-def test_the_second_time_nothing_is_trained_and_other_settings_train_anew(
+def test_vectors_are_cached_by_their_settings(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = SentenceSettings(rows=300, length=6, word2vec=SMALL)
@@ -109,9 +109,7 @@ def test_the_second_time_nothing_is_trained_and_other_settings_train_anew(
             sentences(folder, other)
 
 
-def test_another_file_is_not_taken_for_the_one_in_the_cache(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_distinguishes_source_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = SentenceSettings(length=6, word2vec=SMALL)
     sentences(folder, settings)
     path = folder / "sentiment140" / "tiny.csv"

@@ -1,6 +1,6 @@
-"""Biscotti's settings, messages and chain: blocks, verdicts, the lottery, what a valid block is.
+"""Biscotti's settings, messages, lottery, verdicts and rules for valid blocks.
 
-Pure functions and frozen messages; who does what and when is in biscotti.py.
+Pure functions and frozen messages; biscotti.py decides who does what and when.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,7 @@ from defl.messages import (
 )
 
 STAKE_FIRST = 10
-STAKE_LEAST = 1  # nobody falls out of the lottery for good
-
+STAKE_LEAST = 1  # no node leaves the lottery for good
 
 # Beyond the weights: a signature of each verifier over an opinion on each member, and stakes.
 BYTES_PER_PAIR = 64
@@ -44,7 +43,7 @@ class BiscottiProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
     verify_timeout_s: float = 60.0  # after the first update, or the first verdicts
     round_timeout_s: float = 1800.0  # then an empty block is appended
     keep_refused: bool = False  # blocks hold refused updates too, marked
-    flood: bool = True  # False: the leader alone sends the block
+    flood: bool = True  # False: only the leader sends the block
     secure_aggregation: bool = False
 
 
@@ -57,7 +56,7 @@ PAPER = BiscottiProfile(verifiers=1, wait_share=1.0, keep_refused=True)
 
 
 class Shown(Message, frozen=True, tag=1):
-    """To a verifier: an update, noised if there are noisers, and what the true one hashes to."""
+    """To a verifier: an update, with noise if there are noisers, and the hash of the true one."""
 
     round: ARound
     commitment: ADigest
@@ -93,7 +92,7 @@ class Noise(Message, frozen=True, tag=5):
 
 
 class BiscottiShare(Message, frozen=True, tag=6):
-    """Of one author's change, or (to the leader miner, `authors` says whose) of their sum."""
+    """A share of one author's change or, to the leader miner, of the sum over `authors`."""
 
     round: ARound
     authors: ASigners
@@ -111,7 +110,7 @@ class Opinion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Verdicts(Message, frozen=True, tag=2):
-    """What one verifier thinks of the updates that it saw; nothing is said of the others."""
+    """One verifier's opinions on the updates that it saw."""
 
     round: ARound
     verifier: AMember
@@ -123,7 +122,7 @@ class Verdicts(Message, frozen=True, tag=2):
         return digest_of(b"defl/biscotti/verdicts" + chain + msgspec.msgpack.encode(fields))
 
     def on(self, author: NodeId) -> Opinion | None:
-        return next((said for said in self.opinions if said.author == author), None)
+        return next((opinion for opinion in self.opinions if opinion.author == author), None)
 
 
 class BlockUpdate(msgspec.Struct, frozen=True, array_like=True):
@@ -189,17 +188,17 @@ def lottery(tip: Digest, role: bytes, stakes: Sequence[int], count: int) -> tupl
 
 
 def decided(verdicts: Sequence[Verdicts], verifiers: int, author: NodeId) -> Digest | bool | None:
-    """The commitment that a majority of the verifiers accepted; False: none can be any more."""
-    said = [verdict.on(author) for verdict in verdicts]
-    for opinion in said:
-        if opinion is not None and 2 * said.count(opinion) > verifiers and opinion.accepted:
+    """The commitment that a majority of verifiers accepts; False: no majority is possible."""
+    opinions = [verdict.on(author) for verdict in verdicts]
+    for opinion in opinions:
+        if opinion is not None and 2 * opinions.count(opinion) > verifiers and opinion.accepted:
             return opinion.commitment
-    against = sum(opinion is None or not opinion.accepted for opinion in said)
+    against = sum(opinion is None or not opinion.accepted for opinion in opinions)
     return False if 2 * (verifiers - against) <= verifiers else None
 
 
 def next_stakes(stakes: Sequence[int], updates: Sequence[BlockUpdate]) -> tuple[int, ...]:
-    """Who was accepted gains, who was refused loses."""
+    """Accepted authors gain stake, refused ones lose it."""
     after = list(stakes)
     for update in updates:
         change = 1 if update.accepted else -1
@@ -224,7 +223,7 @@ def check_block(
     verifiers: Sequence[NodeId],
     commitments_only: bool,
 ) -> None:
-    """All but the model itself: who may have made it, on what, and on whose word."""
+    """Check everything but the model: author, predecessor, verdicts, updates and stakes."""
     members = federation.committee.size
     if block.author != leader or block.previous != tip:
         raise BadBlock(f"a block of {block.author} that does not follow the chain's tip")

@@ -1,12 +1,12 @@
 """Federated learning with a server (McMahan et al., AISTATS 2017): the paper's FL.
 
-The server, seat n, takes part in no training. In each round every client sends its update and the
-server sends the new model to every client: 2nM bytes. Updates are averaged by the samples that
-each client claims, or merged by another rule of aggregation/ (`multi_krum`: robust, yet with a
-server that all must trust).
+The server, seat n, does not train. In each round every client sends its update and the server sends
+the new model to every client: 2nM bytes. Updates are averaged by the samples that each client
+claims, or merged by another rule of aggregation/ (`multi_krum` is robust, but all must still trust
+the server).
 
-Left out: sampling of clients (a silo is always wanted), secure aggregation, a second server. The
-initial weights are an agreed file, as in DeFL, so the first model is not sent and the last one is.
+Left out: client sampling (every silo takes part), secure aggregation, a second server. The initial
+weights are an agreed file, as in DeFL, so the first model is not sent; the last one is.
 """
 
 from msgspec import Struct
@@ -47,7 +47,7 @@ MESSAGE_BYTES_AROUND = 64
 
 
 class FlProfile(Struct, frozen=True, forbid_unknown_fields=True, tag="fl"):
-    # The server goes on without whoever has not answered by then.
+    # The server then continues without the missing clients.
     round_timeout_s: float = 600.0
 
 
@@ -118,7 +118,7 @@ class FlServer:
         self._profile = profile
         self._merge = merge or merge_of(federation, by_samples=True)
         self._clients = federation.committee.members
-        # A mean can be had of any update; robust rules count on at most f faulty among n - f.
+        # A mean needs one update; robust rules assume at most f faulty among n - f.
         mean = federation.aggregation == "fed_avg"
         self._updates_min = 1 if mean else federation.committee.quorum
         self._round = Round(0)
@@ -174,7 +174,7 @@ def machine_of(
     profile: FlProfile | None = None,
     merge: Merge | None = None,
 ) -> Machine:
-    """The client of a node, or the server in the seat after the last node."""
+    """A node's client, or the server in the seat after the last node."""
     if seat < federation.committee.size:
         return FlClient(federation, initial)
     return FlServer(federation, initial, profile or FlProfile(), merge)

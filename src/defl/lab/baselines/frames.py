@@ -1,7 +1,7 @@
-"""Messages of a baseline as frames of the transport, and back: bounded, typed, canonical.
+"""Encodes a baseline's messages as transport frames, and decodes them: bounded, typed, canonical.
 
-A message that is longer than a part travels as several frames on one lane, one after the other.
-What carries weights takes the weights lane, everything else the control lane, as in DeFL.
+A message longer than a part travels as several consecutive frames on one lane. Messages with
+weights use the weights lane, all others the control lane, as in DeFL.
 """
 
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from defl.ids import NodeId
 from defl.lab.baselines.machine import Message
 from defl.node.net.framing import Frame, Lane
 
-# No message has more parts: 4 MiB parts make 64 GiB, beyond any block of any model.
+# With parts of 4 MiB this bounds a message to 64 GiB, beyond any block of any model.
 PARTS_MAX = 2**14
 # Around the bytes of a part: the tag, three integers, the length, each at its longest.
 PART_BYTES_AROUND = 64
@@ -47,7 +47,7 @@ class Frames:
         whole = self._encoder.encode(message)
         size = self.part_bytes
         count = -(-len(whole) // size)
-        label = (number % 2**32).to_bytes(4, "big")  # always as long: sizes do not depend on it
+        label = (number % 2**32).to_bytes(4, "big")  # fixed length, so sizes do not depend on it
         return [
             self._encoder.encode(FramePart(label, i, count, whole[i * size : (i + 1) * size]))
             for i in range(count)
@@ -72,9 +72,9 @@ class Frames:
 def frames_for(
     federation: Federation, kinds: Any, *, payloads: int = 1, bytes_around: int
 ) -> Frames:
-    """Of messages that carry at most so many updates or models, and so many bytes beside them."""
+    """For messages with at most `payloads` updates or models and `bytes_around` other bytes."""
     schema = federation.schema
-    # No codec makes more of a row than float32, or a byte a value and a scale an entry.
+    # No codec exceeds float32, or a byte per value and a scale per entry.
     payload = 4 * schema.values + len(schema.shared)
     return Frames(
         kinds,
@@ -88,14 +88,14 @@ def lane_of(message: Message) -> Lane:
 
 
 class Inbox:
-    """Puts a peer's parts together; holds one unfinished message per peer and lane."""
+    """Reassembles parts; holds one incomplete message per peer and lane."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
         self._open: dict[tuple[NodeId, Lane], tuple[bytes, int, list[bytes]]] = {}
 
     def take(self, peer: NodeId, lane: Lane, frame: Frame) -> Message | None:
-        """The message that this frame completes, if it does."""
+        """The message that this frame completes, if any."""
         part = self._frames.part(frame)
         number, count, data = self._open.pop((peer, lane), (part.number, part.count, []))
         if (number, count, len(data)) != (part.number, part.count, part.index):

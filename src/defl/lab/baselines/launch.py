@@ -26,7 +26,7 @@ STOP_S = 10.0
 
 
 class Seats:
-    """Made, started, killed, waited for, measured."""
+    """The processes of one baseline: create, start, kill, wait for and measure them."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Seats:
         others: Mapping[int, str] | None = None,
         weights: Weights | None = None,
     ) -> None:
-        """`others` are nodes with a client of their own, `absent` seats are never started."""
+        """`others` maps nodes to clients of their own; `absent` seats are never started."""
         local = make_local(
             folder,
             project,
@@ -69,7 +69,7 @@ class Seats:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, environments: Mapping[int, Mapping[str, str]] | None = None) -> None:
-        """`environments` are added to those that say which node a process is."""
+        """`environments` extend the variables that identify each process's node."""
         for seat, name in enumerate(self._plan.seats):
             if seat in self._plan.absent:
                 continue
@@ -96,14 +96,14 @@ class Seats:
         process.wait()
 
     def status(self, seat: int) -> dict[str, Any]:
-        """Its last word; nothing if it has said none."""
+        """The newest status; empty before the first."""
         path = self.folder / self._plan.seats[seat] / STATUS_FILE
-        found: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
-        return found
+        status: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+        return status
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the seats' folders."""
+        """The names of the seats' folders."""
         return self._plan.seats
 
     @property
@@ -111,18 +111,18 @@ class Seats:
         return [process.pid for process in self._processes.values()]
 
     def require_no_failure(self) -> None:
-        """A seat that ended is told with the end of its log: it should serve until it is closed."""
+        """Raise with the end of its log if a seat ended: seats serve until they are closed."""
         for seat, process in self._processes.items():
             if process.poll() is not None:
-                raise UserError(self._told(seat))
+                raise UserError(self._failure(seat))
 
     def finish(self, limit_s: float) -> list[dict[str, Any]]:
-        """Until every living seat has the last model and all that was sent has arrived."""
+        """Wait until every living seat has the last model and all sent bytes have arrived."""
         until = time.monotonic() + limit_s
         while not self.settled:
             self.require_no_failure()
             if time.monotonic() > until:
-                raise UserError(f"not done within {limit_s} s")
+                raise UserError(f"the seats did not finish within {limit_s} s")
             time.sleep(POLL_S)
         self.close()
         return [self.status(seat) for seat in range(len(self._plan.seats))]
@@ -135,9 +135,9 @@ class Seats:
         whole = len(states) == len(self._plan.seats)
         lanes = [lane for state in states for lane in state["traffic"].values()]
         sent, received = sum(x["sent"] for x in lanes), sum(x["received"] for x in lanes)
-        return sent == received or not whole  # what was sent to the dead never arrives
+        return sent == received or not whole  # bytes sent to dead seats never arrive
 
-    def _told(self, seat: int) -> str:
+    def _failure(self, seat: int) -> str:
         log = self.folder / self._plan.seats[seat] / "seat.log"
         return f"seat {seat} ended with an error:\n{log.read_text(errors='replace')[-2000:]}"
 

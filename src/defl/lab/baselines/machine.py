@@ -1,13 +1,14 @@
-"""What the rivals have in common: a pure machine, its events and its output.
+"""What all baselines share: a pure machine, its events and its output.
 
-Each baseline is a set of machines, one per *seat*: seats 0 .. n-1 are the nodes, seat n, where
-there is one, is the server (FL) or the ordering service (Swarm Learning). A machine has one entry,
-`handle(event, now) -> Output`; virtual.py drives it on a virtual clock and process.py as a real
-process over TLS, so what is simulated is what is measured. Facts (members, schema, rounds, codec,
-aggregation rule) are those of a DeFL federation.
+Each baseline is a set of machines, one per *seat*: seats 0 .. n-1 are the nodes; seat n, if there
+is one, is the server (FL) or the ordering service (Swarm Learning). A machine has one entry,
+`handle(event, now) -> SeatOutput`. virtual.py drives it on a virtual clock, process.py as a real
+process over TLS, so the simulated code is the measured code. Facts (members, schema, rounds, codec,
+aggregation rule) are those of a DeFL federation. The tick is DeFL's own; the other events and
+outputs carry weights as rows instead of blobs and have types of their own.
 
-All of them leave out what DeFL has and the paper does not compare: a seat that was killed stays
-dead (nothing is recovered from disk), and sequence numbers, not acknowledgements, show a loss.
+All baselines leave out what DeFL has and the paper does not compare: a killed seat stays dead
+(nothing is recovered from disk), and sequence numbers, not acknowledgements, detect losses.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,16 +26,16 @@ from defl.output import Tick
 from defl.pool.weights import FP32, check_payload, decode, encode
 from defl.schema import Row
 
-# A client's claim about its data counts at most this: beyond any organisation's real number.
+# Upper bound on the number of samples that a client may claim: beyond any real data set.
 SAMPLES_MAX = 2**32
-# The metric by which a client says how many samples it trained on; without it all count the same.
+# The metric with the number of samples that a client trained on; without it all weigh the same.
 SAMPLES_METRIC = "samples"
 
 ASamples = Annotated[int, Meta(ge=1, le=SAMPLES_MAX)]
 
 
 class Message(Struct, frozen=True, array_like=True):
-    """What one seat may say to another; every kind says how many bytes of weights it carries."""
+    """A message between seats; each kind knows how many bytes of weights it carries."""
 
     @property
     def weights_bytes(self) -> int:
@@ -46,7 +47,7 @@ class Message(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class SeatStart:
-    """Every seat that is alive is connected."""
+    """All living seats are connected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,11 @@ Event = SeatStart | Tick | SeatReceived | SeatTrained | NotTrained
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Bytes under a name, in place before anything is sent; the same name again replaces them."""
+    """Bytes under a name, durable before anything is sent; the same name replaces them."""
 
     name: str
     data: bytes
-    weights_bytes: int = 0  # of these bytes; the rest is metadata
+    weights_bytes: int = 0  # the share of weights; the rest is metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class SeatTrain:
 
 @dataclass(frozen=True, slots=True)
 class SeatModelReady:
-    """This seat takes these weights for the model of a round."""
+    """This seat's model of a round."""
 
     round: Round
     row: Row
@@ -116,17 +117,17 @@ class SeatOutput:
 class Machine(Protocol):
     @property
     def finished(self) -> bool:
-        """It has all that it needs; it goes on serving the others until it is stopped."""
+        """It needs nothing more; it serves the others until it is stopped."""
         ...
 
     def handle(self, event: Event, now: float) -> SeatOutput:
-        """A PeerFault means that the message is dropped and nothing has changed."""
+        """After a PeerFault the message is dropped and the state is unchanged."""
         ...
 
 
 @dataclass(slots=True)
 class Duties:
-    """What one event has led to so far."""
+    """Collects the output of one event."""
 
     store: list[Store]
     send: list[SeatEnvelope]
@@ -147,7 +148,7 @@ class Duties:
 
 
 class SeatLearner:
-    """The client's side, the same in every baseline: train from the newest model, once a round."""
+    """The training side of every baseline: train from the newest model, once a round."""
 
     def __init__(self, rounds: int, initial: Row) -> None:
         self.round = Round(0)  # of the newest model
@@ -160,7 +161,7 @@ class SeatLearner:
         return self.round >= self._rounds
 
     def begin(self) -> SeatTrain | None:
-        """Training starts unless one is under way or the last round has its model."""
+        """Start training unless it is running or the last round is done."""
         if self.done or self._training is not None:
             return None
         self._training = Round(self.round + 1)
@@ -172,7 +173,7 @@ class SeatLearner:
         duties.train = self.begin()
 
     def trained(self, event: SeatTrained | NotTrained, duties: Duties) -> bool:
-        """Is this the update that the open round wants? If it is too late, training starts anew."""
+        """Whether this is the open round's update; if it is too late, training restarts."""
         self._training = None
         if event.round != self.round + 1:
             duties.train = self.begin()
@@ -187,13 +188,13 @@ class Contribution:
     samples: int = 1
 
 
-# Updates of a round in member order, the model that they were trained from, the round: the new
-# model. A lying server or leader is an honest machine with another one of these.
+# From a round's updates in member order, their base model and the round to the new model. A
+# Byzantine server or leader is an honest machine with another merge.
 Merge = Callable[[Sequence[Contribution], Row, Round], Row]
 
 
 def merge_of(federation: Federation, *, by_samples: bool) -> Merge:
-    """The federation's aggregation rule; the mean may count each update by its samples."""
+    """The federation's aggregation rule; `by_samples` weights the mean by samples."""
 
     def merge(updates: Sequence[Contribution], base: Row, round_: Round) -> Row:
         rows = [update.row for update in updates]

@@ -1,13 +1,12 @@
 """Swarm Learning's ledger: a log of signed metadata, the same at every node.
 
-Seat n orders: it gives every valid record the next place, signs the block and sends it to all
-nodes, which check both signatures and execute in order. Records are 200 to 300 bytes with their
-block; weights never enter.
+Seat n orders: it appends every valid record, signs the block and sends it to all nodes, which check
+both signatures and execute in order. A record has 200 to 300 bytes with its block; weights never
+enter the log.
 
-Left out: Swarm Learning runs a private Ethereum with proof of authority. One ordering service that
-is up and honest stands for its sealers, so this log never forks and never stops: what stops a
-federation here is Swarm Learning's own protocol, not its chain. It can withhold records but not
-forge them.
+Left out: Swarm Learning runs a private Ethereum with proof of authority. Here one live and honest
+ordering service replaces its sealers, so the log never forks and never stops: only Swarm Learning's
+own protocol can stop a federation. The service can withhold records but not forge them.
 """
 
 from enum import StrEnum
@@ -29,19 +28,19 @@ from defl.lab.baselines.machine import (
 )
 from defl.messages import ADigest, AMember, ANumber, ARound, ASignature
 
-# Blocks that overtook others; the log grows by a few records per node and round.
+# Blocks that arrived early; the log grows by a few records per node and round.
 AHEAD_MAX = 4096
-# A leader that is replaced more often than this in one round will not be found at all.
+# More leaders than this in one round mean that none will succeed.
 ATTEMPTS_MAX = 1000
 
 
 class OrderingKind(StrEnum):
-    ENROLL = "ENROLL"  # I take part
-    READY = "READY"  # my model of this round has this digest
-    LEAD = "LEAD"  # I was designated and am merging
+    ENROLL = "ENROLL"  # the author takes part
+    READY = "READY"  # the author's model of this round has this digest
+    LEAD = "LEAD"  # the author was designated and is merging
     MERGED = "MERGED"  # the merged model of this round has this digest
-    ALIVE = "ALIVE"  # I wait for another leader
-    DONE = "DONE"  # I hold the last model
+    ALIVE = "ALIVE"  # the author waits for another leader
+    DONE = "DONE"  # the author holds the last model
 
 
 class Record(Message, frozen=True, tag=1):
@@ -111,7 +110,7 @@ class Orderer:
         slot = (record.kind, record.round, record.author, record.number)
         far = record.round > self._federation.rounds or record.number > ATTEMPTS_MAX
         if far or slot in self._seen:
-            return  # one record per slot: a node cannot make the log grow without end
+            return  # one record per slot: no node can grow the log without bound
         self._seen.add(slot)
         if record.kind is OrderingKind.DONE:
             self._done.add(record.author)
@@ -150,7 +149,7 @@ class OrderingReplica:
         return msgspec.structs.replace(unsigned, signature=signature)
 
     def blocks(self, peer: NodeId, block: LogBlock) -> list[LogBlock]:
-        """The blocks that may be executed now that this one is here."""
+        """The blocks that can be executed after this one arrived."""
         if peer != self._orderer:
             raise WrongAuthor(f"{peer} orders nothing")
         if not self._scheme.verify(self._orderer_key, block.id, block.signature):

@@ -2,9 +2,8 @@
 
     python -m defl.lab.baselines.process FOLDER SEAT PARENT
 
-FOLDER is what launch.py made, PARENT the process that starts this one. The seat starts when all
-seats that take part are connected, writes status.json again and again, and goes on serving until it
-is told to end (SIGTERM) or PARENT is no more.
+launch.py creates FOLDER; PARENT is the process id of its process. The seat starts when all present
+seats are connected, keeps status.json up to date, and serves until SIGTERM or until PARENT ends.
 """
 
 import asyncio
@@ -71,7 +70,7 @@ class SeatPlan(Struct, frozen=True, forbid_unknown_fields=True):
     profile: systems.Profile
     seats: tuple[str, ...]  # the folder of each
     seed: int
-    absent: tuple[int, ...] = ()  # never started: nobody waits for them
+    absent: tuple[int, ...] = ()  # never started, and not waited for
 
 
 def read_plan(folder: Path) -> SeatPlan:
@@ -131,7 +130,7 @@ class Process:
         await self._transport.start()
         tasks = [
             asyncio.create_task(self._loop()),
-            asyncio.create_task(self._tell_status()),
+            asyncio.create_task(self._report_status()),
             asyncio.create_task(_awaited(stop)),
         ]
         try:
@@ -192,7 +191,7 @@ class Process:
             self._weights_sent += envelope.message.weights_bytes
 
     async def _train(self, train: SeatTrain) -> None:
-        """The client trains in the worker's process, as a DeFL node's does."""
+        """Train in a worker process, as a DeFL node does."""
         payload = model_payload(self._federation, train.base)
         base, path = digest_of(payload), self._folder / "work" / "base"
         path.write_bytes(payload)
@@ -213,7 +212,7 @@ class Process:
             SeatTrained(train.round, row, min(SAMPLES_MAX, max(1, int(samples))))
         )
 
-    # --- What others send ------------------------------------------------------------------
+    # --- Receiving ------------------------------------------------------------------
 
     def _on_connected(self, _peer: NodeId) -> None:
         seats = map(NodeId, range(len(self._plan.seats)))
@@ -227,7 +226,7 @@ class Process:
             self._weights_received += message.weights_bytes
             await self._events.put(SeatReceived(peer, message))
 
-    # --- What is measured ------------------------------------------------------------------
+    # --- Status ------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         totals = {lane.value: {"sent": 0, "received": 0} for lane in Lane}
@@ -251,7 +250,7 @@ class Process:
             "worker_error": self._worker.last_error,
         }
 
-    async def _tell_status(self) -> None:
+    async def _report_status(self) -> None:
         while True:
             await asyncio.to_thread(self._write_status)
             await asyncio.sleep(STATUS_EVERY_S)
@@ -259,7 +258,7 @@ class Process:
     def _write_status(self) -> None:
         path = self._folder / STATUS_FILE
         beside = path.with_name(f".{path.name}.writing")
-        with self._status_writing:  # a thread may still be at it when the last one is written
+        with self._status_writing:  # a thread may still be writing when the last one is due
             beside.write_text(json.dumps(self.status()), encoding="utf-8")
             os.replace(beside, path)
 

@@ -1,8 +1,8 @@
-"""Secrets shared so that any `needed` shares give them back and fewer tell nothing; sums too.
+"""Shamir secret sharing: any `needed` shares reconstruct a secret or a sum, fewer reveal nothing.
 
-Shamir, How to share a secret, CACM 1979, for each value on its own, in the field of the prime
-2^31 - 1: a share of a model is as large as the model in float32, and products fit 64 bits. Values
-are fixed-point numbers, so sums of up to a hundred secrets are exact.
+Shamir, How to share a secret, CACM 1979, applied to each value, in the field of the prime 2^31 - 1:
+a share of a model is as large as the model in float32, and products fit 64 bits. Values are
+fixed-point numbers, so sums of up to a hundred secrets are exact.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from defl.messages import MEMBERS_MAX
 from defl.schema import Row
 
 PRIME = 2**31 - 1
-# A change is counted in steps of 2^-18 and cut at +-32, 2^23 steps: a hundred of them stay below
-# half of the prime, so that the sum's sign is not lost.
+# A change is counted in steps of 2^-18 and clipped at +-32, 2^23 steps: a hundred of them stay
+# below half of the prime, so the sum keeps its sign.
 STEP_BITS = 18
 STEPS_MAX = 2**23 - 1
 
@@ -45,13 +45,13 @@ def split(secret: Secret, shares: int, needed: int, rng: np.random.Generator) ->
     coefficients = [
         rng.integers(0, PRIME, secret.shape, dtype=np.uint64) for _ in range(needed - 1)
     ]
-    made = []
+    values = []
     for x in range(1, shares + 1):
         value = np.zeros_like(secret)
         for coefficient in reversed(coefficients):
             value = (value + coefficient) * np.uint64(x) % np.uint64(PRIME)
-        made.append((value + secret) % np.uint64(PRIME))
-    return made
+        values.append((value + secret) % np.uint64(PRIME))
+    return values
 
 
 def added(shares: Sequence[Secret]) -> Secret:
@@ -84,7 +84,7 @@ def to_bytes(share: Secret) -> bytes:
 
 
 def from_bytes(data: bytes, values: int) -> Secret | None:
-    """None if these bytes are no share of so many values."""
+    """None if the bytes are not a share of this many values."""
     if len(data) != 4 * values:
         return None
     share = np.frombuffer(data, dtype="<u4").astype(np.uint64)

@@ -1,10 +1,10 @@
-"""A seat's files: bytes under names, put whole into place and counted at any time."""
+"""A seat's files: written atomically, and counted at any time."""
 
 from pathlib import Path
 
 from defl.lab.baselines.machine import Store
 
-STORED = "stored"  # what the machine stores; nothing else is in that folder
+STORED = "stored"  # the folder with what the machine stores, and nothing else
 
 
 class StoredFiles:
@@ -12,7 +12,7 @@ class StoredFiles:
         """`folder` is the seat's."""
         self._folder = folder / STORED
         self._folder.mkdir(exist_ok=True)
-        # Not in the folder that is counted: a file must not vanish under whoever counts.
+        # Outside the counted folder: a file must not vanish while it is counted.
         self._writing = folder / f".{STORED}.writing"
 
     def put(self, store: Store) -> None:

@@ -1,16 +1,16 @@
 """Swarm Learning (Warnat-Herresthal et al., Nature 2021), as of its version 0.3 or with fail-over.
 
-A ledger orders metadata alone (ordering.py). When `peers_min` nodes are READY, the ledger's last
-block designates one of them as leader, H(block || round) mod |READY|; it pulls the others' models,
-merges them by the federation's rule (the mean; later versions: medians) and publishes the result,
-which the others pull: 2(m-1)M bytes a round, half of them through the leader. Nobody checks what
-the leader merged. Below `peers_min` the federation blocks.
+A ledger orders only metadata (ordering.py). When `peers_min` nodes are READY, the ledger's last
+block designates one of them as leader, H(block || round) mod |READY|. The leader pulls the others'
+models, merges them by the federation's rule (the mean; in later versions medians) and publishes the
+result, which the others pull: 2(m-1)M bytes a round, half of them through the leader. No node
+verifies the merge. Below `peers_min` the federation blocks.
 
-With `fail_over` (later versions) nodes that see no merge in time say ALIVE, and once more than
-half of the READY have said so, a new leader is designated among those. Without it a dead leader
-stops everybody.
+With `fail_over` (later versions) nodes that see no merge in time send ALIVE. Once more than half of
+the READY nodes have done so, a new leader is designated among them. Without `fail_over` a dead
+leader stops the federation.
 
-Left out: the licence server, the containers, real Ethereum, adaptive intervals of synchronisation
+Left out: the licence server, the containers, real Ethereum, adaptive synchronisation intervals
 (every round is merged).
 """
 
@@ -54,10 +54,10 @@ MESSAGE_BYTES_AROUND = 1024
 class SwarmProfile(Struct, frozen=True, forbid_unknown_fields=True, tag="swarm"):
     peers_min: int | None = None  # None: all n
     fail_over: bool = False
-    leader_timeout_s: float = 60.0  # heeded with fail_over only
+    leader_timeout_s: float = 60.0  # used with fail_over only
 
 
-class Ask(Message, frozen=True, tag=3):
+class WeightsRequest(Message, frozen=True, tag=3):
     digest: ADigest
 
 
@@ -70,7 +70,7 @@ class Weights(Message, frozen=True, tag=4):
 
 
 def frames_of(federation: Federation) -> Frames:
-    kinds = Record | LogBlock | Ask | Weights
+    kinds = Record | LogBlock | WeightsRequest | Weights
     return frames_for(federation, kinds, bytes_around=MESSAGE_BYTES_AROUND)
 
 
@@ -80,7 +80,7 @@ def leader_of(block: Digest, round_: Round, ready: tuple[NodeId, ...]) -> NodeId
 
 
 class Peer:
-    """One node: executes the log and moves models when the log says so."""
+    """One node: executes the log and exchanges models accordingly."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Peer:
         size = federation.committee.size
         self._peers_min = size if profile.peers_min is None else profile.peers_min
         self._held: dict[Digest, bytes] = {}  # my update of the open round and the newest model
-        # What the log says of the open round, the one after `_merged`.
+        # The log's state of the open round, the one after `_merged`.
         self._merged = Round(0)
         self._ready: dict[NodeId, Digest] = {}
         self._alive: set[NodeId] = set()
@@ -122,14 +122,14 @@ class Peer:
 
     @property
     def leader(self) -> NodeId | None:
-        """Who is merging the open round, as far as this node's log tells."""
+        """The leader of the open round, according to this node's log."""
         return self._leader
 
     def handle(self, event: Event, now: float) -> SeatOutput:
         duties = Duties.none()
         match event:
             case SeatStart():
-                self._say(OrderingKind.ENROLL, Round(0), duties)
+                self._submit(OrderingKind.ENROLL, Round(0), duties)
                 duties.train = self._learner.begin()
             case SeatTrained() | NotTrained():
                 if self._learner.trained(event, duties) and isinstance(event, SeatTrained):
@@ -138,21 +138,21 @@ class Peer:
                 for ready in self._replica.blocks(peer, block):
                     duties.store.append(self._replica.stored(ready))
                     self._execute(ready, duties, now)
-            case SeatReceived(peer=peer, message=Ask(digest=digest)):
+            case SeatReceived(peer=peer, message=WeightsRequest(digest=digest)):
                 if digest in self._held:
                     duties.send.append(SeatEnvelope((peer,), Weights(self._held[digest])))
             case SeatReceived(peer=peer, message=Weights(payload=payload)):
                 self._take(peer, payload, duties)
             case Tick():
                 if self._deadline is not None and now >= self._deadline:
-                    self._time_is_up(duties, now)
+                    self._on_timeout(duties, now)
             case _:
                 pass
         return duties.output(self._deadline)
 
-    # --- Saying ----------------------------------------------------------------------------
+    # --- Sending ----------------------------------------------------------------------------
 
-    def _say(
+    def _submit(
         self,
         kind: OrderingKind,
         round_: Round,
@@ -167,16 +167,16 @@ class Peer:
         payload = update_payload(self._federation, event.row, self._learner.model)
         digest = digest_of(payload)
         self._hold("update", digest, payload, duties)
-        self._say(OrderingKind.READY, event.round, duties, digest)
+        self._submit(OrderingKind.READY, event.round, duties, digest)
 
     def _hold(self, name: str, digest: Digest, payload: bytes, duties: Duties) -> None:
-        """The newest model is kept beside the update; what was before is not asked for again."""
+        """Keep the newest model and this payload; older ones are never requested again."""
         newest = digest_of(model_payload(self._federation, self._learner.model))
         self._held = {d: data for d, data in self._held.items() if d == newest}
         self._held[digest] = payload
         duties.store.append(Store(name, payload, len(payload)))
 
-    # --- What the log says -----------------------------------------------------------------
+    # --- Executing the log -----------------------------------------------------------------
 
     def _execute(self, block: LogBlock, duties: Duties, now: float) -> None:
         record = block.record
@@ -207,12 +207,12 @@ class Peer:
         self._set_deadline(now)
         if self._leader != self._me:
             return
-        self._say(OrderingKind.LEAD, round_, duties, number=self._attempt)
+        self._submit(OrderingKind.LEAD, round_, duties, number=self._attempt)
         mine = self._held[self._ready[self._me]]
         self._rows = {self._me: checked_update(self._federation, mine, self._learner.model)}
         for peer in ready:
             if peer != self._me:
-                duties.send.append(SeatEnvelope((peer,), Ask(self._ready[peer])))
+                duties.send.append(SeatEnvelope((peer,), WeightsRequest(self._ready[peer])))
         self._merge_if_due(duties)
 
     def _published(self, record: Record, duties: Duties, now: float) -> None:
@@ -227,7 +227,7 @@ class Peer:
             return
         self._wanted = (record.round, record.digest)
         self._asked = record.author
-        duties.send.append(SeatEnvelope((record.author,), Ask(record.digest)))
+        duties.send.append(SeatEnvelope((record.author,), WeightsRequest(record.digest)))
         self._set_deadline(now)
 
     # --- Models ----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Peer:
     def _learn(self, round_: Round, row: Row, duties: Duties) -> None:
         self._learner.learn(round_, row, duties)
         if self._learner.done:
-            self._say(OrderingKind.DONE, round_, duties)
+            self._submit(OrderingKind.DONE, round_, duties)
 
     def _merge_if_due(self, duties: Duties, *, at_least: int | None = None) -> None:
         needed = len(self._pulled_from) if at_least is None else at_least
@@ -263,7 +263,7 @@ class Peer:
         digest = digest_of(payload)
         self._held[digest] = payload
         duties.store.append(Store("model", payload, len(payload)))
-        self._say(OrderingKind.MERGED, round_, duties, digest)
+        self._submit(OrderingKind.MERGED, round_, duties, digest)
 
     # --- Fail-over -------------------------------------------------------------------------
 
@@ -273,16 +273,18 @@ class Peer:
             share = 0.5 if self._leader == self._me else 1.0
             self._deadline = now + share * self._profile.leader_timeout_s
 
-    def _time_is_up(self, duties: Duties, now: float) -> None:
+    def _on_timeout(self, duties: Duties, now: float) -> None:
         if self._wanted is not None:
             # Who published is gone; somebody else may have the model by now.
             self._asked = NodeId((self._asked + 1) % self._federation.committee.size)
             if self._asked != self._me:
-                duties.send.append(SeatEnvelope((self._asked,), Ask(self._wanted[1])))
+                duties.send.append(SeatEnvelope((self._asked,), WeightsRequest(self._wanted[1])))
         elif self._leader == self._me:
             self._merge_if_due(duties, at_least=self._peers_min)
         elif self._me in self._ready:
-            self._say(OrderingKind.ALIVE, Round(self._merged + 1), duties, number=self._attempt + 1)
+            self._submit(
+                OrderingKind.ALIVE, Round(self._merged + 1), duties, number=self._attempt + 1
+            )
         self._set_deadline(now)
 
 

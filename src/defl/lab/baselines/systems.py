@@ -1,6 +1,6 @@
-"""The baselines by their profiles: how many seats, which messages, which machine in each seat.
+"""The baselines by profile: number of seats, messages, and the machine of each seat.
 
-Both drivers ask here; nothing else needs to know which system it runs.
+Both drivers use this; nothing else needs to know which system it runs.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from defl.schema import Row
 
 Profile = fl.FlProfile | swarm.SwarmProfile | blockchain.BiscottiProfile
 
-# What each system is called in tables, with the profile that the paper measured.
+# Each system's name in tables, with the profile that the paper measured.
 PAPER: dict[str, Profile] = {
     "fl": fl.FlProfile(),
     "swarm": swarm.SwarmProfile(),
@@ -33,7 +33,7 @@ class Keys:
 
 
 def seats_of(profile: Profile, nodes: int) -> int:
-    """Seats beyond the nodes: FL's server, Swarm Learning's ordering service."""
+    """The nodes, and one more for FL's server or Swarm Learning's ordering service."""
     return nodes if isinstance(profile, blockchain.BiscottiProfile) else nodes + 1
 
 
@@ -57,7 +57,7 @@ def machine_of(
     seed: int,
     merge: Merge | None = None,
 ) -> Machine:
-    """`merge` stands in for the rule wherever this seat merges: a lying server or leader."""
+    """`merge` replaces the rule in this seat: a Byzantine server or leader."""
     match profile:
         case fl.FlProfile():
             return fl.machine_of(federation, seat, initial, profile, merge)

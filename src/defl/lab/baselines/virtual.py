@@ -1,7 +1,7 @@
 """Baselines on a virtual clock: real messages, real training, exact counts of bytes, no sockets.
 
-One heap of things that happen and one seed for all chance, as in sim/. Frames are made and counted
-as the transport would count them; a killed seat says and hears nothing any more.
+One event heap and one seed for all randomness, as in sim/. Frames are encoded and counted as the
+transport would count them; a killed seat neither sends nor receives.
 """
 
 import random
@@ -31,7 +31,7 @@ from defl.schema import Row
 from defl.sim.conditions import SLOWNESS, Conditions
 from defl.sim.network import Network
 
-# No model for so long on the virtual clock: all time-outs are over, nothing will come of it.
+# Without a new model for this long on the virtual clock, all timeouts have passed: it is stuck.
 STUCK_AFTER_S = 6 * 3600.0
 
 # A row and the round that the update is for; None if there is no update.
@@ -40,7 +40,7 @@ Training = Callable[[Row, Round], tuple[Row, int] | None]
 
 @dataclass(slots=True)
 class VirtualTraffic:
-    """What one seat sent and received: frames with their headers by lane, and weights alone."""
+    """Bytes that one seat sent and received: frames with headers by lane, and weights alone."""
 
     sent: dict[Lane, int] = field(default_factory=lambda: dict.fromkeys(Lane, 0))
     received: dict[Lane, int] = field(default_factory=lambda: dict.fromkeys(Lane, 0))
@@ -98,7 +98,7 @@ class Virtual:
         self.seats[seat].alive = False
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Until every live seat is finished, `until` holds, or nothing more will come."""
+        """Run until every living seat is finished, `until` holds, or the run is stuck."""
         while self._heap and not self._finished() and not until():
             self.now, _, action = heappop(self._heap)
             if self.now > self._progress_at + STUCK_AFTER_S:
@@ -106,7 +106,7 @@ class Virtual:
             action()
 
     def drain(self) -> None:
-        """What is still on its way arrives: all bytes that were sent are then received."""
+        """Deliver everything in flight, so that all sent bytes are received."""
         while self._heap:
             self.now, _, action = heappop(self._heap)
             if self.now > self._progress_at + STUCK_AFTER_S:
@@ -169,11 +169,11 @@ class Virtual:
         def done() -> None:
             if not seat.alive or seat.training is None:
                 return
-            made = seat.training(train.base, train.round)
-            if made is None:
+            update = seat.training(train.base, train.round)
+            if update is None:
                 self._handle(seat, NotTrained(train.round))
             else:
-                self._handle(seat, SeatTrained(train.round, *made))
+                self._handle(seat, SeatTrained(train.round, *update))
 
         self._at(self.now + takes, done)
 
@@ -184,14 +184,14 @@ class Virtual:
         lane = lane_of(message)
         parts = self._frames.encode(message, 0)
         size = sum(len(part) + HEADER_BYTES for part in parts)
-        heard = self._frames.decode(b"".join(self._frames.part(part).data for part in parts))
+        received = self._frames.decode(b"".join(self._frames.part(part).data for part in parts))
         for target in envelope.to:
             seat.traffic.sent[lane] += size
             seat.traffic.weights_sent += message.weights_bytes
             for when in self._network.arrivals(
                 seat.id, target, size, heavy=lane is Lane.WEIGHTS, now=self.now, calm=True
             ):
-                self._deliver(when, seat.id, self.seats[target], heard, size)
+                self._deliver(when, seat.id, self.seats[target], received, size)
 
     def _deliver(
         self, when: float, source: NodeId, seat: Seat, message: Message, size: int

@@ -1,1 +1,1 @@
-"""Public data sets as arrays: found in a folder that the user names, or downloaded into it."""
+"""Public data sets as arrays, read from the user's data folder or downloaded into it."""

@@ -1,8 +1,8 @@
 """Reads old pickles of byte arrays without running any code that a pickle names.
 
-A pickle is a program; the usual reader imports and calls what it asks for. Here the three names
-that stand for "a NumPy array" are answered by inert stand-ins of our own, and every other name is
-refused. What comes out is dicts, lists, bytes, numbers and arrays of unsigned bytes.
+A pickle is a program: the standard reader imports and calls what it names. This reader resolves
+the three names that mean "a NumPy array" to inert stand-ins and rejects every other name. It
+returns dicts, lists, bytes, numbers and arrays of unsigned bytes.
 """
 
 import io
@@ -21,14 +21,14 @@ class HostilePickle(UserError):
 
 
 class _ByteDtype:
-    """Stands for `numpy.dtype`: the only one there is, is u1."""
+    """Stands for `numpy.dtype`; only u1 exists."""
 
     def __init__(self, code: object = None, *_: object) -> None:
         if code not in (b"u1", "u1"):
             raise HostilePickle(f"the pickle has an array of {code!r}; only bytes are read")
 
     def __setstate__(self, _: object) -> None:
-        pass  # byte order and the like: of no meaning for bytes
+        pass  # byte order and so on do not matter for single bytes
 
 
 class _ArrayName:
@@ -82,11 +82,11 @@ def read_pickle(data: bytes) -> Any:
         value = _Reader(io.BytesIO(data), encoding="bytes").load()
     except HostilePickle:
         raise
-    # What CPython's reader raises on a broken program, as its own documentation lists it.
-    except (pickle.UnpicklingError, AttributeError, EOFError, ImportError, IndexError) as wrong:
-        raise HostilePickle(f"not a readable pickle: {wrong}") from wrong
-    except (KeyError, MemoryError, OverflowError, TypeError, ValueError) as wrong:
-        raise HostilePickle(f"not a readable pickle: {wrong}") from wrong
+    # What CPython's reader raises on a broken pickle, according to its documentation.
+    except (pickle.UnpicklingError, AttributeError, EOFError, ImportError, IndexError) as error:
+        raise HostilePickle(f"not a readable pickle: {error}") from error
+    except (KeyError, MemoryError, OverflowError, TypeError, ValueError) as error:
+        raise HostilePickle(f"not a readable pickle: {error}") from error
     if isinstance(value, dict):
         return {k: v.values if isinstance(v, _ByteArray) else v for k, v in value.items()}
     return value

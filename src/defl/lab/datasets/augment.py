@@ -1,4 +1,4 @@
-"""Images varied for training, as the paper's authors do: mirrored and moved a little."""
+"""Image augmentation as in the authors' code: random mirroring and small shifts."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ from defl.lab.datasets.task import Bytes
 
 
 def flipped_and_shifted(images: Bytes, rng: np.random.Generator, *, share: float = 0.1) -> Bytes:
-    """Each image mirrored left to right by chance, and moved by up to a share of its size.
+    """Mirror each image with probability 1/2, and shift it by up to a share of its size.
 
-    Images are (count, ..., height, width); what comes into view is the image's own reflection.
+    Images are (count, ..., height, width); the uncovered border is filled with reflections.
     """
     height, width = images.shape[-2:]
     most = int(share * height), int(share * width)
@@ -32,6 +32,6 @@ def flipped_and_shifted(images: Bytes, rng: np.random.Generator, *, share: float
 def _reflected(
     places: np.ndarray[tuple[int, int], np.dtype[np.int64]], size: int
 ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Places outside 0 .. size - 1 as seen in a mirror at the edge."""
+    """Reflect positions outside 0 .. size - 1 at the edge."""
     inside = np.where(places < 0, -1 - places, places)
     return np.where(inside >= size, 2 * size - 1 - inside, inside)

@@ -1,4 +1,4 @@
-"""The data sets by name: where each comes from, whether it is there, how it is fetched and read."""
+"""The data sets by name: their sources, and how to find, download and read them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from defl.lab.datasets.task import Images, Texts
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A data set; one without sources comes with a package and needs no folder."""
+    """A data set; one without sources is part of a package and needs no folder."""
 
     what: str
     classes: tuple[str, ...]
@@ -65,7 +65,7 @@ def dataset_named(name: str) -> DataSet:
 
 
 def fetched(name: str, folder: Path, progress: Progress = silent) -> list[Path]:
-    """The files of a data set; what the folder lacks is downloaded."""
+    """The files of a data set, downloaded if the folder lacks them."""
     dataset = dataset_named(name)
     try:
         return dataset.files(folder)
@@ -78,7 +78,7 @@ def fetched(name: str, folder: Path, progress: Progress = silent) -> list[Path]:
 
 
 def loaded(name: str, folder: Path | None, progress: Progress = silent) -> Images | Texts:
-    """A data set by name; fetched first if the folder lacks it."""
+    """Read a data set by name, after a download if the folder lacks it."""
     dataset = dataset_named(name)
     if not dataset.sources:
         return dataset.load(Path())

@@ -1,7 +1,7 @@
 """CIFAR-10 in its official layout: as a folder `cifar-10-batches-py/`, or as a tar archive of it.
 
 A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Each batch is checked
-against its official md5 before it is read; nothing of an archive is written to disk but the arrays.
+against its official md5 before it is read. Archives are not unpacked; only arrays reach the disk.
 """
 
 import lzma
@@ -16,7 +16,7 @@ import numpy as np
 from defl.errors import UserError
 from defl.lab.datasets.arrays_only import read_pickle
 from defl.lab.datasets.download import DownloadSource
-from defl.lab.datasets.folder import Arrays, DataMissing, cached, found
+from defl.lab.datasets.folder import Arrays, DataMissing, find_file, load_or_build
 from defl.lab.datasets.task import Bytes, Images, Labels
 
 SUBFOLDER = "cifar-10"
@@ -48,7 +48,7 @@ BATCH_BYTES_MAX = 40_000_000
 
 
 def files(folder: Path) -> list[Path]:
-    path = found(folder, SUBFOLDER, PLACES)
+    path = find_file(folder, SUBFOLDER, PLACES)
     if path is None:
         raise DataMissing(SUBFOLDER, folder, f"{BATCHES}/ and no {PLACES[1]}")
     return [path]
@@ -57,11 +57,11 @@ def files(folder: Path) -> list[Path]:
 def cifar10(folder: Path, checksums: Mapping[str, str] = OFFICIAL_MD5) -> Images:
     """50,000 + 10,000 colour images, 3 x 32 x 32, from 10 classes; kept as arrays in the cache.
 
-    The cache is named by the checksums, so that it holds what the folder must hold.
+    The cache is named after the checksums, so it holds what the folder must hold.
     """
     [path] = files(folder)
 
-    def made() -> Arrays:
+    def build() -> Arrays:
         batches = batches_of(path, checksums)
         test_images, test_labels = batches.pop(TEST)
         return {
@@ -72,7 +72,7 @@ def cifar10(folder: Path, checksums: Mapping[str, str] = OFFICIAL_MD5) -> Images
         }
 
     digest = sha256("".join(checksums.values()).encode()).hexdigest()
-    arrays = cached(f"cifar-10-{digest[:32]}", made)
+    arrays = load_or_build(f"cifar-10-{digest[:32]}", build)
     return Images(
         train_images=arrays["train_images"].view(np.uint8),
         train_labels=arrays["train_labels"].view(np.int64),
@@ -83,7 +83,7 @@ def cifar10(folder: Path, checksums: Mapping[str, str] = OFFICIAL_MD5) -> Images
 
 
 def batches_of(path: Path, checksums: Mapping[str, str]) -> dict[str, tuple[Bytes, Labels]]:
-    """Images and labels of each batch, after its checksum was found right."""
+    """Images and labels of each batch, after checking its checksum."""
     packed = (folder_members if path.is_dir() else archive_members)(path, checksums)
     batches = {}
     for name, official in checksums.items():
@@ -103,7 +103,7 @@ def folder_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
 
 
 def archive_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
-    """The files of these names in a tar archive, whatever packs it; others are passed over."""
+    """The files of these names in a tar archive of any compression."""
     members = {}
     try:
         with tarfile.open(path, "r:*") as archive:
@@ -115,8 +115,8 @@ def archive_members(path: Path, names: Collection[str]) -> dict[str, bytes]:
                     raise UserError(f"{name} in {path} has {member.size} bytes, too many")
                 file = archive.extractfile(member)
                 members[name] = file.read() if file else b""
-    except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error) as wrong:
-        raise UserError(f"{path} is not a whole tar archive ({wrong}): delete it") from wrong
+    except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        raise UserError(f"{path} is not a whole tar archive ({error}): delete it") from error
     return members
 
 

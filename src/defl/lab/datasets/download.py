@@ -1,7 +1,7 @@
-"""Fetches one file by HTTP: resumed where it was cut off, checked, and only then put in place.
+"""Downloads one file by HTTP, resumes interrupted downloads, and checks the result.
 
-The only module of the learning side that reaches the network. Bytes go to NAME.part; a later call
-asks for the rest of it (RFC 9110, section 14). The name itself appears when the file is whole.
+The only module of the laboratory that uses the network. Bytes go to NAME.part; a later call
+requests the rest (RFC 9110, section 14). NAME appears once the file is complete and checked.
 """
 
 import fcntl
@@ -20,8 +20,8 @@ from defl.errors import UserError
 
 Progress = Callable[[str, int, int], None]  # name, bytes there, bytes in all
 
-SILENCE_S_MAX = 30.0  # a server that says nothing for so long has gone
-CUTS_MAX = 5  # connections that break without coming further than before, until we give up
+SILENCE_S_MAX = 30.0  # a server that is silent for longer is considered dead
+CUTS_MAX = 5  # broken connections without progress before we give up
 READ_BYTES = 1 << 18
 RANGE_NOT_SATISFIABLE = 416
 PARTIAL_CONTENT = 206
@@ -29,7 +29,7 @@ PARTIAL_CONTENT = 206
 
 @dataclass(frozen=True, slots=True)
 class DownloadSource:
-    """An official file. `md5` is None where its authors have published none."""
+    """An official file. `md5` is None if its authors published none."""
 
     url: str
     subfolder: str
@@ -46,11 +46,11 @@ class _CutOff(Exception):
 
 
 def silent(name: str, there: int, in_all: int) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress."""
 
 
 def download(source: DownloadSource, folder: Path, progress: Progress = silent) -> Path:
-    """The whole and checked file in the data folder."""
+    """Download a file into the data folder; return its path once it is complete and checked."""
     target = folder / source.subfolder / source.name
     part = target.with_name(f"{source.name}.part")
     try:
@@ -70,13 +70,13 @@ def download(source: DownloadSource, folder: Path, progress: Progress = silent) 
             os.fsync(file.fileno())
             _check(source, part)
             part.rename(target)
-    except OSError as wrong:
-        raise UserError(f"cannot write {target}: {wrong}") from wrong
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error}") from error
     return target
 
 
 def _fill(source: DownloadSource, file: BinaryIO, progress: Progress) -> None:
-    """Ask for the rest until all is there; give up when nothing more comes."""
+    """Request the rest until the file is complete; give up if nothing more arrives."""
     cuts = 0
     furthest = file.tell()
     while True:
@@ -95,62 +95,62 @@ def _fill(source: DownloadSource, file: BinaryIO, progress: Progress) -> None:
 
 
 def _receive(source: DownloadSource, file: BinaryIO, progress: Progress) -> None:
-    """One answer of the server, appended to what is there."""
+    """Append one response of the server to the file."""
     have = file.tell()
-    answer = _opened(source, file)
-    if answer is None:
+    response = _open_response(source, file)
+    if response is None:
         return
-    with answer:
-        rest = re.fullmatch(rf"bytes {have}-\d+/(\d+)", answer.headers.get("Content-Range", ""))
-        if answer.status == PARTIAL_CONTENT and rest:
+    with response:
+        rest = re.fullmatch(rf"bytes {have}-\d+/(\d+)", response.headers.get("Content-Range", ""))
+        if response.status == PARTIAL_CONTENT and rest:
             in_all = int(rest.group(1))
         else:
-            _begin_afresh(file)
-            in_all = int(answer.headers.get("Content-Length", 0))  # 0: it ends when it ends
+            _start_over(file)
+            in_all = int(response.headers.get("Content-Length", 0))  # 0: it ends when it ends
         if in_all > source.bytes_max:
             raise UserError(f"{source.url} has {in_all} bytes, more than {source.bytes_max}")
         try:
-            while data := answer.read1(READ_BYTES):
+            while data := response.read1(READ_BYTES):
                 if file.tell() + len(data) > source.bytes_max:
                     raise UserError(f"{source.url} sends more than {source.bytes_max} bytes")
                 file.write(data)
                 progress(source.name, file.tell(), in_all)
-        except (HTTPException, ConnectionError, TimeoutError) as wrong:
-            raise _CutOff(str(wrong)) from wrong
+        except (HTTPException, ConnectionError, TimeoutError) as error:
+            raise _CutOff(str(error)) from error
     if file.tell() < in_all:
         raise _CutOff(f"{file.tell()} of {in_all} bytes came")
 
 
-def _opened(source: DownloadSource, file: BinaryIO) -> HTTPResponse | None:
-    """The server's answer to a request for the rest; None if the file is already whole."""
+def _open_response(source: DownloadSource, file: BinaryIO) -> HTTPResponse | None:
+    """The response to a request for the rest; None if the file is already complete."""
     have = file.tell()
     request = urllib.request.Request(source.url)  # noqa: S310 - official places, all https
     if have:
         request.add_header("Range", f"bytes={have}-")
     try:
-        answer = urllib.request.urlopen(request, timeout=SILENCE_S_MAX)  # noqa: S310 - likewise
+        response = urllib.request.urlopen(request, timeout=SILENCE_S_MAX)  # noqa: S310 - likewise
     except urllib.error.HTTPError as refused:
         refused.close()
         if refused.code != RANGE_NOT_SATISFIABLE:
             raise UserError(f"{source.url} answers {refused.code} {refused.reason}") from refused
         if refused.headers.get("Content-Range") == f"bytes */{have}":
             return None
-        _begin_afresh(file)
+        _start_over(file)
         raise _CutOff("what was kept is no part of the file") from refused
-    except urllib.error.URLError as wrong:
+    except urllib.error.URLError as error:
         raise UserError(
-            f"cannot reach {source.url} ({wrong.reason}). If this machine has no network, put "
+            f"cannot reach {source.url} ({error.reason}). If this machine has no network, put "
             f"{source.name} into the data folder's {source.subfolder}/ by hand, or name a folder "
             "that has it with --data or DEFL_DATA"
-        ) from wrong
-    except (HTTPException, ConnectionError, TimeoutError) as wrong:
-        raise _CutOff(str(wrong) or type(wrong).__name__) from wrong
-    if not isinstance(answer, HTTPResponse):
+        ) from error
+    except (HTTPException, ConnectionError, TimeoutError) as error:
+        raise _CutOff(str(error) or type(error).__name__) from error
+    if not isinstance(response, HTTPResponse):
         raise UserError(f"{source.url} is not an HTTP address")
-    return answer
+    return response
 
 
-def _begin_afresh(file: BinaryIO) -> None:
+def _start_over(file: BinaryIO) -> None:
     file.seek(0)
     file.truncate()
 

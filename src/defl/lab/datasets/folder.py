@@ -1,7 +1,7 @@
-"""Where files are: the user's data folder, which is only read and downloaded into, and the cache.
+"""The user's data folder, which is only read and downloaded into, and the cache.
 
-The cache holds what was computed from the data: arrays that load at once and that processes share
-as one mapping. Whatever is in it can be deleted.
+The cache holds arrays computed from the data. They load instantly, and processes share them as one
+mapping. It can be deleted at any time.
 """
 
 import os
@@ -27,8 +27,8 @@ class DataMissing(UserError):
         )
 
 
-def found(folder: Path, subfolder: str, names: Iterable[str]) -> Path | None:
-    """The first of these names that is in the folder or in the data set's own subfolder."""
+def find_file(folder: Path, subfolder: str, names: Iterable[str]) -> Path | None:
+    """The first of these names that exists in the data set's subfolder or in the folder itself."""
     for name in names:
         for place in (folder / subfolder, folder):
             if (place / name).exists():
@@ -43,25 +43,25 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "defl"
 
 
-def cached(name: str, make: Callable[[], Arrays]) -> Arrays:
-    """Arrays from the cache, mapped rather than read; made and kept there first if need be.
+def load_or_build(name: str, build: Callable[[], Arrays]) -> Arrays:
+    """Arrays from the cache, memory-mapped; built and stored there first if necessary.
 
-    The name must stand for all that the arrays depend on. Writing to them changes a private copy:
-    torch refuses arrays that nobody may write to.
+    The name must identify everything that the arrays depend on. They are mapped copy-on-write,
+    because torch rejects read-only arrays.
     """
     whole = cache_folder() / name
     if not whole.is_dir():
-        _keep(whole, make())
+        _store(whole, build())
     paths = sorted(whole.glob("*.npy"))
     return {path.stem: np.load(path, mmap_mode="c", allow_pickle=False) for path in paths}
 
 
-def _keep(whole: Path, arrays: Arrays) -> None:
-    """All arrays or, after a crash, none."""
+def _store(whole: Path, arrays: Arrays) -> None:
+    """Store all arrays, or none if this crashes."""
     try:
         whole.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=whole.parent, prefix=".writing-") as made:
-            complete = Path(made) / whole.name
+        with tempfile.TemporaryDirectory(dir=whole.parent, prefix=".writing-") as temporary:
+            complete = Path(temporary) / whole.name
             complete.mkdir()
             for key, array in arrays.items():
                 np.save(complete / f"{key}.npy", array, allow_pickle=False)
@@ -70,8 +70,8 @@ def _keep(whole: Path, arrays: Arrays) -> None:
             except OSError:
                 if not whole.is_dir():  # otherwise another process was quicker
                     raise
-    except OSError as wrong:
+    except OSError as error:
         raise UserError(
-            f"cannot write to the cache folder {whole.parent} ({wrong.strerror}): "
+            f"cannot write to the cache folder {whole.parent} ({error.strerror}): "
             "name another one with DEFL_CACHE"
-        ) from wrong
+        ) from error

@@ -11,7 +11,7 @@ import numpy as np
 
 from defl.errors import UserError
 from defl.lab.datasets.download import DownloadSource
-from defl.lab.datasets.folder import DataMissing, found
+from defl.lab.datasets.folder import DataMissing, find_file
 from defl.lab.datasets.task import Bytes, Images
 
 SUBFOLDER = "mnist"
@@ -38,7 +38,7 @@ def files(folder: Path) -> list[Path]:
     """The four files, in the order of FILES."""
     there = []
     for file in FILES.values():
-        path = found(folder, SUBFOLDER, (f"{file}.gz", file))
+        path = find_file(folder, SUBFOLDER, (f"{file}.gz", file))
         if path is None:
             raise DataMissing(SUBFOLDER, folder, f"{file}.gz")
         there.append(path)
@@ -66,8 +66,8 @@ def idx_array(path: Path) -> Bytes:
     if path.suffix == ".gz":
         try:
             data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as wrong:
-            raise UserError(f"{path} is not a whole gzip file ({wrong}): delete it") from wrong
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"{path} is not a whole gzip file ({error}): delete it") from error
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != IDX_UNSIGNED_BYTE:
         raise UserError(f"{path} is not an IDX file of unsigned bytes")
     rank = data[3]

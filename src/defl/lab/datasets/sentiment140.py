@@ -25,7 +25,7 @@ import numpy as np
 
 from defl.errors import UserError
 from defl.lab.datasets.download import DownloadSource
-from defl.lab.datasets.folder import DataMissing, found
+from defl.lab.datasets.folder import DataMissing, find_file
 from defl.lab.datasets.task import Labels, Texts
 from defl.lab.datasets.words import normal
 
@@ -62,7 +62,7 @@ class Tweets:
 def files(folder: Path) -> list[Path]:
     """The official file or archive, else the largest file of its layout in the subfolder."""
     names = (ARCHIVE, *(f"{TRAINING}{packing}" for packing in (*PACKINGS, ".zip")))
-    if path := found(folder, SUBFOLDER, names):
+    if path := find_file(folder, SUBFOLDER, names):
         return [path]
     others = [
         path
@@ -134,8 +134,8 @@ def read(path: Path) -> Tweets:
                     raise UserError(f"{path} has more than {ROWS} rows: it is not Sentiment140")
                 labels.append(LABELS[row[0]])
                 texts.append(row[5])
-    except (csv.Error, EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error, OSError) as wrong:
-        raise UserError(f"{path} is not a whole CSV file ({wrong}): delete it") from wrong
+    except (csv.Error, EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error, OSError) as error:
+        raise UserError(f"{path} is not a whole CSV file ({error}): delete it") from error
     if not texts:
         raise UserError(f"{path} is empty")
     return Tweets(texts, labels)

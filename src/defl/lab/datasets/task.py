@@ -1,4 +1,4 @@
-"""What a data set is once it is read: samples and labels, apart for training and for testing."""
+"""Data sets in memory: samples and labels, split into a training and a test part."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Images as they are stored; `scaled` makes numbers from 0 to 1 of those that are needed."""
+    """Images as stored, in bytes; `scaled` converts to numbers from 0 to 1."""
 
     train_images: Bytes  # (count, height, width) or (count, channels, height, width)
     train_labels: Labels
@@ -26,7 +26,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Texts as words in lower case with one blank between them; no text is in both parts."""
+    """Texts as lower-case words separated by one blank; no text is in both parts."""
 
     train_texts: list[str]
     train_labels: Labels

@@ -1,7 +1,7 @@
-"""Texts as words: one fixed way to cut a tweet, and the numbers that a vocabulary gives to words.
+"""Texts as words: a fixed tokenisation of tweets, and the vocabulary that numbers words.
 
 Names of users and links become one word each, as the authors of Sentiment140 did (Go, Bhayani,
-Huang, 2009, section 2.3), so that what a model sees depends on neither.
+Huang, 2009, section 2.3), so models see neither.
 """
 
 import html
@@ -24,7 +24,7 @@ _WORD = re.compile(r"[a-z0-9\x80-\xff]+(?:'[a-z0-9\x80-\xff]+)*|[!?]")  # of lat
 
 
 def normal(text: str) -> str:
-    """Words in lower case with one blank between them; of signs, only ! and ? are kept."""
+    """Lower-case words separated by one blank; of all punctuation, only ! and ? are kept."""
     plain = _USER.sub(" user ", _LINK.sub(" url ", html.unescape(text))).lower()
     return " ".join(_WORD.findall(_SHOUTED.sub(r"\1", _REPEATED.sub(r"\1\1", plain))))
 

@@ -1,8 +1,8 @@
-"""The paper's analysis (its Section 4) as functions, and what fits measured bytes.
+"""The paper's analysis (its Section 4) as functions, and comparisons with measured bytes.
 
 Bytes are those of weights alone: M is one update's payload, n the nodes, T the rounds, tau the
-rounds that DeFL keeps. Metadata comes on top and is measured. Formulas count what really travels:
-what a node hands to itself does not.
+rounds that DeFL keeps. Metadata comes on top and is measured. The formulas count only what crosses
+the network, not what a node passes to itself.
 """
 
 from collections.abc import Sequence
@@ -33,11 +33,6 @@ def eta(nodes: int, faults: int) -> float:
     if f < 0 or not krum_holds(n, f):
         raise PreconditionBroken(f"eta(n, f) needs n > 2f + 2, and n = {n}, f = {f}")
     return sqrt(2 * (n - f + (f * (n - f - 2) + f * f * (n - f - 1)) / (n - 2 * f - 2)))
-
-
-def sin_alpha(nodes: int, faults: int, *, dimensions: int, sigma: float, gradient: float) -> float:
-    """Lemma 2: the aggregate's angle to the gradient; the promise holds below 1."""
-    return eta(nodes, faults) * sqrt(dimensions) * sigma / gradient
 
 
 # --- Predicted bytes -----------------------------------------------------------------------
@@ -75,7 +70,7 @@ def biscotti(
 ) -> Predicted:
     """Noise and updates to be judged, k updates to the leader, blocks of k updates and a model.
 
-    Everybody contributes. A verifier and the leader hold their own updates already.
+    All nodes contribute. A verifier and the leader already hold their own updates.
     """
     k = nodes if in_block is None else in_block
     block = k + 1
@@ -93,8 +88,8 @@ def biscotti(
 def defl(nodes: int, size: int, rounds: int, *, tau: int = 2) -> Predicted:
     """Every update once to every other node: O(MTn^2); stored M tau n, whatever T is.
 
-    Besides the paper's tau rounds of updates this implementation keeps a round of grace (for
-    whoever is still fetching) and the model of each kept round (for whoever comes back).
+    Beyond the paper's tau rounds of updates this implementation keeps a grace round (for nodes
+    that are still fetching) and the model of each kept round (for nodes that catch up).
     """
     kept = tau + 1
     stored = min(rounds, kept) * nodes + min(rounds + 1, kept)
@@ -114,7 +109,7 @@ def defl_stored_paper(nodes: int, size: int, *, tau: int = 2) -> int:
 def deviation(measured: float, predicted: float) -> float:
     """Relative: 0.03 is 3 % more than predicted."""
     if predicted <= 0:
-        raise PreconditionBroken(f"nothing can be compared with a prediction of {predicted}")
+        raise PreconditionBroken(f"a prediction of {predicted} cannot be compared with anything")
     return measured / predicted - 1
 
 

@@ -1,6 +1,6 @@
-"""How long a round takes outside training, and how long a commit takes, on real nodes.
+"""Measures a round's time outside training, and commit latency, on real nodes.
 
-Both are told as ratios to something measured in the same run: the bare TLS exchange of the same
+Both are reported as ratios to a measurement in the same run: the bare TLS exchange of the same
 bytes, and a round trip over loopback.
 """
 
@@ -21,15 +21,15 @@ from defl.lab.experiments.exchange import measure
 from defl.lab.experiments.processes import Nodes
 
 LIMIT_S = 1200.0
-# Rounds that are left out: processes start, inner loops are compiled, and until retention drops the
-# first blobs every file is a new one.
+# Rounds left out: processes start, inner loops are compiled, and until retention drops the first
+# blobs every file is new.
 WARM_UP = 5
 EXCHANGES = 5  # before the nodes run, and as many after
 PINGS = 200
 GRACE_S = 30.0
-GST_LT_S = 60.0  # nobody sends an AGG: rounds close because everybody has updated
-# For commits beside blobs: each node trains so much longer than the one before that its blob
-# travels while the one before commits its UPD, and AGGs are sent in the midst of it.
+GST_LT_S = 60.0  # no node sends an AGG: rounds close because all members have updated
+# For commits during transfers: each node trains this much longer than the one before, so that its
+# blob travels while the one before commits its UPD, and AGGs are sent in between.
 LATER_S = 1.0
 GST_LT_EARLY_S = 2.0
 IN_FLIGHT_ROUNDS = 6
@@ -38,8 +38,8 @@ IN_FLIGHT_ROUNDS = 6
 def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
     values = int(megabytes * 1e6) // 4
     size = 4 * values
-    with tempfile.TemporaryDirectory(prefix="defl-bench-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="defl-bench-") as scratch:
+        folder = Path(scratch)
         bare = asyncio.run(measure(folder / "bare-before", count, size, EXCHANGES))
         timing = Timing(gst_lt_min_s=GST_LT_S, grace_s=GRACE_S)
         nodes = Nodes(folder / "nodes", count, rounds + WARM_UP, values=values, timing=timing)
@@ -83,12 +83,12 @@ class TimedRound:
 
     @property
     def outside_s(self) -> float:
-        """A round waits for all its trainings: as long as one goes on, there is training."""
+        """A round waits for its longest training."""
         return self.whole_s - self.longest_training_s
 
 
 def timed_rounds(logs: Sequence[Sequence[Mapping[str, Any]]]) -> list[TimedRound]:
-    """The rounds after the warm-up, from what every node logged."""
+    """The rounds after the warm-up, from all nodes' logs."""
     closed = [_by_round(log, "round closed", "time") for log in logs]
     trained = [_by_round(log, "trained", "seconds") for log in logs]
     return [
@@ -106,17 +106,13 @@ def _by_round(log: Sequence[Mapping[str, Any]], event: str, field: str) -> dict[
     return {line["round"]: line[field] for line in log if line["event"] == event}
 
 
-def _bytes(state: dict[str, Any], way: str) -> int:
-    return sum(int(lane[way]) for lane in state["traffic"].values())
-
-
 def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> dict[str, Any]:
-    """Commit latency of a federation with next to no weights; beside it, if asked for, that of
-    transactions that are committed while a blob of `in_flight_mb` travels to all members."""
-    with tempfile.TemporaryDirectory(prefix="defl-bench-") as made:
+    """Commit latency of a federation with tiny weights; with `in_flight_mb`, also that of
+    transactions committed while a blob of this size travels to all members."""
+    with tempfile.TemporaryDirectory(prefix="defl-bench-") as scratch:
         started = time.monotonic()
         timing = Timing(gst_lt_min_s=GST_LT_S, grace_s=GRACE_S)
-        logs, wrong = _run(Nodes(Path(made) / "idle", count, rounds, timing=timing, rules=rules))
+        logs, wrong = _run(Nodes(Path(scratch) / "idle", count, rounds, timing=timing, rules=rules))
         took = time.monotonic() - started
         idle = [commit.ms for commit in _commits(logs)]
         result: dict[str, Any] = {
@@ -133,7 +129,7 @@ def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> 
             values = int(in_flight_mb * 1e6) // 4
             logs, wrong = _run(
                 Nodes(
-                    Path(made) / "in-flight",
+                    Path(scratch) / "in-flight",
                     count,
                     IN_FLIGHT_ROUNDS,
                     values=values,
@@ -142,7 +138,7 @@ def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> 
                     rules=rules,
                 )
             )
-            busy = [commit.ms for commit in _commits(logs) if _beside_blobs(commit, logs)]
+            busy = [commit.ms for commit in _commits(logs) if _during_transfer(commit, logs)]
             result["in_flight"] = {
                 "mb": 4 * values / 1e6,
                 "commits": len(busy),
@@ -154,7 +150,7 @@ def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> 
 
 
 def _run(nodes: Nodes) -> tuple[list[list[dict[str, Any]]], list[str]]:
-    """What each node logged, and what is wrong after the end."""
+    """Each node's log, and the faults found after the run."""
     try:
         nodes.start()
         nodes.finish(LIMIT_S)
@@ -184,17 +180,19 @@ def _commits(logs: Sequence[Sequence[Mapping[str, Any]]]) -> list[Commit]:
     ]
 
 
-def _beside_blobs(commit: Commit, logs: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
-    """Was a blob on its way during half of the commit's time or more? A blob is on its way from
-    its training until its author submits the UPD with its certificate."""
-    beside_s = 0.0
+def _during_transfer(commit: Commit, logs: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
+    """Whether a blob was in flight for at least half of the commit's time.
+
+    A blob is in flight from the end of its training until its author submits the UPD.
+    """
+    overlap_s = 0.0
     for log in logs:
         trained = {line["round"]: line["time"] for line in log if line["event"] == "trained"}
         for upd in _commits([log]):
             if upd.kind == "UPD":
                 until = min(commit.at, upd.submitted_at)
-                beside_s += max(0.0, until - max(commit.submitted_at, trained[upd.round]))
-    return beside_s >= commit.ms / 1000 / 2
+                overlap_s += max(0.0, until - max(commit.submitted_at, trained[upd.round]))
+    return overlap_s >= commit.ms / 1000 / 2
 
 
 def _percentiles(values: Sequence[float]) -> dict[str, float]:
@@ -205,7 +203,7 @@ def _percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def round_trip_s() -> float:
-    """The median of a byte's way over loopback and back."""
+    """The median round trip of one byte over loopback."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def echo() -> None:

@@ -1,7 +1,7 @@
-"""How long simulated rounds wait, and for whom: slow members, silent ones, and broken promises.
+"""Measures how long simulated rounds wait for slow, silent and promise-breaking members.
 
-Whole federations of the simulator, real code but for wire, disk, clock and training. Everything
-but the wall time follows from the seed.
+Each case is a whole federation in the simulator: real code except network, disk, clock and
+training. Everything but the wall time follows from the seed.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from defl.sim.scenario import cluster_of
 
 SILENT = "silent"
 FACTORS = (1.2, 5.0, 50.0)
-STEADY, NOISY = 0.1, 0.3  # sigma of a training's time
+STEADY, NOISY = 0.1, 0.3  # sigma of training times
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class WaitingMeasurement:
     rounds: int
     virtual_s: float
     first_round_s: float
-    share: float  # of the rounds from the fourth on that have the last member's update
-    least_share: float  # likewise, of the honest member that is in the fewest
-    holds: bool  # every check of the simulator
+    share: float  # of rounds after the learning phase that include the last member's update
+    least_share: float  # the same for the honest member with the smallest share
+    holds: bool  # all of the simulator's checks
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -63,7 +63,7 @@ def cases() -> Iterator[WaitingCase]:
 
 
 def measure(case: WaitingCase, nodes: int, rounds: int, seed: int) -> WaitingMeasurement:
-    """With the simulator's usual bounds of waiting and half a second of training."""
+    """Run with the simulator's default waiting bounds and half a second of training."""
     faults = faults_of(nodes)
     liars = ((case.liars, faults),) if case.liars is not None else ()
     slow = NodeId(nodes - 1)

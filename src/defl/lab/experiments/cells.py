@@ -1,8 +1,8 @@
 """One run of one system on virtual time: the same task, threats and counts for all four.
 
-DeFL runs in sim/, the baselines on lab/baselines/virtual.py; training, aggregation and every byte
-are real, only wire, disk and clock are simulated. A cell is a pure function of its settings and of
-the clients.
+DeFL runs in sim/, the baselines in lab/baselines/virtual.py. Training, aggregation and every byte
+are real; only network, disk and clock are simulated. A cell's result is a function of its settings
+and clients.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ SYSTEMS: dict[str, str] = {
     DEFL: "multi_krum",
 }
 
-# Members train about equally long here; a slow one among threats is not to be waited for long.
+# Members train for about equally long here, so rounds do not wait long for a slow attacker.
 TIMING = Timing(
     view_base_s=1.0, view_cap_s=30.0, gst_lt_min_s=4.0, gst_lt_max_s=120.0, grace_s=120.0
 )
@@ -47,7 +47,7 @@ OnModel = Callable[[Round, Row], None]
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: the agreed first weights and each node's client."""
+    """What the federation learns: the agreed first weights and each node's client."""
 
     factory: ClientFactory
 
@@ -81,12 +81,12 @@ class Cell:
     rules: Rules = Rules.HOTSTUFF
     timing: Timing = TIMING
     conditions: Conditions = field(default_factory=Conditions)
-    # Seats that are killed as soon as the judged node has this round's model.
+    # Seats to kill as soon as the judged node has this round's model.
     dead: Mapping[NodeId, Round] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.system not in SYSTEMS:
-            raise UserError(f"no system is named {self.system!r}; there are: {', '.join(SYSTEMS)}")
+            raise UserError(f"unknown system {self.system!r}; choose one of: {', '.join(SYSTEMS)}")
         for node in self.threats:
             if not 0 <= node < self.nodes:
                 raise UserError(f"node {node} is attacked, but there are {self.nodes} nodes")
@@ -100,7 +100,7 @@ class Cell:
 
     @property
     def judged(self) -> NodeId:
-        """The node whose model counts: the first one that nobody attacks."""
+        """The node whose model counts: the first honest one."""
         return next(NodeId(i) for i in range(self.nodes) if NodeId(i) not in self.threats)
 
 
@@ -158,7 +158,7 @@ class _Client:
         try:
             trained, metrics = self._training.train(row, round_)
         except WeightsError:
-            return None  # a model that an attack destroyed: the node has no update
+            return None  # an attack destroyed the model: the node has no update
         return trained, min(SAMPLES_MAX, max(1, int(metrics.get(SAMPLES_METRIC, 1))))
 
 
@@ -299,7 +299,7 @@ def _liar(threat: Threat) -> str | None:
 
 
 def _over(cluster: Cluster, cell: Cell) -> bool:
-    """Every node that still lives has the last model."""
+    """Every living node has the last model."""
     living = [node for node in cluster.honest if node.alive or node.id not in cell.dead]
     return all(node.behaviour.participant.finished for node in living)
 

@@ -1,8 +1,8 @@
-"""The bare exchange that a round is measured against: the same bytes, all to all, over TLS.
+"""The baseline for a round's time: the same bytes, all to all, over TLS and nothing else.
 
-Each process has the node's own transport and nothing else: no consensus, disk or worker. Run as a
-module it is one of those processes: it waits until everybody is connected and is told to go, sends
-its blob to all others and says how long it took until it had everybody's.
+Each process runs the node's transport without consensus, disk or worker. This module is also the
+program of such a process: it waits until all peers are connected and for the start signal, sends
+its blob to all others and prints how long it took to receive all of theirs.
 """
 
 import asyncio
@@ -67,13 +67,13 @@ async def _process(folder: Path, me: NodeId, count: int, size: int, times: int) 
         taken.append(time.perf_counter() - started)
     sys.stdout.write(json.dumps(taken) + "\n")
     sys.stdout.flush()
-    await loop.run_in_executor(None, sys.stdin.readline)  # others may still be receiving
+    await loop.run_in_executor(None, sys.stdin.readline)  # peers may still be receiving
     await transport.close()
     return taken
 
 
 async def measure(folder: Path, count: int, size: int, times: int) -> list[float]:
-    """Seconds until all processes had everything, for each of the exchanges."""
+    """For each exchange, the seconds until every process had received everything."""
     make_nodes(folder, [""] * count, folder, LogFormat.JSON)
     command = (sys.executable, "-m", "defl.lab.experiments.exchange", str(folder))
     processes = [
@@ -90,10 +90,10 @@ async def measure(folder: Path, count: int, size: int, times: int) -> list[float
             for _ in range(times):
                 await asyncio.gather(*(_line(process) for process in processes))
                 for process in processes:
-                    _tell(process)
+                    _start(process)
             taken = await asyncio.gather(*(_line(process) for process in processes))
             for process in processes:
-                _tell(process)
+                _start(process)
     finally:
         for process in processes:
             if process.returncode is None:
@@ -108,7 +108,7 @@ async def _line(process: asyncio.subprocess.Process) -> bytes:
     return await process.stdout.readline()
 
 
-def _tell(process: asyncio.subprocess.Process) -> None:
+def _start(process: asyncio.subprocess.Process) -> None:
     if process.stdin is not None:
         process.stdin.write(b"go\n")
 

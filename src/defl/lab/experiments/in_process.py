@@ -1,7 +1,7 @@
-"""A federation without nodes: clients and a rule in one loop, for comparison.
+"""A federation without nodes, for comparison: clients and an aggregation rule in one loop.
 
-What a trusted server would do: everybody trains from the same weights, one rule makes the next
-ones. Nothing is checked on the way, as a plain server checks nothing.
+This is what a trusted server would do: all clients train from the same weights, and the rule
+computes the next ones. Nothing is checked, as a plain server checks nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,8 +28,8 @@ def trained_by_server(
         ]
         rows = [_unchecked(schema, weights) for weights in trained]
         ties = [sha256(f"{number}/{i}".encode()).digest() for i in range(len(rows))]
-        made = aggregate_model(aggregation, schema, rows, base, faults_max=faults_max, ties=ties)
-        base = made.values
+        result = aggregate_model(aggregation, schema, rows, base, faults_max=faults_max, ties=ties)
+        base = result.values
         yield clients[0].evaluate(schema.unflatten(base.copy()))
 
 

@@ -1,7 +1,7 @@
-"""A small neural network in NumPy, trained by many nodes at once: quick enough for a thousand runs.
+"""A small neural network in NumPy that trains many nodes at once, for thousands of runs.
 
 One hidden layer of rectified units, softmax, plain SGD. All nodes' weights are one (nodes, d)
-array, so that a step of all nodes is a few batched matrix products.
+array, so a step of all nodes is a few batched matrix products.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def train(
     g1, c1, g2, c2 = shape.parts(gradient)
     nodes, steps, batch, _ = batches.shape
     rows = np.arange(nodes)[:, None], np.arange(batch)[None, :]
-    with np.errstate(all="ignore"):  # a model that an attack destroyed is trained on all the same
+    with np.errstate(all="ignore"):  # training goes on even if an attack destroyed the model
         for step in range(steps):
             x = batches[:, step]
             hidden = np.maximum(x @ w1 + b1, 0)
@@ -76,6 +76,6 @@ def train(
 
 def predicted(shape: Shape, weights: Floats, images: Floats) -> NDArray[np.int64]:
     w1, b1, w2, b2 = shape.parts(weights)
-    with np.errstate(all="ignore"):  # a model that an attack destroyed still predicts something
+    with np.errstate(all="ignore"):  # a destroyed model still predicts something
         result: NDArray[np.int64] = (np.maximum(images @ w1 + b1, 0) @ w2 + b2).argmax(axis=1)
     return result

@@ -1,9 +1,9 @@
-"""What may be wrong with a node in an experiment, said in one way for DeFL and the baselines.
+"""Threats by name, the same for DeFL and the baselines.
 
-A threat is named; `THREATS` holds the paper's (Section 3.1; settings as in its Tables 1 to 4).
-Attacks on updates wrap the client from outside, so every system runs them with the same code, in
-the simulator and in real processes. A client that flips labels has to be made by whoever knows the
-data: factories are told. `silent` is a faulty node. Liars about rounds exist in DeFL alone.
+`THREATS` holds the paper's (Section 3.1; settings as in its Tables 1 to 4). Attacks on updates wrap
+the client from outside, so every system runs them with the same code, in the simulator and in real
+processes. Label flipping needs knowledge of the data, so client factories do it. `silent` is a
+crashed node. Byzantine behaviour in the protocol itself exists for DeFL only.
 """
 
 import os
@@ -20,23 +20,23 @@ from defl.lab.attacks.simple import gaussian, sign_flip
 from defl.lab.experiments.poisoned import PoisonedClient
 from defl.node.work.user_code import load_client
 
-# How a real process is told what its node does; see `attacked_client`.
+# Environment of a real process that attacks; see `attacked_client`.
 THREAT_VARIABLE = "DEFL_THREAT"
 CLIENT_VARIABLE = "DEFL_THREAT_CLIENT"  # the honest client, "module:attribute"
 PROJECT_VARIABLE = "DEFL_THREAT_PROJECT"
 SEED_VARIABLE = "DEFL_THREAT_SEED"
-# Set to "1" before an attacked node's own client is made that has to train on flipped labels.
+# "1" while a client is created that must train on flipped labels.
 FLIP_VARIABLE = "DEFL_FLIP_LABELS"
 ATTACKED_CLIENT = "defl.lab.experiments.threats:attacked_client"
 
-# Makes a node's client; told whether its labels are flipped.
+# Creates a node's client; the flag says whether to flip its labels.
 ClientFactory = Callable[[NodeId, bool], Client]
 
 
 @dataclass(frozen=True, slots=True)
 class Threat:
     name: str
-    words: str  # as the paper's tables say it
+    words: str  # as in the paper's tables
     attack: Attack | None = None  # on the change that local training made
     flips_labels: bool = False
     silent: bool = False
@@ -63,7 +63,7 @@ NONE = THREATS["none"]
 
 def threat_named(name: str) -> Threat:
     if name not in THREATS:
-        raise UserError(f"no threat is named {name!r}; there are: {', '.join(THREATS)}")
+        raise UserError(f"unknown threat {name!r}; choose one of: {', '.join(THREATS)}")
     return THREATS[name]
 
 
@@ -87,7 +87,7 @@ def client_of(threat: Threat, factory: ClientFactory, *, seed: int, node: NodeId
 
 
 def environment_of(threat: Threat, client: str, project: Path, *, seed: int) -> dict[str, str]:
-    """For nodes whose settings name `ATTACKED_CLIENT`; it does nothing to the others."""
+    """For nodes whose settings name `ATTACKED_CLIENT`; others ignore it."""
     return {
         THREAT_VARIABLE: threat.name,
         CLIENT_VARIABLE: client,
@@ -97,7 +97,7 @@ def environment_of(threat: Threat, client: str, project: Path, *, seed: int) -> 
 
 
 def attacked_client() -> Client:
-    """The client of a real node, as its environment says."""
+    """The client of a real node, chosen by its environment."""
     try:
         threat = threat_named(os.environ[THREAT_VARIABLE])
         spec, project = os.environ[CLIENT_VARIABLE], Path(os.environ[PROJECT_VARIABLE])

@@ -15,7 +15,7 @@ BOTTLENECK = 4  # a bottleneck has this many times the growth
 
 
 class DenseLayer(nn.Module):
-    """BN, ReLU, 1x1; BN, ReLU, 3x3; what comes out is added to the channels that came in."""
+    """BN, ReLU, 1x1; BN, ReLU, 3x3; the output is appended to the input channels."""
 
     def __init__(self, channels: int, growth: int) -> None:
         super().__init__()

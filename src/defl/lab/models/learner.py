@@ -1,7 +1,7 @@
-"""Clients that carry out a `Learning`: batches, model, loss and optimiser, in PyTorch.
+"""Clients that train as a `Learning` says: batches, model, loss and optimiser, in PyTorch.
 
 Everything follows from the seed: a node's batches from seed, node and round, the first weights
-from the seed alone. With `reproducible` called before, the same seed gives the same bits.
+from the seed alone. After a call of `reproducible`, the same seed gives the same bits.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ from defl.lab.models.small import MLP, SmallCNN, SmallText
 from defl.lab.partition import Places
 
 EVALUATION_BATCH = 500
-# Pixels from 0 to 1 as the models get them: a fixed shift and scale, nobody's statistics.
+# Pixels from 0 to 1 are shifted and scaled by constants, not by anybody's statistics.
 CENTRE, SPREAD = 0.5, 0.25
 
 Inputs = NDArray[np.uint8] | NDArray[np.int32]
@@ -41,7 +41,7 @@ Inputs = NDArray[np.uint8] | NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a model is built for and trained on: images or numbered texts, and how they are fed."""
+    """Images or numbered texts, and what a model needs to know of them."""
 
     train: Inputs
     train_labels: Labels
@@ -71,13 +71,13 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 def reproducible() -> None:
     """One thread and deterministic algorithms, for this whole process."""
     torch.set_num_threads(1)
-    # Some operations on GPUs have no deterministic form; there it is said and gone on.
+    # Some GPU operations have no deterministic form; torch then warns and continues.
     torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
 
 
 @lru_cache(maxsize=2)
 def learner_of(learning: Learning, folder: Path | None) -> "TaskLearner":
-    """Its data are read once a process."""
+    """Reads the data once per process."""
     return TaskLearner(learning, _samples(learning, folder))
 
 
@@ -90,7 +90,7 @@ class TaskLearner:
         self.samples = _fewer(samples, learning)
 
     def client(self, part: Places, *, seed: int, node: NodeId, flipped: bool) -> TorchClient:
-        """Of the node that has these samples; `flipped` labels are counted from the other end."""
+        """The client of the node that has these samples; `flipped` mirrors the label numbers."""
         samples, learning = self.samples, self.learning
         labels = samples.train_labels
         if flipped:
@@ -121,7 +121,7 @@ class TaskLearner:
         )
 
     def _batches(self, part: Places, rng: np.random.Generator) -> Iterator[Places]:
-        """As many as a round has steps, pass after pass over the part in a new order."""
+        """One batch per step: pass after pass over the part, each in a new order."""
         wanted = self.learning.steps * self.learning.batch
         passes = -(-wanted // len(part))
         order = np.concatenate([rng.permutation(part) for _ in range(passes)])[:wanted]
@@ -168,7 +168,7 @@ def _samples(learning: Learning, folder: Path | None) -> Samples:
         return _of_sentences(texts, known.vectors)
     images = loaded(learning.data, folder)
     if not isinstance(images, Images):
-        raise UserError(f"{learning.data} has texts: say how they become numbers")
+        raise UserError(f"{learning.data} has texts: set `sentences` to turn them into numbers")
     return Samples(
         images.train_images,
         images.train_labels,
@@ -192,7 +192,7 @@ def _of_sentences(texts: Sentences, vectors: NDArray[np.float32]) -> Samples:
 
 
 def _fewer(data: Samples, learning: Learning) -> Samples:
-    """A draw without a seed of its own: the same samples for every repeat."""
+    """A fixed random subset, the same for every repeat."""
     train = _drawn(len(data.train_labels), learning.train_samples)
     test = _drawn(len(data.test_labels), learning.test_samples)
     return Samples(

@@ -1,4 +1,4 @@
-"""How a node of an experiment learns: the settings, without the framework that carries them out."""
+"""Settings of local training in experiments, independent of any framework."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from defl.lab.models.sentences import SentenceSettings
 class Learning:
     """Data, model and one round's local training, the same at every node."""
 
-    data: str  # a data set's name, as `defl data list` says it
+    data: str  # a data set's name, as in `defl data list`
     model: str  # of learner.MODELS
     optimizer: str  # of learner.OPTIMIZERS
     rate: float
     batch: int
     steps: int  # each round
     weight_decay: float = 0.0
-    augmented: bool = False  # images are mirrored and moved a little
+    augmented: bool = False  # images are mirrored and shifted at random
     train_samples: int | None = None  # drawn once for all nodes together; None: all
     test_samples: int | None = None  # likewise
-    sentences: SentenceSettings | None = None  # of texts: how they become numbers
+    sentences: SentenceSettings | None = None  # for texts: how they become numbers

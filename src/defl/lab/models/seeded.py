@@ -1,4 +1,4 @@
-"""Models with the same initial weights everywhere, without touching anybody else's randomness."""
+"""Models with reproducible initial weights that leave torch's global generator untouched."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,12 +10,12 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def seeded(seed: int, build: Callable[[], M]) -> M:
-    """The model that `build` makes after torch's generator was seeded; then it is set back."""
+    """Build a model with torch's generator seeded; restore the generator afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build()
 
 
 def parameters(model: nn.Module) -> int:
-    """How many trainable numbers a model has: what travels each round."""
+    """The number of trainable values: what a node sends each round."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)

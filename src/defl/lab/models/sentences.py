@@ -1,7 +1,7 @@
-"""Sentiment140 ready for a model: word vectors and numbered texts, made once, then mapped.
+"""Sentiment140 ready for a model: word vectors and numbered texts, built once and cached.
 
-Making them from all rows with the paper's settings takes many minutes; the cache is
-named by the bytes of the source and by every setting.
+Building them from all rows with the paper's settings takes many minutes. The cache is named after
+the source's bytes and every setting.
 """
 
 from dataclasses import astuple, dataclass, field
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from defl.lab.datasets.folder import Arrays, cached
+from defl.lab.datasets.folder import Arrays, load_or_build
 from defl.lab.datasets.sentiment140 import LABELS, file_digest, files, sentiment140
 from defl.lab.datasets.task import Sentences
 from defl.lab.datasets.words import Vocabulary
-from defl.lab.models.word2vec import Word2VecSettings, WordVectors, trained
+from defl.lab.models.word2vec import Word2VecSettings, WordVectors, train_vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class SentenceSettings:
 
 
 def sentences(folder: Path, settings: SentenceSettings) -> tuple[Sentences, WordVectors]:
-    """Numbered texts and the vectors of their words, which the texts for training alone gave."""
+    """Numbered texts and the vectors of their words, trained on the training texts alone."""
     [path] = files(folder)
 
-    def made() -> Arrays:
+    def build() -> Arrays:
         texts = sentiment140(path, settings.rows)
-        known = trained(texts.train_texts, settings.word2vec)
+        known = train_vectors(texts.train_texts, settings.word2vec)
         encoded = known.vocabulary.encoded
         return {
             "train_words": encoded(texts.train_texts, settings.length),
@@ -45,7 +45,7 @@ def sentences(folder: Path, settings: SentenceSettings) -> tuple[Sentences, Word
 
     parts = (file_digest(path), settings.rows, settings.length, *astuple(settings.word2vec))
     digest = sha256("/".join(map(str, parts)).encode()).hexdigest()
-    arrays = cached(f"sentiment140-{digest[:32]}", made)
+    arrays = load_or_build(f"sentiment140-{digest[:32]}", build)
     words = bytes(arrays["vocabulary"].view(np.uint8)).decode().split("\n")
     vectors = WordVectors(Vocabulary(tuple(words)), arrays["vectors"].view(np.float32))
     return Sentences(

@@ -1,4 +1,4 @@
-"""Models that a CPU trains in seconds, for the same inputs and outputs as the paper's."""
+"""Models that train in seconds on a CPU, with the inputs and outputs of the paper's."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from defl.lab.models.frozen import FrozenEmbedding
 class SmallCNN(nn.Module):
     """Three 3x3 convolutions with group norm, each followed by pooling, and one linear layer.
 
-    Group norm (Wu, He, 2018) keeps no running statistics, so that nothing stays local.
+    Group norm (Wu, He, 2018) keeps no running statistics, so nothing stays local.
     """
 
     GROUPS = 4

@@ -1,7 +1,7 @@
 """Word vectors by gensim's Word2Vec (Mikolov et al., 2013).
 
-With one worker and a seed gensim's training is a function of the texts; Python's hash seed plays
-no part in it.
+With one worker and a seed, gensim's training is a function of the texts alone; Python's hash seed
+does not matter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from defl.lab.datasets.words import FIRST_WORD, PADDING, Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Word2VecSettings:
-    """The paper's are the defaults; how rare a word may be, it does not say (gensim's default)."""
+    """The paper's settings; count_min, which it does not state, is gensim's default."""
 
     size: int = 300
     window: int = 7
@@ -35,7 +35,7 @@ class WordVectors:
 
 
 class _Words:
-    """Texts as lists of words, made afresh in each pass: all at once would fill the memory."""
+    """Texts as lists of words, split anew in each pass: all lists at once would fill the memory."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
@@ -44,7 +44,7 @@ class _Words:
         return (text.split() for text in self._texts)
 
 
-def trained(texts: Sequence[str], settings: Word2VecSettings) -> WordVectors:
+def train_vectors(texts: Sequence[str], settings: Word2VecSettings) -> WordVectors:
     """Vectors of the words in these texts; a word outside the vocabulary gets their mean."""
     try:
         from gensim.models import Word2Vec  # noqa: PLC0415 - an extra, heavy to import

@@ -17,7 +17,7 @@ from defl.lab.experiments.cells import Cell, Task, run_cell
 from defl.lab.experiments.paper.merges import WatchedMerge
 from defl.lab.experiments.threats import ClientFactory, attacked
 from defl.lab.models.learning import Learning
-from defl.lab.partition import divided
+from defl.lab.partition import divide
 from defl.schema import Array, Role, Row, Weights
 
 JUDGED = NodeId(0)  # never attacked
@@ -54,7 +54,7 @@ class AccuracyCell(Struct, frozen=True, tag="accuracy"):
         reproducible()
         learner = learner_of(self.learning, folder)
         rng = np.random.default_rng([self.seed, self.nodes])
-        parts = divided(learner.samples.train_labels, self.nodes, self.alpha, rng)
+        parts = divide(learner.samples.train_labels, self.nodes, self.alpha, rng)
         sizes = tuple(len(part) for part in parts)
         return self.judged(
             lambda node, flipped: learner.client(

@@ -1,8 +1,8 @@
 """Figures 2 and 3: memory, storage and traffic of real processes, one for each node, over TLS.
 
-Memory is of all processes of a system at once, nodes and their workers, with shared pages counted
-once (Linux's PSS). Storage is what the nodes have on disk at the end; "log" is of that what the
-paper measured: the chain or log without weights that are not part of it.
+Memory is the sum over all processes of a system, nodes and workers, with shared pages counted once
+(Linux's PSS). Storage is what the nodes have on disk at the end; "log" is the part that the paper
+measured: the chain or log, without weights stored beside it.
 """
 
 import os
@@ -27,7 +27,7 @@ from defl.lab.experiments.cells import DEFL, SYSTEMS
 from defl.lab.experiments.paper.memory import MemoryWatch
 from defl.lab.experiments.paper.settings import DIRICHLET, NODES
 from defl.lab.models.learning import Learning
-from defl.lab.partition import divided
+from defl.lab.partition import divide
 from defl.node.report.status_client import last_status
 from defl.node.setup.config import read_federation
 from defl.node.setup.local import FEDERATION_FILE, make_local
@@ -36,7 +36,7 @@ from defl.node.store.storage import BLOBS
 
 LIMIT_S = 7200.0
 POLL_S = 0.5
-# Nobody is to be left behind on a busy machine: rounds close because everybody has updated.
+# Rounds close only because all nodes have updated, also on a busy machine.
 TIMING = Timing(view_base_s=2.0, gst_lt_min_s=600.0, gst_lt_max_s=3600.0, grace_s=60.0)
 CLIENT = '''"""The client of a node whose costs are measured."""
 
@@ -50,7 +50,7 @@ def client():
 
 class CostResult(Struct, frozen=True, tag="costs"):
     model_bytes: int
-    memory_bytes: int | None  # of all processes together, at its peak; None: not to be had here
+    memory_bytes: int | None  # peak of the sum over all processes; None: not available here
     gpu_bytes: int | None
     stored_bytes: tuple[int, ...]  # by seat; a server or ordering service comes last
     log_bytes: tuple[int, ...]
@@ -68,12 +68,12 @@ class CostCell(Struct, frozen=True, tag="costs"):
 
     @property
     def effort(self) -> float:
-        """Beside that of an accuracy, which counts in steps of training."""
+        """In the unit of AccuracyCell.effort: steps of training."""
         return float(self.nodes * (4000 + self.rounds * (200 + self.learning.steps)))
 
     def run(self, data: Path | None) -> CostResult:
-        with tempfile.TemporaryDirectory(prefix="defl-paper-") as made:
-            folder = Path(made)
+        with tempfile.TemporaryDirectory(prefix="defl-paper-") as temporary:
+            folder = Path(temporary)
             project = folder / "project"
             project.mkdir()
             folder_named = None if data is None else str(data.resolve())
@@ -182,12 +182,12 @@ def _lanes(states: list[dict[str, Any]], way: str) -> tuple[int, ...]:
 def _require_rounds(states: list[dict[str, Any]], rounds: int) -> None:
     closed = [state.get("round") for state in states]
     if closed != [rounds] * len(closed):
-        raise UserError(f"not every node has the model of round {rounds}: {closed}")
+        raise UserError(f"some nodes lack the model of round {rounds}; last rounds: {closed}")
 
 
 def _within_limit(started: float) -> None:
     if time.monotonic() - started > LIMIT_S:
-        raise UserError(f"the processes are not done within {LIMIT_S:.0f} s")
+        raise UserError(f"the processes did not finish within {LIMIT_S:.0f} s")
 
 
 # --- In the processes that are measured ------------------------------------------------------
@@ -208,7 +208,7 @@ def client_of(text: str) -> Client:
     reproducible()
     learner = learner_of(settings.learning, None if settings.data is None else Path(settings.data))
     rng = np.random.default_rng([settings.seed, nodes])
-    parts = divided(learner.samples.train_labels, nodes, DIRICHLET, rng)
-    # A server and an ordering service come after the nodes; they never train.
+    parts = divide(learner.samples.train_labels, nodes, DIRICHLET, rng)
+    # Servers and ordering services have ids after the nodes' and never train.
     part = parts[node % nodes]
     return learner.client(part, seed=settings.seed, node=NodeId(node), flipped=False)

@@ -1,7 +1,7 @@
-"""Bytes sent and stored by each system, counted in the simulator on a model that is nearly free.
+"""Bytes sent and stored by each system, counted in the simulator with trivial training.
 
-Payload bytes depend on nodes, rounds and the size of the model alone; what is trained is not
-looked at, so that T = 50 rounds of ten nodes take seconds.
+Payload bytes depend only on nodes, rounds and model size, so the clients learn nothing and T = 50
+rounds of ten nodes take seconds.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from defl.schema import Weights
 VALUES = 20_000
 SIZE_BYTES = 4 * VALUES
 ROUNDS = (5, 20, 50)
-BISCOTTI_LEADER = "biscotti_leader"  # the leader alone sends the block
+BISCOTTI_LEADER = "biscotti_leader"  # only the leader sends the block
 FORMULAS = {
     "fl": analysis.fl,
     "swarm": analysis.swarm,
@@ -53,7 +53,7 @@ class TrafficCell(Struct, frozen=True, tag="traffic"):
 
     @property
     def effort(self) -> float:
-        """Beside that of an accuracy, which counts in steps of training."""
+        """In the unit of AccuracyCell.effort: steps of training."""
         each = 5.0 if self.system == DEFL else 0.2  # consensus is simulated message by message
         return self.nodes**2 * self.rounds * each
 
@@ -73,19 +73,19 @@ class TrafficCell(Struct, frozen=True, tag="traffic"):
             seed=self.seed,
             profile=LEADER_PROFILE if leader else None,
         )
-        made: CellResult = run_cell(cell, Task(lambda node, _: moving(node, self.values)))
+        result: CellResult = run_cell(cell, Task(lambda node, _: random_walk(node, self.values)))
         return TrafficResult(
-            payload_sent=tuple(seat.weights_sent for seat in made.traffic),
-            payload_received=tuple(seat.weights_received for seat in made.traffic),
-            frames_sent=tuple(sum(seat.sent.values()) for seat in made.traffic),
-            frames_received=tuple(sum(seat.received.values()) for seat in made.traffic),
-            stored=made.stored,
-            weights_stored=made.weights_stored,
+            payload_sent=tuple(seat.weights_sent for seat in result.traffic),
+            payload_received=tuple(seat.weights_received for seat in result.traffic),
+            frames_sent=tuple(sum(seat.sent.values()) for seat in result.traffic),
+            frames_received=tuple(sum(seat.received.values()) for seat in result.traffic),
+            stored=result.stored,
+            weights_stored=result.weights_stored,
         )
 
 
-def moving(node: NodeId, values: int) -> FunctionClient:
-    """Moves at random: there is nothing to learn."""
+def random_walk(node: NodeId, values: int) -> FunctionClient:
+    """A client that moves at random; there is nothing to learn."""
 
     def train(weights: Weights, round_: Round) -> tuple[Weights, Metrics]:
         rng = np.random.default_rng([node, round_])

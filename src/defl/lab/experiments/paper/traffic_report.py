@@ -19,7 +19,7 @@ HEADING = "The analysis, checked"
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class TrafficRow:
     """Bytes sent, summed over all processes unless the name says otherwise; stored at one node."""
 
     system: str
@@ -38,13 +38,13 @@ class Traffic:
     log: int
 
 
-def traffic(results: Results) -> list[Traffic]:
+def traffic(results: Results) -> list[TrafficRow]:
     table = []
     for cell, result in results.items():
         formula = cell.predicted
         sent, kept = sum(result.payload_sent), result.weights_stored[0]
         table.append(
-            Traffic(
+            TrafficRow(
                 cell.system,
                 cell.nodes,
                 cell.rounds,
