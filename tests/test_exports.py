@@ -21,7 +21,7 @@ PUBLIC = [
 
 # Slow or optional: whoever only imports defl, or asks for help, pays for none of them.
 HEAVY = ("numpy", "torch", "sklearn", "flwr", "matplotlib", "numba", "msgspec", "safetensors")
-DEFL_MODULES_MAX = 5  # defl, defl.cli, main, exit_codes, errors
+DEFL_MODULES_MAX = 6  # defl, defl.cli, main, exit_codes, errors, printable
 
 
 def modules_after(code: str) -> set[str]:

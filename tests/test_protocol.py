@@ -176,6 +176,15 @@ def test_initial_weights_make_the_first_row() -> None:
     assert initial_row(Learner(), SCHEMA).tolist() == [0, 1, 2, 3, 4, 5, 0.5, -0.5]
 
 
+def test_initial_weights_that_are_not_finite_are_not_blamed_on_a_training() -> None:
+    class Broken(Learner):
+        def initial_weights(self) -> dict[str, Any]:
+            return {**FIRST, "layer.bias": FIRST["layer.bias"] * np.float32("nan")}
+
+    with pytest.raises(WeightsError, match=r"NaN, .*; start from finite values"):
+        initial_row(Broken(), schema_of(FIRST))
+
+
 def test_what_the_rule_remembers_is_not_the_clients_business_and_travels_as_it_was() -> None:
     schema = with_memory(SCHEMA, 4)
     learner = Learner()

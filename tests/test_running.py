@@ -8,6 +8,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -360,3 +361,44 @@ def test_clean_deletes_the_users_own_folders_of_runs_that_are_over(
         "somebody",
     ]
     assert (project / "client.py").exists()
+
+
+# --- Arguments that cannot be --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"nodes": "4"}, "nodes is a whole number, not '4'"),
+        ({"nodes": 4.0}, "nodes is a whole number, not 4.0"),
+        ({"rounds": 1.5}, "rounds is a whole number, not 1.5"),
+        ({"attacks": [3]}, "name members and what happens to each: attacks={3: 'sign_flip'}"),
+        ({"kills": [3]}, "name members and what happens to each: kills={3: 1}"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_refused_before_anything_is_made(
+    project: Path, tmp_path: Path, arguments: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        run(project, out=tmp_path / "out", **arguments)
+
+    assert str(refused.value) == reason
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_another_user_is_refused_even_with_a_plan_in_it(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "run.json").write_text("{}", encoding="ascii")
+    real = Path.stat
+
+    def stat_of_another(path: Path, **options: Any) -> Any:
+        status = real(path, **options)
+        return os.stat_result([*status[:4], 12345, *status[5:]]) if path == out else status
+
+    monkeypatch.setattr(Path, "stat", stat_of_another)
+
+    with pytest.raises(UserError, match="belongs to another user"):
+        run(project, out=out)

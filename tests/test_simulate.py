@@ -147,6 +147,8 @@ def test_each_round_is_aggregated_once_for_all_nodes(monkeypatch: pytest.MonkeyP
     [
         ({"clients": point_clients(3)}, "a federation has 4 to 100 members, not 3"),
         ({"clients": []}, "4 to 100 members, not 0"),
+        ({"clients": None}, "clients is a list of client objects, not a NoneType"),
+        ({"clients": dict(enumerate(point_clients(4)))}, "clients is a list .*, not a dict"),
         ({"rounds": 0}, "at least one round, not 0"),
         ({"rounds": 2.5}, "rounds is a whole number, not 2.5"),
         ({"seed": "x"}, "seed is a whole number, not 'x'"),

@@ -98,7 +98,10 @@ class Schema(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
                     "convert it, or give it the role 'local'"
                 )
         if self.values == 0:
-            raise UserError("the schema shares nothing: at least one entry must not be 'local'")
+            raise UserError(
+                "the schema shares nothing: at least one float32 entry with values must not be "
+                "'local'"
+            )
 
     @cached_property
     def shared(self) -> tuple[Entry, ...]:

@@ -5,7 +5,7 @@ laboratory's attacks are imported only when one is named.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -69,6 +69,8 @@ def simulate(
                  function: called with each closed round's RoundRecord
     """
     started = perf_counter()
+    if not isinstance(clients, Iterable) or isinstance(clients, Mapping):
+        raise UserError(f"clients is a list of client objects, not a {type(clients).__name__}")
     clients = list(clients)
     schema = _common_schema(clients)
     for name, value in (("rounds", rounds), ("seed", seed)):

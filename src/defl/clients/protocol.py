@@ -28,6 +28,8 @@ from defl.schema import (
 Metrics = Mapping[str, float]  # figures for people: "loss", "accuracy", ...
 Roles = Mapping[str, Role | str]  # by entry name
 
+INITIAL_WEIGHTS = "initial_weights"  # the method, where an error names the one that returned it
+
 
 class Client(Protocol):
     """One organisation's side of the learning: its data, its model and its training.
@@ -73,7 +75,7 @@ def schema_of(weights: Weights, roles: Roles | None = None) -> Schema:
     floats must be converted or declared local.
     """
     roles = {} if roles is None else roles
-    checked_arrays(weights, "initial_weights")
+    checked_arrays(weights, INITIAL_WEIGHTS)
     unknown = [name for name in roles if name not in weights]
     if unknown:
         raise WeightsError(
@@ -125,7 +127,7 @@ def _role_of(name: str, dtype: DType, declared: Role | str | None) -> Role:
 def initial_row(client: Client, schema: Schema) -> Row:
     """The client's initial weights as the row from which a federation starts."""
     weights = client.initial_weights()
-    _check_weights(weights, schema, "initial_weights")
+    _check_weights(weights, schema, INITIAL_WEIGHTS)
     return starting_row(weights, schema)
 
 
@@ -149,7 +151,7 @@ class Training:
         self._client = client
         self._schema = schema
         first = client.initial_weights()
-        _check_weights(first, schema, "initial_weights")
+        _check_weights(first, schema, INITIAL_WEIGHTS)
         self._local = self._local_of(first)
 
     @property
@@ -264,9 +266,14 @@ def _check_entry(entry: Entry, array: Array, where: str) -> None:
             f"{entry.dtype.value}; convert it with .astype(np.{np.dtype(entry.dtype.value).name})"
         )
     if entry.role is not Role.LOCAL and not within_bounds(array):
+        reason = (
+            "; start from finite values"
+            if where == INITIAL_WEIGHTS
+            else ": the training diverged; try a smaller learning rate"
+        )
         raise Diverged(
             f"{where} returned entry {entry.name!r} with NaN, infinity or a value beyond "
-            f"{VALUE_MAX:.3g}: the training diverged; try a smaller learning rate"
+            f"{VALUE_MAX:.3g}{reason}"
         )
 
 

@@ -21,6 +21,18 @@ PREFIXES = (PREFIX, "defl-demo-")
 STATE = "state"
 
 
+def require_own(folder: Path) -> None:
+    """A plan and node.toml name code that is run, and keys will lie beside them.
+
+    The owner of a folder can change everything in it, whoever made what is inside.
+    """
+    if folder.stat().st_uid not in (os.getuid(), 0):
+        raise UserError(
+            f"{folder} belongs to another user, who could replace the nodes' code and keys; "
+            "name a folder of your own with --out"
+        )
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """One run at a time; the lock ends with the process, however that ends."""

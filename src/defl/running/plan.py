@@ -61,7 +61,11 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """What cannot be is refused before anything is made and before user code is loaded."""
-        require_counts(self.nodes, DEFAULT_ROUNDS if self.rounds is None else self.rounds)
+        rounds = DEFAULT_ROUNDS if self.rounds is None else self.rounds
+        for name, value in (("nodes", self.nodes), ("rounds", rounds)):
+            if not isinstance(value, int):
+                raise UserError(f"{name} is a whole number, not {value!r}")
+        require_counts(self.nodes, rounds)
         rule_named(self.aggregation)
         for member in self.attacks:
             require_member(member, self.names)
@@ -99,7 +103,7 @@ def require_kills(kills: Mapping[str, int], plan: RunPlan, federation: Federatio
     faults = federation.committee.faults
     for name, number in kills.items():
         require_member(name, plan.names)
-        if not 1 <= number < federation.rounds:
+        if not isinstance(number, int) or not 1 <= number < federation.rounds:
             raise UserError(
                 f"{name} cannot be killed in round {number}: of {federation.rounds} rounds choose "
                 f"1 to {federation.rounds - 1}, so that it can come back"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -24,7 +25,7 @@ from defl.progress import Progress
 from defl.results import Result
 from defl.running import flower as flower_project
 from defl.running.active_run import ActiveRun, RunInterrupted
-from defl.running.folders import PREFIX, held, running_nodes, strip
+from defl.running.folders import PREFIX, held, require_own, running_nodes, strip
 from defl.running.plan import (
     DEFAULT_ROUNDS,
     ProjectSettings,
@@ -37,6 +38,8 @@ from defl.running.plan import (
     write_plan,
 )
 from defl.running.progress import Audience, RunProgress, Watch
+
+T = TypeVar("T")
 
 
 def run(
@@ -89,12 +92,14 @@ def run(
         timing=timing_of(settings, gst_lt_min_s, gst_lt_max_s),
         work_time_max_s=settings.work_time_max_s,
         track=tracker_named(track),
-        attacks={_member_name(member): attack for member, attack in (attacks or {}).items()},
+        attacks=_by_name("attacks={3: 'sign_flip'}", attacks or {}),
         keep_best=settings.keep_best,
     )
     plan = _with_attacks(plan)
-    killed = {_member_name(member): number for member, number in (kills or {}).items()}
+    killed = _by_name("kills={3: 1}", kills or {})
     wanted = None if out is None else Path(out)
+    if wanted is not None and wanted.exists():
+        require_own(wanted)
     earlier = None if wanted is None else read_plan(wanted)
     audience = Audience(progress, watch)
     with ExitStack() as stack:
@@ -139,9 +144,14 @@ def _source(
     raise UserError("name one project: defl run PROJECT, or defl run --flower PROJECT")
 
 
-def _member_name(member: str | int) -> str:
-    """node-3, or 3 for short."""
-    return f"node-{member}" if str(member).isdigit() else str(member)
+def _by_name(example: str, by_member: Mapping[str, T] | Mapping[int, T]) -> dict[str, T]:
+    """Members are named node-3, or 3 for short."""
+    if not isinstance(by_member, Mapping):
+        raise UserError(f"name members and what happens to each: {example}")
+    return {
+        f"node-{member}" if str(member).isdigit() else str(member): value
+        for member, value in by_member.items()
+    }
 
 
 def _with_attacks(plan: RunPlan) -> RunPlan:
