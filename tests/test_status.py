@@ -1,6 +1,8 @@
 """The status: one typed value, the same in the node, on the wire and in a reader's hands."""
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ import msgspec
 import pytest
 
 from defl.cli.status_text import status_text
-from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
+from defl.node.files import PORT_FILE, STARTED_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.report.status import (
     BY_RULE,
     NO_UPDATE,
@@ -31,6 +33,8 @@ from defl.node.report.status import (
     encode_status,
 )
 from defl.node.report.status_client import STATUS_BYTES_MAX, asked_status, last_status
+from defl.node.store.storage import LOCK
+from support.founding import defl, init_nodes
 from support.statuses import status
 
 BUSY = status(
@@ -230,3 +234,30 @@ def test_the_status_client_follows_no_redirect(tmp_path: Path) -> None:
 def test_a_final_status_that_is_nested_too_deeply_counts_as_none(tmp_path: Path) -> None:
     (tmp_path / STATUS_FILE).write_bytes(DEEP)
     assert last_status(tmp_path) is None
+
+
+# --- A node that does not answer -----------------------------------------------------------------
+
+
+def test_a_node_without_a_status_is_told_apart_by_its_past(tmp_path: Path) -> None:
+    init_nodes(tmp_path)
+    node = tmp_path / "alice"
+
+    assert "this node never ran" in defl("node", "status", node).text
+    (node / STARTED_FILE).touch()
+    assert "the node was killed and left no final status" in defl("node", "status", node).text
+    (node / "state").mkdir()
+    with (node / "state" / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        print(os.getpid(), file=lock, flush=True)
+        assert f"process {os.getpid()} holds" in defl("node", "status", node).text
+
+
+def test_the_status_of_an_earlier_exit_is_not_shown_as_the_final_one(tmp_path: Path) -> None:
+    init_nodes(tmp_path)
+    node = tmp_path / "alice"
+    (node / STATUS_FILE).write_bytes(encode_status(status()))
+
+    assert "is not running; its final status:" in defl("node", "status", node).text
+    (node / TOKEN_FILE).write_text("secret", encoding="ascii")  # left behind by a killed node
+    assert "its status at an earlier exit:" in defl("node", "status", node).text

@@ -1,4 +1,4 @@
-"""DeFL: federated learning with no server and nobody to trust.
+"""DeFL: federated learning without a server and without a trusted party.
 
 The public names are here and nothing else; docs/API.md has an example of each. They are loaded when
 they are first used, so that `import defl` is quick and loads no simulator and no framework.

@@ -111,7 +111,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(defl.__version__, prog_name="defl")
 def cli() -> None:
-    """Federated learning with no server and nobody to trust."""
+    """Federated learning without a server and without a trusted party."""
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import msgspec
 from defl.cli.node import node
 from defl.cli.status_text import status_text
 from defl.errors import UserError
-from defl.node.files import PID_FILE
+from defl.node.files import PID_FILE, STARTED_FILE, TOKEN_FILE
 from defl.node.report.log import Log, configure_logging
 from defl.node.report.status_client import asked_status, last_status
 from defl.node.setup.config import LogFormat, read_node
@@ -94,18 +94,35 @@ def status(folder: Path, as_json: bool) -> None:
 
     Exit code 0: it runs; 1: it does not run, and its final status is shown.
     """
-    name = read_node(folder).name
+    config = read_node(folder)
     current = asked_status(folder)
     status = current or last_status(folder)
     if status is None:
-        raise UserError(f"{folder}: this node never ran; start it with: defl node start {folder}")
+        raise UserError(f"{folder}: {_no_status(folder, config.state)}")
     running = current is not None
     if as_json:
         click.echo(json.dumps({"running": running, **msgspec.to_builtins(status)}, indent=1))
     else:
-        click.echo(f"{name} {'is running' if running else 'is not running; its final status:'}")
+        click.echo(f"{config.name} {_headline(folder, running=running)}")
         click.echo(status_text(status))
     sys.exit(0 if running else 1)
+
+
+def _headline(folder: Path, *, running: bool) -> str:
+    if running:
+        return "is running"
+    if (folder / TOKEN_FILE).exists():  # deleted on exit
+        return "was killed or does not answer; its status at an earlier exit:"
+    return "is not running; its final status:"
+
+
+def _no_status(folder: Path, state: str) -> str:
+    if (holder := lock_holder(folder / state)) is not None:
+        return f"process {holder} holds the node's state but does not answer yet; ask again"
+    start = f"defl node start {folder}"
+    if (folder / STARTED_FILE).exists():
+        return f"the node was killed and left no final status; start it again with: {start}"
+    return f"this node never ran; start it with: {start}"
 
 
 @node.command(epilog=STOP_EXAMPLES)
