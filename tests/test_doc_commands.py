@@ -47,6 +47,8 @@ SMALLER = {
     "run PROJECT": "run irises",
     "--flower PATH": f"--flower {FLOWER_PROJECT}",
     "data fetch NAME": "data fetch mnist",
+    "--scenario SEED": "--scenario 1",
+    "--soak 600": "--soak 1",
     "export NODE": "export alice",
     "defl demo": "defl demo --nodes 4 --rounds 4",
     "run my-project": "run my-project --rounds 1",

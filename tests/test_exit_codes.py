@@ -20,6 +20,7 @@ FAULTS_OF_THIS_MACHINE = {
     "DiskFull",
     "NoDescriptors",
     "ChunkRotten",
+    "SigningRefused",
     "WorkerFailed",
 }
 

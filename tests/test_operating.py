@@ -11,8 +11,11 @@ from defl.node.startup import open_node
 
 OPERATING = Path(__file__).parent.parent / "docs" / "OPERATING.md"
 LIMIT_S = 120.0
-# Too short-lived to be seen in every run.
+# Too short-lived to be seen in every run, or written only if node.toml asks for it.
 PASSING = {
+    "best.safetensors",
+    "best-certificate.json",
+    "best-local.npz",
     "state/blobs/*.part",
     "state/blobs/*.new",
     "state/work/*",

@@ -68,13 +68,16 @@ def processes_of(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_run_has_one_model_and_knows_who_attacked_and_who_was_away(project: Path) -> None:
+    # Long enough in round 2 for the kill to come before the update.
+    slower = CLIENT.replace("time.sleep(0.05)", "time.sleep(1.5 if round_ == 2 else 0.05)")
+    (project / "client.py").write_text(slower, encoding="utf-8")
     moments: list[RunProgress] = []
     records: list[RoundRecord] = []
 
     result = run(
         project,
         gst_lt_min_s=0.5,
-        gst_lt_max_s=2.0,
+        gst_lt_max_s=4.0,
         attacks={3: "sign_flip_10"},
         kills={"node-1": 2},
         progress=records.append,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from defl.aggregation.rules import DEFAULT, rule_named
 from defl.clients.protocol import Client, Metrics, initial_row, roles_of, schema_of
-from defl.committee import Charter, Membership, Rules, Timing, require_counts
+from defl.committee import Charter, Membership, Rules, Timing, faults_of, require_counts
 from defl.errors import UserError, WeightsError
 from defl.founding import Founding, found
 from defl.ids import NodeId, Round
@@ -165,7 +165,7 @@ def _checked_byzantine(byzantine: Mapping[int, str], members: int) -> dict[int, 
             )
         if name not in KINDS:
             _attack_named(name)
-    tolerated = (members - 1) // 3
+    tolerated = faults_of(members)
     if len(byzantine) > tolerated:
         raise UserError(
             f"{members} members tolerate {tolerated} Byzantine ones, not {len(byzantine)}; "

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from defl.ids import NO_DIGEST, NodeId
+from defl.ids import NodeId, digest_of
 from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport, TransportLimits
 from defl.node.setup.config import LogFormat, read_card_file, read_identity, read_node
@@ -36,7 +36,7 @@ async def _process(folder: Path, me: NodeId, count: int, size: int, times: int) 
         me=me,
         identity=read_identity(mine, f"node-{me}"),
         cards=cards,
-        chain=NO_DIGEST,
+        chain=digest_of(b"bare exchange"),  # of no federation; zero would be a probe
         listen=read_node(mine).listen_at,
         frame_bytes_max=dict.fromkeys(Lane, CHUNK_BYTES),
         on_frame=on_frame,
