@@ -1,8 +1,10 @@
 """`defl new`: projects that run the first time with no network; what cannot be, in words."""
 
+import errno
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +155,7 @@ def test_the_irises_are_fishers(tmp_path: Path) -> None:
     ("name", "says"),
     [
         ("exists", "already exists; choose another name"),
+        ("link", "already exists; choose another name"),
         ("no such folder/mine", "no such folder; make it first"),
         ("-x", "cannot name a project: begin with a letter"),
         ("a b", "'a b' cannot name a project"),
@@ -165,12 +168,27 @@ def test_an_invalid_name_is_refused_and_nothing_is_created(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exists").mkdir()
+    (tmp_path / "link").symlink_to("nowhere")
 
     result = CliRunner().invoke(cli, ["new", "--", name])
 
     assert isinstance(result.exception, UserError)
     assert says in str(result.exception)
-    assert [path.name for path in tmp_path.rglob("*")] == ["exists"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"exists", "link"}
+
+
+def test_a_folder_that_cannot_be_written_is_a_users_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(shutil, "copytree", refuse)
+
+    result = CliRunner().invoke(cli, ["new", str(tmp_path / "mine")])
+
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception) == f"{tmp_path / 'mine'}: cannot be written: Permission denied"
 
 
 def test_a_template_whose_package_is_missing_says_what_to_install(

@@ -49,7 +49,10 @@ def new(folder: Path, template: str, as_json: bool) -> None:
     """
     name = _checked_name(folder)
     _require_installed(template)
-    names = _create(folder, name, template)
+    try:
+        names = _create(folder, name, template)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
     if as_json:
         click.echo(json.dumps({"folder": str(folder), "template": template, "files": names}))
         return
@@ -66,7 +69,7 @@ def _checked_name(folder: Path) -> str:
             f"{name!r} cannot name a project: begin with a letter, then letters, digits, "
             f"'-', '_' and '.', {NAME_CHARACTERS_MAX} at most"
         )
-    if folder.exists():
+    if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder} already exists; choose another name, or move it away")
     if not folder.parent.is_dir():
         raise UserError(f"{folder.parent}: no such folder; make it first")
