@@ -209,3 +209,10 @@ def test_the_text_shows_control_characters_as_escapes() -> None:
     assert r"a\n\x1b[31m\u202e" in text
     assert r"last: \x1b[2A failed" in text
     assert all(line.isprintable() for line in text.split("\n"))
+
+
+def test_a_long_error_of_a_client_is_cut_in_the_text_alone() -> None:
+    long = result(worker_errors={"bob": f"Traceback:\nValueError: {'x' * 10_000}"})
+
+    assert len(str(long)) < 2000
+    assert len(long.worker_errors["bob"]) > 10_000

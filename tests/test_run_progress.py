@@ -11,7 +11,7 @@ from defl.node.report.status import (
     RoundStatus,
 )
 from defl.results import Omission, OmissionReason
-from defl.running.progress import SILENCE_S, ProgressLines
+from defl.running.progress import SILENCE_S, ProgressLines, in_one_line
 from defl.running.records import RunRecords
 from support.statuses import NEW
 
@@ -208,3 +208,11 @@ def test_after_a_long_silence_a_line_says_what_the_federation_waits_for() -> Non
         screen.update(both(waiting, NEW), now=now)
 
     assert screen.lines == ["round 1 is open; a waits for updates: 0 of at least 3 are in"]
+
+
+def test_a_long_error_is_cut() -> None:
+    line = in_one_line(f"training for round 1 failed:\nValueError: {'x' * 10_000}")
+
+    assert line.startswith("training for round 1 failed: ValueError: xxx")
+    assert line.endswith("xxx ...")
+    assert len(line) < 400

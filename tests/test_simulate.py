@@ -49,6 +49,18 @@ def test_the_same_clients_and_seed_give_an_equal_result_and_another_seed_does_no
     assert first != other
 
 
+def test_metrics_that_are_not_numbers_do_not_make_equal_runs_differ() -> None:
+    class Unmeasured(PointClient):
+        def evaluate(self, weights: dict[str, Any], /) -> dict[str, float]:
+            return {"accuracy": float("nan") if weights else 0.0}
+
+    first, second = (
+        defl.simulate([Unmeasured(number) for number in range(4)], rounds=1) for _ in range(2)
+    )
+
+    assert first == second
+
+
 def test_the_default_rule_leaves_an_attacker_out_and_plain_averaging_does_not() -> None:
     robust, plain = (
         defl.simulate(point_clients(7), rounds=4, byzantine={6: "sign_flip_10"}, aggregation=rule)

@@ -30,6 +30,8 @@ METRICS_SHOWN_MAX = 3
 TRAINING_METRICS_SHOWN_MAX = 2
 # A member's name is at most 64 characters, and a rule's words are a sentence or two.
 OMISSIONS_SHOWN_MAX = 4
+# An exception may hold a whole array; the log that is named beside it has the rest.
+ERROR_SHOWN_MAX = 300  # characters
 
 
 class OmissionReason(StrEnum):
@@ -321,7 +323,7 @@ class Result(History):
     def _notes(self) -> list[str]:
         notes = History._notes(self)
         for member, error in self.worker_errors.items():
-            last = error.strip().rpartition("\n")[2]
+            last = error.strip().rpartition("\n")[2][:ERROR_SHOWN_MAX]
             log = self.folder / member / "node.log"
             notes.append(f"{member}'s client failed at least once, last: {last}\n  see {log}")
         return notes

@@ -6,6 +6,7 @@ anything is sent. It imports no framework, and knows nothing about rounds but th
 """
 
 from collections.abc import Mapping
+from math import isnan, nan
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -293,7 +294,9 @@ def _checked_metrics(metrics: object, where: str) -> dict[str, float]:
                 f"{where} returned metric {name!r} as a {type(value).__name__}; "
                 "make it a number with float(...)"
             )
-        checked[name] = float(value)
+        # One object for every NaN: containers compare by identity first, so that two equal runs
+        # stay equal, although NaN differs from itself.
+        checked[name] = nan if isnan(value) else float(value)
     return checked
 
 

@@ -13,7 +13,7 @@ from math import isfinite
 from defl.node.report.status import NodeStatus
 from defl.printable import printable_lines
 from defl.progress import Progress, in_notebook
-from defl.results import ACCURACY, Metrics, RoundRecord
+from defl.results import ACCURACY, ERROR_SHOWN_MAX, Metrics, RoundRecord
 from defl.running.records import RunRecords, not_finite
 
 # The evaluation of a model is shown at the latest when this many more rounds have closed, by those
@@ -227,8 +227,12 @@ def in_one_line(error: str) -> str:
     """What failed, and the traceback's last line; the node's log has the rest."""
     lines = error.strip().splitlines()
     if lines[0].endswith("failed:"):
-        return f"{lines[0]} {lines[-1]}"
-    return lines[0].removesuffix("; the end of its log:")
+        return _shortened(f"{lines[0]} {lines[-1]}")
+    return _shortened(lines[0].removesuffix("; the end of its log:"))
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= ERROR_SHOWN_MAX else f"{line[:ERROR_SHOWN_MAX]} ..."
 
 
 def _waiting_lines(statuses: Mapping[str, NodeStatus], closed: int) -> list[str]:
