@@ -53,6 +53,18 @@ def test_a_nodes_newest_model_is_loaded_without_the_rules_memory(node: Path) -> 
         np.testing.assert_array_equal(array, written[name])
 
 
+def test_the_folder_of_a_whole_run_is_answered_with_the_folder_of_a_node(
+    node: Path,  # noqa: F811
+) -> None:
+    with pytest.raises(defl.UserError, match="name the folder of one node, for example"):
+        defl.load_model(node.parent)
+
+
+def test_a_folder_is_not_said_to_be_missing(proven: Proven, tmp_path: Path) -> None:  # noqa: F811
+    with pytest.raises(defl.UserError, match=f"{tmp_path}: not a file; name a .safetensors file"):
+        defl.verify(tmp_path, proven.certificate(1), proven.federation)
+
+
 def test_a_model_file_outside_a_node_needs_its_federation(
     proven: Proven,  # noqa: F811
     node: Path,  # noqa: F811

@@ -113,7 +113,8 @@ def read_metadata(path: Path) -> dict[str, str]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     if not path.is_file():
-        raise UserError(f"{path}: no such file; name a .safetensors file")
+        what = "not a file" if path.exists() else "no such file"
+        raise UserError(f"{path}: {what}; name a .safetensors file")
     try:
         with safe_open(path, framework="numpy") as file:
             yield file

@@ -169,6 +169,8 @@ keep_best = {quoted(config.keep_best)}
 def read_node(folder: Path) -> NodeConfig:
     path = folder / CONFIG_FILE
     hint = f"make a node with: defl node init {folder} --name NAME --address HOST:PORT"
+    if inside := sorted(folder.glob(f"*/{CONFIG_FILE}")):  # the folder of a whole run
+        hint = f"name the folder of one node, for example {inside[0].parent}"
     return parse(read_bytes(path, hint), NodeConfig, path)
 
 
