@@ -20,6 +20,7 @@ from defl.results import (
     RoundRecord,
     Simulation,
 )
+from defl.running import RunFailed, RunInterrupted
 
 HOSTILE = "<script>alert(1)</script>"
 NAMES = ("alice", "bob", "carol", HOSTILE)
@@ -216,3 +217,12 @@ def test_a_long_error_of_a_client_is_cut_in_the_text_alone() -> None:
 
     assert len(str(long)) < 2000
     assert len(long.worker_errors["bob"]) > 10_000
+
+
+@pytest.mark.parametrize("error", [RunFailed("why", result()), RunInterrupted(result())])
+def test_an_error_with_a_result_survives_a_process_pool(error: RunFailed | RunInterrupted) -> None:
+    copied = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+
+    assert type(copied) is type(error)
+    assert str(copied) == str(error)
+    assert copied.result == error.result

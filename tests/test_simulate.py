@@ -191,6 +191,14 @@ def test_a_mistake_in_the_arguments_is_named_with_what_is_allowed(
         defl.simulate(**{"clients": point_clients(4), "rounds": 2, **arguments})
 
 
+@pytest.mark.parametrize(
+    "fields", [{"work_s": -1.0}, {"latency_s": float("nan")}, {"bandwidth_bytes_s": 0.0}]
+)
+def test_a_world_that_cannot_be_is_refused(fields: dict[str, float]) -> None:
+    with pytest.raises(defl.UserError, match=f"{next(iter(fields))} is "):
+        defl.Conditions(**fields)
+
+
 def test_a_clients_own_exception_comes_through_with_the_member_and_the_round() -> None:
     def fail(round_: int) -> None:
         if round_ == 2:

@@ -29,6 +29,10 @@ class RunFailed(WorkerFailed):
         super().__init__(reason)
         self.result = result
 
+    def __reduce__(self) -> tuple[type["RunFailed"], tuple[str, Result]]:
+        """So that it reaches the caller of a process pool."""
+        return type(self), (str(self), self.result)
+
 
 class RunInterrupted(KeyboardInterrupt):
     """Ctrl-C while the nodes ran; all of them are stopped. `result` is what they reached."""
@@ -36,6 +40,9 @@ class RunInterrupted(KeyboardInterrupt):
     def __init__(self, result: Result) -> None:
         super().__init__()
         self.result = result
+
+    def __reduce__(self) -> tuple[type["RunInterrupted"], tuple[Result]]:
+        return type(self), (self.result,)
 
 
 class ActiveRun:

@@ -6,6 +6,7 @@ have closed or `calm_after_s` has passed. Then the network is calm and progress 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from random import Random
 from typing import get_args
 
@@ -107,6 +108,12 @@ class Conditions:
                 raise UserError(f"{name} is a share between 0 and 1 (excluded), not {value}")
         if not 0 <= self.clock_skew < 0.5:
             raise UserError(f"clock_skew is a share between 0 and 0.5, not {self.clock_skew}")
+        for name in ("latency_s", "jitter_s", "downtime_s", "work_s", "signature_s"):
+            value = getattr(self, name)
+            if not (value >= 0 and isfinite(value)):
+                raise UserError(f"{name} is a number of seconds, 0 or more, not {value}")
+        if not self.bandwidth_bytes_s > 0:
+            raise UserError(f"bandwidth_bytes_s is more than 0, not {self.bandwidth_bytes_s}")
         if any(factor <= 0 for _, factor in self.work_factors):
             raise UserError("a member's work takes a positive multiple of the others' time")
 
