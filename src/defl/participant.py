@@ -288,7 +288,7 @@ class Participant:
     ) -> bool:
         match message:
             case Vote() | Timeout():
-                self._replica.asked(message, now)
+                self._replica.answer(message, now)
                 return True
             case Offer():
                 self._pool.answer_offer(peer, message)

@@ -87,8 +87,8 @@ class Tree:
     def drop_forks(self, tip: Block) -> None:
         """`tip` has the highest QC: blocks of its view and older that it does not extend may go.
 
-        They are not committed, and nobody needs to build on them: a node that does not know this QC
-        yet will be shown it. While ancestors are missing, these blocks cannot be identified.
+        They are not committed, and no node needs to build on them: a node that does not know this
+        QC yet will be shown it. While ancestors are missing, these blocks cannot be identified.
         """
         kept = {tip.id}
         block = self._blocks.get(tip.parent)

@@ -17,7 +17,7 @@ from typing import Any
 
 from defl.errors import UserError
 from defl.node.report.status import NodeStatus
-from defl.node.report.status_client import asked_status, last_status
+from defl.node.report.status_client import last_status, running_status
 from defl.node.setup.local import Local, environment_of
 from defl.node.store.storage import RESERVE_BYTES
 
@@ -86,7 +86,7 @@ class Processes:
     def status(self, member: int) -> NodeStatus | None:
         """Its present status, or the final one; None as long as there is neither."""
         node = self.local.nodes[member]
-        return asked_status(node) or last_status(node)
+        return running_status(node) or last_status(node)
 
     def round(self, member: int) -> int:
         status = self.status(member)
