@@ -138,7 +138,7 @@ class Forger(Liar):
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
         self._stale: QC | None = None  # genuine, of the first certified block
-        self._header: Header | None = None  # somebody's, to tamper with
+        self._header: Header | None = None  # another member's, to tamper with
         self._forgeries: Iterator[Callable[[], Iterable[Message]]] = cycle(
             (
                 self._loose_qcs,
@@ -229,7 +229,7 @@ class Forger(Liar):
             yield Certificates(tc.qc, tc)
 
     def _availability(self) -> Iterator[Message]:
-        """UPDs for a blob that nobody has."""
+        """UPDs for a blob that no member has."""
         round_, digest = Round(self._round + 1), self._noise()
         size = 4 * self._federation.schema.values
         base = self._federation.initial
