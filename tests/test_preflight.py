@@ -143,7 +143,7 @@ def test_each_unreachable_peer_is_reported_with_its_reason(doors: Doors) -> None
         failed = failed_checks(doors.alice)
 
     assert set(failed) == {"peer bob", "peer carol", "peer dan"}
-    assert "nobody listens there" in failed["peer bob"]
+    assert "nothing listens there" in failed["peer bob"]
     assert "TLS failed" in failed["peer carol"] or "hung up" in failed["peer carol"]
     assert "another certificate than its card" in failed["peer dan"]
 
@@ -275,7 +275,7 @@ def test_a_card_of_another_key_is_not_renewed(doors: Doors) -> None:
     result = defl("node", "card", doors.alice)
 
     assert result.code == 2
-    assert "put this node's own card back" in result.text
+    assert "restore this node's own card" in result.text
 
 
 def test_an_expired_certificate_and_a_slow_clock_are_reported(

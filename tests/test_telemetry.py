@@ -222,7 +222,7 @@ def test_a_flapping_peer_causes_a_bounded_number_of_log_lines(tmp_path: Path) ->
                 async with Member(folders[1]).connected(here.node.me):
                     pass
                 await until(lambda: not here.node.transport.connected(NodeId(1)))
-        assert len(here.logged("peer is gone")) == PEER_LINES_BURST
+        assert len(here.logged("peer disconnected")) == PEER_LINES_BURST
 
     asyncio.run(scenario())
 

@@ -182,14 +182,14 @@ def _text(plan: DemoPlan, report: dict[str, Any]) -> str:
                 f"   {plan.nodes} real nodes, {report['killed']} killed half-way"
             ),
             (
-                f"  FedAvg, nobody attacks     {percent(accuracy['no_attack']):>7}"
+                f"  FedAvg, no attack          {percent(accuracy['no_attack']):>7}"
                 "   a server's loop; same data and seed"
             ),
             "",
             f"rounds    {report['rounds_closed']} of {plan.rounds} closed",
             f"model     {digest}",
             f"          {same if report['digests_equal'] else 'THE DIGESTS DIFFER'}",
-            f"left out  {left_out or 'nobody'} of {plan.rounds} rounds",
+            f"left out  {f'{left_out} of {plan.rounds} rounds' if left_out else 'none'}",
             (
                 f"commit    {report['commit_ms'].get('p50', 0):.0f} ms (median), "
                 f"{report['commit_ms'].get('p99', 0):.0f} ms (p99)"

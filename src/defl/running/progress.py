@@ -251,11 +251,11 @@ def _figures(metric: str, by_member: Mapping[str, Metrics]) -> str:
     """Mean, lowest and highest of the finite values, and the members whose values are not."""
     values = {n: metrics[metric] for n, metrics in by_member.items() if isfinite(metrics[metric])}
     others = sorted(set(by_member) - set(values))
-    beside = f"; not finite: {', '.join(others)}" if others else ""
+    suffix = f"; not finite: {', '.join(others)}" if others else ""
     if not values:
         return f"{metric} is not finite"
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     mean = f"{sum(values.values()) / len(values):.4f}"
     if f"{values[low]:.4f}" == f"{values[high]:.4f}":
-        return f"{metric} {mean}{beside}"
-    return f"mean {metric} {mean} ({low} {values[low]:.4f} to {high} {values[high]:.4f}{beside})"
+        return f"{metric} {mean}{suffix}"
+    return f"mean {metric} {mean} ({low} {values[low]:.4f} to {high} {values[high]:.4f}{suffix})"

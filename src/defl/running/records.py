@@ -105,10 +105,10 @@ def not_finite(metrics: Metrics) -> list[str]:
 def write_records(folder: Path, records: Sequence[RoundRecord]) -> None:
     """A convenience: on a full disk the previous file stays."""
     text = json.dumps([dataclasses.asdict(record) for record in records])
-    beside = folder / f".{RECORDS_FILE}.writing"
+    temporary = folder / f".{RECORDS_FILE}.writing"
     with suppress(OSError):
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(folder / RECORDS_FILE)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(folder / RECORDS_FILE)
 
 
 def read_records(folder: Path) -> list[RoundRecord]:

@@ -1,6 +1,6 @@
 """Frames between members, over two links per pair: one for each lane.
 
-The lower id dials, the higher one answers. TLS refuses everybody who is not a member. Then both
+The lower id dials, the higher one answers. TLS refuses every caller that is not a member. Then both
 send a hello, and both check the certificate's owner, the federation and the lane. Only frames of
 links that pass reach `on_frame`.
 """

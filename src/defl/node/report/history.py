@@ -1,4 +1,4 @@
-"""What happened in the newest rounds: whose update counted, who was late, how good each model is.
+"""The newest rounds: which updates counted, which members were late, how good each model is.
 
 Kept in memory for the status, the metrics and an experiment tracker; nothing else depends on it.
 """
@@ -63,7 +63,7 @@ class RoundHistory:
 
     @property
     def left_out(self) -> dict[str, LeftOutRounds]:
-        """Members that had no part in some round."""
+        """Members whose update was missing from some round's model."""
         return {
             name: LeftOutRounds(self._by_rule[name], self._no_update[name])
             for name in self._names

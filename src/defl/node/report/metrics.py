@@ -75,7 +75,7 @@ def _key(transaction: Upd | Agg) -> tuple[str, int]:
 
 
 class NodeMetrics(Collector):
-    """Reads the node whenever the registry is asked."""
+    """Reads the node's status at each scrape."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node

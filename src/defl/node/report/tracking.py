@@ -78,8 +78,8 @@ class Tracking:
                 self._log.warning("the tracker is too slow: figures are dropped")
 
     def close(self) -> None:
-        """Hands over the queue; the tracker then finishes by itself. One that does not read is
-        killed."""
+        """Hands over the queue; the tracker then finishes on its own. A tracker that does not read
+        is killed."""
         try:
             self._lines.put(None, timeout=CLOSE_S)
         except queue.Full:

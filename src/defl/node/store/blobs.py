@@ -76,7 +76,7 @@ class Blobs:
         self._serial = itertools.count()
         self._freeing = ThreadPoolExecutor(1, "defl-freeing")
         self._spares = Spares()
-        self.faults: list[str] = []  # damage that the last recovery met, for the operator
+        self.faults: list[str] = []  # damage that the last recovery detected, for the operator
 
     # --- Recovery --------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Blobs:
         with self._lock:
             stored = self._stored.setdefault(digest, Stored(manifest, set()))
             if stored.whole:
-                return  # this node made the same blob in the meantime
+                return  # this node computed the same blob in the meantime
             stored.chunks.add(index)
             if stored.whole:
                 self._path(digest, "part").replace(self._path(digest, "blob"))

@@ -101,7 +101,7 @@ class Child:
         self._closed = True
         if self._process is not None:
             await self._stop(self._process)
-        async with self._busy:  # after whoever awaits its answer has seen its end
+        async with self._busy:  # after the task that awaits its answer has seen its end
             await self._end()
 
     async def _ensure_started(self) -> None:
