@@ -13,7 +13,7 @@ LIARS_VERIFICATIONS_PER_S = 2048
 # Honest members send one certified UPD per round, and no federation needs more than two rounds a
 # second.
 UPDS_PER_S = 2
-# After a partition one peer may bring a block in which every member updates, and the next one.
+# After a partition one peer may send a block in which every member updates, and the next one.
 BLOCKS_AT_ONCE = 2
 
 

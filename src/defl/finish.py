@@ -1,7 +1,7 @@
 """The end of a federation: its members attest the last round's model.
 
 Every member signs (round, digest) of the model that it computed; q equal attestations prove the
-model to anybody. A node keeps serving until all members have attested or the grace period is over.
+model to anyone. A node keeps serving until all members have attested or the grace period is over.
 """
 
 from dataclasses import dataclass, field

@@ -36,7 +36,7 @@ ASignatures = Annotated[tuple[ASignature, ...], Meta(max_length=MEMBERS_MAX)]
 
 
 def bitmap_of(members: Iterable[NodeId], count: int) -> bytes:
-    """Member i is bit i mod 8 of byte i div 8; always as long as `count` members need."""
+    """Member i is bit i mod 8 of byte i div 8; the length depends only on `count`."""
     bits = 0
     for member in members:
         bits |= 1 << member

@@ -163,7 +163,7 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
     """Time a round of real nodes outside training, relative to the bare TLS exchange of its bytes.
 
     Time outside training is the time between two closes less the longest training of the round,
-    for which the others wait. "ratio_to_bare_tls" is the key figure.
+    which the others wait for. "ratio_to_bare_tls" is the key figure.
 
     \b
     Example:
@@ -219,7 +219,7 @@ def commit(*, nodes: int, rounds: int, in_flight_mb: float, rules: str, as_json:
 @click.option("--seed", default=1, show_default=True, help="Seed of all randomness.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def waiting(*, nodes: int, rounds: int, seed: int, as_json: bool) -> None:
-    """Measure how long simulated rounds wait, and for whom.
+    """Measure how long simulated rounds wait, and for which members.
 
     One straggler that takes 1.2, 5 or 50 times as long as the others, steady and noisy; then f
     silent members, and f members that promise and do not deliver, relative to the silent ones.

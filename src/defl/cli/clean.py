@@ -59,7 +59,7 @@ def _line(left_over: LeftOver) -> str:
     age = f"{left_over.age_s / DAY_S:.0f} days"
     if left_over.age_s < 2 * DAY_S:
         age = f"{left_over.age_s / HOUR_S:.1f} hours"
-    stays = "  in use, stays" if left_over.in_use else ""
+    stays = "  in use, kept" if left_over.in_use else ""
     return f"{left_over.folder}  {left_over.size_bytes / 1e6:.1f} MB  {age} old{stays}"
 
 

@@ -61,7 +61,7 @@ run as asked, and the message says what to do; 130: interrupted.
 @click.argument("project", required=False, type=click.Path(path_type=Path))
 @click.option("--flower", type=click.Path(path_type=Path), help="A Flower project, unmodified.")
 @click.option("--run-config", default="", help="Flower: 'key=1 other=\"text\"', or a TOML file.")
-@click.option("--node-config", default="", help="Flower: likewise, for every node.")
+@click.option("--node-config", default="", help="Flower: the same, for every node.")
 @click.option("--nodes", type=int, help="Members, 4 to 100; default 4 or as defl.toml says.")
 @click.option("--rounds", type=int, help="Rounds; default 10 or as defl.toml says.")
 @click.option("--gst-lt-min-s", type=float, help="Shortest wait of a round for slow members.")

@@ -1,4 +1,4 @@
-"""The folders of runs: who uses one, what is kept after the end, what `defl clean` may delete."""
+"""The folders of runs: the lock, what is kept after the end, what `defl clean` may delete."""
 
 import fcntl
 import os

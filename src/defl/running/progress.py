@@ -77,7 +77,7 @@ class Audience:
 
 
 class ProgressLines:
-    """Each line once."""
+    """Produces each line once."""
 
     def __init__(self, rounds: int, records: RunRecords, *, closed: int = 0) -> None:
         self._rounds = rounds

@@ -143,7 +143,7 @@ class Conditions:
 
     @property
     def last_trouble_s(self) -> float:
-        """The same, or the latest time of a random fault."""
+        """When the last planned or random fault is over."""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
         return max(self.planned_trouble_s, self.calm_after_s if by_chance else 0.0)
 

@@ -1,6 +1,6 @@
 """A small exhaustive model: safety record, restart, timeouts and TC over the real `Replica`.
 
-Four members, one of them silent for ever, so that the other three are exactly a quorum. Every
+Four members, one of them silent forever, so that the other three are exactly a quorum. Every
 interleaving is tried, up to a depth, of what can happen to the three:
 
 * a message that was sent arrives: now, later, again, or never (loss, delay, reordering and

@@ -274,7 +274,7 @@ class Stage:
 
     def _messages(self, step: str) -> list[tuple[NodeId, Message]]:
         cast = self.cast
-        anybody = NodeId((self._script.node + 1) % MEMBERS)
+        peer = NodeId((self._script.node + 1) % MEMBERS)
         match step.split():
             case ["proposal", name]:
                 proposal = cast.proposal(name)
@@ -285,12 +285,12 @@ class Stage:
                 failed = View(int(view))
                 return [(_member(m), cast.timeout(failed, _member(m), name)) for m in members]
             case ["qc", name]:
-                return [(anybody, Certificates(cast.qc(name), None))]
+                return [(peer, Certificates(cast.qc(name), None))]
             case ["tc", name]:
                 tc = cast.tc(name)
-                return [(anybody, Certificates(tc.qc, tc))]
+                return [(peer, Certificates(tc.qc, tc))]
             case ["block", name]:
-                return [(anybody, Blocks((cast.block(name),)))]
+                return [(peer, Blocks((cast.block(name),)))]
             case ["status", "view", view, "qc", qc_view, "from", member]:
                 return [(_member(member), Status(View(int(view)), View(int(qc_view))))]
             case _:

@@ -38,7 +38,7 @@ from defl.output import (
 )
 from defl.sim.bare_replicas import LIVE, TIMING, Tape, durable_after, facts, mark
 
-# Views after healing by which every honest replica must have committed a block newer than it. The
+# Views after healing by which every honest replica must have committed a block of such a view. The
 # three-chain needs the three honest leaders in a row. One that lacks a block loses its turn, three
 # views, for each question: to a twin without the block, for a snapshot, for the blocks above it.
 HEALING_VIEWS_MAX = 16

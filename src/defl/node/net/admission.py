@@ -105,7 +105,7 @@ def dial_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Re
     refused = refusal_of(error, link)
     peer = f"{card.name} at {card.address}"
     if refused.kind is Refusal.CERTIFICATE:
-        text = f"{peer} shows an expired certificate or another one than its card: {refused.text}"
+        text = f"{peer} shows a certificate that expired or is not its card's: {refused.text}"
         return Refused(refused.kind, text)
     if link.certificate is not None:
         text = f"{peer} refused us after the handshake: does it have our card and federation.toml?"

@@ -70,7 +70,7 @@ def _pinned(context: ssl.SSLContext, identity: Identity, cards: Sequence[Card]) 
 
 
 def trust_also(context: ssl.SSLContext, card: Card) -> None:
-    """Adds a renewed certificate. The former one still passes the handshake, but not the hello."""
+    """Adds a renewed certificate. The old one still passes the handshake, but not the hello."""
     context.load_verify_locations(cadata=card.certificate)
 
 

@@ -93,7 +93,7 @@ class Transport:
     ) -> None:
         """`listen` is an address or a listening socket. `wait` sleeps between attempts."""
         if cards[me].key != identity.public_key:
-            raise UserError(f"member {me} of the federation has another key than this node")
+            raise UserError(f"this node's key is not that of member {me} of the federation")
         for card in cards:
             if defect := card_defect(card):
                 raise UserError(f"{card.name}'s card: {defect}")

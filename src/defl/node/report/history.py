@@ -39,7 +39,7 @@ def discard(round_: int, values: Mapping[str, float]) -> None:
 
 @dataclass(slots=True)
 class _OpenReport:
-    """A round's report; its parts become known one after the other."""
+    """A round's report, filled in piece by piece."""
 
     missing: list[str] = field(default_factory=list)
     left_out: list[str] | None = None

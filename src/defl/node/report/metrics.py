@@ -167,7 +167,7 @@ def _of_rounds(status: NodeStatus) -> Iterator[Metric]:
     members = {} if aggregation is None else aggregation.members
     yield _counters(
         "left_out",
-        "Rounds in which a member had no part in the model",
+        "Rounds whose model lacks a member's update",
         ("member", "reason"),
         (
             ((name, reason), count)

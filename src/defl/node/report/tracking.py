@@ -107,7 +107,7 @@ class Tracking:
 def start_tracking(
     track: Track, folder: Path, federation: str, name: str, log: Log
 ) -> Tracking | None:
-    """None if no tracker is configured, or it cannot start: the node runs without."""
+    """None if no tracker is configured, or if it cannot start: the node runs without one."""
     if track is Track.NONE:
         return None
     if not installed(track):

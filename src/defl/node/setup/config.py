@@ -251,19 +251,19 @@ def read_card_file(path: Path) -> Card:
 
 
 def renew_card(folder: Path) -> Card:
-    """A card for the current settings, with a higher serial; the former card if nothing changed.
+    """A card for the current settings, with a higher serial; the old card if nothing changed.
 
-    Of two cards the higher serial is valid, so the former card must be there to count from.
+    Of two cards the one with the higher serial is valid, so the new serial follows the old card's.
     """
     config = read_node(folder)
     identity = read_identity(folder, config.name)
     path = card_file(folder, config.name)
-    former = read_card_file(path)
-    if former.key != identity.public_key:
+    old = read_card_file(path)
+    if old.key != identity.public_key:
         raise UserError(f"{path}: the card of another key; restore this node's own card")
-    if (former.address, former.certificate) == (config.address, identity.certificate):
-        return former
-    card = make_card(identity, config.address, former.serial + 1)
+    if (old.address, old.certificate) == (config.address, identity.certificate):
+        return old
+    card = make_card(identity, config.address, old.serial + 1)
     new = path.with_name(f".{path.name}.writing")
     new.write_text(card_text(card), encoding="utf-8")
     new.replace(path)

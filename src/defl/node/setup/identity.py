@@ -222,7 +222,7 @@ def _certificate_defect(certificate: bytes, key: bytes) -> str | None:
     if len(certificate) > CERTIFICATE_BYTES_MAX:
         return f"the certificate has {len(certificate)} bytes, at most {CERTIFICATE_BYTES_MAX}"
     if certificate_key(certificate) != key:
-        return "the certificate holds another key than the card"
+        return "the certificate's key is not the card's"
     loaded = _loaded(certificate)
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(

@@ -112,7 +112,7 @@ def _certificate(identity: Identity) -> Check:
         return Check(
             "certificate",
             False,
-            "it holds another key than node.key; restore this node's own files",
+            "its key is not that of node.key; restore this node's own files",
         )
     now = datetime.now(UTC)
     if not start <= now <= end:
@@ -287,7 +287,7 @@ def _reason(error: OSError) -> str:
             return "no answer in time; is a firewall in between?"
         case ssl.SSLCertVerificationError():
             return (
-                "it shows another certificate than its card, or an expired one "
+                "it shows a certificate that is not its card's, or an expired one "
                 f"({error.verify_message}): another program listens there, or the member has a "
                 "newer card"
             )

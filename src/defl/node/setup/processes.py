@@ -84,7 +84,7 @@ class Processes:
         return self._processes[member].pid
 
     def status(self, member: int) -> NodeStatus | None:
-        """Its present status, or the final one; None as long as there is neither."""
+        """The node's current or final status; None while it has neither."""
         node = self.local.nodes[member]
         return running_status(node) or last_status(node)
 

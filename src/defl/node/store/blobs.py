@@ -5,9 +5,9 @@
     <digest>.blob       a whole blob: exactly the payload, ready to be mapped
     *.new               being written, or free to be overwritten; deleted at the next start
 
-There is no list of the chunks that are here: a chunk is here if its bytes hash to what the manifest
-says. That is checked once at start, and again when a peer asks for a chunk that was written a while
-ago. A torn or rotten chunk therefore counts as missing and is fetched again.
+There is no list of held chunks: a chunk is held if its bytes hash to what the manifest says. That
+is checked once at start, and again when a peer requests a chunk that was written a while ago. A
+torn or rotten chunk therefore counts as missing and is fetched again.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ class Blobs:
     # --- Recovery --------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Hash every byte, delete leftovers, and learn which chunks are here."""
+        """Hash every byte, delete leftovers, and learn which chunks are held."""
         with self._lock, disk_faults(f"read the blobs in {self._folder}"):
             self._stored = {}
             self.faults = []
@@ -307,7 +307,7 @@ class Blobs:
         with self._lock:
             stored = self._stored.get(digest)
             if stored is None or not stored.whole:
-                raise LocalFault(f"blob {digest.hex()} is not here whole")
+                raise LocalFault(f"blob {digest.hex()} is not complete here")
             return self._path(digest, "blob")
 
     def read(self, digest: Digest) -> memoryview:
@@ -358,7 +358,7 @@ class Blobs:
 
 
 def _not_here(digest: Digest, index: int) -> LocalFault:
-    return LocalFault(f"chunk {index} of blob {digest.hex()} is not here")
+    return LocalFault(f"chunk {index} of blob {digest.hex()} is not held")
 
 
 def _require_size(digest: Digest, size: int, expected: int) -> None:

@@ -88,7 +88,7 @@ class Records:
     @staticmethod
     def create(folder: Path, federation: Federation, initial: Manifest, *, observer: bool) -> None:
         """Write the database under another name first: it exists with its first record or not at
-        all. The files of a lost database go before that: SQLite would read its log into this one.
+        all. Delete the files of a lost database before: SQLite would read its log into this one.
         """
         new = folder / f"{DATABASE}.new"
         first = first_durable(federation, initial)
@@ -124,7 +124,7 @@ class Records:
             self._mark.close()
 
     def persist(self, *persists: Persist) -> None:
-        """All of them, in this order, or none; synced on return."""
+        """Write all of them, in this order, or none; synced on return."""
         changes = [(list(_rows(persist)), list(_forgets(persist))) for persist in persists]
         size = sum(len(row[3]) for rows, _ in changes for row in rows)
         with self._lock:
@@ -139,7 +139,7 @@ class Records:
             self._mark.write(writes)  # only now: a mark ahead of the database means lost writes
 
     def observe(self, reason: str) -> None:
-        """From now on this node signs nothing, also after a restart."""
+        """From now on this node signs nothing, even after a restart."""
         with self._lock:
             record = self._one("safety", SafetyRecord)
             if record is not None and record.observing is None:

@@ -1,6 +1,6 @@
 """One node's state folder, held by one process: records in SQLite, blobs as files.
 
-A new node's folder becomes a state with one rename, that of its database, when all else is there.
+A folder becomes a node's state by one rename, that of its database, once all else is in place.
 A folder without a database is not a state yet, unless `used` says that it was one.
 """
 

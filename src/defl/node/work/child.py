@@ -266,6 +266,6 @@ class Child:
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Also to the child's descendants. The group id stays taken until the process is reaped."""
+    """Signal the child and its descendants. The group id is not reused until it is reaped."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)

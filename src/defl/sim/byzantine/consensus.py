@@ -214,10 +214,8 @@ class Forger(Liar):
             yield TC(view, signers, (high_qc.view,) * len(signatures), signatures, high_qc)
         # Claims that a quorum reported a newer QC than the one it carries.
         q, n = self._committee.quorum, self._committee.size
-        everybody = bitmap_of(self._committee.members[:q], n)
-        yield TC(
-            view, everybody, (View(view - 1),) * q, (self._signer.sign(statement),) * q, high_qc
-        )
+        quorum = bitmap_of(self._committee.members[:q], n)
+        yield TC(view, quorum, (View(view - 1),) * q, (self._signer.sign(statement),) * q, high_qc)
 
     def _loose_qcs(self) -> Iterator[Message]:
         for qc in self._qcs(View(self._view + 3)):
