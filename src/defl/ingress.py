@@ -58,7 +58,7 @@ class Proof(Enum):
     """Why a message may be believed, and what that costs."""
 
     SIGNATURES = auto()  # in the message; each one not seen before is charged to the peer's budget
-    HASH = auto()  # the digest by which this node asked for it; the pool compares the two
+    HASH = auto()  # the digest that this node requested; the pool compares the two
     NONE = auto()  # a question or a hint; the code that answers it limits its answers
 
 

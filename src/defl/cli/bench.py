@@ -56,7 +56,7 @@ def rules(
       defl bench rules --n 10 --d 10000000 --json
       defl bench rules --rule multi_krum --rule trimmed_mean --no-rivals
 
-    Exit code 0: measured; 2: wrong options.
+    Exit code 0: measured; 2: invalid options.
     """
     result = bench_rules(
         members,
@@ -124,7 +124,7 @@ def robustness_command(
       defl bench robustness --data ~/data
       defl bench robustness --data ~/data --rule fed_avg --rule adaptive --attack none --seeds 3
 
-    Exit code 0: the table is written; 2: wrong options.
+    Exit code 0: the table is written; 2: invalid options.
     """
     cells = robustness.planned(
         names or robustness.RULES,
@@ -169,7 +169,7 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
     Example:
       defl bench round --nodes 4 --mb 28 --json
 
-    Exit code 0: measured; 1: measured, but the nodes disagreed or lost something; 2: wrong options.
+    Exit code 0: measured; 1: the nodes disagreed or lost something; 2: invalid options.
     """
     _check_sizes(nodes=nodes, rounds=rounds)
     if megabytes <= 0:
@@ -206,7 +206,7 @@ def commit(*, nodes: int, rounds: int, in_flight_mb: float, rules: str, as_json:
       defl bench commit --nodes 10 --json
       defl bench commit --nodes 4 --in-flight-mb 100
 
-    Exit code 0: measured; 1: measured, but the nodes disagreed or lost something; 2: wrong options.
+    Exit code 0: measured; 1: the nodes disagreed or lost something; 2: invalid options.
     """
     _check_sizes(nodes=nodes, rounds=rounds)
     _progress(f"measuring {rounds} rounds on {nodes} nodes")
@@ -228,7 +228,7 @@ def waiting(*, nodes: int, rounds: int, seed: int, as_json: bool) -> None:
     Example:
       defl bench waiting --nodes 7 --rounds 40
 
-    Exit code 0: measured; 2: wrong options.
+    Exit code 0: measured; 2: invalid options.
     """
     if nodes < MEMBERS_MIN or rounds <= ROUNDS_TO_LEARN:
         raise UserError(

@@ -121,7 +121,7 @@ def stop(folder: Path, as_json: bool) -> None:
     except PermissionError:
         belongs = f"process {number} belongs to another user; ask that user to stop it"
         raise UserError(belongs) from None
-    click.echo(json.dumps({"asked": number}) if as_json else f"told process {number} to stop")
+    click.echo(json.dumps({"asked": number}) if as_json else f"asked process {number} to stop")
 
 
 def _running_pid(folder: Path) -> int:

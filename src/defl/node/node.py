@@ -4,8 +4,8 @@
                                          `-> store -> send -> work -> drop
 
 No protocol decision is made here. A message leaves only after all earlier records are persisted
-and the chunks of its own output are stored; work waits for all earlier stores. A record that finds
-the disk full holds up everything behind it until there is room.
+and the chunks of its own output are stored; work waits for all earlier stores. On a full disk, a
+record holds up everything behind it until there is room.
 """
 
 import asyncio

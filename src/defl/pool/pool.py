@@ -1,6 +1,6 @@
 """The life of a blob at one node: offered, fetched, checked, acknowledged, certified, deleted.
 
-The driver's store holds the bytes; the pool knows which ones are there. It decides nothing about
+The driver's store holds the bytes; the pool knows which ones it holds. It decides nothing about
 rounds: the client says what it needs, and the ledger's round moves retention.
 """
 

@@ -46,8 +46,8 @@ HEALING_VIEWS_MAX = 16
 VIEWS_MAX = 64
 # A case with more steps than this has stopped moving.
 STEPS_PER_VIEW_MAX = 4
-# In a view each replica sends each other one its proposal, vote, timeout, certificates and
-# transactions, and asks or answers a few times: with more than this they would never stop.
+# In a view each pair exchanges proposals, votes, timeouts, certificates and transactions, and a few
+# requests and answers: with more messages than this they would never stop.
 MESSAGES_PER_VIEW_AND_PAIR_MAX = 20
 
 

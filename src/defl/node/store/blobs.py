@@ -318,7 +318,7 @@ class Blobs:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def read_chunk(self, digest: Digest, index: int, head: Head = no_head) -> memoryview:
-        """The chunk behind a head made from its size: a whole frame without another copy."""
+        """The chunk, preceded by a head for its size: a whole frame without another copy."""
         with self.reading((digest,)):
             return self._read_chunk(digest, index, head)
 
