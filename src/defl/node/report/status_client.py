@@ -12,7 +12,7 @@ STATUS_WAIT_S = 3.0
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def asked_status(folder: Path) -> NodeStatus | None:
+def running_status(folder: Path) -> NodeStatus | None:
     """The status of the running node; None if none answers."""
     try:
         port = int((folder / PORT_FILE).read_text(encoding="ascii"))
