@@ -49,7 +49,7 @@ def test_examples_of_simulations_run(
     assert (tmp_path / "history.png").exists()
     printed = capsys.readouterr().out
     assert "node-6 (left out by the rule)" in printed
-    assert "clients[6] has another model than clients[0]" in printed
+    assert "clients[6] has a different model than clients[0]" in printed
 
 
 @pytest.mark.slow

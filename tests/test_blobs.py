@@ -104,7 +104,7 @@ def test_a_chunk_that_is_not_here_is_never_served(storage: Storage) -> None:
 
     with pytest.raises(LocalFault, match="chunk 0 of blob"):
         storage.blobs.read_chunk(first.manifest.digest, 0)
-    with pytest.raises(LocalFault, match="not here whole"):
+    with pytest.raises(LocalFault, match="not complete here"):
         storage.blobs.read(first.manifest.digest)
 
 
@@ -245,7 +245,7 @@ def test_a_full_disk_leaves_no_partial_blob(
             with pytest.raises(DiskFull):
                 attempt()
         assert files(storage) == before
-        with pytest.raises(LocalFault, match="not here"):
+        with pytest.raises(LocalFault, match="not held"):
             storage.blobs.read_chunk(manifest.digest, 0)
     assert output.read_bytes() == payload
     for attempt in attempts:

@@ -339,7 +339,7 @@ def test_an_honest_member_excluded_round_after_round_is_detected(
     assert failed(checker) == set()
     checker.notice(NodeId(0), RoundClosed(Round(round_ + 1), honest[1:], ()), 1.0, looks)
 
-    assert failed(checker) == {verdicts.NOBODY_LEFT_BEHIND}
+    assert failed(checker) == {verdicts.NO_MEMBER_LEFT_BEHIND}
 
 
 def test_an_honest_node_that_becomes_an_observer_is_detected(checker: Checker) -> None:
@@ -349,7 +349,7 @@ def test_an_honest_node_that_becomes_an_observer_is_detected(checker: Checker) -
     assert failed(checker) == set()
     checker.notice(NodeId(0), Observing("somebody says so"), 1.0, looks)
 
-    assert failed(checker) == {verdicts.NOBODY_LEFT_BEHIND}
+    assert failed(checker) == {verdicts.NO_MEMBER_LEFT_BEHIND}
 
 
 SEEN_BY_A_TEST = (
@@ -364,5 +364,5 @@ SEEN_BY_A_TEST = (
     verdicts.ROUNDS_CLOSE,
     verdicts.WITHIN_BOUNDS,
     verdicts.SAME_MODEL,
-    verdicts.NOBODY_LEFT_BEHIND,
+    verdicts.NO_MEMBER_LEFT_BEHIND,
 )

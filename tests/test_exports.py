@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_type_hints
 
 import click
@@ -98,3 +100,12 @@ def test_commands_are_completed_without_importing_them() -> None:
     items = {item.value: item.help for item in cli.shell_complete(context, "ver")}
 
     assert items == {"verify": COMMANDS["verify"].short_help}
+
+
+def test_the_readme_uses_only_public_names() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        compile(block, "README.md", "exec")
+        assert set(re.findall(r"\bdefl\.(\w+)", block)) <= set(defl.__all__)

@@ -15,7 +15,7 @@ from defl.sim.presence import (
     Presence,
 )
 from defl.sim.scenario import cluster_of
-from defl.sim.verdicts import NOBODY_LEFT_BEHIND
+from defl.sim.verdicts import NO_MEMBER_LEFT_BEHIND
 
 TIMING = Timing()
 
@@ -43,7 +43,7 @@ def test_a_member_slightly_slower_than_the_minimum_wait_is_not_shut_out() -> Non
     cluster.run()
     cluster.conclude()
 
-    assert cluster.checker.verdicts[NOBODY_LEFT_BEHIND]
+    assert cluster.checker.verdicts[NO_MEMBER_LEFT_BEHIND]
     assert all(cluster.checker.verdicts.values())
 
 

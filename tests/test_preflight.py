@@ -143,9 +143,9 @@ def test_each_unreachable_peer_is_reported_with_its_reason(doors: Doors) -> None
         failed = failed_checks(doors.alice)
 
     assert set(failed) == {"peer bob", "peer carol", "peer dan"}
-    assert "nobody listens there" in failed["peer bob"]
+    assert "nothing listens there" in failed["peer bob"]
     assert "TLS failed" in failed["peer carol"] or "hung up" in failed["peer carol"]
-    assert "another certificate than its card" in failed["peer dan"]
+    assert "a certificate that is not its card's" in failed["peer dan"]
 
 
 def test_a_peer_without_this_nodes_card_is_reported_as_hanging_up(doors: Doors) -> None:
@@ -248,7 +248,7 @@ def test_a_missing_key_is_reported(doors: Doors) -> None:
 def test_the_key_of_another_node_is_reported(doors: Doors) -> None:
     shutil.copy(doors.folder / "bob" / "node.key", doors.alice / "node.key")
     swapped = failed_checks(doors.alice)
-    assert "another key" in swapped["certificate"]
+    assert "not that of node.key" in swapped["certificate"]
     assert "its key is not this node's" in swapped["card"]
     assert "calls this key 'bob'" in swapped["federation"]
     assert not any(name.startswith("peer ") for name in swapped), (
@@ -275,7 +275,7 @@ def test_a_card_of_another_key_is_not_renewed(doors: Doors) -> None:
     result = defl("node", "card", doors.alice)
 
     assert result.code == 2
-    assert "put this node's own card back" in result.text
+    assert "restore this node's own card" in result.text
 
 
 def test_an_expired_certificate_and_a_slow_clock_are_reported(

@@ -114,7 +114,7 @@ def test_a_folder_without_a_model_says_what_is_missing(
     with pytest.raises(defl.UserError, match="no model yet; its first round has not closed"):
         defl.load_model(node)
     shutil.rmtree(node)
-    with pytest.raises(defl.UserError, match="make a node with: defl node init"):
+    with pytest.raises(defl.UserError, match="create a node with: defl node init"):
         defl.load_model(tmp_path)
 
 

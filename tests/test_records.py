@@ -115,7 +115,7 @@ def test_the_advice_for_damage_forbids_restoring_a_copy(
     with pytest.raises(LocalFault) as fault, Storage.open(storage.folder) as again:
         again.recovered()
 
-    assert "never put an older copy back" in str(fault.value)
+    assert "never restore an older copy" in str(fault.value)
     assert "defl node start --observer" in str(fault.value)
 
 

@@ -110,7 +110,7 @@ def test_honest_members_decide_whether_all_agree() -> None:
     assert history(digests=digests, byzantine={"bob": "forger"}).agreed
     assert not history(digests=dict.fromkeys(NAMES)).agreed
     assert "different models" in str(history(digests=digests))
-    assert "no model is known of bob" in str(history(digests={**digests, "bob": None}))
+    assert "the model of bob is not known" in str(history(digests={**digests, "bob": None}))
     assert "no round closed" in str(history(rounds=(), digests=dict.fromkeys(NAMES)))
 
 

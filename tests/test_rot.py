@@ -73,9 +73,9 @@ def test_a_rotten_chunk_is_discarded_instead_of_read(storage: Storage, damage: s
 
     assert held(storage) == {0}
     assert storage.blobs.read_chunk(BLOB.digest, 0) == BYTES[:CHUNK]
-    with pytest.raises(LocalFault, match="not here whole"):
+    with pytest.raises(LocalFault, match="not complete here"):
         storage.blobs.path(BLOB.digest)
-    with pytest.raises(LocalFault, match="is not here") as again:
+    with pytest.raises(LocalFault, match="is not held") as again:
         storage.blobs.read_chunk(BLOB.digest, 1)
     assert not isinstance(again.value, ChunkRotten), "it is found once"
 

@@ -133,7 +133,7 @@ def test_a_model_of_another_round_is_detected(proven: Proven) -> None:
     wrong = failures(proven, proven.model(0), proven.certificate(1))
 
     assert set(wrong) == {"model"}
-    assert "take the two that belong together" in wrong["model"]
+    assert "use two files of one round" in wrong["model"]
 
 
 def test_a_model_of_another_round_without_metadata_is_detected(
@@ -158,7 +158,7 @@ def test_a_model_whose_metadata_name_another_round_is_detected(
     model = tmp_path / "model.safetensors"
     save_file(load_file(proven.model(1)), model, metadata={"round": "2"})
 
-    assert "calls itself round 2" in failures(proven, model, proven.certificate(1))["model"]
+    assert "states round 2" in failures(proven, model, proven.certificate(1))["model"]
 
 
 def test_an_additional_array_is_detected(proven: Proven, tmp_path: Path) -> None:

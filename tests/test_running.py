@@ -303,7 +303,7 @@ def test_an_interrupted_result_compares_no_models() -> None:
         (("--kill", "1@2", "--kill", "2@2"), "cannot be killed in one round"),
         (("--nodes", "3"), "4 to 100 members"),
         (("--run-config", "a=1"), "name one project"),
-        (("--out", "/proc/nodes"), "no folder can be made there"),
+        (("--out", "/proc/nodes"), "no folder can be created there"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_and_leaves_no_folder(

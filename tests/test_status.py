@@ -32,7 +32,7 @@ from defl.node.report.status import (
     decode_status,
     encode_status,
 )
-from defl.node.report.status_client import STATUS_BYTES_MAX, asked_status, last_status
+from defl.node.report.status_client import STATUS_BYTES_MAX, last_status, running_status
 from defl.node.store.storage import LOCK
 from support.founding import defl, init_nodes
 from support.statuses import status
@@ -220,14 +220,14 @@ OK = b"HTTP/1.1 200 OK\r\n"
 )
 def test_an_answer_that_is_no_status_counts_as_none(tmp_path: Path, answer: bytes) -> None:
     with answering(tmp_path, answer):
-        assert asked_status(tmp_path) is None
+        assert running_status(tmp_path) is None
 
 
 def test_the_status_client_follows_no_redirect(tmp_path: Path) -> None:
     with answering(
         tmp_path, b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:PORT/other\r\n\r\n"
     ) as requests:
-        assert asked_status(tmp_path) is None
+        assert running_status(tmp_path) is None
         assert len(requests) == 1
 
 

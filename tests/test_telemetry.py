@@ -14,7 +14,7 @@ from defl.node.files import TOKEN_FILE
 from defl.node.report import telemetry
 from defl.node.report.peer_log import PEER_LINES_BURST
 from defl.node.report.status import encode_status
-from defl.node.report.status_client import asked_status
+from defl.node.report.status_client import running_status
 from defl.node.report.telemetry import (
     CONNECTIONS_MAX,
     REQUEST_BYTES_MAX,
@@ -222,7 +222,7 @@ def test_a_flapping_peer_causes_a_bounded_number_of_log_lines(tmp_path: Path) ->
                 async with Member(folders[1]).connected(here.node.me):
                     pass
                 await until(lambda: not here.node.transport.connected(NodeId(1)))
-        assert len(here.logged("peer is gone")) == PEER_LINES_BURST
+        assert len(here.logged("peer disconnected")) == PEER_LINES_BURST
 
     asyncio.run(scenario())
 
@@ -234,11 +234,11 @@ def test_a_running_node_gives_its_status_to_clients_that_can_read_its_token(tmp_
         async with NodeHere(folder).running():
             token = folder / TOKEN_FILE
             assert stat.S_IMODE(token.stat().st_mode) == 0o600
-            current = await asyncio.to_thread(asked_status, folder)
+            current = await asyncio.to_thread(running_status, folder)
             assert current is not None
             assert current.member == 2
             token.write_text("another", encoding="ascii")
-            assert await asyncio.to_thread(asked_status, folder) is None
+            assert await asyncio.to_thread(running_status, folder) is None
         assert not token.exists()
 
     asyncio.run(scenario())

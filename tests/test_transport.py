@@ -411,7 +411,7 @@ def test_a_taken_port_or_a_foreign_key_is_a_user_error() -> None:
 
         with pytest.raises(UserError, match="cannot listen on 127"):
             await transport(0).start()
-        with pytest.raises(UserError, match="another key"):
+        with pytest.raises(UserError, match="not that of member"):
             transport(1)
         taken.close()
 

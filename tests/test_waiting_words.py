@@ -19,7 +19,7 @@ CALM = {"answers_missing": 0, "over": False, "updates": 3, "quorum": 3, "waiting
                 "it signs nothing before"
             ),
         ),
-        ({"over": True}, "for nobody: all rounds are closed"),
+        ({"over": True}, "for nothing: all rounds are closed"),
         ({"updates": 1}, "for updates: 1 of at least 3 are in"),
         ({}, "for the round to close"),
         ({"waiting_for_s": {"site-b": 12.34}}, "for site-b (up to 12.3 s)"),

@@ -92,5 +92,5 @@ def test_no_update_is_placed_after_the_sync_of_its_aggregate_failed(
 
     asyncio.run(scenario())
     assert (storage.work / "update").exists()
-    with pytest.raises(LocalFault, match="not here"):
+    with pytest.raises(LocalFault, match="not complete here"):
         storage.blobs.path(UPDATE[0].digest)

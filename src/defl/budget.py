@@ -1,4 +1,4 @@
-"""How much work a peer may cause: token buckets, and the agreed numbers for signatures.
+"""How much work a peer may cause: token buckets, and the agreed rates for signatures.
 
 A node reads nothing more from a peer that is over its budget, and loses nothing that the peer
 sent. The numbers follow from n, so that a node can afford all members together.
@@ -13,12 +13,12 @@ LIARS_VERIFICATIONS_PER_S = 2048
 # Honest members send one certified UPD per round, and no federation needs more than two rounds a
 # second.
 UPDS_PER_S = 2
-# After a partition one peer may bring a block in which every member updates, and the next one.
+# After a partition one peer may send a block in which every member updates, and the next one.
 BLOCKS_AT_ONCE = 2
 
 
 class TokenBucket:
-    """How much may pass: `burst` at once, `per_s` in the long run."""
+    """Lets `burst` pass at once and `per_s` in the long run."""
 
     def __init__(self, per_s: float, burst: float, now: float) -> None:
         self._per_s = per_s
@@ -35,14 +35,14 @@ class TokenBucket:
 
 
 def verifications_per_s(committee: Committee) -> int:
-    """Per peer, in the long run: an equal share of what f liars may cost, but never less than an
+    """The sustained rate per peer: an equal share of what f liars may cost, but never less than an
     honest member needs."""
     share = LIARS_VERIFICATIONS_PER_S // max(1, committee.faults)
     return max(share, UPDS_PER_S * (committee.quorum + 1))
 
 
 def verifications_at_once(committee: Committee) -> int:
-    """Per peer, after a quiet time."""
+    """The burst that a peer may use after a quiet period."""
     quorum = committee.quorum
     # Each member's UPD with its acks and its AGG; the proposal, its QC, its TC with a QC.
     block = committee.size * (quorum + 2) + 3 * quorum + 1

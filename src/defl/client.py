@@ -77,14 +77,14 @@ class RoundClient:
         self._pace: Pace | None = None  # this node's, for the open round
         self._just_started = True  # the open round is the first since the start
         self._late_since: float | None = (
-            None  # when the round closed for which this node still trains
+            None  # when the round that this node still trains for closed
         )
         self._working: set[Work] = set()
         self._retry: dict[Work, tuple[int, float]] = {}  # failures so far, when to retry
         self._effects = ClientEffects()
         self._trained: Trained | None = None  # held back until this node may sign
         self.muted = False  # signs nothing for now
-        self.observing = False  # signs nothing any more, so it does not train
+        self.observing = False  # never signs again, so it does not train
 
     @property
     def wake_at(self) -> float | None:
@@ -124,8 +124,8 @@ class RoundClient:
             self._open_round(state, now)
         elif self._has_delivered and not delivered_before:
             self._own_pace.record(now - self._opened_at)
-        # Fetch a committed update at once, not when the round closes: its holders may fail one
-        # after the other until then. After a restart, also fetch what a power cut has lost.
+        # Fetch a committed update at once, not when the round closes: by then its holders may have
+        # failed one by one. After a restart, also fetch what a power cut has lost.
         self._need(Round(state.round + 1), state.current)
         if started:
             for closed in state.closed:
@@ -178,8 +178,8 @@ class RoundClient:
         return self._waiting.wants(pace.author, pace.round)
 
     def receive_pace(self, peer: NodeId, pace: Pace, now: float) -> None:
-        """Count and relay each author's first for the open round: a promise made to only some
-        members must not cost only those."""
+        """Count and relay each author's first promise for the open round: a promise sent to only
+        some members must not cost only those members."""
         takes_s = pace.milliseconds / MILLISECONDS_PER_S
         if not self._waiting.add_promise(pace.author, pace.round, takes_s, now):
             return
@@ -188,7 +188,7 @@ class RoundClient:
             for member in self._federation.committee.members
             if member not in (self._me, peer, pace.author)
         )
-        # In the first round that a node sees, everybody announces itself and nothing is charged.
+        # In a node's first round every member announces itself and nothing is charged.
         if not self._just_started:
             self._effects.send.append(Envelope(others, pace))
 
@@ -231,7 +231,7 @@ class RoundClient:
             return
         takes_s = self._own_pace.statement_s(now)
         if takes_s is None and self._waiting.is_blind:
-            takes_s = 0.0  # nobody may know its pace, but all must know that it is working
+            takes_s = 0.0  # its pace may be unknown, but all must know that it is working
         if takes_s is None:
             return
         pace = self._sign_pace(takes_s)
@@ -245,7 +245,7 @@ class RoundClient:
         return self._pace
 
     def _announce_waiting(self, now: float) -> None:
-        """Only when another member is waited for; a delivery is no news."""
+        """Announce new members to wait for; a delivery is not news."""
         if self._vote_at is None:
             return
         waits_for = {member: at - now for member, at in self.deadlines.items() if at > now}

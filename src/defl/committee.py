@@ -1,6 +1,6 @@
-"""The agreed facts of a federation, and what follows from them.
+"""The agreed facts of a federation, and their consequences.
 
-Facts are frozen: the charter for ever, the membership for one epoch. The hash of both is the
+Facts are frozen: the charter forever, the membership for one epoch. The hash of both is the
 chain id. Consequences (f, quorums, leaders, sizes) are derived and never configured.
 """
 
@@ -18,13 +18,13 @@ from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
 from defl.messages import CHUNKS_MAX, MEMBERS_MAX, ADigest
 from defl.schema import Codec, Schema
 
-# f = 1 needs four members; with fewer nobody may fail, and a single server would do as well.
+# f = 1 needs four members. With fewer, no member may fail, and a single server would do as well.
 MEMBERS_MIN = 4
 # Aggregation needs two rounds: the last one, and the base that it was trained from.
 TAU_MIN = 2
 # A state holds the references of tau rounds; those of 100 members must fit in a snapshot's frame.
 TAU_MAX = 32
-# Smaller chunks cost more in their digests and questions than they carry.
+# Smaller chunks cost more in digests and requests than they carry.
 CHUNK_BYTES_MIN = 256
 # A chunk is held in memory whole, and occupies a slow link while it travels.
 CHUNK_BYTES_MAX = 2**26
@@ -52,7 +52,7 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
     view_cap_s: float = 60.0
     gst_lt_min_s: float = 1.0
     gst_lt_max_s: float = 3600.0
-    grace_s: float = 60.0  # how long a finished node goes on serving those who are behind
+    grace_s: float = 60.0  # how long a finished node keeps serving members that lag
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:  # 1 and 1.0 are one fact, and make one chain id
@@ -80,10 +80,10 @@ def require_counts(members: int, rounds: int) -> None:
 
 
 class Charter(Struct, frozen=True, forbid_unknown_fields=True):
-    """The facts that never change, whoever the members are."""
+    """The facts that never change, even when the membership does."""
 
     schema: Schema
-    # Of the blob of initial weights, which every member has and serves; zero in a draft.
+    # The digest of the initial weights' blob, which every member serves; zero in a draft.
     initial: ADigest = NO_DIGEST
     tau: int = TAU_MIN
     rules: Rules = Rules.HOTSTUFF
@@ -155,7 +155,7 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
     @property
     def updates_faults_max(self) -> int:
-        """Byzantine updates that the aggregation rule is told to tolerate."""
+        """How many Byzantine updates the aggregation rule is configured to tolerate."""
         faults_max = self.charter.faults_max
         return self.committee.faults if faults_max is None else faults_max
 

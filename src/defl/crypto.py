@@ -1,7 +1,7 @@
 """Signed statements: what exactly is signed, and by which scheme.
 
 A statement is SHA-256(tag ‖ chain id ‖ epoch ‖ fields…). The tag separates the kinds (a vote
-can never be read as a timeout), the chain id the federations, the epoch the sets of members.
+can never be read as a timeout), the chain id the federations, the epoch the memberships.
 """
 
 from enum import Enum
@@ -38,7 +38,7 @@ def _prefix(tag: Tag, chain: Digest, epoch: int) -> bytes:
 
 
 def statement(tag: Tag, chain: Digest, epoch: int, *fields: int | bytes) -> Digest:
-    """The 32 bytes that are signed. Integers take 8 bytes, bytes carry their length in front."""
+    """The 32 bytes that are signed. Integers take 8 bytes; bytes are prefixed with their length."""
     parts = [_prefix(tag, chain, epoch)]
     for field in fields:
         if isinstance(field, int):

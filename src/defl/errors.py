@@ -67,7 +67,7 @@ class ChunkRotten(LocalFault):
 class SigningRefused(LocalFault):
     """A signer was called for a statement that its record forbids: nothing was signed.
 
-    Only a bug of ours leads here, since every caller asks first.
+    Only a bug of ours raises it, since every caller checks first.
     """
 
 

@@ -25,7 +25,7 @@ class EvidenceLog:
         return (author, kind.__name__) in self._evidence
 
     def wants(self, evidence: Evidence) -> bool:
-        """Is it the first of its kind against its author? A node keeps none against itself."""
+        """Is this the first of its kind against its author? A node keeps none against itself."""
         return _key_of(evidence) not in self._evidence and evidence.first.author != self._me
 
     def add(self, evidence: Evidence) -> None:

@@ -1,7 +1,7 @@
 """The end of a federation: its members attest the last round's model.
 
 Every member signs (round, digest) of the model that it computed; q equal attestations prove the
-model to anybody. A node keeps serving until all members have attested or the grace period is over.
+model to anyone. A node keeps serving until all members have attested or the grace period is over.
 """
 
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class Finish:
         return effects
 
     def attest(self, round_: Round, digest: Digest, now: float) -> None:
-        """Attest the last model, repeatedly, to all from whom no attestation has come."""
+        """Attest the last model, repeatedly, to all members that have not attested."""
         if self._over_at is None:
             self._over_at = now + self._federation.timing.grace_s
         if self._own is None and not self.muted:
@@ -55,8 +55,8 @@ class Finish:
             self._attestations[self._me] = self._own
             self._repeat_at = now
         if self._repeat_at is not None and now >= self._repeat_at and self._own is not None:
-            # First to all, then to members whose attestation is missing. A member that attested
-            # but missed this one repeats its own, and is answered.
+            # First to all, then to members that have not attested. A member that attested but
+            # missed this attestation repeats its own and gets an answer.
             silent = tuple(
                 m for m in self._federation.committee.members if m not in self._attestations
             )

@@ -18,7 +18,7 @@ from defl.work import Blob, model_blob
 @dataclass(frozen=True, slots=True)
 class Founding:
     federation: Federation
-    weights: Row  # the initial ones, with an empty memory at the end if the rule remembers
+    weights: Row  # the initial weights, ending with an empty memory if the rule remembers
     initial: Blob  # the same weights, as every member stores and serves them
 
 
@@ -42,6 +42,6 @@ def schema_with_rule(model: Schema, aggregation: str, members: int) -> Schema:
 
 
 def check_founded(federation: Federation) -> None:
-    """Facts that somebody else wrote down: does the rule exist, and does the schema suit it?"""
+    """Check facts read from a file: the rule exists, and the schema suits it."""
     if rule_named(federation.aggregation).remembers:
         check_memory(federation.schema, len(federation.members))

@@ -13,7 +13,7 @@ Height = NewType("Height", int)  # a block's distance from the genesis block
 Digest = NewType("Digest", bytes)  # SHA-256: the name of a block, a blob, a schema, a state
 
 DIGEST_BYTES = 32
-NO_DIGEST = Digest(bytes(DIGEST_BYTES))  # where there is nothing to name
+NO_DIGEST = Digest(bytes(DIGEST_BYTES))  # a placeholder where there is nothing to name
 
 
 def digest_of(data: bytes | memoryview) -> Digest:

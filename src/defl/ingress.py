@@ -1,4 +1,4 @@
-"""The one door: bytes of an authenticated peer in, a checked event out, or a PeerFault.
+"""The single entrance: bytes of an authenticated peer in, a checked event or a PeerFault out.
 
 `POLICIES` states, once for each message type, who may send it and what makes it believable; a type
 without a policy is refused.
@@ -50,7 +50,7 @@ from defl.wire import chunk_frame_bytes_max, control_frame_bytes_max, decode, sa
 
 # One UPD and one AGG of each member, for the open round and for the next.
 TRANSACTIONS_PER_MEMBER = 4
-# Checked in one turn, about 2 ms; then other peers get theirs.
+# Checked in one turn, about 2 ms; then the next peer gets its turn.
 SLICE_SIGNATURES = 16
 
 
@@ -58,8 +58,8 @@ class Proof(Enum):
     """Why a message may be believed, and what that costs."""
 
     SIGNATURES = auto()  # in the message; each one not seen before is charged to the peer's budget
-    HASH = auto()  # the digest by which this node asked for it; the pool compares the two
-    NONE = auto()  # a question or a hint; whoever answers it limits its answers
+    HASH = auto()  # the digest that this node requested; the pool compares the two
+    NONE = auto()  # a question or a hint; the code that answers it limits its answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class Policy:
     """What a message of one type must satisfy. The functions read a message of that type."""
 
     proof: Proof
-    sender: Callable[[Any], NodeId] | None = None  # who alone may send it; None: anyone may relay
+    sender: Callable[[Any], NodeId] | None = None  # the only allowed sender; None: any relay
     epoch: Callable[[Any], int] | None = None  # must be the federation's
     transactions: Callable[[Any], int] | None = None  # at most TRANSACTIONS_PER_MEMBER * n
 
 
 POLICIES: dict[type[Message], Policy] = {
-    # Statements about the present view or round: their authors send them, and nobody else.
+    # Statements about the present view or round: only their authors may send them.
     Proposal: Policy(
         Proof.SIGNATURES,
         sender=lambda proposal: proposal.block.header.author,
@@ -125,7 +125,7 @@ class Examined:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The signatures that nobody has checked here yet."""
+        """The signatures that this node has not checked yet."""
         return () if self.examination is None else self.examination.claims
 
     @property
@@ -185,7 +185,7 @@ class Ingress:
         return Received(peer, message)
 
     def admit(self, peer: NodeId, frame: bytes | memoryview) -> Received | ReceivedChunk:
-        """All steps at once, for a caller that wants every message and charges nobody."""
+        """All steps at once, for a caller that wants every message and charges no budget."""
         examined = self.examine(peer, self.read(peer, frame))
         for claims in examined.slices():
             self.check(claims)

@@ -20,7 +20,7 @@ class ClosedRound(Struct, frozen=True, array_like=True):
 
     round: Round
     block: Digest  # id of the block that closed it
-    base: Digest  # thereby the proven model of the round before
+    base: Digest  # proven by these updates as the model of the previous round
     updates: tuple[Reference, ...]  # in member order
 
 
@@ -61,7 +61,7 @@ class Ledger:
         return msgspec.msgpack.encode(state)
 
     def decode(self, data: bytes) -> LedgerState:
-        """Only for bytes whose hash is certified, so that a quorum has computed this state."""
+        """Decode bytes whose hash is certified: a quorum has computed this state."""
         return _decoder.decode(data)
 
     def root_of(self, encoded: bytes) -> Digest:
@@ -76,7 +76,7 @@ class Ledger:
         return state.update_of(transaction.author) is None
 
     def wanted(self, state: LedgerState, transaction: Transaction) -> bool:
-        """Live, or it may become live when the open round closes."""
+        """Is it live, or may it become live when the open round closes?"""
         if transaction.round == state.round + 2:
             return transaction.round <= self._rounds
         return self.live(state, transaction)

@@ -1,7 +1,7 @@
 """Every message that one node may send to another, field by field.
 
 Frozen values only: the cores decide what a message means, `ingress` whether to believe it, and
-`wire` how it becomes bytes. docs/PROTOCOL.md describes each message in words.
+`wire` how it becomes bytes. docs/PROTOCOL.md describes each message in prose.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ ASignatures = Annotated[tuple[ASignature, ...], Meta(max_length=MEMBERS_MAX)]
 
 
 def bitmap_of(members: Iterable[NodeId], count: int) -> bytes:
-    """Member i is bit i mod 8 of byte i div 8; always as long as `count` members need."""
+    """Member i is bit i mod 8 of byte i div 8; the length depends only on `count`."""
     bits = 0
     for member in members:
         bits |= 1 << member
@@ -225,7 +225,7 @@ def timeout_statement(chain: Digest, epoch: int, view: View, high_qc_view: View)
 
 
 class Certificates(Struct, frozen=True, array_like=True, tag=13):
-    """A fresh TC for everybody, or an answer to a peer that knows less."""
+    """A fresh TC for all members, or an answer to a peer that knows less."""
 
     qc: QC
     tc: TC | None
@@ -254,7 +254,7 @@ BLOCKS_PER_ANSWER_MAX = 64
 
 
 class Blocks(Struct, frozen=True, array_like=True, tag=17):
-    """Hash-linked, newest first, starting with the block that was asked for."""
+    """Hash-linked, newest first, starting with the requested block."""
 
     blocks: Annotated[tuple[Block, ...], Meta(min_length=1, max_length=BLOCKS_PER_ANSWER_MAX)]
 
@@ -344,7 +344,7 @@ class Chunk(Struct, frozen=True, array_like=True, tag=35):
 
 
 class NotHeld(Struct, frozen=True, array_like=True, tag=36):
-    """The answer to a request for a blob that this node does not hold: ask somebody else."""
+    """The answer to a request for a blob that this node does not hold: try another source."""
 
     digest: ADigest
 
@@ -363,7 +363,7 @@ def attestation_statement(chain: Digest, epoch: int, round_: Round, digest: Dige
 
 
 class Pace(Struct, frozen=True, array_like=True, tag=38):
-    """The signer missed the last round, is working for this one, and usually takes this long."""
+    """The signer missed the last round, is training for this one, and usually takes this long."""
 
     round: ARound
     author: AMember
@@ -398,14 +398,14 @@ class Evidence(Struct, frozen=True, array_like=True, tag=51):
     second: Statement
 
 
-# --- What a starting node asks the others ---------------------------------------------------
+# --- Questions of a starting node -----------------------------------------------------------
 
 # One ack per update of the sender: kept rounds (tau is at most 32), the open one and the next.
 ACKS_RECALLED_MAX = 40
 
 
 class StatementsRequest(Struct, frozen=True, array_like=True, tag=60):
-    """Which statements of mine have you seen? Asked before the first signature after a start."""
+    """Which statements of mine have you seen? Sent before the first signature after a start."""
 
 
 class Statements(Struct, frozen=True, array_like=True, tag=61):

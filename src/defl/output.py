@@ -2,7 +2,7 @@
 
 The fields of `Output` are in the order of duty: a driver sends nothing before the persists ahead of
 it and the stores of the same output are done, and starts no work before all stores ahead of it.
-Work is slow; its result comes back as an event.
+Work is slow; its result arrives later as an event.
 """
 
 from enum import StrEnum
@@ -218,7 +218,7 @@ class Attested(Struct, frozen=True):
 
 
 class Finished(Struct, frozen=True):
-    """All members attested the last round, or the grace period is over: nobody needs this node."""
+    """All members attested the last round, or the grace period is over: the node may exit."""
 
     round: Round
 
@@ -270,8 +270,8 @@ class ReceivedChunk(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """An unverified statement that adds nothing here: a peer that repeats it has not received the
-    answer. It changes no state; only the peer may learn something."""
+    """An unverified statement that is not news to this node: a peer that repeats it has not
+    received the answer. It changes no state here; only the peer may learn something."""
 
     peer: NodeId
     message: Vote | Timeout | Offer | Attestation
@@ -312,7 +312,7 @@ class Trained(Struct, frozen=True):
 
 
 class ChunkLost(Struct, frozen=True):
-    """The driver found a chunk damaged and discarded it."""
+    """The driver detected a damaged chunk and discarded it."""
 
     digest: Digest
     index: int

@@ -189,7 +189,7 @@ class Participant:
             case Statements():
                 return message if self._recall.wants_answer_of(peer) else None
             case Status() | BlockRequest() | ManifestRequest() | ChunkRequest() | NotHeld():
-                return message  # unsigned; whoever answers limits its answers
+                return message  # unsigned; the code that answers limits its answers
             case StatementsRequest():
                 return message  # likewise
             case ManifestAnswer():
@@ -288,7 +288,7 @@ class Participant:
     ) -> bool:
         match message:
             case Vote() | Timeout():
-                self._replica.asked(message, now)
+                self._replica.answer(message, now)
                 return True
             case Offer():
                 self._pool.answer_offer(peer, message)
@@ -353,7 +353,7 @@ class Participant:
                 output.notices.append(RoundProven(round_, closed.base, closed.updates))
 
     def _mute(self) -> None:
-        """An observer signs nothing, nor does a node before the others have answered."""
+        """An observer signs nothing, and neither does a node whose Recall is unanswered."""
         silent = self._recall.asking or self._replica.observing is not None
         self._replica.muted = silent
         self._pool.muted = self._client.muted = self._finish.muted = silent
@@ -362,9 +362,11 @@ class Participant:
     def _learn_statements(
         self, peer: NodeId, statements: Statements, now: float, output: OutputBuilder
     ) -> None:
-        """A peer's answer: the statements of this node that the peer has seen."""
+        """Learn from a peer which statements of this node it has seen."""
         if authors_of(statements) - {self.me}:
-            output.notices.append(PeerMisbehaved(peer, "it answered with others' statements"))
+            output.notices.append(
+                PeerMisbehaved(peer, "it answered with other members' statements")
+            )
             return
         forgotten = Round(self.state.round - self.federation.tau)
         unknown = beyond_record(statements, self._replica.record, self._pool, forgotten)

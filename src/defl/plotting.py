@@ -1,4 +1,4 @@
-"""The picture of a History: a metric after each round, and who each round went without.
+"""The plot of a History: a metric after each round, and the members that each round went without.
 
 matplotlib is imported inside `draw` alone; without it everything else works.
 """
@@ -34,7 +34,7 @@ def draw(history: History, metric: str, path: str | Path | None = None) -> "Figu
             "plot needs matplotlib, which is not installed: pip install matplotlib"
         ) from error
     if "IPython" in sys.modules:
-        # Importing pyplot teaches a notebook to show figures, also those that are not pyplot's.
+        # Importing pyplot enables a notebook to show any figure, even one that is not pyplot's.
         import_module("matplotlib.pyplot")
     height = 3.0 + 0.6 + MEMBER_INCHES * len(history.members)
     figure: Figure = figures.Figure(figsize=(7, height), layout="constrained")

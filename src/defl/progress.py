@@ -11,13 +11,13 @@ from typing import Any
 from defl.printable import printable
 from defl.results import RoundRecord
 
-# None: shown in a terminal and in a notebook, silent elsewhere. True: shown wherever it is. False:
-# never. A function is called with the record of each closed round.
+# None: shown in a terminal and in a notebook, silent elsewhere. True: always shown. False: never.
+# A function is called with the record of each closed round.
 Progress = bool | Callable[[RoundRecord], None] | None
 
 
 class ProgressDisplay:
-    """Use as a context: the line ends when the block ends, by an exception too."""
+    """Use as a context manager: the line ends with the block, even on an exception."""
 
     def __init__(self, progress: Progress, rounds: int) -> None:
         self._rounds = rounds
@@ -50,7 +50,7 @@ class ProgressDisplay:
         if self._notebook is not None:
             self._notebook.update({"text/plain": text}, raw=True)
         elif self._terminal:
-            # Spaces hide the rest of a longer line before it.
+            # Spaces overwrite the rest of a longer previous line.
             sys.stderr.write(f"\r{text.ljust(self._width)}")
             sys.stderr.flush()
             self._width = len(text)
@@ -59,7 +59,7 @@ class ProgressDisplay:
 def _display_handle() -> Any:
     """A notebook's display that can be updated in place; None anywhere else.
 
-    IPython is there only if somebody else loaded it, and only a notebook's shell has a kernel.
+    IPython is present only if another program loaded it, and only a notebook's shell has a kernel.
     """
     if not in_notebook():
         return None

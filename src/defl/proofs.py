@@ -21,9 +21,9 @@ from defl.schema import Array, Role, Schema
 class ModelProof:
     """Whether a quorum vouches for a model; true in a condition if and only if it does."""
 
-    round: int  # that the certificate is for
-    digest: str  # of the model that the certificate is for, in hex
-    checks: tuple[Check, ...]  # each with what was found, or what to do
+    round: int  # of the certificate
+    digest: str  # of the certified model, in hex
+    checks: tuple[Check, ...]  # each with its observation, and with advice if it fails
 
     @property
     def proven(self) -> bool:
@@ -59,19 +59,18 @@ def verify(model: str | Path, certificate: str | Path, federation: str | Path) -
 def load_model(
     source: str | Path, *, federation: str | Path | None = None, shared_only: bool = False
 ) -> dict[str, Array]:
-    """The arrays of a model by name, once its digest is found to be the one the file states.
+    """The arrays of a model by name, after checking them against the digest that the file states.
 
-    `source` is a node's folder, whose newest model is taken, or a model's file; of a file outside
-    a node's folder, `federation` names the agreed federation.toml. Entries that stay local are the
-    node's own values, found in its folder alone; `shared_only` leaves them out. What the
-    aggregation rule remembers of the members is not among the arrays. `defl.verify` also asks who
-    vouches for the model.
+    `source` is a node's folder, whose newest model is loaded, or a model file. For a file outside a
+    node's folder, `federation` names the agreed federation.toml. Local entries have the node's own
+    values, which only its folder holds; `shared_only` leaves them out. The aggregation rule's
+    memory is not among the arrays. To check who vouches for the model, use `defl.verify`.
     """
     path = Path(source)
     if path.is_dir():
         path, folder = path / MODEL, path
         if not path.exists():
-            read_node(folder)  # says what is wrong with the folder, if it is no node's
+            read_node(folder)  # its error explains why the folder is not a node's
             raise UserError(f"{folder}: this node has no model yet; its first round has not closed")
     arrays, metadata = read_model(path)
     agreed = read_federation(_federation_of(path, federation)).federation

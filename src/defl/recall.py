@@ -1,9 +1,9 @@
-"""What the others have seen this node sign: asked at every start, before the first new signature.
+"""What other members have seen this node sign: requested at each start, before any new signature.
 
 A state folder restored from an old copy has forgotten signatures that have left. The others
 remember each member's newest statements, so a node that starts asks them and signs nothing until
 q - 1 have answered: an honest one among these knows any statement that q others have accepted. The
-answers are the asker's own signed statements, so nobody can invent one. Answering needs no
+answers are the asker's own signed statements, so they cannot be forged. Answering needs no
 signature, so all members may start at once.
 
 The memory is not durable: a node forgets at its own start what it has seen.

@@ -28,7 +28,7 @@ FIRST_METRICS = (ACCURACY, "loss")
 # Wider tables do not fit a terminal; `series` and `as_json` have all metrics.
 METRICS_SHOWN_MAX = 3
 TRAINING_METRICS_SHOWN_MAX = 2
-# A member's name is at most 64 characters, and a rule's words are a sentence or two.
+# A member's name has at most 64 characters, and a rule's reason is a sentence or two.
 OMISSIONS_SHOWN_MAX = 4
 # An exception may hold a whole array; the log that is named beside it has the rest.
 ERROR_SHOWN_MAX = 300  # characters
@@ -38,7 +38,7 @@ class OmissionReason(StrEnum):
     """Why a member's update is not part of a round's model."""
 
     BY_RULE = "left out by the rule"  # the update arrived; the aggregation rule gave it no weight
-    LATE = "late"  # the member was waited for in vain: the round closed before its update came
+    LATE = "late"  # the round waited for the member and closed before its update arrived
     NO_UPDATE = "no update"  # there was none to wait for: away, silent, or its training failed
 
 
@@ -68,11 +68,11 @@ class RoundRecord:
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Of all metrics that `evaluate` reported: accuracy and loss first, the others by name."""
+        """All metrics that `evaluate` reported: accuracy and loss first, then by name."""
         return _names([self.metrics])
 
     def mean(self, metric: str) -> float | None:
-        """Over the members that evaluated the model; None if nobody reports this metric."""
+        """The mean over the members that report this metric; None if there are none."""
         return _mean(self.metrics, metric)
 
     def training_mean(self, metric: str) -> float | None:
@@ -107,7 +107,7 @@ class History:
     byzantine: Mapping[str, str] = field(default_factory=dict)  # members that attack, and how
     digests: Mapping[str, str | None]  # of each member's newest model, in hex
     traffic: Mapping[str, MemberTraffic]
-    # That the whole run took, by the clock on the wall; equal runs may differ in it.
+    # Wall-clock time of the whole run; equal runs may differ in it.
     seconds: float = field(compare=False)
 
     _ROUND_SECONDS: ClassVar[str] = "seconds"  # the head of a column
@@ -118,7 +118,7 @@ class History:
 
     @property
     def digest(self) -> str | None:
-        """Of the model that all honest members hold; None if they hold none, or different ones."""
+        """The digest of the honest members' common model; None if they have none or differ."""
         held = {self.digests.get(name) for name in self.members if name not in self.byzantine}
         return held.pop() if len(held) == 1 else None
 
@@ -143,13 +143,13 @@ class History:
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Of all metrics that `evaluate` reported: accuracy and loss first, the others by name."""
+        """All metrics that `evaluate` reported: accuracy and loss first, then by name."""
         return _names([self.initial_metrics, *(record.metrics for record in self.rounds)])
 
     def series(self, metric: str, member: str | None = None) -> dict[int, float]:
         """A metric of each round's model: one member's, or the mean over all that report it.
 
-        The initial model's, if it was evaluated, is round 0.
+        Round 0 is the initial model, if it was evaluated.
         """
         if metric not in self.metric_names:
             known = ", ".join(self.metric_names) or "none: no model was evaluated"
@@ -197,11 +197,11 @@ class History:
         held = {name: digest for name, digest in self.digests.items() if name not in self.byzantine}
         without = [name for name, digest in held.items() if digest is None]
         if len({digest for digest in held.values() if digest}) <= 1 and without:
-            return f"no model is known of {', '.join(without)}"
+            return f"the model of {', '.join(without)} is not known"
         return "the members hold different models: some are behind, or the run was cut short"
 
     def _notes(self) -> list[str]:
-        """Below the tables: why members had no update; each kind of result adds its own."""
+        """Notes below the tables: why members had no update; each kind of result adds its own."""
         details: dict[str, str] = {}
         for record in self.rounds:
             for omission in record.omissions:
@@ -272,12 +272,12 @@ class Simulation(History):
     _ROUND_SECONDS: ClassVar[str] = "virtual seconds"
 
     seed: int
-    # The model at the end, arrays by name; the digests stand for it where results are compared.
+    # The final model, arrays by name. Results are compared by their digests instead.
     weights: "Mapping[str, NDArray[Any]]" = field(
         repr=False, compare=False, metadata={"json": False}
     )
     checks: Mapping[str, bool]  # the simulator's verdicts on the whole run, by name
-    violations: tuple[str, ...] = ()  # what it has to say where one does not hold
+    violations: tuple[str, ...] = ()  # the details of each failed check
     virtual_s: float = 0.0
     stopped: str = ""  # why the run ended before its last round
 
@@ -300,12 +300,12 @@ class Simulation(History):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(History):
-    """A History of real processes, whose folders are still there."""
+    """A History of real processes, whose folders still exist."""
 
     folder: Path  # holds one folder per member, each with model, certificate and log
     interrupted: bool = False
     commit_ms: ByMember = field(default_factory=dict)  # "p50", "p90", ... by member
-    disk_bytes: Mapping[str, int] = field(default_factory=dict)  # that each member's node uses
+    disk_bytes: Mapping[str, int] = field(default_factory=dict)  # used by each member's node
     # The newest failure of each member's training code, with its traceback.
     worker_errors: Mapping[str, str] = field(default_factory=dict)
 
@@ -318,7 +318,7 @@ class Result(History):
     def _verdict(self) -> str:
         if self.interrupted:
             return "interrupted before the last round closed; members may be a round apart"
-        return History._verdict(self)  # `super()` has no class to start from where slots are
+        return History._verdict(self)  # a dataclass with slots breaks the bare `super()`
 
     def _notes(self) -> list[str]:
         notes = History._notes(self)

@@ -1,4 +1,4 @@
-"""What a model's weights look like: names, shapes, dtypes, and what is done with each entry.
+"""What a model's weights look like: names, shapes, dtypes, and the role of each entry.
 
 The schema is an agreed fact of the federation; from it alone follows the exact size of every
 update. Shared entries make one flat row of float32 values; how a row becomes bytes is in

@@ -1,7 +1,7 @@
 """`defl.simulate`: live clients, the real protocol, a virtual clock, one process.
 
-Arguments are checked here with the caller's own words; sim/live.py runs the federation. The
-laboratory's attacks are imported only when one is named.
+Arguments are checked here, and errors name them as the caller does; sim/live.py runs the
+federation. The laboratory's attacks are imported only when one is named.
 """
 
 from collections import Counter
@@ -107,7 +107,7 @@ def _common_schema(clients: Sequence[Client]) -> Schema:
     for number, schema in enumerate(schemas):
         if schema != schemas[0]:
             raise WeightsError(
-                f"clients[{number}] has another model than clients[0]: "
+                f"clients[{number}] has a different model than clients[0]: "
                 f"{_difference(schema, schemas[0])}; all members train one model"
             )
     require_counts(len(clients), rounds=1)
@@ -116,7 +116,7 @@ def _common_schema(clients: Sequence[Client]) -> Schema:
 
 def _schema_of(number: int, client: Client) -> Schema:
     if isinstance(client, type):
-        raise UserError(f"clients[{number}] is the class {client.__name__}; pass objects of it")
+        raise UserError(f"clients[{number}] is the class {client.__name__}; pass instances of it")
     missing = [name for name in METHODS if not callable(getattr(client, name, None))]
     if missing:
         raise UserError(
@@ -136,14 +136,14 @@ def _difference(schema: Schema, first: Schema) -> str:
         if name not in own:
             return f"it has no entry {name!r}"
         if own[name] != entry:
-            return f"entry {name!r} is {_words(own[name])}, not {_words(entry)}"
+            return f"entry {name!r} is {_described(own[name])}, not {_described(entry)}"
     extra = [name for name in own if name not in expected]
     if extra:
         return f"its entry {extra[0]!r} is not in the other"
     return "the same entries are in another order"
 
 
-def _words(entry: Entry) -> str:
+def _described(entry: Entry) -> str:
     return f"{entry.dtype} {list(entry.shape)} ({entry.role})"
 
 
@@ -156,7 +156,7 @@ def _option(options: type[E], value: str) -> E:
 def _checked_byzantine(byzantine: Mapping[int, str], members: int) -> dict[int, str]:
     example = f"for example byzantine={{{members - 1}: 'sign_flip'}}"
     if not isinstance(byzantine, Mapping):
-        raise UserError(f"byzantine says which member does what, {example}")
+        raise UserError(f"byzantine maps members to their attacks, {example}")
     for member, name in byzantine.items():
         if not isinstance(member, int) or not 0 <= member < members:
             raise UserError(
@@ -192,7 +192,7 @@ def _check_world(conditions: Conditions, timing: Timing, members: int) -> None:
 
 
 def _attack_named(name: str) -> "Attack":
-    from defl.lab.attacks.attacks import ATTACKS  # noqa: PLC0415 - the laboratory, if asked for
+    from defl.lab.attacks.attacks import ATTACKS  # noqa: PLC0415 - only an attack needs the lab
 
     if name not in ATTACKS:
         raise UserError(
@@ -257,7 +257,7 @@ class _LiveSimulation:
         self._show(self._run.cluster.rounds_closed)
 
     def _cannot_close(self) -> bool:
-        """More than f members have no update, and training again would give the same."""
+        """Do more than f members lack an update? Training again would not change that."""
         diverged = self._clients.diverged.get(self._open_round, {})
         return len(diverged) > self._federation.committee.faults
 
@@ -272,12 +272,12 @@ class _LiveSimulation:
             self._show(number)
 
     def _show(self, number: int) -> None:
-        """Each round once, when all honest members have its model, or at the end."""
+        """Show each round once, when all honest members have its model, or at the end."""
         while self._shown < number:
             self._shown += 1
             self._line.closed(self._record(Round(self._shown)))
 
-    # --- What happened ---------------------------------------------------------------------
+    # --- The result ------------------------------------------------------------------------
 
     def result(self, seconds: float) -> Simulation:
         run, cluster = self._run, self._run.cluster
@@ -328,7 +328,7 @@ class _LiveSimulation:
                 yield Omission(name, OmissionReason.NO_UPDATE, diverged)
 
     def _by_name(self, metrics: Mapping[NodeId, Metrics]) -> dict[str, Metrics]:
-        """An attacker's own words are no measurement."""
+        """Honest members' metrics only: an attacker's claim is not a measurement."""
         return {self._names[node]: metrics[node] for node in self._honest if node in metrics}
 
     def _traffic(self) -> dict[str, MemberTraffic]:
@@ -346,7 +346,7 @@ class _LiveSimulation:
             return ""
         open_round = self._open_round
         if not self._cannot_close():
-            return f"round {open_round} did not close in hours of virtual time"
+            return f"round {open_round} did not close within hours of virtual time"
         diverged = self._clients.diverged[open_round]
         names = ", ".join(self._names[node] for node in sorted(diverged))
         return (

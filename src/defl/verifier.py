@@ -64,7 +64,7 @@ from defl.messages import (
 # Each view brings one QC and perhaps one TC, each round n certified UPDs: this remembers the last
 # few rounds of the largest federation.
 VERIFIED_MAX = 1024
-# Per signer, so that a liar can only push out its own: acks for everybody's updates of the last few
+# Per signer, so that a liar can evict only its own: acks for all members' updates of the last few
 # rounds of the largest federation, and as many votes again.
 SIGNATURES_KEPT = 512
 
@@ -75,7 +75,7 @@ IsProven = Callable[[NodeId, type[Statement]], bool]
 
 
 class Claim(NamedTuple):
-    """A signature that nobody has checked here yet."""
+    """A signature that this node has not checked yet."""
 
     author: NodeId
     statement: Digest
@@ -97,7 +97,7 @@ class Verifier:
         )
 
     def verify(self, thing: Verifiable) -> None:
-        """All three steps at once; a PeerFault says what is wrong."""
+        """All three steps at once; raises a PeerFault that names the violated rule."""
         examination = self.examine(thing)
         self.check(examination.claims)
         self.accept(examination)
@@ -372,7 +372,7 @@ class Examination:
 
     def _signed(self, author: NodeId, message: Digest, signature: bytes, kind: str) -> None:
         if author >= self._committee.size:
-            raise BadSignature(f"a {kind} of member {author}, who does not exist")
+            raise BadSignature(f"a {kind} of member {author}, which does not exist")
         if not self._verifier.knows_signature(author, message, signature):
             claim = Claim(author, message, signature, kind)
             self._claims.setdefault(claim[:3], claim)

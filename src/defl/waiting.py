@@ -1,8 +1,8 @@
-"""For whom this node waits, and how long, before its AGG lets a round close without the rest.
+"""Which members this node waits for, and how long, before its AGG lets a round close without them.
 
 A member is expected if the last closed round has its update, or if it has announced in this round
 that it is working (`Pace`). A node that has just started expects only members that announce
-themselves, since members of the last round may be gone by now. Each gets twice its slowest recent
+themselves, since members of the last round may be down by now. Each gets twice its slowest recent
 time. Time waited in vain is charged to the member that caused it, so broken promises soon stop
 counting. Nothing here is agreed with others: it decides when one AGG is submitted, never what is in
 the ledger. Memory is constant, and only differences of `now` are used.
@@ -43,7 +43,7 @@ MILLISECONDS_PER_S = 1000
 
 @dataclass(slots=True)
 class Account:
-    """What this node remembers of one member."""
+    """What this node remembers about one member."""
 
     times: deque[float] = field(default_factory=lambda: deque(maxlen=TIMES_KEPT))
     vain_s: float = 0.0  # time waited for it in vain
@@ -82,7 +82,7 @@ class OpenRound:
 
     @property
     def awaited(self) -> frozenset[NodeId]:
-        """A member whose AGG is committed does not want to be waited for."""
+        """Expected members still without an update; a committed AGG asks not to be waited for."""
         return self.expected - self.delivered_at.keys() - self.voters - self.given_up
 
     def began_at(self, member: NodeId) -> float:
@@ -94,7 +94,7 @@ class OpenRound:
 
 @dataclass(frozen=True, slots=True)
 class Vain:
-    """An expected member without an update in a closed round."""
+    """An expected member that a round closed without."""
 
     member: NodeId
     waited_s: float
@@ -158,7 +158,7 @@ class Waiting:
         return True
 
     def give_up(self, member: NodeId) -> None:
-        """Its training failed: stop waiting for it in this round, at the latest by its own AGG."""
+        """The member's training failed: stop waiting for it in this round."""
         if self._open is not None:
             self._open.given_up.add(member)
 
@@ -193,7 +193,7 @@ class Waiting:
 
     @property
     def vote_at(self) -> float | None:
-        """When this node submits its AGG, as far as is known now; None: not before an event."""
+        """When this node submits its AGG, as far as known now; None: not before another event."""
         current = self._open
         if current is None or current.quorum_at is None:
             return None
@@ -208,7 +208,7 @@ class Waiting:
         return not self._rounds_seen
 
     def _follows(self, current: OpenRound) -> bool:
-        """After a restart a node has no times, so it votes once one honest member has."""
+        """After a restart a node knows no times, so it votes once an honest member has voted."""
         forgot = self.is_blind and current.number > 1
         return forgot and len(current.voters) > self._committee.faults
 
@@ -216,7 +216,7 @@ class Waiting:
         """How long the open round waits for an expected member that has not delivered."""
         current = self._open
         if current is None or current.quorum_at is None:
-            raise ValueError("nobody has a deadline before a quorum has delivered")
+            raise ValueError("no member has a deadline before a quorum has delivered")
         wanted, newest = self._wanted(current, member), current.newest_at - current.opened_at
         if not self._rounds_seen:
             return current.opened_at + wanted
@@ -272,8 +272,8 @@ class Waiting:
         self._rounds_seen += 1
 
     def _vain_wait(self, current: OpenRound, member: NodeId, now: float) -> float:
-        """The cost of waiting for this member, even after this node's own vote while others still
-        waited: otherwise liars could use up the patience of one node after the other."""
+        """The cost of waiting for this member. It includes the time after this node's vote while
+        others still waited: otherwise liars could exhaust the nodes' budgets one by one."""
         newest = current.newest_at
         own = (now if current.voted_at is None else current.voted_at) - newest
         of_all = now - newest - self._timing.gst_lt_min_s
@@ -301,7 +301,7 @@ class OwnPace:
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=OWN_TIMES_KEPT)
-        self._since: float | None = None  # when the round opened for which this node now trains
+        self._since: float | None = None  # when the round that this node trains for opened
 
     def start(self, opened_at: float) -> None:
         self._since = opened_at

@@ -39,7 +39,7 @@ def encode(message: Message) -> bytes:
     return _encoder.encode(message)
 
 
-_CHUNK_HEAD = encode(Chunk(NO_DIGEST, 0, memoryview(b"")))[:2]  # how many fields, and the tag
+_CHUNK_HEAD = encode(Chunk(NO_DIGEST, 0, memoryview(b"")))[:2]  # the number of fields, and the tag
 
 
 def says_chunk(frame: bytes | memoryview) -> bool:

@@ -1,4 +1,4 @@
-"""Work that a participant asks for, done on bytes: checking, aggregating and encoding updates.
+"""Work that a participant requests, done on bytes: checking, aggregating and encoding updates.
 
 Pure functions that both drivers call: the node in a child process, the simulator on its virtual
 clock. The user's training runs between `model_row` and `update_blob`.
@@ -81,7 +81,7 @@ def aggregate(
         decode(read(reference.digest), federation.schema, federation.codec, base_row)
         for reference in work.updates
     ]
-    # Nobody can choose to win a tie: the closing block's id is not known when updates are made.
+    # No member can choose to win a tie: the closing block's id is unknown during training.
     ties = [
         digest_of(work.closing_block + reference.author.to_bytes(8, "big") + reference.digest)
         for reference in work.updates

@@ -1,4 +1,4 @@
-"""What every rule returns, and the weighted sum in which geometric rules end.
+"""What every rule returns, and the weighted sum that ends every geometric rule.
 
 A rule gets the m rows of a round in member order, the agreed base from which they were trained,
 how many of them may be Byzantine, and one tie-breaker per row. It returns the new values and its

@@ -5,7 +5,7 @@ step around the last aggregate (here: the base). The radius, fixed there, is her
 of the rows' norms, which a minority of Byzantine rows cannot push above the largest honest norm.
 So each Byzantine row moves the aggregate by at most radius / m.
 
-Proved for at most a tenth Byzantine. It leaves nobody out, it only clips. Known weakness: a small
+Proved for at most a tenth Byzantine. It only clips and leaves no row out. Known weakness: a small
 bias in the same direction every round, below the radius (Ozfatura et al. 2023).
 """
 

@@ -25,7 +25,7 @@ class Condition:
     def outside(self, rows: int, faults_max: int) -> str | None:
         """Why the theorem does not cover these numbers; None if it does.
 
-        Of a federation, ask with the fewest rows on which a round may close, n - f.
+        For a federation, pass the fewest rows with which a round may close, n - f.
         """
         needed = self.rows_min(faults_max)
         if needed is None:

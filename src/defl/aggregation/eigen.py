@@ -141,7 +141,7 @@ def tightest(distances: Matrix, subsets: Sequence[Sequence[int]]) -> tuple[int, 
     rough = roughly_largest(products)
     close = np.flatnonzero(rough <= rough.min() * 1.02)
     exact = largest_eigenvalues(products[close])
-    best = int(np.argmin(exact))  # of equals the first
+    best = int(np.argmin(exact))  # the first among equals
     return int(close[best]), float(exact[best]) / size
 
 

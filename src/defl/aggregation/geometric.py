@@ -2,7 +2,7 @@
 
 `aggregate_by` measures the rows, leaves out those that are not finite, lets a judge turn the
 geometry into weights, and computes the weighted sum. Judges see the rows in the order of their
-tie-breakers, not of their members: so nobody can choose to win a tie, and permuting the rows
+tie-breakers, not of their members: so no member can choose to win a tie, and permuting the rows
 permutes weights and scores exactly.
 """
 
@@ -21,7 +21,7 @@ from defl.errors import PreconditionBroken
 class Verdict:
     """A judge's answer: one weight and one score per row, and why."""
 
-    weights: tuple[float, ...]  # what is missing to a sum of 1 goes to the base
+    weights: tuple[float, ...]  # if they sum to less than 1, the base gets the rest
     scores: tuple[float, ...]
     reason: str
 
@@ -91,7 +91,7 @@ def aggregate_by(
 def placed(
     values: Sequence[float], order: Sequence[int], rows: int, missing: float
 ) -> tuple[float, ...]:
-    """Values in the judge's order, back in member order."""
+    """Reorder values from the judge's order to member order."""
     result = [missing] * rows
     for place, value in zip(order, values, strict=True):
         result[place] = value

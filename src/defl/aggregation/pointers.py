@@ -1,8 +1,8 @@
 """Raw memory access for compiled loops: typed pointers, float bits, prefetch.
 
 Slicing an array inside a compiled loop updates a reference count with atomic instructions, which
-stall the processor; a pointer made from an address does not. Whoever passes an address keeps the
-array alive. `addresses` is the only place where a caller's array becomes an address.
+stall the processor; a pointer made from an address does not. A caller that passes an address
+keeps the array alive. `addresses` is the only place where a caller's array becomes an address.
 """
 
 from collections.abc import Sequence

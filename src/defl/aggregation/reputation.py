@@ -1,4 +1,4 @@
-"""Reputation: how well a member's changes aligned with the others' so far, and who is suspect.
+"""Reputation: how well members' changes aligned with the others' so far, and which are suspect.
 
 A single round hardly distinguishes an update trained on flipped labels, or with its sign flipped,
 from an honest one trained on unusual data; a few rounds do. While the model learns fast, honest

@@ -1,6 +1,6 @@
 """The aggregation rules that a federation can choose: one record per rule.
 
-Whoever needs to know something about a rule (its condition, whether it remembers) asks its record.
+All facts about a rule (its condition, whether it remembers) are in its record.
 Calling the record aggregates: it checks the round and the rule's condition, then runs the rule.
 """
 

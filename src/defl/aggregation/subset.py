@@ -26,9 +26,9 @@ Matrix = NDArray[np.float64]
 
 
 def tightest_subset(distances: Matrix, keep: int) -> tuple[tuple[int, ...], float]:
-    """Of all subsets of `keep` rows the one that varies least, and its largest variance.
+    """The subset of `keep` rows that varies least, and its largest variance.
 
-    Of equals, the first in the order of the rows.
+    Among equals, the first in the order of the rows.
     """
     subsets = list(combinations(range(len(distances)), keep))
     place, variance = tightest(distances, subsets)

@@ -56,7 +56,7 @@ def rules(
       defl bench rules --n 10 --d 10000000 --json
       defl bench rules --rule multi_krum --rule trimmed_mean --no-rivals
 
-    Exit code 0: measured; 2: wrong options.
+    Exit code 0: measured; 2: invalid options.
     """
     result = bench_rules(
         members,
@@ -124,7 +124,7 @@ def robustness_command(
       defl bench robustness --data ~/data
       defl bench robustness --data ~/data --rule fed_avg --rule adaptive --attack none --seeds 3
 
-    Exit code 0: the table is written; 2: wrong options.
+    Exit code 0: the table is written; 2: invalid options.
     """
     cells = robustness.planned(
         names or robustness.RULES,
@@ -163,13 +163,13 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
     """Time a round of real nodes outside training, relative to the bare TLS exchange of its bytes.
 
     Time outside training is the time between two closes less the longest training of the round,
-    for which the others wait. "ratio_to_bare_tls" is the key figure.
+    which the others wait for. "ratio_to_bare_tls" is the key figure.
 
     \b
     Example:
       defl bench round --nodes 4 --mb 28 --json
 
-    Exit code 0: measured; 1: measured, but the nodes disagreed or lost something; 2: wrong options.
+    Exit code 0: measured; 1: the nodes disagreed or lost something; 2: invalid options.
     """
     _check_sizes(nodes=nodes, rounds=rounds)
     if megabytes <= 0:
@@ -206,7 +206,7 @@ def commit(*, nodes: int, rounds: int, in_flight_mb: float, rules: str, as_json:
       defl bench commit --nodes 10 --json
       defl bench commit --nodes 4 --in-flight-mb 100
 
-    Exit code 0: measured; 1: measured, but the nodes disagreed or lost something; 2: wrong options.
+    Exit code 0: measured; 1: the nodes disagreed or lost something; 2: invalid options.
     """
     _check_sizes(nodes=nodes, rounds=rounds)
     _progress(f"measuring {rounds} rounds on {nodes} nodes")
@@ -219,7 +219,7 @@ def commit(*, nodes: int, rounds: int, in_flight_mb: float, rules: str, as_json:
 @click.option("--seed", default=1, show_default=True, help="Seed of all randomness.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def waiting(*, nodes: int, rounds: int, seed: int, as_json: bool) -> None:
-    """Measure how long simulated rounds wait, and for whom.
+    """Measure how long simulated rounds wait, and for which members.
 
     One straggler that takes 1.2, 5 or 50 times as long as the others, steady and noisy; then f
     silent members, and f members that promise and do not deliver, relative to the silent ones.
@@ -228,7 +228,7 @@ def waiting(*, nodes: int, rounds: int, seed: int, as_json: bool) -> None:
     Example:
       defl bench waiting --nodes 7 --rounds 40
 
-    Exit code 0: measured; 2: wrong options.
+    Exit code 0: measured; 2: invalid options.
     """
     if nodes < MEMBERS_MIN or rounds <= ROUNDS_TO_LEARN:
         raise UserError(

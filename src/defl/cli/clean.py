@@ -16,10 +16,10 @@ Examples:
   defl clean --dry-run        list only
   defl clean --yes            delete without asking
 
-Only folders that `defl run` and `defl demo` made in the temporary directory are touched, and only
-your own. A folder named with --out, and a run that is still going on, stay.
+Only your own folders are deleted, and only those that `defl run` and `defl demo` created in the
+temporary directory. Folders named with --out and folders of running federations stay.
 
-Exit code 0: deleted, or there was nothing to delete; 1: you said no; 130: interrupted.
+Exit code 0: deleted, or there was nothing to delete; 1: you declined; 130: interrupted.
 """
 HOUR_S, DAY_S = 3600, 86_400
 
@@ -31,15 +31,15 @@ HOUR_S, DAY_S = 3600, 86_400
 def clean(dry_run: bool, yes: bool, as_json: bool) -> None:
     """Delete the folders that earlier runs left behind.
 
-    They hold models and logs and, of runs that were cut short, keys.
+    They hold models and logs, and those of interrupted runs also hold keys.
     """
-    found = left_overs()
-    free = [left_over for left_over in found if not left_over.in_use]
+    leftovers = left_overs()
+    free = [left_over for left_over in leftovers if not left_over.in_use]
     deleting = bool(free) and not dry_run
     if not as_json:
-        for left_over in found:
+        for left_over in leftovers:
             click.echo(_line(left_over))
-        if not found:
+        if not leftovers:
             click.echo(f"no run left a folder in {tempfile.gettempdir()}")
         if deleting and not yes and not click.confirm(f"Delete {_folders(free)}?"):
             raise SystemExit(1)
@@ -49,7 +49,7 @@ def clean(dry_run: bool, yes: bool, as_json: bool) -> None:
             shutil.rmtree(left_over.folder)
     deleted = [str(left_over.folder) for left_over in free] if deleting else []
     if as_json:
-        folders = {str(o.folder): {"bytes": o.size_bytes, "in_use": o.in_use} for o in found}
+        folders = {str(o.folder): {"bytes": o.size_bytes, "in_use": o.in_use} for o in leftovers}
         click.echo(json.dumps({"folders": folders, "deleted": deleted}, indent=1))
     elif deleted:
         click.echo(f"deleted {_folders(free)}")
@@ -59,7 +59,7 @@ def _line(left_over: LeftOver) -> str:
     age = f"{left_over.age_s / DAY_S:.0f} days"
     if left_over.age_s < 2 * DAY_S:
         age = f"{left_over.age_s / HOUR_S:.1f} hours"
-    stays = "  in use, stays" if left_over.in_use else ""
+    stays = "  in use, kept" if left_over.in_use else ""
     return f"{left_over.folder}  {left_over.size_bytes / 1e6:.1f} MB  {age} old{stays}"
 
 

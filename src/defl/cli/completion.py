@@ -1,4 +1,4 @@
-"""`defl completion`: what a shell needs to complete commands and options, by click itself."""
+"""`defl completion`: prints click's completion script for a shell."""
 
 import json
 

@@ -86,7 +86,7 @@ def _paths(name: str, data: Path | None) -> list[str]:
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def fetch(*, names: tuple[str, ...], data: Path | None, as_json: bool) -> None:
-    """Download data sets into the folder, unless they are there.
+    """Download data sets that the folder does not have yet.
 
     An interrupted download resumes where it stopped. Checksums are compared where the authors have
     published them; Sentiment140 has none, so its rows and columns are counted instead.
@@ -95,7 +95,7 @@ def fetch(*, names: tuple[str, ...], data: Path | None, as_json: bool) -> None:
     Example:
       defl data fetch cifar-10 --data ~/data
 
-    Exit code 0: all are there; 2: one is not, and why.
+    Exit code 0: the folder has all of them; 2: one is missing, and the message says why.
     """
     for name in names:
         dataset_named(name)
@@ -134,7 +134,7 @@ def show(
     Example:
       defl data show digits --nodes 7 --alpha 1 --out who-has-what.png
 
-    Exit code 0: shown; 2: the data set is not there, and how to get it.
+    Exit code 0: shown; 2: the data set is missing, and the message says how to get it.
     """
     task = loaded(name, data, Bar())
     parts = divide(task.train_labels, nodes, alpha, np.random.default_rng(seed))

@@ -1,4 +1,4 @@
-"""`defl demo`: real nodes on this machine, an attacker among them, and what comes of it."""
+"""`defl demo`: real nodes on this machine with an attacker among them, and the outcome."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ cannot be run as asked, and the message says what to do; 130: interrupted.
     show_default=True,
     help="What the last node does to its updates.",
 )
-@click.option("--seed", default=1, show_default=True, help="Of data, weights and batches.")
+@click.option("--seed", default=1, show_default=True, help="Seed of data, weights and batches.")
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the nodes' folders.")
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Draw accuracy by round (.png, .svg)."
@@ -94,7 +94,7 @@ def demo(
 
 
 def _forget(result: Result, *, keep: bool) -> None:
-    """Without its data, which is gone by now, a demonstration cannot be resumed."""
+    """Delete the run: its data is already deleted, so it cannot be resumed."""
     if not keep:
         shutil.rmtree(result.folder, ignore_errors=True)
     click.echo(
@@ -103,7 +103,7 @@ def _forget(result: Result, *, keep: bool) -> None:
 
 
 def _drawing(plot: Path | None) -> Draw | None:
-    """Without matplotlib the demonstration runs all the same."""
+    """The plot function; None without matplotlib, and the demonstration still runs."""
     draw = None if plot is None else drawing(plot)
     if plot is not None and draw is None:
         click.echo(
@@ -182,14 +182,14 @@ def _text(plan: DemoPlan, report: dict[str, Any]) -> str:
                 f"   {plan.nodes} real nodes, {report['killed']} killed half-way"
             ),
             (
-                f"  FedAvg, nobody attacks     {percent(accuracy['no_attack']):>7}"
+                f"  FedAvg, no attack          {percent(accuracy['no_attack']):>7}"
                 "   a server's loop; same data and seed"
             ),
             "",
             f"rounds    {report['rounds_closed']} of {plan.rounds} closed",
             f"model     {digest}",
             f"          {same if report['digests_equal'] else 'THE DIGESTS DIFFER'}",
-            f"left out  {left_out or 'nobody'} of {plan.rounds} rounds",
+            f"left out  {f'{left_out} of {plan.rounds} rounds' if left_out else 'none'}",
             (
                 f"commit    {report['commit_ms'].get('p50', 0):.0f} ms (median), "
                 f"{report['commit_ms'].get('p99', 0):.0f} ms (p99)"

@@ -38,11 +38,13 @@ the message says what to do.
 @click.command(epilog=EXAMPLES)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("output", type=click.Path(path_type=Path))
-@click.option("--round", "round_", metavar="N|best", help="Of this round, if the node keeps it.")
-@click.option("--shared-only", is_flag=True, help="Without the entries that stay local.")
-@click.option("--check", is_flag=True, help="Only a model that a quorum vouches for.")
-@click.option("--certificate", type=click.Path(path_type=Path), help="Of a SOURCE that is a file.")
-@click.option("--federation", type=click.Path(path_type=Path), help="Of a SOURCE that is a file.")
+@click.option(
+    "--round", "round_", metavar="N|best", help="The model of this round, if the node keeps it."
+)
+@click.option("--shared-only", is_flag=True, help="Leave out the entries that stay local.")
+@click.option("--check", is_flag=True, help="Export only if a quorum vouches for the model.")
+@click.option("--certificate", type=click.Path(path_type=Path), help="For a SOURCE that is a file.")
+@click.option("--federation", type=click.Path(path_type=Path), help="For a SOURCE that is a file.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def export(

@@ -1,4 +1,4 @@
-"""`defl federation`: create the agreed file from the members' cards, and show it in words."""
+"""`defl federation`: create the agreed file from the members' cards, and explain it."""
 
 import json
 from dataclasses import asdict
@@ -204,7 +204,7 @@ def _text(agreement: Agreement) -> str:
     requires = requirements_of(facts)
     lines = [
         f"fingerprint  {fingerprint(facts.chain)}",
-        "             read it to each other on the phone before anybody starts",
+        "             compare it with the others on the phone before you start",
         "",
         f"{n} members; up to f = {f} may be Byzantine",
         *(f"  {i:<3}{card.name:<{width}}{card.address}" for i, card in enumerate(agreement.cards)),
@@ -219,7 +219,7 @@ def _text(agreement: Agreement) -> str:
             "members of the last round and for those that announce that they are training"
         ),
         (
-            f"aggregation  {facts.aggregation}, told to tolerate {facts.updates_faults_max} "
+            f"aggregation  {facts.aggregation}, configured to tolerate {facts.updates_faults_max} "
             "Byzantine updates"
         ),
         (

@@ -25,7 +25,7 @@ Example:
 \b
   defl node init alice --name alice --address alice.example.org:7400
 
-Exit code 0: the node is made; 2: it is not, because one exists or a name or address is invalid.
+Exit code 0: the node is created; 2: a node exists already, or a name or address is invalid.
 """
 CARD_EXAMPLES = """
 Example:
@@ -72,7 +72,7 @@ def init(
     project: str,
     as_json: bool,
 ) -> None:
-    """Make a node: its key, TLS certificate, settings, and a card for the other members.
+    """Create a node: its key, TLS certificate, settings, and a card for the other members.
 
     The key never leaves DIR, and an existing one is never overwritten.
     """
@@ -98,11 +98,11 @@ def init(
         click.echo(json.dumps(summary, indent=1))
         return
     click.echo(
-        f"Made node {name}, public key {summary['public_key']}\n"
-        f"  {summary['key']}  the private key: keep a safe copy, show it to nobody\n"
+        f"Created node {name}, public key {summary['public_key']}\n"
+        f"  {summary['key']}  the private key: keep a safe copy and never share it\n"
         f"  {summary['config']}  settings, with comments\n"
         f"  {summary['card']}  the card: give it to the other members\n"
-        "Next: collect the cards of all members and make the federation's file:\n"
+        "Next: collect the cards of all members and create the federation's file:\n"
         "  defl federation create CARD... --model MODEL -o federation.toml"
     )
 

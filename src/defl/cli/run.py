@@ -49,8 +49,9 @@ Without one, the client is client:client. Each node's process finds its number i
 number of nodes in DEFL_NODES, so that your code can give each its own part of the data. A Flower
 project runs unmodified, see docs/FLOWER.md.
 
-Without --out the nodes' folders are made in the temporary directory. At a successful end their keys
-and state are deleted, and models, certificates and logs stay there; `defl clean` deletes them too.
+Without --out the nodes' folders are created in the temporary directory. After a successful run
+their keys and state are deleted. Models, certificates and logs stay;
+`defl clean` deletes them.
 
 Exit code 0: all rounds closed and all nodes hold the same model; 1: they did not; 2: it cannot be
 run as asked, and the message says what to do; 130: interrupted.
@@ -61,7 +62,7 @@ run as asked, and the message says what to do; 130: interrupted.
 @click.argument("project", required=False, type=click.Path(path_type=Path))
 @click.option("--flower", type=click.Path(path_type=Path), help="A Flower project, unmodified.")
 @click.option("--run-config", default="", help="Flower: 'key=1 other=\"text\"', or a TOML file.")
-@click.option("--node-config", default="", help="Flower: likewise, for every node.")
+@click.option("--node-config", default="", help="Flower: the same, for every node.")
 @click.option("--nodes", type=int, help="Members, 4 to 100; default 4 or as defl.toml says.")
 @click.option("--rounds", type=int, help="Rounds; default 10 or as defl.toml says.")
 @click.option("--gst-lt-min-s", type=float, help="Shortest wait of a round for slow members.")
@@ -153,14 +154,14 @@ def _kills(options: tuple[str, ...]) -> dict[str, int]:
 
 
 def echo_lines(progress: RunProgress, *, err: bool) -> None:
-    """To standard error where standard output is JSON."""
+    """Print the lines, to standard error if standard output is JSON."""
     for line in progress.lines:
         click.echo(printable_lines(line), err=err)
 
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Whoever ends this command with SIGTERM, or closes its terminal, ends its nodes as well."""
+    """SIGTERM, or closing the terminal, stops the nodes as Ctrl-C does."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -175,7 +176,7 @@ def signals_interrupt() -> Iterator[None]:
 
 
 def _report(result: Result) -> dict[str, Any]:
-    """The Result, and by member what the final statuses hold."""
+    """The Result, and each member's figures from its final status."""
     statuses = {
         name: to_builtins(last_status(result.folder / name)) or {} for name in result.members
     }

@@ -16,7 +16,7 @@ from defl.cli.status_text import status_text
 from defl.errors import UserError
 from defl.node.files import PID_FILE, STARTED_FILE, TOKEN_FILE
 from defl.node.report.log import Log, configure_logging
-from defl.node.report.status_client import asked_status, last_status
+from defl.node.report.status_client import last_status, running_status
 from defl.node.setup.config import LogFormat, read_node
 from defl.node.setup.processes import PARENT_VARIABLE
 from defl.node.store.storage import lock_holder
@@ -41,7 +41,7 @@ Example:
 \b
   defl node stop alice
 
-Exit code 0: the node was told to stop; 2: no node runs there.
+Exit code 0: the node is stopping; 2: no node is running there.
 """
 
 
@@ -79,7 +79,7 @@ async def _serve(folder: Path, log: Log, *, observer: bool) -> None:
 
 
 async def _stop_with_parent(running: "Node") -> None:
-    """A node of `defl run` has nobody to stop it once that process was killed."""
+    """Stop when `defl run`, which started this node, was killed and cannot stop it."""
     parent = os.environ.get(PARENT_VARIABLE)
     while parent is None or os.getppid() == int(parent):
         await asyncio.sleep(PARENT_EVERY_S)
@@ -95,7 +95,7 @@ def status(folder: Path, as_json: bool) -> None:
     Exit code 0: it runs; 1: it does not run, and its final status is shown.
     """
     config = read_node(folder)
-    current = asked_status(folder)
+    current = running_status(folder)
     status = current or last_status(folder)
     if status is None:
         raise UserError(f"{folder}: {_no_status(folder, config.state)}")
@@ -129,21 +129,21 @@ def _no_status(folder: Path, state: str) -> str:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def stop(folder: Path, as_json: bool) -> None:
-    """Stop the node in DIR cleanly; its state stays."""
+    """Stop the node in DIR cleanly; its state is kept."""
     number = _running_pid(folder)
     try:
         os.kill(number, signal.SIGTERM)
     except ProcessLookupError:
-        raise UserError(f"{folder}: the node has just exited by itself") from None
+        raise UserError(f"{folder}: the node has just exited on its own") from None
     except PermissionError:
         belongs = f"process {number} belongs to another user; ask that user to stop it"
         raise UserError(belongs) from None
-    click.echo(json.dumps({"asked": number}) if as_json else f"told process {number} to stop")
+    click.echo(json.dumps({"asked": number}) if as_json else f"asked process {number} to stop")
 
 
 def _running_pid(folder: Path) -> int:
     """The process that holds the lock on the state. The pid file alone is no proof: its node may
-    have been killed, and another process may have got the number since."""
+    have been killed, and another process may have the same pid by now."""
     holder = lock_holder(folder / read_node(folder).state)
     if holder is None:
         raise UserError(f"{folder}: the node is not running; there is nothing to stop")

@@ -99,7 +99,10 @@ def memory_bytes() -> int | None:
     help="Its disk is rolled back by WRITES writes.",
 )
 @click.option(
-    "--one-way", multiple=True, metavar="A,B>C,D@START-END", help="C and D do not hear A and B."
+    "--one-way",
+    multiple=True,
+    metavar="A,B>C,D@START-END",
+    help="C and D receive nothing from A and B.",
 )
 @click.option(
     "--censor",
@@ -108,7 +111,9 @@ def memory_bytes() -> int | None:
     help="Messages of this kind are lost.",
 )
 @click.option("--kill", multiple=True, metavar="NODE@SECOND", help="One node crashes and restarts.")
-@click.option("--slow", multiple=True, type=int, metavar="NODE", help="Ten times slower.")
+@click.option(
+    "--slow", multiple=True, type=int, metavar="NODE", help="A node that is ten times slower."
+)
 @click.option(
     "--pace", multiple=True, metavar="NODE=FACTOR", help="Its work takes FACTOR times longer."
 )

@@ -1,1 +1,1 @@
-"""What a user writes against; the only room for torch, scikit-learn and flwr."""
+"""What a user writes against; the only package that imports torch, scikit-learn and flwr."""

@@ -147,7 +147,7 @@ def node_config(environment: Mapping[str, str]) -> UserConfig:
 
 
 def shareable(array: Array) -> Array:
-    """The array in a schema's dtype: floats are shared as float32, integers stay local.
+    """The array in a schema dtype: floats are shared as float32, integers stay local.
 
     The app receives its own dtypes again. A value beyond float32 becomes infinite, which the client
     protocol refuses by the entry's name.

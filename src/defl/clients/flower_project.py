@@ -1,8 +1,8 @@
 """A Flower project as files: its pyproject.toml, its run config, its apps, and how it starts.
 
-`Project` is what the project's author wrote. `Start` is what its ServerApp said when it first sent
-weights to train (flower_start.py finds it out); it is kept as two files, so that every node's
-client begins with the same arrays and the same config.
+`Project` is what the project's author wrote. `Start` is the first message for training that its
+ServerApp sent (flower_start.py captures it); it is kept as two files, so that every node's client
+begins with the same arrays and the same config.
 """
 
 import defl.clients.no_flower_telemetry  # noqa: F401  # isort: skip

@@ -1,8 +1,8 @@
 """What a Flower project starts from: its ServerApp, run until it first sends weights to train.
 
-The ServerApp runs in a process of its own, on a Grid that leads nowhere. The first message for
-training is written down, and the process ends: nothing of the ServerApp's strategy is run after
-it. What DeFL cannot give the ServerApp is refused with a sentence that says so.
+The ServerApp runs in a process of its own, on a Grid that delivers nothing. The first message for
+training is written to a file, and the process ends: no part of the ServerApp's strategy runs after
+that. A project that needs more than DeFL can give is refused, with the reason.
 """
 
 import defl.clients.no_flower_telemetry  # noqa: F401  # isort: skip
@@ -115,7 +115,7 @@ def _log_end(folder: Path) -> str:
 # --- The process of the ServerApp ----------------------------------------------------------------
 
 
-class CapturingGrid(Grid):  # type: ignore[misc]  # flwr is not looked into
+class CapturingGrid(Grid):  # type: ignore[misc]  # mypy does not follow flwr
     """Delivers nothing: the first message for training ends the process.
 
     An exception would not end it: ServerApps send from threads whose errors Flower collects.
@@ -245,7 +245,7 @@ def strategies(folder: Path) -> tuple[str, ...]:
 
 
 def first_client_reply(project: Project, request: StartRequest, message: Message) -> Message:
-    """The reply of partition 0's client, where Flower would ask a random client."""
+    """The reply of partition 0's client; Flower would ask a random client."""
     partition = {PARTITION_KEY: 0, PARTITIONS_KEY: request.nodes}
     config = {**partition, **parsed_config(request.node_config)}
     return project.client_app()(message, make_context(project, config, node_id_of(0)))

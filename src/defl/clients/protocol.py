@@ -259,7 +259,7 @@ def _check_entry(entry: Entry, array: Array, where: str) -> None:
     if array.shape != entry.shape:
         raise WeightsError(
             f"{where} returned entry {entry.name!r} with shape {array.shape}, the schema says "
-            f"{entry.shape}; return it in the shape in which it was handed in"
+            f"{entry.shape}; return it in its original shape"
         )
     if array.dtype != np.dtype(entry.dtype.value):
         raise WeightsError(

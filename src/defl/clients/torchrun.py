@@ -88,12 +88,12 @@ class TorchrunClient:
 
     def _answer_arrays(self) -> Weights:
         if self._group is None:
-            raise UserError("the group of processes is gone")
+            raise UserError("the group of processes has ended")
         return read_arrays(self._group.folder / ANSWER_ARRAYS)
 
 
 class _Group:
-    """The running processes; they end when this process ends, in whatever way."""
+    """The running processes; they end when this process ends, even if it is killed."""
 
     def __init__(self, script: Path, options: Sequence[str], start_time_max_s: float) -> None:
         temporary = tempfile.TemporaryDirectory(prefix="defl-torchrun-")

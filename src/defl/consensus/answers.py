@@ -1,4 +1,4 @@
-"""Answers to peers that know less, so that nobody stays behind in a quiet log.
+"""Answers to peers that know less, so that no member stays behind while the log is quiet.
 
 Answers are rate-limited: the same certificates go to the same peer once per period.
 """

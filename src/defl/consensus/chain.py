@@ -1,4 +1,4 @@
-"""The known blocks, how far they are committed, and what a new block must state about that.
+"""The known blocks, how far they are committed, and what a new block must state about both.
 
 Joins the tree (links), the executed states and the rule set; knows no views, votes or peers.
 """

@@ -17,7 +17,7 @@ class ConsensusEffects:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing follows, as after most votes, which are only counted."""
+        """True if there is nothing to do, as after most votes, which are only counted."""
         return not (
             self.send or self.blocks or self.committed or self.notices or self.snapshot
         ) and (self.record is None)

@@ -90,7 +90,7 @@ class Follower(Generic[S]):
         )
         self._recover(durable)
 
-    # --- Looking in ------------------------------------------------------------------------
+    # --- Read-only views -------------------------------------------------------------------
 
     @property
     def view(self) -> View:
@@ -134,7 +134,7 @@ class Follower(Generic[S]):
 
     @property
     def idle(self) -> bool:
-        """No effect is waiting to be taken."""
+        """Is there no effect to be taken?"""
         return self._effects.is_empty and not self._safety.changed
 
     def take(self) -> ConsensusEffects:

@@ -11,7 +11,7 @@ from defl.ids import Digest, NodeId, View, digest_of
 
 @lru_cache(maxsize=64)
 def order_of_lap(chain: Digest, members: int, lap: int) -> tuple[NodeId, ...]:
-    """The members sorted by a hash that nobody can choose for all laps."""
+    """The members sorted by a hash that no member can choose for all laps."""
     seed = b"defl/leaders" + chain + lap.to_bytes(8, "big")
     return tuple(
         sorted(

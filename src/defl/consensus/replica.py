@@ -2,7 +2,7 @@
 
 Each entry point first applies certificates, then judges, then settles what follows (vote, propose,
 ask, timer). What may be signed is in safety.py, the rules are in rules.py, and all that needs no
-signature is in follower.py; here is only the order in which statements are made and counted.
+signature is in follower.py. Only the order in which statements are signed and counted is here.
 """
 
 from defl.consensus.follower import Follower
@@ -94,7 +94,7 @@ class Replica(Follower[S]):
             transaction, is_proven
         )
 
-    def asked(self, message: Vote | Timeout, now: float) -> None:
+    def answer(self, message: Vote | Timeout, now: float) -> None:
         """Answer the author of an unverified statement that adds nothing: it may lag."""
         self._now = now
         self._pace.heard(message.author)

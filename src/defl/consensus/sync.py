@@ -1,7 +1,7 @@
-"""The one missing block that a certificate names: whom to ask for it, and when to ask the next.
+"""The one missing block that a certificate names: which member to ask, and when to ask the next.
 
 Only the newest certified block, or its nearest missing ancestor, is ever needed. At least f + 1
-honest signers of its QC hold it; the signers are asked in turn.
+honest signers of its QC hold it; requests go to the signers in turn.
 """
 
 from defl.ids import Digest, NodeId

@@ -85,10 +85,10 @@ class Tree:
             del self._blocks[block_id]
 
     def drop_forks(self, tip: Block) -> None:
-        """`tip` has the highest QC: blocks of its view and older that it does not extend may go.
+        """`tip` has the highest QC: drop blocks of its view or older that it does not extend.
 
-        They are not committed, and nobody needs to build on them: a node that does not know this QC
-        yet will be shown it. While ancestors are missing, these blocks cannot be identified.
+        They are not committed, and no node needs to build on them: a node that does not know this
+        QC yet will be shown it. While ancestors are missing, these blocks cannot be identified.
         """
         kept = {tip.id}
         block = self._blocks.get(tip.parent)

@@ -2,7 +2,7 @@
 
 Read-only: the answer depends on verified statements alone, so an unverified claim cannot keep a
 true statement out. A message that is not worth verifying may still be a question from a peer that
-lags; the connection says who asks.
+lags; the connection identifies the peer.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
 """The program that an organisation runs: sockets, files, clock and processes around a participant.
 
-Nothing of the protocol is decided here; what a participant asks for is done here, in its order.
+No protocol decision is made here; this package carries out a participant's output, in its order.
 """

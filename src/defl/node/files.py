@@ -5,8 +5,8 @@ docs/OPERATING.md says what each file holds and when it is written.
 """
 
 PORT_FILE = "telemetry.port"  # the loopback port of a running node
-TOKEN_FILE = "telemetry.token"  # noqa: S105  (a name); whoever can read it may read the status
+TOKEN_FILE = "telemetry.token"  # noqa: S105  (a name); any user who can read it may read the status
 PID_FILE = "node.pid"
 STATUS_FILE = "status.json"  # the final status, written on exit
 STARTED_FILE = "started"  # a node that lost its state must not start afresh
-NEWER_CARDS = "cards/*.card.toml"  # of members whose address changed since the federation's file
+NEWER_CARDS = "cards/*.card.toml"  # of members whose address is newer than the federation's file

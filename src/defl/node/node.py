@@ -4,8 +4,8 @@
                                          `-> store -> send -> work -> drop
 
 No protocol decision is made here. A message leaves only after all earlier records are persisted
-and the chunks of its own output are stored; work waits for all earlier stores. A record that finds
-the disk full holds up everything behind it until there is room.
+and the chunks of its own output are stored; work waits for all earlier stores. On a full disk, a
+record holds up everything behind it until there is room.
 """
 
 import asyncio
@@ -163,7 +163,7 @@ class Node:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Until the federation is finished or `stop` is called."""
+        """Run until the federation is finished or `stop` is called."""
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         port = await self._server.start(self._port)
         write_private(self._folder / TOKEN_FILE, self._token)
@@ -196,18 +196,18 @@ class Node:
             self.log.info("stopped", round=self.participant.state.round)
 
     def _write_final_status(self) -> None:
-        """A failure keeps the former status and does not stop the shutdown."""
-        beside = self._folder / f".{STATUS_FILE}.writing"
+        """A failure keeps the previous status and does not stop the shutdown."""
+        temporary = self._folder / f".{STATUS_FILE}.writing"
         try:
             for name in (PORT_FILE, TOKEN_FILE):
                 (self._folder / name).unlink(missing_ok=True)
-            beside.write_bytes(encode_status(status_of(self)))
-            beside.replace(self._folder / STATUS_FILE)
+            temporary.write_bytes(encode_status(status_of(self)))
+            temporary.replace(self._folder / STATUS_FILE)
         except OSError as error:
             self.log.warning("not written", what=STATUS_FILE, why=error)
 
     async def _handle_notices(self) -> None:
-        """Models and certificates are written one after the other, beside the loop."""
+        """Models and certificates are written one by one, off the loop."""
         while True:
             notice = await self._notices.get()
             while not await self._handle_notice(notice) and self._notices.empty():
@@ -239,8 +239,8 @@ class Node:
         await self._evaluations.finish()  # of the last model
 
     async def _loop(self) -> None:
-        """Until the federation is finished. Each step passes its output to the next, and may wait
-        without holding up the step before it."""
+        """Run until the federation is finished. Each step passes its output to the next, and may
+        wait without holding up the step before it."""
         steps = (self._decide(), self._perform_all(), self._perform_blobs())
         tasks = [asyncio.create_task(step) for step in steps]
         try:
@@ -275,7 +275,7 @@ class Node:
     # --- Carrying out outputs --------------------------------------------------------------
 
     async def _perform_all(self) -> None:
-        """Records first. Those that queued up while the disk was busy are written together, with
+        """Persist records first. Those queued while the disk was busy are written together, with
         one sync."""
         while (output := await self._outputs.get()) is not None:
             if output.persist is None:

@@ -30,16 +30,16 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> Node:
     identity = read_identity(folder, config.name)
     if agreement.member(identity.public_key) is None:
         raise UserError(
-            f"{folder}: this node's key is not in {config.federation}; the federation was made "
+            f"{folder}: this node's key is not in {config.federation}; the federation was created "
             "without its card"
         )
     state, started = folder / config.state, folder / STARTED_FILE
     if not Storage.exists(state):
         if (started.exists() or Storage.was_used(state)) and not observer:
             raise UserError(
-                f"{state / DATABASE} is gone, and with it the record of what this node signed: put "
-                "the same folder back, never an older copy, or follow without signing: defl node "
-                f"start --observer {folder}"
+                f"{state / DATABASE} is gone, and with it the record of what this node signed: "
+                "restore the same folder, never an older copy, or follow without signing: defl "
+                f"node start --observer {folder}"
             )
         initial = (folder / config.federation).parent / INITIAL_FILE
         _create_state(state, agreement, initial, observer=observer)

@@ -1,1 +1,1 @@
-"""Blobs: their bytes, their availability, and whom to ask for them; imports VALUES only."""
+"""Blobs: their bytes, their availability, and their sources; imports VALUES only."""

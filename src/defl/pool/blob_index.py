@@ -90,7 +90,7 @@ class BlobIndex:
 
     def _unnamed(self, digests: set[Digest | None] | set[Digest]) -> list[Digest]:
         named = set(self._labels.values())
-        gone = [digest for digest in digests if digest is not None and digest not in named]
-        for digest in gone:
+        dropped = [digest for digest in digests if digest is not None and digest not in named]
+        for digest in dropped:
             self._holdings.pop(digest, None)
-        return sorted(gone)
+        return sorted(dropped)

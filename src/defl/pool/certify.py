@@ -1,4 +1,4 @@
-"""Store-acks: those that this node gave, one per author and round for ever, and those that it
+"""Store-acks: those that this node gave, at most one per author and round ever, and those that it
 collects for its own update until they certify that the blob is available.
 
 With q acks, the author's own included, at least f + 1 honest members hold the blob. Since no honest
@@ -45,7 +45,7 @@ class Certifier:
         return tuple(acks[acker] for acks in self._collected.values() if acker in acks)
 
     def may_offer(self, round_: Round, manifest: Manifest) -> bool:
-        """No other blob of this node was ever offered for this round."""
+        """Has this node never offered another blob for this round?"""
         return self._offered.get(round_, manifest.digest) == manifest.digest
 
     def sign_offer(self, round_: Round, manifest: Manifest) -> Offer:

@@ -1,6 +1,6 @@
 """The life of a blob at one node: offered, fetched, checked, acknowledged, certified, deleted.
 
-The driver's store holds the bytes; the pool knows which ones are there. It decides nothing about
+The driver's store holds the bytes; the pool knows which ones it holds. It decides nothing about
 rounds: the client says what it needs, and the ledger's round moves retention.
 """
 
@@ -260,7 +260,7 @@ class Pool:
                 return
             self._offers[slot] = offer
             if offer.author == self._me:
-                self._effects.offer = offer  # made before this disk's state: never make another
+                self._effects.offer = offer  # older than this disk's state: never make another
         digest = offer.manifest.digest
         if self._index.labelled(slot) not in (None, digest):
             return  # another update of this author is committed
@@ -391,9 +391,9 @@ class Pool:
         self._transfer.keep_only(set(self._index.labels.values()))
 
     def _relabel(self, label: Label, digest: Digest) -> None:
-        for gone in self._index.label(label, digest):
-            self._transfer.cancel(gone)
-            self._effects.drop.append(gone)
+        for dropped in self._index.label(label, digest):
+            self._transfer.cancel(dropped)
+            self._effects.drop.append(dropped)
 
     def _fetch(self, manifest: Manifest, sources: tuple[NodeId, ...]) -> None:
         digest = manifest.digest

@@ -2,7 +2,7 @@
 
 Chunks are requested, never pushed, so a node receives nothing that it does not want, and nothing
 twice. Several sources serve one blob at once. A source that does not answer in time, or does not
-hold the blob, rests while others are asked.
+hold the blob, rests while others are tried.
 """
 
 from dataclasses import dataclass, field
@@ -114,7 +114,7 @@ class Transfer:
             del self._fetches[digest]
 
     def failed(self, source: NodeId, digest: Digest, now: float) -> None:
-        """The source has nothing, or sent a wrong piece: its open requests go to another one."""
+        """The source holds nothing or sent a bad piece: its open requests go to other sources."""
         fetch = self._fetches.get(digest)
         if fetch is None or source not in fetch.sources:
             return

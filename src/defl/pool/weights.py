@@ -27,7 +27,7 @@ EXPONENT_MIN, EXPONENT_MAX = -126, 33
 
 
 def payload_bytes(schema: Schema, codec: Codec) -> int:
-    """The exact size of every update. The schema gives it, so nobody can send more."""
+    """The exact size of every update. The schema determines it, so no peer can send more."""
     match codec:
         case Codec.FP32:
             return 4 * schema.values

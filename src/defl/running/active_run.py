@@ -1,4 +1,4 @@
-"""The processes of one run: followed, killed and restarted on purpose, stopped, summed up."""
+"""The processes of one run: watched, killed and restarted on purpose, stopped, summed up."""
 
 import time
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 
 from defl.errors import WorkerFailed
 from defl.node.report.status import NodeStatus
-from defl.node.report.status_client import asked_status, last_status
+from defl.node.report.status_client import last_status, running_status
 from defl.node.setup.config import read_federation
 from defl.node.setup.local import FEDERATION_FILE, Local
 from defl.node.setup.processes import Processes
@@ -18,7 +18,7 @@ from defl.running.records import RunRecords, read_records, write_records
 
 POLL_S = 0.1
 RECORDS_EVERY_S = 5.0
-# A node whose training failed this often in a row will not recover by itself.
+# A node whose training failed this often in a row will not recover on its own.
 TRAINING_FAILURES_MAX = 3
 
 
@@ -77,12 +77,12 @@ class ActiveRun:
         self._lines = ProgressLines(self._federation.rounds, self._records, closed=self._closed)
 
     def report(self, *lines: str) -> None:
-        """To the caller, with how the members are."""
+        """Report the lines and the state of the members to the caller."""
         members = tuple(self._member_now(name) for name in self._names)
         self._audience.report(RunProgress(self._closed, self._federation.rounds, members, lines))
 
     def run(self, first_line: str) -> Result:
-        """Until every node has ended by itself."""
+        """Run until every node has exited on its own."""
         try:
             self.report(first_line)
             self._processes.start()
@@ -98,7 +98,7 @@ class ActiveRun:
         result = self._result(interrupted=False)
         if failing:
             raise RunFailed(
-                f"training fails again and again at {', '.join(failing)}, and without them no "
+                f"training keeps failing at {', '.join(failing)}, and without them no "
                 f"round can close. {failing[0]} reports:\n{result.worker_errors[failing[0]]}",
                 result,
             )
@@ -130,7 +130,7 @@ class ActiveRun:
         self._answering.clear()
         for number, node in enumerate(self.local.nodes):
             running = self._processes.running(number)
-            status = asked_status(node) if running else None
+            status = running_status(node) if running else None
             if status is not None:
                 self._answering.add(node.name)
             elif not running and node.name not in self._down:
@@ -161,7 +161,7 @@ class ActiveRun:
             self._keep_records()
 
     def _closed_by_all(self) -> int:
-        """By all that are not down on purpose or still catching up after it."""
+        """Rounds closed by all members except those down on purpose or still catching up."""
         rounds = [
             self._statuses[name].round if name in self._statuses else 0
             for name in self._names
@@ -213,7 +213,7 @@ class ActiveRun:
         return self._records.rounds(closed, digests.pop() if len(digests) == 1 else None)
 
     def _keep_records(self) -> None:
-        """For a run that resumes this one, should this process be killed too."""
+        """Save the records for a run that resumes this one, even if this process is killed."""
         rounds = self._rounds()
         initial = RoundRecord(number=0, metrics=self._records.initial_metrics)
         if rounds and len(rounds) < self._federation.rounds:
@@ -227,7 +227,7 @@ class ActiveRun:
             rounds_planned=self._federation.rounds,
             initial_metrics=self._records.initial_metrics,
             byzantine=self._plan.attacks,
-            # Before the first round closes, a node's model is the initial one: nobody agreed on it.
+            # Before the first round closes, a node's model is the initial one, not an aggregate.
             digests={
                 name: statuses[name].model if name in statuses and statuses[name].round else None
                 for name in self._names
@@ -254,6 +254,6 @@ class ActiveRun:
 
 
 def _closed_before(local: Local) -> int:
-    """By all nodes of the run that is resumed; 0 if there was none, or it was killed."""
+    """Rounds closed by all nodes of the resumed run; 0 if there is none, or it was killed."""
     statuses = [last_status(node) for node in local.nodes]
     return min(0 if status is None else status.round for status in statuses)

@@ -1,4 +1,4 @@
-"""The folders of runs: who uses one, what is kept after the end, what `defl clean` may delete."""
+"""The folders of runs: the lock, what is kept after the end, what `defl clean` may delete."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ from defl.node.setup.local import Local
 from defl.node.store.storage import lock_holder
 
 PREFIX = "defl-run-"
-# Also those of releases whose demonstration named its folders by itself.
+# Includes the prefix that the demonstrations of older releases used.
 PREFIXES = (PREFIX, "defl-demo-")
 STATE = "state"
 
@@ -35,14 +35,14 @@ def require_own(folder: Path) -> None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """One run at a time; the lock ends with the process, however that ends."""
+    """Hold the folder for one run at a time; the lock ends with the process, even if killed."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"{folder}: another run is using it; wait for its end, or name a new folder "
+                f"{folder}: another run is using it; wait until it ends, or name a new folder "
                 "with --out"
             ) from None
         yield
@@ -59,7 +59,7 @@ def running_nodes(folder: Path) -> list[Path]:
 def strip(local: Local) -> None:
     """Keep models, certificates, logs and settings; delete the keys and the nodes' state.
 
-    Only a run that goes on needs those. A temporary folder is no place for keys, and the state is
+    Only an unfinished run needs those. A temporary folder is no place for keys, and the state is
     many times the size of the models.
     """
     for node in local.nodes:
@@ -78,7 +78,7 @@ class LeftOver:
 
 
 def left_overs() -> list[LeftOver]:
-    """Those of this user, by the names that `defl run` gives; the oldest first."""
+    """This user's folders with the names that `defl run` gives, the oldest first."""
     now = time.time()
     folders = [
         LeftOver(folder, _size_bytes(folder), now - folder.stat().st_mtime, _in_use(folder))

@@ -1,4 +1,4 @@
-"""What a run is asked to do, from arguments and defl.toml, and the file that lets it be resumed."""
+"""The plan of a run, from arguments and defl.toml, and the file that lets it be resumed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ PLAN_FILE = "run.json"
 SETTINGS_FILE = "defl.toml"
 DEFAULT_NODES = 4
 DEFAULT_ROUNDS = 10
-# A finished node serves a member that was killed and has to catch up for this long.
+# How long a finished node serves a member that was killed and has to catch up.
 GRACE_S = 20.0
 USUAL = Timing()
 
@@ -41,7 +41,7 @@ def read_settings(project: Path) -> ProjectSettings:
     path = project / SETTINGS_FILE
     if not path.exists():
         return ProjectSettings()
-    return parse(read_bytes(path, "defl new makes one"), ProjectSettings, path)
+    return parse(read_bytes(path, "defl new creates one"), ProjectSettings, path)
 
 
 class RunPlan(Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}  # of the nodes' processes
 
     def __post_init__(self) -> None:
-        """What cannot be is refused before anything is made and before user code is loaded."""
+        """Refuse the impossible before anything is created and before user code is loaded."""
         rounds = DEFAULT_ROUNDS if self.rounds is None else self.rounds
         for name, value in (("nodes", self.nodes), ("rounds", rounds)):
             if not isinstance(value, int):
@@ -76,7 +76,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
 
 def timing_of(settings: ProjectSettings, min_s: float | None, max_s: float | None) -> Timing:
-    """Arguments first, then defl.toml."""
+    """The bounds from the arguments, or else from defl.toml."""
     return Timing(
         gst_lt_min_s=settings.gst_lt_min_s if min_s is None else min_s,
         gst_lt_max_s=settings.gst_lt_max_s if max_s is None else max_s,
@@ -106,7 +106,7 @@ def require_kills(kills: Mapping[str, int], plan: RunPlan, federation: Federatio
         if not isinstance(number, int) or not 1 <= number < federation.rounds:
             raise UserError(
                 f"{name} cannot be killed in round {number}: of {federation.rounds} rounds choose "
-                f"1 to {federation.rounds - 1}, so that it can come back"
+                f"1 to {federation.rounds - 1}, so that it can rejoin"
             )
     for number in kills.values():
         together = [name for name, killed_in in kills.items() if killed_in == number]
@@ -133,10 +133,10 @@ def read_plan(folder: Path) -> RunPlan | None:
         raise UserError(f"{path}: not the plan of a run: {error}; name a new folder") from error
 
 
-def require_same(asked: RunPlan, earlier: RunPlan, folder: Path) -> None:
-    """What the members agreed on cannot change; the rest would make another experiment."""
+def require_same(plan: RunPlan, earlier: RunPlan, folder: Path) -> None:
+    """The agreed facts cannot change; other changes would make it a different experiment."""
     for field in RunPlan.__struct_fields__:
-        now, then = getattr(asked, field), getattr(earlier, field)
+        now, then = getattr(plan, field), getattr(earlier, field)
         if field == "environment" or (field == "rounds" and now is None) or now == then:
             continue
         raise UserError(

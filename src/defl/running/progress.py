@@ -16,8 +16,8 @@ from defl.progress import Progress, in_notebook
 from defl.results import ACCURACY, ERROR_SHOWN_MAX, Metrics, RoundRecord
 from defl.running.records import RunRecords, not_finite
 
-# The evaluation of a model is shown at the latest when this many more rounds have closed, by those
-# who have finished theirs.
+# A model's evaluation is shown at the latest when this many more rounds have closed, with the
+# metrics that are available by then.
 EVALUATION_ROUNDS_MAX = 2
 # Without news for this long, a line says what the federation is waiting for.
 SILENCE_S = 30.0
@@ -56,7 +56,7 @@ Watch = Callable[[RunProgress], None]
 
 
 class Audience:
-    """Who is told: the caller's functions, and people in front of a terminal or notebook."""
+    """Recipients of progress: the caller's functions, and people at a terminal or notebook."""
 
     def __init__(self, progress: Progress, watch: Watch | None) -> None:
         self._on_round = progress if callable(progress) else None
@@ -78,7 +78,7 @@ class Audience:
 
 
 class ProgressLines:
-    """Each line once."""
+    """Produces each line once."""
 
     def __init__(self, rounds: int, records: RunRecords, *, closed: int = 0) -> None:
         self._rounds = rounds
@@ -142,8 +142,8 @@ class ProgressLines:
         return lines
 
     def _evaluation_lines(self, newest: int, evaluating: Collection[str]) -> list[str]:
-        """Of the models of rounds up to `newest`. The initial model's comes before round 1 closes
-        or not at all; the table at the end has it."""
+        """Evaluations of the models up to round `newest`. That of the initial model is reported
+        before round 1 closes or not at all; the final table has it."""
         oldest = max(self._evaluated + 1, min(self._closed, 1))
         candidates = [n for n in sorted(self._records.metrics) if oldest <= n <= newest]
         complete = [n for n in candidates if self._is_complete(n, evaluating)]
@@ -189,14 +189,15 @@ class ProgressLines:
         return lines
 
     def _divergence_lines(self, statuses: Mapping[str, NodeStatus]) -> list[str]:
-        """Reported when it begins, and again if it comes back."""
+        """Report divergence when it begins, and again if it recurs."""
         lines = []
         for work, advice, by_round in (
             ("training for round", DIVERGES, self._records.training),
             ("evaluation of the model of round", "check its data", self._records.metrics),
         ):
             for name in statuses:
-                newest = max((n for n, found in by_round.items() if name in found), default=None)
+                rounds = (number for number, members in by_round.items() if name in members)
+                newest = max(rounds, default=None)
                 metrics = not_finite(by_round[newest][name]) if newest is not None else []
                 if metrics and (name, work) not in self._diverging:
                     lines.append(
@@ -210,7 +211,7 @@ class ProgressLines:
 
 
 DIVERGES = "it diverges; lower its learning rate, or check its data"
-# Of a full disk and of too many open files: when it begins, and when it is over.
+# For a full disk and for too many open files: the line at the beginning and at the end.
 MACHINE_LINES = (
     (
         "DISK FULL: it signs nothing until there is room. Free some space, and it continues",
@@ -243,8 +244,8 @@ def _waiting_lines(statuses: Mapping[str, NodeStatus], closed: int) -> list[str]
 
 
 def _shown_metric(by_member: Collection[Metrics], prefer: str) -> str | None:
-    """Of the metrics that all report: the preferred one, one whose name contains it, or the first
-    by name."""
+    """The metric to show among those that all report: the preferred one, one whose name contains
+    it, or the first by name."""
     reported = sorted(set.intersection(*map(set, by_member))) if by_member else []
     return next((name for name in reported if name == prefer), None) or next(
         (name for name in reported if prefer in name), next(iter(reported), None)
@@ -252,14 +253,14 @@ def _shown_metric(by_member: Collection[Metrics], prefer: str) -> str | None:
 
 
 def _figures(metric: str, by_member: Mapping[str, Metrics]) -> str:
-    """Mean, lowest and highest of the finite values, and whose are not."""
+    """Mean, lowest and highest of the finite values, and the members whose values are not."""
     values = {n: metrics[metric] for n, metrics in by_member.items() if isfinite(metrics[metric])}
     others = sorted(set(by_member) - set(values))
-    beside = f"; not finite: {', '.join(others)}" if others else ""
+    suffix = f"; not finite: {', '.join(others)}" if others else ""
     if not values:
         return f"{metric} is not finite"
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
     mean = f"{sum(values.values()) / len(values):.4f}"
     if f"{values[low]:.4f}" == f"{values[high]:.4f}":
-        return f"{metric} {mean}{beside}"
-    return f"mean {metric} {mean} ({low} {values[low]:.4f} to {high} {values[high]:.4f}{beside})"
+        return f"{metric} {mean}{suffix}"
+    return f"mean {metric} {mean} ({low} {values[low]:.4f} to {high} {values[high]:.4f}{suffix})"

@@ -15,12 +15,12 @@ from defl.node.report.status import Metrics as FiniteMetrics
 from defl.results import ByMember, Metrics, Omission, OmissionReason, RoundRecord
 
 T = TypeVar("T")
-# Of a run that was cut short, for the one that resumes it.
+# Written by an unfinished run, for the one that resumes it.
 RECORDS_FILE = "rounds.json"
 
 
 class RunRecords:
-    """Every member builds the same models and leaves out the same updates, so any one's word
+    """Every member builds the same models and leaves out the same updates, so any member's report
     will do. Metrics and lateness are each member's own."""
 
     def __init__(self, earlier: Sequence[RoundRecord] = ()) -> None:
@@ -49,7 +49,7 @@ class RunRecords:
         self._seconds[number] = seconds
 
     def omissions(self, number: int) -> tuple[Omission, ...] | None:
-        """None: nobody has aggregated the round yet."""
+        """None: no member has aggregated the round yet."""
         omissions = self._omissions.get(number)
         return None if omissions is None else tuple(_in_order(omissions).values())
 
@@ -72,7 +72,7 @@ class RunRecords:
         return _in_order(self.metrics.get(0, {}))
 
     def _omit(self, number: int, members: list[str], reason: OmissionReason) -> None:
-        """A member that anybody waited for is late, whatever the others expected of it."""
+        """A member is late if any other member waited for it."""
         omissions = self._omissions.setdefault(number, {})
         for member in members:
             if member not in omissions or reason is OmissionReason.LATE:
@@ -103,16 +103,16 @@ def not_finite(metrics: Metrics) -> list[str]:
 
 
 def write_records(folder: Path, records: Sequence[RoundRecord]) -> None:
-    """A convenience: on a full disk the file before stays."""
+    """A convenience: on a full disk the previous file stays."""
     text = json.dumps([dataclasses.asdict(record) for record in records])
-    beside = folder / f".{RECORDS_FILE}.writing"
+    temporary = folder / f".{RECORDS_FILE}.writing"
     with suppress(OSError):
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(folder / RECORDS_FILE)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(folder / RECORDS_FILE)
 
 
 def read_records(folder: Path) -> list[RoundRecord]:
-    """Without the file, of a run that was killed, nothing is known of its rounds."""
+    """Empty without the file: nothing is known about the rounds of a run that was killed."""
     path = folder / RECORDS_FILE
     if not path.exists():
         return []

@@ -70,16 +70,16 @@ def run(
     attack of each (`defl.lab.attacks.attacks.ATTACKS`). `kills` names members that are killed in
     a round and started again when it has closed without them.
 
-    The nodes' folders are made in `out`. If an earlier run there was cut short, it is resumed.
-    Without `out` they are made in the temporary directory, and at a successful end the keys and
-    the nodes' state are deleted unless `keep`; models, certificates and logs stay.
+    The nodes' folders are created in `out`. An interrupted run there is resumed. Without `out` they
+    are created in the temporary directory, and after a successful run the keys and the nodes' state
+    are deleted unless `keep`; models, certificates and logs stay.
 
     `progress` as in `defl.simulate`: None prints lines in a terminal or notebook, True always,
     False never; a function is called with the RoundRecord of each closed round. `watch` is called
     several times a second with the state of all members and the lines that are new.
 
     Ctrl-C stops all nodes and raises RunInterrupted, a KeyboardInterrupt that carries the result
-    so far. A federation that cannot go on raises RunFailed.
+    so far. A federation that cannot continue raises RunFailed.
     """
     started = time.monotonic()
     source, settings = _source(project, flower, run_config, node_config)
@@ -129,7 +129,7 @@ def run(
 
 
 def _announce(audience: Audience, *lines: str) -> None:
-    """Before there are members."""
+    """Report lines before there are members."""
     audience.report(RunProgress(0, 0, (), lines))
 
 
@@ -164,7 +164,7 @@ def _with_attacks(plan: RunPlan) -> RunPlan:
     )
 
     for attack in plan.attacks.values():
-        client_spec(attack)  # known?
+        client_spec(attack)  # raises if the attack is unknown
     return replace(plan, environment={HONEST_CLIENT_VARIABLE: plan.client})
 
 
@@ -211,8 +211,8 @@ def _founded(plan: RunPlan, folder: Path) -> Local:
 def _reopened(folder: Path) -> Local:
     if running := running_nodes(folder):
         raise UserError(
-            f"{', '.join(node.name for node in running)} of the earlier run still run; stop each "
-            f"first: defl node stop {running[0]}"
+            f"nodes of the earlier run are still running: {', '.join(n.name for n in running)}; "
+            f"stop each first: defl node stop {running[0]}"
         )
     local = existing_local(folder)
     statuses = [last_status(node) for node in local.nodes]

@@ -1,4 +1,4 @@
-"""What it takes to drive replicas alone: a tiny application, a federation, a durable state.
+"""The minimum that drives bare replicas: a tiny application, a federation, a durable state.
 
 Twins, directed scripts and the explorer share it. There is no wire, no ingress and no participant.
 """
@@ -15,12 +15,12 @@ from defl.messages import Agg, Block, Transaction, genesis_qc
 from defl.output import Durable, Response, SafetyRecord
 from defl.sim.scenario import federation_of, signers_of
 
-# Every step of time ends all views that cannot end by themselves: no back-off is needed.
+# Every time step ends all views that would not end otherwise: no back-off is needed.
 TIMING = Timing(view_base_s=1.0, view_cap_s=1.0)
 
 
 class Tape:
-    """An application whose state is the hash of all that was executed, and that is never idle."""
+    """An application that is never idle; its state is the hash of all executed transactions."""
 
     def genesis(self) -> bytes:
         return NO_DIGEST

@@ -1,4 +1,4 @@
-"""What must hold in every run, whatever the seed, the faults and up to f liars do.
+"""What must hold in every run, whatever the seed, the faults and up to f liars.
 
 The checker watches honest nodes from outside: what they send, commit and store. It shares no
 decision with the code that it judges.
@@ -42,7 +42,7 @@ from defl.sim.presence import Presence
 from defl.sim.recount import REMEMBERED, Recount, forget_oldest
 from defl.sim.verdicts import (
     NO_CONFLICTING_COMMITS,
-    NOBODY_LEFT_BEHIND,
+    NO_MEMBER_LEFT_BEHIND,
     NOTHING_SIGNED_TWICE,
     ONE_UPDATE,
     RETRIEVABLE,
@@ -55,21 +55,21 @@ from defl.sim.verdicts import (
     CheckVerdicts,
 )
 
-# Besides one block per view: the snapshot's, and second ones of views that turned out to be the
-# certified ones.
+# In addition to one block per view: the snapshot's, and a second block of a view if that one turned
+# out to be certified.
 BLOCKS_SLACK = 8
 
 
 def _blocks_max(participant: Participant) -> int:
-    """One for each view since the snapshot's: more is growth that nothing removes."""
+    """One for each view since the snapshot's: more would be growth that nothing removes."""
     replica = participant.replica
     return max(0, replica.view - replica.root.view) + BLOCKS_SLACK
 
 
 def views_to_close_max(members: int) -> int:
-    """In a calm network: each round's n UPDs may come one by one, each wants a chain of four
+    """In a calm network: each round's n UPDs may arrive one by one, each needs a chain of four
     certified blocks, every (n/f)-th leader may be a liar that breaks the chain, and the AGG timer
-    may fall into a view that is given up."""
+    may expire in a failed view."""
     return 16 * members + 64
 
 
@@ -82,7 +82,7 @@ class Checker:
         self._honest = honest
         self._verdicts = CheckVerdicts()
         self._recount = Recount(federation, scheme, self.violate)
-        self._log: dict[int, Digest] = {}  # height -> block, by whoever committed first
+        self._log: dict[int, Digest] = {}  # height -> the first committed block
         self._heights: dict[NodeId, dict[int, Digest]] = defaultdict(dict)
         self._newest: dict[NodeId, int] = {}  # committed height
         self._signed: dict[tuple[NodeId, str], dict[tuple[int, ...], object]] = defaultdict(dict)
@@ -147,8 +147,8 @@ class Checker:
             height, block_id = item.block.height, item.block.id
             first = self._log.setdefault(height, block_id)
             if first != block_id:
-                what = f"node {node} has another block than the first at height {height}"
-                self.violate(NO_CONFLICTING_COMMITS, what)
+                violation = f"node {node}'s block differs from the first block at height {height}"
+                self.violate(NO_CONFLICTING_COMMITS, violation)
             mine = self._heights[node]
             if mine.setdefault(height, block_id) != block_id:
                 self.violate(SAME_LOG, f"node {node} replaced what it committed at height {height}")
@@ -260,7 +260,7 @@ class Checker:
                     return  # judged by what it sends, in `_may_forget`
                 self.violate(NOTHING_SIGNED_TWICE, f"there is evidence against honest {accused}")
             case Observing(reason=reason) if node not in self.rolled_back:
-                self.violate(NOBODY_LEFT_BEHIND, f"honest node {node} fell silent: {reason}")
+                self.violate(NO_MEMBER_LEFT_BEHIND, f"honest node {node} fell silent: {reason}")
             case RoundClosed(round=round_, updates=authors):
                 self._round_closed(round_, now, participant, authors)
             case _:
@@ -291,8 +291,8 @@ class Checker:
                 continue  # it stops signing once it learns of the rollback
             fault = presence.closed(round_, present=member in authors)
             if fault is not None:
-                what = f"honest member {member} was left out of {fault} up to round {round_}"
-                self.violate(NOBODY_LEFT_BEHIND, what)
+                violation = f"honest member {member} was left out of {fault} up to round {round_}"
+                self.violate(NO_MEMBER_LEFT_BEHIND, violation)
 
     def _updates_of(self, state: LedgerState) -> None:
         for closed in state.closed:

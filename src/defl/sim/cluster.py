@@ -50,8 +50,8 @@ from defl.work import aggregate, inputs_of
 
 # A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
 EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
-# So is one in which no round closed for so long after the last trouble, on top of the longest that
-# a round may be kept open: all back-offs are over by then.
+# So is a run in which no round closed for this long after the last fault, on top of the longest
+# time that a round may stay open: all back-offs have ended by then.
 STUCK_AFTER_S = 3600.0
 # Aggregating takes this part of a training's time.
 AGGREGATION_SHARE = 0.1
@@ -227,7 +227,7 @@ class Cluster:
 
     @property
     def rounds_closed(self) -> int:
-        """By every honest node."""
+        """Rounds that every honest node has closed."""
         return self._rounds_closed
 
     def _count_rounds(self) -> None:
@@ -242,7 +242,7 @@ class Cluster:
         return half or self.now >= self.conditions.calm_after_s
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
-        """Until all honest nodes are finished, `until` holds, or far too much has happened."""
+        """Run until all honest nodes are finished, `until` holds, or the run is stuck."""
         pairs = len(self.nodes) ** 2
         limit = EVENTS_PER_ROUND_AND_PAIR_MAX * pairs * (self.federation.rounds + 2)
         while self._heap and self.events < limit and not self._stuck():
@@ -415,7 +415,7 @@ class Cluster:
                 if not censored and not self._network.censors(kind, node.id, target, self.now):
                     self._transmit(node.id, target, frame, heavy=isinstance(message, Chunk))
                 else:
-                    # A scenario's own fault may strike anybody.
+                    # A scenario's own fault may strike any member.
                     self.checker.away(*self.federation.committee.members)
 
     def _transmit(self, source: NodeId, target: NodeId, frame: bytes, *, heavy: bool) -> None:

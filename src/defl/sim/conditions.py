@@ -60,8 +60,8 @@ class Censor:
     kind: str  # as the report names it: Vote, Timeout, ...
     start_s: float
     end_s: float
-    source: NodeId | None = None  # None: whoever sends them
-    target: NodeId | None = None  # None: whoever they are for
+    source: NodeId | None = None  # None: any sender
+    target: NodeId | None = None  # None: any recipient
 
     def drops(self, kind: str, source: NodeId, target: NodeId) -> bool:
         return kind == self.kind and self.source in (None, source) and self.target in (None, target)
@@ -98,7 +98,7 @@ class Conditions:
     work_factors: tuple[tuple[NodeId, float], ...] = ()  # members whose work takes longer or less
     # Noise of each work's time: lognormal with this sigma around work_s; None: exponential.
     work_sigma: float | None = None
-    signature_s: float = 0.0  # that verifying one takes: 0.0001 on a real machine
+    signature_s: float = 0.0  # time to verify one: 0.0001 on a real machine
     calm_after_s: float = 3600.0
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class Conditions:
 
     @property
     def disturbing(self) -> bool:
-        """Does anything but liars hinder progress?"""
+        """Does anything other than liars hinder progress?"""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
         planned = self.all_crash_at_s or self.kills or self.rollbacks or any(self._spans())
         return bool(by_chance or planned)
@@ -150,7 +150,7 @@ class Conditions:
 
     @property
     def last_trouble_s(self) -> float:
-        """The same, or the latest time of a random fault."""
+        """When the last planned or random fault is over."""
         by_chance = self.loss or self.crash_rate or self.disk_full_rate
         return max(self.planned_trouble_s, self.calm_after_s if by_chance else 0.0)
 
@@ -183,7 +183,7 @@ def parse_partition(text: str, members: int) -> Partition:
 
 
 def parse_one_way(text: str, members: int) -> OneWay:
-    """'0,1>2,3@10-30': 2 and 3 do not hear 0 and 1, who hear them."""
+    """'0,1>2,3@10-30': 2 and 3 receive nothing from 0 and 1; the reverse direction works."""
     form = f"a one-way cut is written MUTE>DEAF@START-END, for example 0>2,3@10-30, not {text!r}"
     sides, start, end = _span(text, form)
     mute, arrow, deaf = sides.partition(">")
@@ -219,7 +219,7 @@ def parse_kill(text: str, members: int) -> Kill:
 
 
 def _span(text: str, form: str) -> tuple[str, float, float]:
-    """What stands before the @, and the times after it."""
+    """The text before the @, and the times after it."""
     what, _, span = text.rpartition("@")
     start_text, _, end_text = span.partition("-")
     try:

@@ -1,6 +1,6 @@
 """A small exhaustive model: safety record, restart, timeouts and TC over the real `Replica`.
 
-Four members, one of them silent for ever, so that the other three are exactly a quorum. Every
+Four members, one of them silent forever, so that the other three are exactly a quorum. Every
 interleaving is tried, up to a depth, of what can happen to the three:
 
 * a message that was sent arrives: now, later, again, or never (loss, delay, reordering and
@@ -11,16 +11,16 @@ interleaving is tried, up to a depth, of what can happen to the three:
 
 In every state that is reached:
 
-* nobody contradicts itself, nobody is accused or falls silent, and all commit the same log;
+* no replica contradicts itself, is accused or falls silent, and all commit the same log;
 * **a fair schedule commits**: if everything under way is lost and from then on nothing is lost,
-  nobody dies and timers fire when nothing else happens, then within `FAIR_ROUNDS_MAX` timers each
-  replica commits a block higher than any that was committed before.
+  no process dies and timers fire when nothing else happens, then within `FAIR_ROUNDS_MAX` timers
+  each replica commits a block higher than any that was committed before.
 
 The exploration starts at the first state and at each further view of a fair run ("starts"), so
 that locks, certificates and snapshots of a log that has grown are in play as well.
 
 Not covered: liars that speak (sim/twins.py), more than four members, more steps than the depth,
-wire, ingress and participants (sim/cluster.py). One leader order stands for all.
+wire, ingress and participants (sim/cluster.py). One leader order represents all.
 
 Why it is fast: an event touches one replica only. Each replica's distinct situations are numbered
 by a fingerprint of all that the object and its disk hold, and what an event does to a situation
@@ -52,10 +52,10 @@ from defl.sim.situations import (
     union,
 )
 
-# Each of the quorum may have restarted once: with fewer, one still counts what all have said.
+# Each member of the quorum may restart once: with fewer restarts, one still counts all statements.
 RESTARTS = 3
 # Timers until each replica must have committed: the three-chain wants three honest leaders in a
-# row, the silent one breaks every fourth view, and whoever lacks blocks asks for them first.
+# row, the silent one breaks every fourth view, and a replica that lacks blocks requests them first.
 FAIR_ROUNDS_MAX = 12
 # One fair round delivers a handful of messages for each pair and view; more than this never ends.
 FAIR_MESSAGES_MAX = 2000
@@ -70,7 +70,7 @@ VIOLATIONS_MAX = 3
 
 @dataclass(slots=True)
 class ExploredState:
-    """One state of the whole model, with the way that led to it."""
+    """One state of the whole model, with the path that led to it."""
 
     at: tuple[int, ...]  # each living member's situation
     sent: int  # set of messages that may still arrive
@@ -104,9 +104,9 @@ class Explorer:
         self.rules = rules
         self.posts: list[Post] = []
         self._post_numbers: dict[Post, int] = {}
-        self._to = dict.fromkeys(LIVING, 0)  # of each living member the messages to it
+        self._to = dict.fromkeys(LIVING, 0)  # the messages to each living member
         self._signed: dict[tuple[NodeId, type, View], int] = {}
-        self._contradicted_by: list[int] = []  # of each message those of the same author
+        self._contradicted_by: list[int] = []  # for each message, its author's contradictions
         self._complaints: list[str] = []
         self._log: dict[Height, Digest] = {}
         self._fair: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -122,7 +122,7 @@ class Explorer:
         return known
 
     def _contradictions(self, post: Post, number: int) -> int:
-        """Messages of another content that the same member signed for the same view."""
+        """Messages with other content that the same member signed for the same view."""
         message = post.message
         if not isinstance(message, Vote | Timeout | Proposal):
             return 0
@@ -195,7 +195,7 @@ class Explorer:
 
     @staticmethod
     def _reached(state: ExploredState, seen: dict[tuple[int, ...], list[tuple[int, int]]]) -> bool:
-        """False if all that can follow can also follow from a state that was seen before."""
+        """False if everything that can follow can also follow from a state seen before."""
         known = seen.setdefault(state.at, [])
         for sent, restarts in known:
             if sent | state.sent == sent and restarts <= state.restarts:
@@ -228,7 +228,7 @@ class Explorer:
     def wander(
         self, walks: int, length: int, *, seed: int, restarts: int = RESTARTS
     ) -> Exploration:
-        """Random ways of many events, judged at every step."""
+        """Random paths of many events, judged at every step."""
         began = process_time()
         result = Exploration(length)
         starts = self.starts()
@@ -271,7 +271,7 @@ class Explorer:
             self._report(state, result)
 
     def _fair_rounds(self, at: tuple[int, ...]) -> int | None:
-        """After how many timers each replica has committed something new; None: it does not."""
+        """The number of timers until each replica has committed something new; None: never."""
         goal = max(self._height(at, me) for me in LIVING)
         for rounds in range(FAIR_ROUNDS_MAX + 1):
             if all(self._height(at, me) > goal for me in LIVING):
@@ -309,17 +309,17 @@ class Explorer:
     def _height(self, at: tuple[int, ...], me: NodeId) -> Height:
         return self.members[me].situations[at[me]].head[0]
 
-    # --- In words --------------------------------------------------------------------------
+    # --- For people ------------------------------------------------------------------------
 
     def _report(self, state: ExploredState, result: Exploration) -> None:
-        events = [self._in_words(me, event) for me, event in reversed(list(state.events))]
+        events = [self._described(me, event) for me, event in reversed(list(state.events))]
         views = ", ".join(str(self._view(state.at, me)) for me in LIVING)
         for complaint in self._complaints:
             lines = [complaint, *(f"  {i + 1}. {text}" for i, text in enumerate(events))]
             result.violations.append("\n".join([*lines, f"  (now in views {views})"]))
         self._complaints.clear()
 
-    def _in_words(self, me: NodeId, event: int) -> str:
+    def _described(self, me: NodeId, event: int) -> str:
         if event == TICK:
             return f"the timer of replica {me} fires"
         if event == RESTART:
@@ -339,7 +339,7 @@ def main(arguments: list[str]) -> int:
             f"{RESTARTS} restarts: {_figures(whole)}\n"
         )
         walks = model.wander(WALKS, WALK_LENGTH, seed=1)
-        sys.stdout.write(f"{WALKS} random ways of {WALK_LENGTH} events: {_figures(walks)}\n")
+        sys.stdout.write(f"{WALKS} random paths of {WALK_LENGTH} events: {_figures(walks)}\n")
         for violation in (*whole.violations, *walks.violations):
             broken += 1
             sys.stdout.write(f"{violation}\n")

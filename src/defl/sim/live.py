@@ -27,12 +27,12 @@ from defl.work import Blob, Read, aggregate, model_row
 
 @dataclass(slots=True)
 class LiveRound:
-    """One round as the first honest node to notice each fact saw it."""
+    """One round: each fact as the first honest node noticed it."""
 
     closed_at_s: float | None = None  # on the virtual clock
     missing: tuple[NodeId, ...] = ()
     late_by: dict[NodeId, float] = field(default_factory=dict)  # seconds after the close
-    weights: dict[NodeId, float] = field(default_factory=dict)  # that the rule gave; 0: left out
+    weights: dict[NodeId, float] = field(default_factory=dict)  # from the rule; 0: left out
     reason: str = ""  # the rule's own words
     digest: Digest | None = None
 
@@ -40,7 +40,7 @@ class LiveRound:
 class LiveRun:
     """One simulated federation, whose keys follow from the seed (scenario.py: signers_of).
 
-    `on_model` hears of each model at each honest node.
+    `on_model` is called for each model at each honest node.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class LiveClients:
     """Calls clients by their member's number; an error names the member and the round.
 
     A client's own exception leaves the simulation, with its traceback. A training that diverged is
-    no mistake of the caller's if others poisoned the model: the member has no update then, as a
-    real node would have none.
+    not the caller's mistake if others poisoned the model: then the member has no update, as on a
+    real node.
     """
 
     def __init__(self, clients: Mapping[NodeId, Client], schema: Schema) -> None:

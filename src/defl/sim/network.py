@@ -19,7 +19,7 @@ class Network:
     def arrivals(
         self, source: NodeId, target: NodeId, size: int, *, heavy: bool, now: float, calm: bool
     ) -> list[float]:
-        """The times at which copies of a frame that is sent now arrive; none if it is lost."""
+        """When the copies of a frame sent now arrive; empty if it is lost."""
         conditions, rng = self._conditions, self._rng
         if self.cuts(source, target, now):
             return []

@@ -2,7 +2,7 @@
 
 from defl.ids import Round
 
-# In the first rounds nothing is known of anybody's pace, so nobody is judged.
+# In the first rounds the members' pace is unknown, so no member is judged.
 ROUNDS_TO_LEARN = 3
 # From then on a member that was up and connected misses at most this many rounds in a row ...
 LEFT_OUT_IN_A_ROW_MAX = 3
@@ -12,7 +12,7 @@ PRESENT_SHARE_MIN = 0.75
 
 
 class Presence:
-    """Is an honest member in the rounds through which it was up, in a world that is quiet?"""
+    """Does an honest member take part in the rounds through which it was up, without faults?"""
 
     def __init__(self) -> None:
         self._away_until = Round(ROUNDS_TO_LEARN)
@@ -27,7 +27,7 @@ class Presence:
         self._in_a_row = 0
 
     def closed(self, round_: Round, *, present: bool) -> str | None:
-        """What is wrong, if anything."""
+        """The rounds that the member missed, if they are too many."""
         if round_ <= self._away_until:
             return None
         self._judged += 1

@@ -1,4 +1,4 @@
-"""A node's way from frames to events, in which signatures take time.
+"""A node's path from frames to events, on which signatures take time.
 
 As in the real node: a link is not read on while its frame is examined, paid for and verified; one
 processor checks signatures, a slice at a time, and the links take turns. Chunks have a link of
@@ -19,14 +19,14 @@ from defl.output import Event, Faulted, Question
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The peer has to wait, nobody else."""
+    """Only this peer has to wait."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The processor is needed for so long."""
+    """The processor is busy for this long."""
 
     seconds: float
 
@@ -38,12 +38,12 @@ Admission = Generator[Pause | Turn, None, Event | None]
 class VirtualLink:
     peer: NodeId
     frames: deque[bytes] = field(default_factory=deque)
-    admission: Admission | None = None  # of the frame that is on its way
+    admission: Admission | None = None  # of the frame in progress
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorWorld:
-    """What a processor is given: the time, later, its node, and who counts faults."""
+    """What a processor needs from outside: a clock, a timer, its node, and a counter of faults."""
 
     clock: Callable[[], float]
     at: Callable[[float, Callable[[], None]], None]
@@ -53,12 +53,12 @@ class ProcessorWorld:
 
 
 class Processor:
-    """Of one process: what waits here is lost when the process dies."""
+    """The processor of one process: what waits here is lost when the process dies."""
 
     def __init__(
         self, ingress: Ingress, budget: Budget | None, signature_s: float, world: ProcessorWorld
     ) -> None:
-        """Without a budget, as a liar has it, nobody waits."""
+        """Without a budget, as for a liar, no peer waits."""
         self._ingress = ingress
         self.budget = budget
         self._signature_s = signature_s

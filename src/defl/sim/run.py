@@ -39,7 +39,7 @@ class Options:
         if not 4 <= self.nodes <= MEMBERS_MAX:
             raise UserError(f"a federation has 4 to {MEMBERS_MAX} nodes, not {self.nodes}")
         if self.rounds < 1:
-            raise UserError(f"at least one round must be asked for, not {self.rounds}")
+            raise UserError(f"a simulation needs at least one round, not {self.rounds}")
         for kind, count in self.byzantine:
             if kind not in KINDS:
                 raise UserError(
@@ -66,7 +66,7 @@ class Stock:
 
     round: int
     disk_bytes: int  # blobs, blocks and snapshots of all honest nodes
-    memory_bytes: int | None  # of this process; None where the system does not tell
+    memory_bytes: int | None  # of this process; None where the system does not report it
 
 
 @dataclass(slots=True)
@@ -182,8 +182,8 @@ def _report(options: Options, cluster: Cluster, stock: list[Stock], wall_s: floa
     participants = [node.behaviour.participant for node in cluster.honest]
     evidence: Counter[str] = Counter()
     for participant in participants:
-        for found in participant.evidence:
-            evidence[f"member {found.first.author}: two {type(found.first).__name__}s"] += 1
+        for proof in participant.evidence:
+            evidence[f"member {proof.first.author}: two {type(proof.first).__name__}s"] += 1
     return SimReport(
         options=options,
         rounds_closed=cluster.rounds_closed,

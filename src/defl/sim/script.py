@@ -1,4 +1,4 @@
-"""Directed attack scripts: one honest replica on a stage, everybody else is played by the script.
+"""Directed attack scripts: one honest replica on a stage; the script plays all other members.
 
 A script names blocks and timeout certificates, then lists step by step what reaches the replica
 and exactly what the replica must do: more, less or something else is a failure. Messages pass the
@@ -59,12 +59,12 @@ WRONG = Digest(b"\xff" * 32)
 
 
 def leader_of(view: View) -> NodeId:
-    """In scripts the members lead in turn, so that a reader can tell who does."""
+    """In scripts the members lead in turn, so that a reader can tell which one leads."""
     return NodeId(view % MEMBERS)
 
 
 class BlockFacts(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a script says of a block; the rest is made as an honest leader would."""
+    """What a script states about a block; the rest is as an honest leader would make it."""
 
     view: int
     on: str  # the block that its QC certifies
@@ -85,7 +85,7 @@ class TcFacts(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Script(Struct, frozen=True, forbid_unknown_fields=True):
     title: str
-    attacks: str  # the rule, in words
+    attacks: str  # a description of the rule
     source: str
     node: int  # the honest replica
     steps: list[list[str]]  # what reaches it, then all that it does
@@ -274,7 +274,7 @@ class Stage:
 
     def _messages(self, step: str) -> list[tuple[NodeId, Message]]:
         cast = self.cast
-        anybody = NodeId((self._script.node + 1) % MEMBERS)
+        peer = NodeId((self._script.node + 1) % MEMBERS)
         match step.split():
             case ["proposal", name]:
                 proposal = cast.proposal(name)
@@ -282,21 +282,21 @@ class Stage:
             case ["vote", name, "from", *members]:
                 return [(_member(m), cast.vote(name, _member(m))) for m in members]
             case ["timeout", view, "with", name, "from", *members]:
-                gone = View(int(view))
-                return [(_member(m), cast.timeout(gone, _member(m), name)) for m in members]
+                failed = View(int(view))
+                return [(_member(m), cast.timeout(failed, _member(m), name)) for m in members]
             case ["qc", name]:
-                return [(anybody, Certificates(cast.qc(name), None))]
+                return [(peer, Certificates(cast.qc(name), None))]
             case ["tc", name]:
                 tc = cast.tc(name)
-                return [(anybody, Certificates(tc.qc, tc))]
+                return [(peer, Certificates(tc.qc, tc))]
             case ["block", name]:
-                return [(anybody, Blocks((cast.block(name),)))]
+                return [(peer, Blocks((cast.block(name),)))]
             case ["status", "view", view, "qc", qc_view, "from", member]:
                 return [(_member(member), Status(View(int(view)), View(int(qc_view))))]
             case _:
                 raise UserError(f"the script {self._script.title!r} has no such step: {step!r}")
 
-    # --- What the replica does, in words ---------------------------------------------------
+    # --- Descriptions of the replica's actions ---------------------------------------------
 
     def _describe(self, effects: ConsensusEffects) -> list[str]:
         if effects.record is not None:

@@ -1,7 +1,7 @@
-"""Signatures that cost nothing, and a signer without scruples: for the simulator only.
+"""Signatures that cost nothing, and a signer that ignores its record: for the simulator only.
 
-A "signature" is the statement followed by the signer's public key: as unforgeable as the
-simulated liars are honest about not copying it, which their code keeps to.
+A "signature" is the statement followed by the signer's public key. Anyone could forge it; the
+simulated liars' code never does.
 """
 
 from defl.consensus.safety import Safety
@@ -26,8 +26,8 @@ class NoopScheme:
 
 
 class LiarSafety(Safety):
-    """A Byzantine member's: it goes on signing when the others show it signatures beyond its
-    record, since those are its own lies."""
+    """A Byzantine member's safety record: it keeps signing when others show it signatures beyond
+    its record, since those are its own lies."""
 
     def observe(self, reason: str) -> None:
         pass

@@ -1,4 +1,4 @@
-"""One living member of the model: each situation that it can be in, and what events make of it.
+"""One living member of the model: each situation that it can be in, and where events lead.
 
 A situation is a real `Replica` with its disk. It gets a number by a fingerprint of all that both
 hold, and each event in it is computed once; a replica that is needed a second time is replayed.
@@ -34,7 +34,7 @@ from defl.sim.signer import NoopSigner
 MEMBERS = 4
 SILENT = NodeId(3)
 LIVING = (NodeId(0), NodeId(1), NodeId(2))
-# Replicas that are kept ready to go on from where they are; others are replayed when needed.
+# Replicas that are kept ready to continue; others are replayed when needed.
 READY_MAX = 20_000
 
 TICK = -1
@@ -42,7 +42,7 @@ RESTART = -2  # other events are the number of the message that arrives
 
 
 def leader(view: View) -> NodeId:
-    """The silent member leads the first view, where nothing but timeouts can be said."""
+    """The silent member leads the first view, where only timeouts can be sent."""
     return NodeId((view + 2) % MEMBERS)
 
 
@@ -75,7 +75,7 @@ CONSTANT = frozenset(
 
 
 def fingerprint(value: object, now: float) -> Hashable:
-    """All that an object holds, as something to compare. Floats are times, relative to now."""
+    """Everything that an object holds, in comparable form. Floats are times, relative to now."""
     kind = type(value)
     if kind in CONSTANT:
         return None
@@ -101,7 +101,7 @@ def fingerprint(value: object, now: float) -> Hashable:
 
 
 class ExploredWorld(Protocol):
-    """What a member knows of the model that it is part of."""
+    """What a member knows about the model that it is part of."""
 
     rules: Rules
     posts: list[Post]
@@ -115,7 +115,7 @@ Make = Callable[..., Replica[bytes]]
 
 
 class ExploredMember:
-    """All situations that one of the living was ever in, and what events made of them."""
+    """All situations that one living member has reached, and where events led from them."""
 
     def __init__(self, world: ExploredWorld, me: NodeId, make: Make) -> None:
         self._world = world
@@ -207,7 +207,7 @@ class ExploredMember:
             self.situations.append(
                 Situation(before, event, now, durable, replica.view, head, ticks)
             )
-        # Another clock may have led to the same situation; it goes on from the first one's.
+        # Another clock may have led to the same situation; it continues from the first one's.
         if number not in self._ready and now == self.situations[number].now:
             self._ready[number] = replica
             if len(self._ready) > READY_MAX:

@@ -142,10 +142,10 @@ def _one_way(rng: random.Random, nodes: int) -> OneWay:
 
 
 def _censor(rng: random.Random, nodes: int) -> Censor:
-    def somebody() -> NodeId | None:
+    def one_or_any() -> NodeId | None:
         return NodeId(rng.randrange(nodes)) if rng.random() < 0.3 else None
 
-    return Censor(rng.choice(MESSAGE_KINDS), *_span(rng), somebody(), somebody())
+    return Censor(rng.choice(MESSAGE_KINDS), *_span(rng), one_or_any(), one_or_any())
 
 
 def soak(seconds: float, seed: int, progress: Callable[[int, int], None]) -> Soaked:

@@ -25,7 +25,7 @@ from defl.schema import Entry, Role, Row, Schema
 from defl.sim.disk import Disk
 from defl.work import Blob, Read, aggregate, model_row, update_blob, validate
 
-# Who trains, for which round, from which model; None if there is no update.
+# Takes the member, the round and the model to train from; None if there is no update.
 Training = Callable[[NodeId, Round, Row], Row | None]
 Aggregating = Callable[[Federation, Aggregate, Read], tuple[Blob, AggregationResult]]
 
@@ -61,7 +61,7 @@ def done(
     *,
     aggregating: Aggregating = aggregate,
 ) -> Validated | Aggregated | Trained | WorkFailed:
-    """The finished work as an event; a blob that was made is on the node's disk."""
+    """The finished work as an event; a blob that it produced is on the node's disk."""
     match work:
         case Validate(manifest=manifest):
             return Validated(manifest.digest, validate(federation, inputs[manifest.digest]))

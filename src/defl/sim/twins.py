@@ -1,4 +1,4 @@
-"""Twins: two copies of one member, each honest by itself, both with the same key.
+"""Twins: two copies of one member, each honest on its own, both with the same key.
 
 Bano, Sonnino, Chursin, Perelman, Li, Ching, Malkhi: "Twins: BFT Systems Made Robust" (OPODIS 2021).
 A copy follows the rules but does not know what the other signs, so together they equivocate, vote
@@ -38,7 +38,7 @@ from defl.output import (
 )
 from defl.sim.bare_replicas import LIVE, TIMING, Tape, durable_after, facts, mark
 
-# Views after healing by which every honest replica must have committed a block made after it. The
+# Views after healing by which every honest replica must have committed a block of such a view. The
 # three-chain needs the three honest leaders in a row. One that lacks a block loses its turn, three
 # views, for each question: to a twin without the block, for a snapshot, for the blocks above it.
 HEALING_VIEWS_MAX = 16
@@ -46,8 +46,8 @@ HEALING_VIEWS_MAX = 16
 VIEWS_MAX = 64
 # A case with more steps than this has stopped moving.
 STEPS_PER_VIEW_MAX = 4
-# In a view each replica tells each other one about its proposal, vote, timeout, certificates and
-# transactions, and asks or answers a few times: with more than this they talk for ever.
+# In a view each pair exchanges proposals, votes, timeouts, certificates and transactions, and a few
+# requests and answers: with more messages than this they would never stop.
 MESSAGES_PER_VIEW_AND_PAIR_MAX = 20
 
 
@@ -63,7 +63,7 @@ class OwnMark(Mempool):
 
 
 class Twin(Replica[bytes]):
-    """Honest by itself, but not alarmed by the signatures of its other copy."""
+    """Honest on its own, and not alarmed by the signatures of its other copy."""
 
     def _saw_own_signature(self, kind: str, view: View) -> None:
         pass
@@ -85,9 +85,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A replica is killed after so many of its own events (timers and messages), and restarts.
+    """A replica is killed after this many of its own events (timers and messages), and restarts.
 
-    What others do in between does not touch it, so there are no other moments to die.
+    What others do in between does not affect it, so there are no other points to crash at.
     """
 
     replica: int
@@ -163,9 +163,9 @@ def exhaustive(views: int) -> Iterator[TwinsCase]:
 
 
 def crash_points(case: TwinsCase, rules: Rules) -> list[Crash]:
-    """Every moment at which one replica can die, up to the first view after the scripted ones.
+    """Every point at which one replica can crash, up to the first view after the scripted ones.
 
-    Of replicas that are alike in this case, the first one stands for the others.
+    Of replicas that are alike in this case, the first one represents the others.
     """
     alike = [n for n in SYMMETRIES if all(renamed(step, n) == step for step in case.steps)]
     events = Run(case, rules).run().events_scripted
@@ -203,7 +203,7 @@ def random_case(seed: int, *, members: int = 7, pairs: int = 2, views: int = 6) 
     twins = tuple(NodeId(i) for i in sorted(rng.sample(range(members), pairs)))
     steps = []
     for _ in range(views):
-        # Half of the leaders are twins: they are the ones that can lie.
+        # Half of the leaders are twins, since only twins can lie.
         leader = rng.choice(twins) if rng.random() < 0.5 else NodeId(rng.randrange(members))
         parts = rng.choice((1, 2, 2, 2, 3))
         cut = tuple(rng.randrange(parts) for _ in range(members + pairs))
@@ -215,11 +215,11 @@ def random_case(seed: int, *, members: int = 7, pairs: int = 2, views: int = 6) 
 
 
 class Run:
-    """One case from start to healing. `violations` says in words what went wrong."""
+    """One case from start to healing. `violations` describes what went wrong."""
 
     def __init__(self, case: TwinsCase, rules: Rules) -> None:
         self.violations: list[str] = []
-        self.evidence: set[tuple[NodeId, str]] = set()  # against whom, and of which kind
+        self.evidence: set[tuple[NodeId, str]] = set()  # the accused member, and the kind
         self.case = case
         self.now = 0.0
         federation, signers, record = facts(case.members, rules)
@@ -231,7 +231,7 @@ class Run:
         self._durable = [Durable(record) for _ in case.identities]
         self._crashes = {(crash.replica, crash.after) for crash in case.crashes}
         self._events = [0] * len(case.identities)
-        # Of each replica, its events until the first view after the scripted ones was over.
+        # Each replica's events until the end of the first view after the scripted ones.
         self.events_scripted: tuple[int, ...] = ()
         self.replicas = [self._replica(place) for place in range(len(case.identities))]
         for place, member in enumerate(case.identities):
@@ -276,17 +276,17 @@ class Run:
             if self.done:
                 return self
             if before == [replica.view for replica in self.replicas]:
-                # Nobody has a quorum: the cut lasts until all have given the view up.
+                # No side has a quorum: the cut lasts until all replicas have given up the view.
                 self._lifted = max(before)
-        self.violations.append(f"it stopped moving, replicas {sorted(self._behind)} are behind")
+        self.violations.append(f"no progress; replicas {sorted(self._behind)} are behind")
         return self
 
     def _is_ahead(self, block: Block) -> bool:
         return block.view > len(self.case.steps)
 
     def _tick(self) -> None:
-        # A leader that failed before has a shorter period; a whole one lets questions about missing
-        # blocks be repeated as often as views are given up.
+        # A leader that failed before has a shorter period; with a whole one, requests for missing
+        # blocks are repeated as often as views fail.
         self.now += TIMING.view_cap_s
         for place, replica in enumerate(self.replicas):
             at = replica.wake_at
@@ -390,7 +390,7 @@ class Run:
             self._behind.discard(place)
 
 
-# Whoever reads the cases that broke something reads no more than these.
+# A reader looks at no more failed cases than these.
 BROKEN_MAX = 5
 
 

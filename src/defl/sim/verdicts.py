@@ -6,7 +6,7 @@ A violation is a sentence; the first hundred are kept.
 NO_CONFLICTING_COMMITS = "no conflicting commits"
 SAME_LOG = "same log prefix"
 SAME_LEDGER = "same ledger"
-NOTHING_SIGNED_TWICE = "nobody signed twice"
+NOTHING_SIGNED_TWICE = "no honest member signed twice"
 CERTIFICATES = "certificates have q distinct members"
 RETRIEVABLE = "committed updates retrievable"
 ONE_UPDATE = "one update per author and round"
@@ -14,7 +14,7 @@ TRANSACTIONS = "honest transactions committed or round closed"
 ROUNDS_CLOSE = "rounds close"
 WITHIN_BOUNDS = "memory, log and pool within bounds"
 SAME_MODEL = "same model everywhere"
-NOBODY_LEFT_BEHIND = "nobody honest is left behind"
+NO_MEMBER_LEFT_BEHIND = "no honest member is left behind"
 
 CHECKS = (
     NO_CONFLICTING_COMMITS,
@@ -28,7 +28,7 @@ CHECKS = (
     ROUNDS_CLOSE,
     WITHIN_BOUNDS,
     SAME_MODEL,
-    NOBODY_LEFT_BEHIND,
+    NO_MEMBER_LEFT_BEHIND,
 )
 
 VIOLATIONS_MAX = 100

@@ -1,9 +1,9 @@
 """Accepts connections, up to the TLS handshake, at a cost that strangers cannot raise.
 
 Nothing is spent on a connection before its first record is complete: until then it stays in the
-kernel. The record decides to which class of pending connections the caller belongs (pending.py).
-Handshakes of one class begin one after the other, at a bounded rate. So strangers neither evict a
-member nor cost the node more than a part of a core.
+kernel. The record decides which class of pending connections the caller belongs to (pending.py).
+Handshakes of one class begin one by one, at a bounded rate. So strangers neither evict a member nor
+cost the node more than a fraction of a core.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from defl.node.net.framing import Link
 from defl.node.net.pending import PendingConnections, PendingLimits
 from defl.node.net.tls import FIRST_BYTES_MAX, is_first_record, marked
 
-# Before the next attempt, after the kernel had no descriptor for another socket.
+# The pause before the next attempt after the kernel has run out of descriptors.
 ACCEPT_PAUSE_S = 0.1
 # Connections accepted in a row before the accepted ones get their turn.
 ACCEPTED_AT_ONCE_MAX = 8
@@ -68,7 +68,7 @@ class Acceptor:
         self._marks[mark] = member
 
     async def accept(self, listener: socket.socket) -> None:
-        """For ever."""
+        """Accept connections forever."""
         loop = asyncio.get_running_loop()
         for accepted in itertools.count(1):
             connection, host = await self._next_connection(listener)
@@ -80,7 +80,7 @@ class Acceptor:
                 await asyncio.sleep(0)
 
     async def _next_connection(self, listener: socket.socket) -> tuple[socket.socket, str]:
-        """Awaits nothing once the connection is here: a cancellation then would leave it open."""
+        """Awaits nothing after the accept: a cancellation then would leave the connection open."""
         while True:
             try:
                 connection, (host, *_) = listener.accept()
@@ -123,7 +123,7 @@ class Acceptor:
             self._refusals[refused.kind] += 1
 
     async def _await_turn(self, first_bytes: bytes) -> None:
-        """A caller that is evicted before its turn has used nobody else's."""
+        """A caller that is evicted before its turn does not use up a turn."""
         member = self._marks.get(marked(first_bytes))
         caller = asyncio.current_task()
         if caller is None:

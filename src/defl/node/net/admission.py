@@ -27,8 +27,8 @@ class Refusal(StrEnum):
     IDENTITY = "identity"  # claims to be another member
     DIRECTION = "direction"  # the higher id dialled
     FRAME = "frame"  # a length out of bounds
-    FAULT = "fault"  # the handler found a PeerFault in a frame
-    UNREACHABLE = "unreachable"  # nobody answers at the card's address
+    FAULT = "fault"  # the handler raised a PeerFault for a frame
+    UNREACHABLE = "unreachable"  # no answer at the card's address
     PROBE = "probe"  # a member's `defl node check`, which wants our hello and nothing else
 
 
@@ -48,14 +48,12 @@ def check_hello(
     chain: Digest,
     cards: Mapping[NodeId, Card],
 ) -> Refused | None:
-    """None if the peer is the member, in the federation and on the lane that it should be."""
+    """None if the peer is the expected member, in our federation and on the expected lane."""
     if hello is None:
         return Refused(Refusal.HELLO, "the first frame is not a hello: is it another program?")
     member = next((id_ for id_, card in cards.items() if card.certificate == certificate), None)
     if member is None or member == me:
-        return Refused(
-            Refusal.IDENTITY, "its certificate does not belong to another member any more"
-        )
+        return Refused(Refusal.IDENTITY, "its certificate no longer belongs to another member")
     name = cards[member].name
     if hello.version != PROTOCOL_VERSION:
         return Refused(
@@ -105,13 +103,13 @@ def refusal_of(error: OSError | TimeoutError, link: Link | None) -> Refused:
 
 def dial_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Refused:
     refused = refusal_of(error, link)
-    who = f"{card.name} at {card.address}"
+    peer = f"{card.name} at {card.address}"
     if refused.kind is Refusal.CERTIFICATE:
-        text = f"{who} shows an expired certificate or another one than its card: {refused.text}"
+        text = f"{peer} shows a certificate that expired or is not its card's: {refused.text}"
         return Refused(refused.kind, text)
     if link.certificate is not None:
-        text = f"{who} refused us after the handshake: does it have our card and federation.toml?"
+        text = f"{peer} refused us after the handshake: does it have our card and federation.toml?"
         return Refused(refused.kind, f"{text} ({error})" if str(error) else text)
     if isinstance(error, ssl.SSLError):
-        return Refused(refused.kind, f"{who} does not speak TLS 1.3 as a node does: {error}")
-    return Refused(Refusal.UNREACHABLE, f"{who} cannot be reached: {error or 'no answer in time'}")
+        return Refused(refused.kind, f"{peer} does not speak TLS 1.3 as a node does: {error}")
+    return Refused(Refusal.UNREACHABLE, f"{peer} cannot be reached: {error or 'no answer in time'}")

@@ -151,7 +151,7 @@ class Link(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self.hello: asyncio.Future[Frame] = self._loop.create_future()
         self.closed: asyncio.Future[str] = self._loop.create_future()
-        self.broken: str | None = None  # the rule that the peer broke, if the link ended for that
+        self.broken: str | None = None  # the rule that the peer broke, if that ended the link
         self._transport: asyncio.Transport | None = None
         self._frame_bytes_max = HELLO_BYTES_MAX
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -182,11 +182,11 @@ class Link(asyncio.BufferedProtocol):
 
     @property
     def certificate(self) -> bytes | None:
-        """The peer's, DER."""
+        """The peer's certificate in DER form."""
         if self._transport is None:
             return None
-        shown = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        return None if shown is None else bytes(shown)
+        der = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return None if der is None else bytes(der)
 
     def close(self) -> None:
         """Ends the link after the written bytes have left."""
@@ -209,7 +209,7 @@ class Link(asyncio.BufferedProtocol):
         self._use = self._large = self._rest = None
         if not self.hello.done():
             self.hello.set_exception(ConnectionResetError(reason))
-            self.hello.exception()  # marks it as retrieved: nobody may be waiting any more
+            self.hello.exception()  # marks it as retrieved: there may be no waiter any more
         if not self.closed.done():
             self.closed.set_result(reason)
 

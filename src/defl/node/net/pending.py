@@ -1,4 +1,4 @@
-"""Pending connections: how many callers may wait to prove who they are, and which one is evicted.
+"""Pending connections: how many callers may wait to prove their identity, and which one is evicted.
 
 Connecting costs a stranger nothing, so a single bounded queue would let strangers evict a member in
 the middle of its handshake. Each pending connection belongs to one class, and each class has
@@ -6,7 +6,7 @@ a limit of its own:
 
     silent     nothing was received yet. A member's first bytes follow its connection at once.
     unmarked   something was received, but no member's mark (`tls.mark_of`).
-    marked     one class for each member. Only somebody who has the members' cards, or listens on
+    marked     one class for each member. Only a caller that has the members' cards, or listens on
                the line, can send a member's mark.
 
 A class over its limit evicts the oldest connection of the address that holds the most. Nothing here

@@ -40,8 +40,8 @@ def client_context(identity: Identity, card: Card) -> ssl.SSLContext:
 
 
 def mark_of(caller: bytes, called: bytes) -> bytes:
-    """Derived from both certificates. The caller's is known only from its card: TLS 1.3 shows it to
-    nobody but the node that is dialled."""
+    """Derived from both certificates. A stranger can know the caller's only from its card: TLS 1.3
+    shows it only to the node that is dialled."""
     secret = digest_of(digest_of(caller) + digest_of(called)).hex()
     return MARK_PREFIX + secret[: MARK_BYTES - len(MARK_PREFIX)].encode("ascii")
 
@@ -70,7 +70,7 @@ def _pinned(context: ssl.SSLContext, identity: Identity, cards: Sequence[Card]) 
 
 
 def trust_also(context: ssl.SSLContext, card: Card) -> None:
-    """Adds a renewed certificate. The former one still passes the handshake, but not the hello."""
+    """Adds a renewed certificate. The old one still passes the handshake, but not the hello."""
     context.load_verify_locations(cadata=card.certificate)
 
 

@@ -1,6 +1,6 @@
 """Frames between members, over two links per pair: one for each lane.
 
-The lower id dials, the higher one answers. TLS refuses everybody who is not a member. Then both
+The lower id dials, the higher one answers. TLS refuses every caller that is not a member. Then both
 send a hello, and both check the certificate's owner, the federation and the lane. Only frames of
 links that pass reach `on_frame`.
 """
@@ -93,7 +93,7 @@ class Transport:
     ) -> None:
         """`listen` is an address or a listening socket. `wait` sleeps between attempts."""
         if cards[me].key != identity.public_key:
-            raise UserError(f"member {me} of the federation has another key than this node")
+            raise UserError(f"this node's key is not that of member {me} of the federation")
         for card in cards:
             if defect := card_defect(card):
                 raise UserError(f"{card.name}'s card: {defect}")

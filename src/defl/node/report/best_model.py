@@ -119,6 +119,6 @@ class BestModel:
 
     def _write_certificate(self, text: str) -> None:
         path = self._folder / BEST_CERTIFICATE
-        beside = path.with_name(f".{path.name}.writing")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        temporary = path.with_name(f".{path.name}.writing")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)

@@ -1,4 +1,4 @@
-"""Round certificates: files that prove a round's model to anybody, offline.
+"""Round certificates: files that prove a round's model to anyone, offline.
 
 The proof is the signatures of q members. Members that trained for round r + 1 signed the digest of
 their base, the model of round r. The last round has no successor, so members attest its model
@@ -140,9 +140,9 @@ def _same_model(
         return Check(
             "model",
             False,
-            f"the file calls itself round {claimed[:20]}, the certificate is round "
-            f"{proof.round}'s: take the two that belong together (a round is proven only when the "
-            "next one closes)",
+            f"the file states round {claimed[:20]}, the certificate is for round "
+            f"{proof.round}: use two files of one round (a round is proven only when the next "
+            "one closes)",
         )
     digest = model_digest(federation, row).hex()
     if digest != proof.digest:

@@ -1,4 +1,4 @@
-"""A node's model in the form that somebody else's program reads: complete, or refused.
+"""A node's model in a format that other programs read: complete, or refused.
 
 A node's folder gives every entry of the model: the shared ones, and this node's own values of the
 local ones. What the aggregation rule remembers is not part of the model and is left out.
@@ -215,7 +215,7 @@ def proven_model(
 ) -> tuple[ExportedModel, list[Check]]:
     """The model, and whether a quorum vouches for it; a node's folder holds all that is needed.
 
-    The proof covers the shared entries; the local ones are this node's own word.
+    The proof covers the shared entries; only this node vouches for the local ones.
     """
     if source.is_dir():
         node = _NodeFolder(source)
@@ -273,15 +273,15 @@ def write_export(path: Path, model: ExportedModel, *, force: bool) -> None:
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
     os.close(descriptor)
-    beside = Path(name)
+    temporary = Path(name)
     try:
-        WRITERS[path.suffix](beside, model)
-        _finish(beside)
-        os.replace(beside, path)
+        WRITERS[path.suffix](temporary, model)
+        _finish(temporary)
+        os.replace(temporary, path)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _finish(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What happened in the newest rounds: whose update counted, who was late, how good each model is.
+"""The newest rounds: which updates counted, which members were late, how good each model is.
 
 Kept in memory for the status, the metrics and an experiment tracker; nothing else depends on it.
 """
@@ -39,7 +39,7 @@ def discard(round_: int, values: Mapping[str, float]) -> None:
 
 @dataclass(slots=True)
 class _OpenReport:
-    """A round's report; its parts become known one after the other."""
+    """A round's report, filled in piece by piece."""
 
     missing: list[str] = field(default_factory=list)
     left_out: list[str] | None = None
@@ -63,7 +63,7 @@ class RoundHistory:
 
     @property
     def left_out(self) -> dict[str, LeftOutRounds]:
-        """Members that had no part in some round."""
+        """Members whose update was missing from some round's model."""
         return {
             name: LeftOutRounds(self._by_rule[name], self._no_update[name])
             for name in self._names

@@ -1,4 +1,4 @@
-"""Structured logging on top of the standard library: an event in words, and fields.
+"""Structured logging on top of the standard library: a readable event, and fields.
 
 Only `defl node start` configures anything, and only the `defl` logger: a program that uses defl as
 a library keeps its own handlers, levels and formats.
@@ -60,9 +60,9 @@ class Log:
 
 
 class LineLimit:
-    """Lets a few lines about each subject pass, then one per interval, with a count of the rest.
+    """Passes a few lines about each subject, then one per interval, with a count of the rest.
 
-    Lines that others cause must not fill the disk.
+    Lines that peers cause must not fill the disk.
     """
 
     def __init__(self, burst: int, every_s: float) -> None:

@@ -75,7 +75,7 @@ def _key(transaction: Upd | Agg) -> tuple[str, int]:
 
 
 class NodeMetrics(Collector):
-    """Reads the node whenever the registry is asked."""
+    """Reads the node's status at each scrape."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -167,7 +167,7 @@ def _of_rounds(status: NodeStatus) -> Iterator[Metric]:
     members = {} if aggregation is None else aggregation.members
     yield _counters(
         "left_out",
-        "Rounds in which a member had no part in the model",
+        "Rounds whose model lacks a member's update",
         ("member", "reason"),
         (
             ((name, reason), count)

@@ -59,17 +59,17 @@ _HEADER_ALIGNMENT = 8
 
 def write_model(path: Path, schema: Schema, row: Row, metadata: Mapping[str, str]) -> None:
     """Replace the file atomically: a reader sees the old file or the new one, never a part."""
-    beside = path.with_name(f".{path.name}.writing")
+    temporary = path.with_name(f".{path.name}.writing")
     if local := len(schema.entries) - len(schema.shared):
         metadata = {**metadata, LOCAL_ENTRIES: str(local)}
     try:
-        write_safetensors(beside, schema.unflatten(row), metadata)
-        beside.chmod(0o644)  # models are public within the folder; the folder's mode guards access
-        os.replace(beside, path)
+        write_safetensors(temporary, schema.unflatten(row), metadata)
+        temporary.chmod(0o644)  # the folder's own mode guards access
+        os.replace(temporary, path)
     except OSError as error:
         raise LocalFault(f"{path} cannot be written: {error.strerror}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_safetensors(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Calls out metrics that are NaN or infinite: the weights may be fine, the training is not."""
+"""Warns about metrics that are NaN or infinite: the weights may be fine, the training is not."""
 
 from collections.abc import Mapping
 from math import isfinite

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from defl.ids import NodeId
 from defl.node.report.log import LineLimit, Log
 
-# Of one kind, about one peer.
+# For lines of one kind about one peer.
 PEER_LINES_BURST = 5
 PEER_LINES_EVERY_S = 60.0
 TROUBLE_EVERY_S = 2.0
@@ -24,10 +24,10 @@ class PeerLog:
 
     def disconnected(self, peer: NodeId) -> None:
         if (fields := self._fields("disconnected", peer)) is not None:
-            self._log.info("peer is gone", **fields)
+            self._log.info("peer disconnected", **fields)
 
     async def report(self, trouble: Mapping[NodeId, str]) -> None:
-        """For ever: why a peer is not connected, whenever the reason is new."""
+        """Log why a peer is not connected, whenever the reason is new; runs forever."""
         reported: dict[NodeId, str] = {}
         while True:
             for peer, reason in trouble.items():

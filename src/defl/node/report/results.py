@@ -1,4 +1,4 @@
-"""What a node leaves behind for people: its models, round certificates, and a line for each event.
+"""What a node produces for people: its models, round certificates, and a log line for each event.
 
 Everything here follows from the participant's notices and nothing depends on it.
 """
@@ -84,19 +84,19 @@ class Results:
                     self._log.info("committed", kind=kind, round=transaction.round, ms=ms)
 
     def misbehaved(self, notice: PeerMisbehaved) -> None:
-        """Counted always, logged the first few times."""
+        """Count every fault; log the first few."""
         self._measures.peer_faults[notice.peer] += 1
         if self._measures.peer_faults[notice.peer] <= FAULTS_LOGGED_MAX:
             self._log.warning("refused", peer=self._names[notice.peer], why=notice.reason)
 
     def aggregated(self, work: Aggregate, report: WorkReport) -> None:
-        """Who counted how much, and why."""
+        """Record each member's weight in the aggregate, and the reason."""
         done = self._history.aggregated(work, report)
         judged = {n: share for n, share in done.members.items() if share.score is not None}
         self._log.info(
             "aggregated",
             round=done.round,
-            left_out=",".join(done.left_out) or "nobody",
+            left_out=",".join(done.left_out) or "none",
             weights=log_fields({name: share.weight for name, share in judged.items()}),
             scores=log_fields({name: share.score or 0.0 for name, share in judged.items()}),
             why=done.reason,
@@ -118,7 +118,7 @@ class Results:
                 latency = self._measures.commit_latency()
                 if latency is not None:
                     self._history.record(round_, prefixed("commit_ms", asdict(latency)))
-                self._log.info("round closed", round=round_, without=",".join(names) or "nobody")
+                self._log.info("round closed", round=round_, without=",".join(names) or "none")
             case WaitsFor(round=round_, members=members):
                 longest = ", ".join(f"{self._names[m]} up to {left:.1f} s" for m, left in members)
                 self._log.info("waiting for members", round=round_, members=longest)
@@ -132,8 +132,8 @@ class Results:
                 )
             case EvidenceFound(evidence=evidence):
                 kind = type(evidence.first).__name__
-                who = self._names[evidence.first.author]
-                self._log.warning("a member contradicts itself", member=who, kind=kind)
+                author = self._names[evidence.first.author]
+                self._log.warning("a member contradicts itself", member=author, kind=kind)
             case PeerMisbehaved():
                 self.misbehaved(notice)
             case Observing(reason=reason):
@@ -141,7 +141,7 @@ class Results:
             case SafetyBroken(reason=reason):
                 self._log.warning("safety is broken: more than f members lie", why=reason)
             case WorkFailing(reason=reason):
-                self._log.warning("work is tried again", why=reason.strip().rpartition("\n")[2])
+                self._log.warning("retrying failed work", why=reason.strip().rpartition("\n")[2])
             case Finished(round=round_):
                 self._log.info("finished", rounds=round_)
 
@@ -155,9 +155,9 @@ class Results:
     def _write_certificate(self, text: str, digest: Digest) -> None:
         if self._written != digest:
             return  # this node was away and never had that model
-        beside = self._folder / ".proven.writing"
-        beside.unlink(missing_ok=True)
-        beside.hardlink_to(self._folder / MODEL)
-        beside.replace(self._folder / PROVEN)
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(self._folder / CERTIFICATE)
+        temporary = self._folder / ".proven.writing"
+        temporary.unlink(missing_ok=True)
+        temporary.hardlink_to(self._folder / MODEL)
+        temporary.replace(self._folder / PROVEN)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(self._folder / CERTIFICATE)

@@ -48,7 +48,7 @@ class Aggregation(Struct, frozen=True):
 
 
 class Evaluation(Struct, frozen=True):
-    """What this node's own client measured of a round's model."""
+    """This node's own evaluation of a round's model."""
 
     round: int
     metrics: Metrics
@@ -65,7 +65,7 @@ class RoundStatus(Struct, frozen=True):
 
 
 class LeftOutRounds(Struct, frozen=True):
-    """In how many rounds since the start a member had no part in the model."""
+    """How many rounds' models lack a member's update, since the start."""
 
     by_rule: int
     no_update: int
@@ -82,7 +82,7 @@ class MemberLateness(Struct, frozen=True):
 
     @property
     def late_s(self) -> float | None:
-        """By how much; None if its pace is unknown or does not explain it."""
+        """By how much it was late; None if its pace is unknown or does not explain it."""
         return self.usual_s - self.lasted_s if self.usual_s > self.lasted_s else None
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     peers: dict[str, bool]  # is it connected?
     trouble: dict[str, str]  # why a peer is not connected
     commit_ms: CommitLatency | None
-    waiting: str  # what must happen next, in words
+    waiting: str  # what must happen next, for people
     waiting_for_s: dict[str, float]  # how much longer the open round is kept open for a member
     blobs: int
     disk_bytes: int
@@ -262,7 +262,7 @@ def _waiting_for_s(node: "Node") -> dict[str, float]:
 def waiting_sentence(
     *, answers_missing: int, over: bool, updates: int, quorum: int, waiting_for_s: dict[str, float]
 ) -> str:
-    """What must happen next, in words."""
+    """What must happen next, as text that follows "waiting"."""
     if answers_missing:
         members = "member" if answers_missing == 1 else "members"
         return (
@@ -270,7 +270,7 @@ def waiting_sentence(
             "it signs nothing before"
         )
     if over:
-        return "for nobody: all rounds are closed"
+        return "for nothing: all rounds are closed"
     if updates < quorum:
         return f"for updates: {updates} of at least {quorum} are in"
     if not waiting_for_s:

@@ -22,7 +22,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
 
 
-def asked_status(folder: Path) -> NodeStatus | None:
+def running_status(folder: Path) -> NodeStatus | None:
     """The status of the running node; None if none answers."""
     try:
         port = int((folder / PORT_FILE).read_text(encoding="ascii"))

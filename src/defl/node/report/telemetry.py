@@ -29,7 +29,7 @@ METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def write_private(path: Path, text: str) -> None:
-    """A file that its owner alone can read, whatever was there before."""
+    """Write a file that only its owner can read, whatever was there before."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
@@ -81,10 +81,10 @@ class Server:
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            pass  # the caller has gone or never sent a request
+            pass  # the caller disconnected or never sent a request
         finally:
             self._callers.pop(caller, None)
-            writer.transport.abort()  # an answer that nobody reads must not stay in memory
+            writer.transport.abort()  # an unread answer must not stay in memory
 
     def _response(self, head: bytes) -> bytes:
         line, *headers = head.rstrip().split(b"\r\n")

@@ -78,8 +78,8 @@ class Tracking:
                 self._log.warning("the tracker is too slow: figures are dropped")
 
     def close(self) -> None:
-        """Hands over the queue; the tracker then finishes by itself. One that does not read is
-        killed."""
+        """Hands over the queue; the tracker then finishes on its own. A tracker that does not read
+        is killed."""
         try:
             self._lines.put(None, timeout=CLOSE_S)
         except queue.Full:
@@ -107,7 +107,7 @@ class Tracking:
 def start_tracking(
     track: Track, folder: Path, federation: str, name: str, log: Log
 ) -> Tracking | None:
-    """None if no tracker is configured, or it cannot start: the node runs without."""
+    """None if no tracker is configured, or if it cannot start: the node runs without one."""
     if track is Track.NONE:
         return None
     if not installed(track):

@@ -1,7 +1,7 @@
-"""From the members' cards and a model to the two files that every member gets.
+"""Assembles the members' cards and a model into the two files that every member gets.
 
 The same cards, weights and options always produce the same bytes. `founding.py` decides the facts;
-this module reads what they are made from and writes the result.
+this module reads their inputs and writes the result.
 """
 
 import os
@@ -21,7 +21,7 @@ from defl.schema import MODEL_ROLES, Weights
 
 
 def require_new(federation_file: Path, *, force: bool) -> None:
-    """Refuse to overwrite an agreement: nodes with the former file would be left alone with it."""
+    """Refuse to overwrite an agreement: nodes that have the old file would be cut off."""
     for path in (federation_file, federation_file.parent / INITIAL_FILE):
         if path.exists() and not force:
             raise UserError(f"{path} exists; choose another folder, or overwrite it with --force")

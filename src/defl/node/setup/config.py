@@ -168,7 +168,7 @@ keep_best = {quoted(config.keep_best)}
 
 def read_node(folder: Path) -> NodeConfig:
     path = folder / CONFIG_FILE
-    hint = f"make a node with: defl node init {folder} --name NAME --address HOST:PORT"
+    hint = f"create a node with: defl node init {folder} --name NAME --address HOST:PORT"
     if inside := sorted(folder.glob(f"*/{CONFIG_FILE}")):  # the folder of a whole run
         hint = f"name the folder of one node, for example {inside[0].parent}"
     return parse(read_bytes(path, hint), NodeConfig, path)
@@ -192,8 +192,8 @@ def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card
             )
     if folder.exists() and (mode := open_to_others(folder)):
         raise UserError(
-            f"{folder} exists, and others may enter it (mode {mode:04o}): a key and everybody's "
-            f"weights will lie in it; do: chmod 700 {folder}, or name a new folder"
+            f"{folder} exists, and others may enter it (mode {mode:04o}), but it will hold a key "
+            f"and all members' weights; do: chmod 700 {folder}, or name a new folder"
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ def _write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def read_identity(folder: Path, name: str) -> Identity:
-    hint = "this folder has lost its identity; put the file back from your own safe copy"
+    hint = "this folder has lost its identity; restore the file from your own safe copy"
     key_path, certificate_path = folder / KEY_FILE, folder / CERTIFICATE_FILE
     key_bytes = read_bytes(key_path, hint)
     if mode := open_to_others(key_path):
@@ -245,7 +245,7 @@ def read_identity(folder: Path, name: str) -> Identity:
 
 
 def read_card_file(path: Path) -> Card:
-    data = read_bytes(path, "a card is made by defl node init; ask its owner for it")
+    data = read_bytes(path, "defl node init creates a card; ask its owner for it")
     try:
         return read_card(data.decode(), str(path))
     except UnicodeDecodeError as error:
@@ -253,19 +253,19 @@ def read_card_file(path: Path) -> Card:
 
 
 def renew_card(folder: Path) -> Card:
-    """A card for the current settings, with a higher serial; the former card if nothing changed.
+    """A card for the current settings, with a higher serial; the old card if nothing changed.
 
-    Of two cards the higher serial is valid, so the former card must be there to count from.
+    Of two cards the one with the higher serial is valid, so the new serial follows the old card's.
     """
     config = read_node(folder)
     identity = read_identity(folder, config.name)
     path = card_file(folder, config.name)
-    former = read_card_file(path)
-    if former.key != identity.public_key:
-        raise UserError(f"{path}: the card of another key; put this node's own card back")
-    if (former.address, former.certificate) == (config.address, identity.certificate):
-        return former
-    card = make_card(identity, config.address, former.serial + 1)
+    old = read_card_file(path)
+    if old.key != identity.public_key:
+        raise UserError(f"{path}: the card of another key; restore this node's own card")
+    if (old.address, old.certificate) == (config.address, identity.certificate):
+        return old
+    card = make_card(identity, config.address, old.serial + 1)
     new = path.with_name(f".{path.name}.writing")
     new.write_text(card_text(card), encoding="utf-8")
     new.replace(path)
@@ -315,7 +315,7 @@ def membership_of(cards: Sequence[Card], *, rounds: int, epoch: int = 0) -> Memb
 
 
 def read_federation(path: Path) -> Agreement:
-    hint = "it is made by defl federation create; ask another member for it"
+    hint = "defl federation create writes it; ask another member for it"
     text = read_bytes(path, hint)
     file = parse(text, _FederationFile, path)
     sources = [f"{path}, member {index + 1}" for index in range(len(file.members))]

@@ -1,7 +1,7 @@
 """A node's private identity, and the signed card that it gives to the other members.
 
-One key signs consensus statements, the card, and the TLS certificate. Whoever has a member's card
-therefore knows its key, and no third party has to vouch for it. config.py decides which files hold
+One key signs consensus statements, the card, and the TLS certificate. A member's card therefore
+states its key, and no third party has to vouch for it. config.py decides which files hold
 an identity.
 """
 
@@ -29,7 +29,7 @@ CERTIFICATE_BYTES_MAX = 4096  # ours have about 400; a card must not smuggle any
 SERIAL_MAX = 2**63 - 1  # integers have 8 bytes in a statement and a sign in the file
 CARD_CHARACTERS_MAX = 4 * CERTIFICATE_BYTES_MAX
 
-# A member whose clock is slow must still accept a certificate that was made just now.
+# A member whose clock is slow must still accept a certificate that has just been created.
 CLOCK_SKEW = timedelta(days=1)
 # RFC 5280, 4.1.2.5: no planned expiry. Members leave by an epoch, not by a date.
 NO_END = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -222,7 +222,7 @@ def _certificate_defect(certificate: bytes, key: bytes) -> str | None:
     if len(certificate) > CERTIFICATE_BYTES_MAX:
         return f"the certificate has {len(certificate)} bytes, at most {CERTIFICATE_BYTES_MAX}"
     if certificate_key(certificate) != key:
-        return "the certificate holds another key than the card"
+        return "the certificate's key is not the card's"
     loaded = _loaded(certificate)
     try:
         Ed25519PublicKey.from_public_bytes(key).verify(

@@ -69,7 +69,7 @@ def free_ports(count: int) -> list[int]:
 def founding_folder(wanted: Path | None, prefix: str) -> Iterator[Path]:
     """An empty folder, or a new temporary one; left as it was if no federation is founded in it.
 
-    Interrupting counts: half a federation is of no use to anybody, and keys are in it.
+    This includes interrupts: half a federation is useless, and it holds keys.
     """
     existed = wanted is not None and wanted.exists()
     if wanted is not None and existed and (not wanted.is_dir() or any(wanted.iterdir())):
@@ -79,7 +79,7 @@ def founding_folder(wanted: Path | None, prefix: str) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"{error.filename or wanted}: no folder can be made there: {error.strerror}; "
+            f"{error.filename or wanted}: no folder can be created there: {error.strerror}; "
             "name another one with --out"
         ) from error
     try:

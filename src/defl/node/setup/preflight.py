@@ -96,7 +96,7 @@ def _folder_mode(folder: Path) -> Check:
         return Check(
             "folder",
             False,
-            f"others may enter it (mode {mode:04o}), and everybody's weights lie in it; do: "
+            f"others may enter it (mode {mode:04o}), but it holds all members' weights; do: "
             f"chmod 700 {folder}",
         )
     return Check("folder", True, f"{folder}, readable by its owner alone")
@@ -112,7 +112,7 @@ def _certificate(identity: Identity) -> Check:
         return Check(
             "certificate",
             False,
-            "it holds another key than node.key; put this node's own files back",
+            "its key is not that of node.key; restore this node's own files",
         )
     now = datetime.now(UTC)
     if not start <= now <= end:
@@ -123,7 +123,7 @@ def _certificate(identity: Identity) -> Check:
 
 
 def _clock(folder: Path, identity: Identity) -> Check:
-    """The time must not be before this node was made. No time server is asked."""
+    """The time must not be before this node was created. No time server is queried."""
     now = datetime.now(UTC)
     key_written = datetime.fromtimestamp((folder / KEY_FILE).stat().st_mtime, UTC)
     newest = max(key_written, certificate_validity(identity.certificate)[0])
@@ -131,9 +131,9 @@ def _clock(folder: Path, identity: Identity) -> Check:
         return Check(
             "clock",
             False,
-            f"it is {now:%F %T} UTC here, but this node was made on {newest:%F %T}; set the clock",
+            f"it is {now:%F %T} UTC, but this node was created on {newest:%F %T}; set the clock",
         )
-    return Check("clock", True, f"{now:%F %T} UTC, not before this node was made")
+    return Check("clock", True, f"{now:%F %T} UTC, not before this node was created")
 
 
 def _card(folder: Path, config: NodeConfig, identity: Identity, card: Card) -> Check:
@@ -150,8 +150,8 @@ def _card(folder: Path, config: NodeConfig, identity: Identity, card: Card) -> C
 
 def _card_advice(folder: Path, field: str) -> str:
     if field in ("address", "certificate"):
-        return f"its {field} is not this node's any more; sign a new one: defl node card {folder}"
-    return f"its {field} is not this node's; put this node's own card back"
+        return f"its {field} is no longer this node's; sign a new one: defl node card {folder}"
+    return f"its {field} is not this node's; restore this node's own card"
 
 
 def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> Check:
@@ -160,7 +160,7 @@ def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> 
         return Check(
             "federation",
             False,
-            "this node's key is not among its members; give your card to whoever makes "
+            "this node's key is not among its members; give your card to the member that creates "
             "federation.toml",
         )
     agreed = agreement.cards[me]
@@ -168,7 +168,7 @@ def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> 
         return Check(
             "federation",
             False,
-            f"it calls this key {agreed.name!r}; put this node's own key back, or write "
+            f"it calls this key {agreed.name!r}; restore this node's own key, or write "
             f"name = {agreed.name!r} in node.toml",
         )
     if agreed.certificate != identity.certificate and (
@@ -177,8 +177,8 @@ def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> 
         return Check(
             "federation",
             False,
-            "it has another certificate of this key, and the others refuse this one; put the "
-            "agreed node.crt back, or sign a new card (defl node card) and send it to the others",
+            "it has another certificate of this key, and the others refuse this one; restore the "
+            "agreed node.crt, or sign a new card (defl node card) and send it to the others",
         )
     where = f"member {me} of {agreement.federation.committee.size}"
     return Check("federation", True, f"{where}, id {agreement.federation.chain.hex()[:16]}")
@@ -282,14 +282,14 @@ def _reason(error: OSError) -> str:
         case socket.gaierror():
             return "the name cannot be resolved; check the address and this machine's DNS"
         case ConnectionRefusedError():
-            return "nobody listens there; is the node started, and its port open?"
+            return "nothing listens there; is the node running, and its port open?"
         case TimeoutError():
             return "no answer in time; is a firewall in between?"
         case ssl.SSLCertVerificationError():
             return (
-                "it shows another certificate than its card, or an expired one "
-                f"({error.verify_message}): somebody else listens there, or the member has a newer "
-                "card"
+                "it shows a certificate that is not its card's, or an expired one "
+                f"({error.verify_message}): another program listens there, or the member has a "
+                "newer card"
             )
         case ssl.SSLError():
             return (

@@ -17,7 +17,7 @@ from typing import Any
 
 from defl.errors import UserError
 from defl.node.report.status import NodeStatus
-from defl.node.report.status_client import asked_status, last_status
+from defl.node.report.status_client import last_status, running_status
 from defl.node.setup.local import Local, environment_of
 from defl.node.store.storage import RESERVE_BYTES
 
@@ -47,7 +47,7 @@ class Processes:
         """These nodes, or all.
 
         In a thread, because Ctrl-C reaches the main thread alone: between a process's birth and
-        its registration here it would leave a node behind that nobody stops.
+        its registration here it would leave a node behind that is never stopped.
         """
         self._stopping = False
         with ThreadPoolExecutor(1) as thread:
@@ -84,16 +84,16 @@ class Processes:
         return self._processes[member].pid
 
     def status(self, member: int) -> NodeStatus | None:
-        """Its present status, or the final one; None as long as there is neither."""
+        """The node's current or final status; None while it has neither."""
         node = self.local.nodes[member]
-        return asked_status(node) or last_status(node)
+        return running_status(node) or last_status(node)
 
     def round(self, member: int) -> int:
         status = self.status(member)
         return 0 if status is None else status.round
 
     def require_no_failure(self) -> None:
-        """A node that failed by itself is reported with the end of its log."""
+        """Report a node that exited with an error, with the end of its log."""
         for member, process in self._processes.items():
             if member not in self._killed and process.poll() not in (None, 0):
                 node = self.local.nodes[member]
@@ -129,7 +129,7 @@ class Processes:
 
 
 def _disk_hint(node: Path) -> str:
-    """On a full disk the log may have no word of it."""
+    """On a full disk the log may not mention it."""
     disk = os.statvfs(node)
     free = disk.f_bavail * disk.f_frsize
     if free >= RESERVE_BYTES:
@@ -142,7 +142,7 @@ def _disk_hint(node: Path) -> str:
 def _start_node(node: Path, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Its log is in its folder."""
     with (node / LOG_FILE).open("ab") as log:
-        return subprocess.Popen(  # noqa: S603 - our own command in a folder that we made
+        return subprocess.Popen(  # noqa: S603 - our own command in our own folder
             [sys.executable, "-m", "defl.cli.main", "node", "start", str(node)],
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -28,7 +28,7 @@ VIEWS_PER_ROUND = 8
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One condition, whether it holds, and why; every list of checks is made of these."""
+    """One condition, whether it holds, and why; the element of every list of checks."""
 
     name: str
     holds: bool

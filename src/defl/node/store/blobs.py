@@ -5,9 +5,9 @@
     <digest>.blob       a whole blob: exactly the payload, ready to be mapped
     *.new               being written, or free to be overwritten; deleted at the next start
 
-There is no list of the chunks that are here: a chunk is here if its bytes hash to what the manifest
-says. That is checked once at start, and again when a peer asks for a chunk that was written a while
-ago. A torn or rotten chunk therefore counts as missing and is fetched again.
+There is no list of held chunks: a chunk is held if its bytes hash to what the manifest says. That
+is checked once at start, and again when a peer requests a chunk that was written a while ago. A
+torn or rotten chunk therefore counts as missing and is fetched again.
 """
 
 import contextlib
@@ -76,12 +76,12 @@ class Blobs:
         self._serial = itertools.count()
         self._freeing = ThreadPoolExecutor(1, "defl-freeing")
         self._spares = Spares()
-        self.faults: list[str] = []  # damage that the last recovery met, for the operator
+        self.faults: list[str] = []  # damage that the last recovery detected, for the operator
 
     # --- Recovery --------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Hash every byte, delete leftovers, and learn which chunks are here."""
+        """Hash every byte, delete leftovers, and learn which chunks are held."""
         with self._lock, disk_faults(f"read the blobs in {self._folder}"):
             self._stored = {}
             self.faults = []
@@ -169,7 +169,7 @@ class Blobs:
         with self._lock:
             stored = self._stored.setdefault(digest, Stored(manifest, set()))
             if stored.whole:
-                return  # this node made the same blob in the meantime
+                return  # this node computed the same blob in the meantime
             stored.chunks.add(index)
             if stored.whole:
                 self._path(digest, "part").replace(self._path(digest, "blob"))
@@ -307,7 +307,7 @@ class Blobs:
         with self._lock:
             stored = self._stored.get(digest)
             if stored is None or not stored.whole:
-                raise LocalFault(f"blob {digest.hex()} is not here whole")
+                raise LocalFault(f"blob {digest.hex()} is not complete here")
             return self._path(digest, "blob")
 
     def read(self, digest: Digest) -> memoryview:
@@ -318,7 +318,7 @@ class Blobs:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def read_chunk(self, digest: Digest, index: int, head: Head = no_head) -> memoryview:
-        """The chunk behind a head made from its size: a whole frame without another copy."""
+        """The chunk, preceded by a head for its size: a whole frame without another copy."""
         with self.reading((digest,)):
             return self._read_chunk(digest, index, head)
 
@@ -358,7 +358,7 @@ class Blobs:
 
 
 def _not_here(digest: Digest, index: int) -> LocalFault:
-    return LocalFault(f"chunk {index} of blob {digest.hex()} is not here")
+    return LocalFault(f"chunk {index} of blob {digest.hex()} is not held")
 
 
 def _require_size(digest: Digest, size: int, expected: int) -> None:

@@ -17,7 +17,7 @@ BUSY_S = 10.0
 
 # Advice for a lost or damaged record. Restoring a backup is the one thing that does harm.
 NO_OLD_COPY = (
-    "never put an older copy back, the node would sign again what it has forgotten; move the state "
+    "never restore an older copy: the node would sign again what it has forgotten; move the state "
     "folder away and follow without signing: defl node start --observer"
 )
 
@@ -104,8 +104,8 @@ def connect(path: Path) -> sqlite3.Connection:
 def _commits_after(log: Path, frames: int) -> int:
     """How many commits of the log's newest generation follow the frames that SQLite read.
 
-    SQLite takes the first frame with a wrong checksum for the end of the log. One rotten byte would
-    silently bring back an older safety record.
+    SQLite takes the first frame with a bad checksum for the end of the log. One rotten byte would
+    silently restore an older safety record.
     """
     if not log.exists() or log.stat().st_size < _LOG_HEADER.size:
         return 0

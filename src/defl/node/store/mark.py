@@ -10,7 +10,7 @@ the database or behind it. A sync per mark would double the time of a commit. Th
 most once a second instead, so a power cut may move it back by about a second, and writes that the
 database loses from that second go unnoticed here.
 
-A missing or damaged mark proves nothing about the database. The node reports it and goes on.
+A missing or damaged mark proves nothing about the database. The node reports it and continues.
 """
 
 import os

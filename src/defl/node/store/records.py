@@ -1,8 +1,8 @@
 """The small records that a node must not lose: what it signed, its log, and which blobs matter.
 
 A persist is one SQLite transaction, synced before it returns. Every record carries a checksum over
-itself and its place, so reading gives back what was persisted or names what is damaged. A database
-that has lost writes (`mark.py` detects it) gives back a safety record that signs nothing any more.
+itself and its place, so reading returns what was persisted or names what is damaged. A database
+that has lost writes (`mark.py` detects it) returns a safety record that signs nothing any more.
 `output.Persist` says what is kept and what is forgotten.
 """
 
@@ -70,7 +70,7 @@ class Records:
         self._database = connect(folder / DATABASE)
         try:
             self.facts = self._read_facts()
-            counted = self._one("writes", int)  # None: made by a version without a mark
+            counted = self._one("writes", int)  # None: written by a version without a mark
             self._mark = Mark(folder / MARK)
         except LocalFault:
             self._database.close()
@@ -79,8 +79,8 @@ class Records:
         self.fault: str | None = None  # damage that does not stop the node
         if marked is None and counted is not None:
             self.fault = (
-                f"{folder / MARK} is missing or damaged: this time nothing shows whether "
-                f"{DATABASE} has lost writes; it is written again"
+                f"{folder / MARK} is missing or damaged: it cannot show whether {DATABASE} has "
+                "lost writes this time; it is written again"
             )
         self._writes = max(counted or 0, marked or 0)
         self._writes_lost = self._writes - (counted or 0)
@@ -88,7 +88,7 @@ class Records:
     @staticmethod
     def create(folder: Path, federation: Federation, initial: Manifest, *, observer: bool) -> None:
         """Write the database under another name first: it exists with its first record or not at
-        all. The files of a lost database go before that: SQLite would read its log into this one.
+        all. Delete the files of a lost database before: SQLite would read its log into this one.
         """
         new = folder / f"{DATABASE}.new"
         first = first_durable(federation, initial)
@@ -98,7 +98,7 @@ class Records:
             _row("writes", b"", 0, 0),
             *_rows(Persist(record=None if observer else first.record, model=(Round(0), initial))),
         )
-        action = f"make {folder / DATABASE}"
+        action = f"create {folder / DATABASE}"
         with disk_faults(action), database_faults(action):
             new.unlink(missing_ok=True)
             database = sqlite3.connect(new, isolation_level=None)
@@ -124,7 +124,7 @@ class Records:
             self._mark.close()
 
     def persist(self, *persists: Persist) -> None:
-        """All of them, in this order, or none; synced on return."""
+        """Write all of them, in this order, or none; synced on return."""
         changes = [(list(_rows(persist)), list(_forgets(persist))) for persist in persists]
         size = sum(len(row[3]) for rows, _ in changes for row in rows)
         with self._lock:
@@ -139,14 +139,14 @@ class Records:
             self._mark.write(writes)  # only now: a mark ahead of the database means lost writes
 
     def observe(self, reason: str) -> None:
-        """From now on this node signs nothing, also after a restart."""
+        """From now on this node signs nothing, even after a restart."""
         with self._lock:
             record = self._one("safety", SafetyRecord)
             if record is not None and record.observing is None:
                 self.persist(Persist(record=replace(record, observing=reason)))
 
     def recovered(self) -> Durable:
-        """Everything that was persisted: first what was signed, then the log; no blobs."""
+        """Everything that was persisted: first the signing record, then the log; no blobs."""
         with self._lock:
             if self._writes_lost:
                 self.observe(
@@ -188,7 +188,7 @@ class Records:
         which = slot.hex() if isinstance(slot, bytes) else repr(slot)
         where = f"the {kind} record {which or '(only one)'} in {self._folder / DATABASE}"
         if checksum != _checksum(kind, slot, number, data):
-            raise LocalFault(f"{where} is corrupt: its checksum is wrong; {NO_OLD_COPY}")
+            raise LocalFault(f"{where} is corrupt: its checksum does not match; {NO_OLD_COPY}")
         try:
             return msgspec.msgpack.decode(data, type=type_)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -5,7 +5,7 @@ has left the peer's send queue. A peer that reads slowly or never, or requests e
 again, therefore costs a few chunks of memory and one connection's share of the bandwidth.
 
 Members want the same chunks at about the same time, so a frame is read once and its bytes are
-shared. A rotten chunk is sent to nobody and reported once.
+shared. A rotten chunk is never sent, and is reported once.
 """
 
 import asyncio

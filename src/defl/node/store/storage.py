@@ -1,6 +1,6 @@
 """One node's state folder, held by one process: records in SQLite, blobs as files.
 
-A new node's folder becomes a state with one rename, that of its database, when all else is there.
+A folder becomes a node's state by one rename, that of its database, once all else is in place.
 A folder without a database is not a state yet, unless `used` says that it was one.
 """
 
@@ -90,7 +90,7 @@ class Storage:
                     f"signed; {NO_OLD_COPY}"
                 )
             raise UserError(
-                f"{folder} holds no node's state; a node's first start makes it: defl node start"
+                f"{folder} holds no node's state; a node's first start creates it: defl node start"
             )
         lock = _take_lock(folder)
         try:
@@ -104,7 +104,7 @@ class Storage:
             storage.close()
             raise UserError(
                 f"{folder} is the state of federation {actual.hex()[:16]}, not of "
-                f"{chain.hex()[:16]}; start the node with the federation.toml that it was made for"
+                f"{chain.hex()[:16]}; start the node with its own federation.toml"
             )
         return storage
 

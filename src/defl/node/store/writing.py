@@ -58,7 +58,7 @@ class Writing:
 
     async def place_aggregate(self, manifest: Manifest, path: Path) -> None:
         """In place on return, and synced before the update that is trained from it. Until then it
-        can be computed again from the updates that it was made of."""
+        can be computed again from its updates."""
         await self._finish_sync()
         await self._write(self._own_blobs, partial(self._storage.blobs.place, manifest, path))
         sync = partial(self._storage.blobs.sync, manifest.digest)

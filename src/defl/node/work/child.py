@@ -101,7 +101,7 @@ class Child:
         self._closed = True
         if self._process is not None:
             await self._stop(self._process)
-        async with self._busy:  # after whoever awaits its answer has seen its end
+        async with self._busy:  # after the task that awaits its answer has seen its end
             await self._end()
 
     async def _ensure_started(self) -> None:
@@ -266,6 +266,6 @@ class Child:
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Also to the child's descendants. The group id stays taken until the process is reaped."""
+    """Signal the child and its descendants. The group id is not reused until it is reaped."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)

@@ -49,7 +49,7 @@ class Evaluations:
             self._running = asyncio.create_task(self._evaluate_all())
 
     async def finish(self) -> None:
-        """Wait until none is under way."""
+        """Wait until no evaluation is running."""
         if self._running is not None:
             await self._running
 
@@ -69,7 +69,7 @@ class Evaluations:
                 if self._best is not None and answer.fault is None:
                     await self._best.evaluated(round_, model, answer.metrics)
         except LocalFault:
-            return  # a training that took many rounds: its base is history
+            return  # the model was dropped during a training that took many rounds
         except WorkerFailed as failed:
             self._wanted = False
             self._failed(round_, f"{failed}\nthere is no evaluation until the node starts again")

@@ -1,4 +1,4 @@
-"""A client's local entries on disk: the values that never leave the node, as training left them.
+"""A client's local entries on disk: values that never leave the node, as of the last training.
 
 The client's process writes them after each training; its successor continues from them, and an
 export completes the shared model with them.

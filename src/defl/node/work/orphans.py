@@ -9,7 +9,7 @@ _SET_PARENT_DEATH_SIGNAL = 1  # prctl's option
 
 
 def die_with(parent: int) -> None:
-    """Called by the child: without its parent nobody wants its answer."""
+    """Called by the child: without its parent its answer is useless."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:

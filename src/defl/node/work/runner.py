@@ -36,7 +36,7 @@ class WorkRunner:
         try:
             await self._worker.start()
         except WorkerFailed as failed:
-            self._log.warning("the worker does not start; each work tries it again", why=failed)
+            self._log.warning("the worker does not start; the next work retries", why=failed)
 
     async def run(self, work: Work) -> Event:
         try:

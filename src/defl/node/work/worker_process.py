@@ -110,7 +110,7 @@ class Checked(Struct, frozen=True, array_like=True, tag=22):
 class Evaluated(Struct, frozen=True, array_like=True, tag=23):
     metrics: dict[str, float]
     seconds: float = 0.0  # in the client's code
-    fault: str | None = None  # it raised or returned garbage; the process goes on
+    fault: str | None = None  # it raised or returned garbage; the process continues
     postponed: bool = False  # interrupted by a training
 
 
@@ -127,7 +127,7 @@ def frame_of(message: Request | Answer) -> bytes:
 
 
 def _receive(channel: socket.socket) -> tuple[Request, list[int]]:
-    """The next request and its open files; exits when the parent is gone."""
+    """The next request and its open files; exits when the parent has exited."""
     header, files, _, _ = socket.recv_fds(channel, 4, FILES_MAX)
     data = bytearray(header)
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):

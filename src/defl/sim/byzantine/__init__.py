@@ -1,7 +1,7 @@
 """Byzantine behaviours by name. Each wraps an honest participant from outside.
 
-The honest code has no branch for liars: a wrapper lets the participant run as usual, then changes
-its messages or adds more. It signs with its own key only.
+The honest code has no branch for liars: a wrapper runs the participant as usual, then changes its
+messages or adds more. It signs with its own key only.
 """
 
 from functools import partial

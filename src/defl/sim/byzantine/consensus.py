@@ -138,7 +138,7 @@ class Forger(Liar):
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
         self._stale: QC | None = None  # genuine, of the first certified block
-        self._header: Header | None = None  # somebody's, to tamper with
+        self._header: Header | None = None  # another member's, to tamper with
         self._forgeries: Iterator[Callable[[], Iterable[Message]]] = cycle(
             (
                 self._loose_qcs,
@@ -214,10 +214,8 @@ class Forger(Liar):
             yield TC(view, signers, (high_qc.view,) * len(signatures), signatures, high_qc)
         # Claims that a quorum reported a newer QC than the one it carries.
         q, n = self._committee.quorum, self._committee.size
-        everybody = bitmap_of(self._committee.members[:q], n)
-        yield TC(
-            view, everybody, (View(view - 1),) * q, (self._signer.sign(statement),) * q, high_qc
-        )
+        quorum = bitmap_of(self._committee.members[:q], n)
+        yield TC(view, quorum, (View(view - 1),) * q, (self._signer.sign(statement),) * q, high_qc)
 
     def _loose_qcs(self) -> Iterator[Message]:
         for qc in self._qcs(View(self._view + 3)):
@@ -229,7 +227,7 @@ class Forger(Liar):
             yield Certificates(tc.qc, tc)
 
     def _availability(self) -> Iterator[Message]:
-        """UPDs for a blob that nobody has."""
+        """UPDs for a blob that no member has."""
         round_, digest = Round(self._round + 1), self._noise()
         size = 4 * self._federation.schema.values
         base = self._federation.initial

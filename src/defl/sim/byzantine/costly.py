@@ -32,20 +32,20 @@ from defl.participant import Participant
 from defl.sim.byzantine.liar import Item, Liar
 
 PERIOD_S = 0.05
-# In each period, to everybody: more than half a core can check, and with the updates' acks a whole.
+# Sent to all in each period: more than half a core can check, and with the updates' acks a whole.
 AGG_SIGNATURES = 320
 UPD_FRAMES = 4
-# What it remembers to make certificates and old states from.
+# How much it remembers, to build certificates and old states from.
 UPDATES_MAX = 4
 VIEWS_MAX = 8
 SNAPSHOTS_MAX = 4
-# Rounds that nobody will ever play.
+# Rounds that no federation will ever reach.
 ABSURD_ROUND = 2**40
 
 
 class Exhauster(Liar):
-    """Its own update with ever other ackers, AGGs for absurd rounds, QCs of ever other voters,
-    evidence against itself, states that are long past; besides that it takes part."""
+    """Sends its own update with ever-changing ackers, QCs with ever-changing voters, AGGs for
+    absurd rounds, evidence against itself and long-past states; apart from that it takes part."""
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
@@ -98,7 +98,7 @@ class Exhauster(Liar):
         yield from self._snapshots
 
     def _updates(self) -> Iterator[Transaction]:
-        """The same update, certified by every quorum of those who acknowledged it."""
+        """The same update, certified by every quorum of the members that acknowledged it."""
         for acks in self._acks.values():
             for ackers in combinations(sorted(acks), self._committee.quorum):
                 first = acks[ackers[0]]

@@ -1,7 +1,7 @@
 """What all liars share: the participant that they wrap, their key, and what they sign with it.
 
-A liar overrides `instead` (what it says in place of something honest) or `besides` (what it says
-on top); which lies those are belongs to the modules beside this one.
+A liar overrides `instead` (what it sends in place of an honest message) or `besides` (what it sends
+in addition). The lies themselves are in the other modules of this package.
 """
 
 import random
@@ -27,8 +27,8 @@ from defl.output import Envelope, Event, Output, ServeChunk
 from defl.participant import Participant
 
 Item = Envelope | ServeChunk
-# Whoever floods does so for this long after a round opens: a round that waits minutes for a member
-# would only make the same flood longer to simulate.
+# A flood lasts this long after a round opens: a round that waits minutes for a member would only
+# make the same flood longer to simulate.
 FLOOD_S = 30.0
 
 
@@ -48,9 +48,9 @@ class Liar:
     def handle(self, event: Event, now: float) -> Output:
         output = self.participant.handle(event, now)
         self._keep_talking()
-        said = [lie for item in output.send for lie in self.instead(item)]
-        said.extend(self.besides(event, now))
-        return replace(output, send=tuple(said))
+        sent = [lie for item in output.send for lie in self.instead(item)]
+        sent.extend(self.besides(event, now))
+        return replace(output, send=tuple(sent))
 
     def _keep_talking(self) -> None:
         """An honest node asks the others before it signs, and falls silent when they show it
@@ -60,11 +60,11 @@ class Liar:
         self.participant.client.observing = False
 
     def instead(self, item: Item) -> Iterable[Item]:
-        """What leaves in place of what the honest participant would say."""
+        """What is sent in place of an honest participant's message."""
         return (item,)
 
     def besides(self, event: Event, now: float) -> Iterable[Item]:  # noqa: ARG002
-        """What is said on top."""
+        """What is sent in addition."""
         return ()
 
     def _may_flood(self, now: float) -> bool:
@@ -74,7 +74,7 @@ class Liar:
 
     @property
     def _halves(self) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
-        """The peers in two halves; of an odd number the middle one is in both."""
+        """The peers in two halves; if their number is odd, the middle one is in both."""
         size = (len(self._peers) + 1) // 2
         return self._peers[:size], self._peers[-size:]
 
@@ -97,8 +97,8 @@ class Liar:
 
     def _timeout(self, view: View, high_qc: QC, epoch: int | None = None) -> Timeout:
         epoch = self._epoch if epoch is None else epoch
-        said = timeout_statement(self._chain, epoch, view, high_qc.view)
-        return Timeout(epoch, view, high_qc, None, self._me, self._signer.sign(said))
+        message = timeout_statement(self._chain, epoch, view, high_qc.view)
+        return Timeout(epoch, view, high_qc, None, self._me, self._signer.sign(message))
 
     def _agg(self, round_: Round) -> Agg:
         unsigned = Agg(round_, self._me, b"")
@@ -108,13 +108,13 @@ class Liar:
 
     def _proposal(self, block: Block) -> Proposal:
         header = block.header
-        said = statement(Tag.PROPOSAL, self._chain, header.epoch, header.view, header.id)
-        return Proposal(block, self._signer.sign(said))
+        message = statement(Tag.PROPOSAL, self._chain, header.epoch, header.view, header.id)
+        return Proposal(block, self._signer.sign(message))
 
     def _with_transactions(
         self, proposal: Proposal, transactions: tuple[Transaction, ...]
     ) -> Proposal:
-        """The same place in the chain, filled with something else."""
+        """A proposal for the same place in the chain with other transactions."""
         header = replace(proposal.block.header, transactions_root=transactions_root(transactions))
         return self._proposal(Block(header, transactions))
 

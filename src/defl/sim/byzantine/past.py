@@ -17,7 +17,7 @@ KEPT_MAX = 16
 
 
 class Rewinder(Liar):
-    """Sends snapshots and certificates that were valid once, also in answer to requests.
+    """Sends snapshots and certificates that were valid once, even in answer to requests.
 
     Everything verifies. A node that installs a proven snapshot without checking its age loses what
     it has committed since.

@@ -28,7 +28,7 @@ from defl.pool.weights import encode, manifest_of
 from defl.schema import Row
 from defl.sim.byzantine.liar import Item, Liar
 
-# Rounds whose blobs are kept: as long as anybody asks for them.
+# Rounds whose blobs are kept: as long as honest nodes request them.
 ROUNDS_REMEMBERED = 8
 
 

@@ -128,32 +128,32 @@ class Replayer(Liar):
         return ()
 
     def _of_another_federation(self, message: Message) -> tuple[Message, ...]:
-        """What this node, being a member of two federations, says in the other one."""
+        """What this node, as a member of two federations, signs in the other one."""
         chain, epoch, sign = self._elsewhere, self._epoch, self._signer.sign
         match message:
             case Vote(view=view, block=block):
-                said = vote_statement(chain, epoch, view, block)
+                statement = vote_statement(chain, epoch, view, block)
             case Timeout(view=view, high_qc=high_qc):
-                said = timeout_statement(chain, epoch, view, high_qc.view)
+                statement = timeout_statement(chain, epoch, view, high_qc.view)
             case Proposal():
-                said = message.statement(chain)
+                statement = message.statement(chain)
             case Offer() if message.author == self._me:
-                said = message.statement(chain, epoch)
+                statement = message.statement(chain, epoch)
             case Gossip(transactions=transactions):
                 mine = [tx for tx in transactions if tx.author == self._me]
                 moved = [replace(tx, signature=sign(tx.statement(chain, epoch))) for tx in mine]
                 return (Gossip(tuple(moved)),) if moved else ()
             case _:
                 return ()
-        return (replace(message, signature=sign(said)),)
+        return (replace(message, signature=sign(statement)),)
 
 
 FLOOD_PERIOD_S = 0.1
 
 
 class Flooder(Liar):
-    """Everything that costs the receiver something, to everybody, many times a second; and bytes
-    that are no message at all."""
+    """Sends everything that costs the receiver something, to all, many times a second; also bytes
+    that are not a message at all."""
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
@@ -202,13 +202,13 @@ class Flooder(Liar):
 
     def _offer(self, round_: Round) -> Offer:
         unsigned = Offer(round_, self._me, self._manifest(), b"")
-        said = unsigned.statement(self._chain, self._epoch)
-        return replace(unsigned, signature=self._signer.sign(said))
+        statement = unsigned.statement(self._chain, self._epoch)
+        return replace(unsigned, signature=self._signer.sign(statement))
 
     def _attestation(self) -> Attestation:
         round_, digest = Round(self._federation.rounds), self._noise()
-        said = attestation_statement(self._chain, self._epoch, round_, digest)
-        return Attestation(round_, digest, self._me, self._signer.sign(said))
+        statement = attestation_statement(self._chain, self._epoch, round_, digest)
+        return Attestation(round_, digest, self._me, self._signer.sign(statement))
 
     def _rubbish(self) -> Iterator[bytes]:
         yield b""

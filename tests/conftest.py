@@ -1,0 +1,59 @@
+"""Which tests are slow: real processes, long simulations. `make test-fast` leaves them out.
+
+A file is listed here when its tests are slow together; a single slow test in a quick file carries
+the marker itself.
+"""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SLOW_FILES = {
+    "aggregation/test_properties.py",
+    "aggregation/test_reputation.py",
+    "aggregation/test_same_bits.py",
+    "clients/test_export_torch.py",
+    "clients/test_flower.py",
+    "clients/test_misbehaviour.py",
+    "clients/test_new.py",
+    "clients/test_torchrun.py",
+    "lab/baselines/test_counts.py",
+    "lab/baselines/test_processes.py",
+    "lab/models/test_learner.py",
+    "lab/paper/test_costs.py",
+    "lab/paper/test_merges.py",
+    "lab/paper/test_orphans.py",
+    "lab/paper/test_paper_command.py",
+    "lab/paper/test_table_run.py",
+    "test_api_page.py",
+    "test_demo.py",
+    "test_doc_commands.py",
+    "test_examples.py",
+    "test_file_bombs.py",
+    "test_full_disk.py",
+    "test_hostile_members.py",
+    "test_left_behind.py",
+    "test_node.py",
+    "test_operating.py",
+    "test_restart_model.py",
+    "test_running.py",
+    "test_soak.py",
+    "test_strangers.py",
+    "test_tracking.py",
+    "test_twins.py",
+    "test_wheel.py",
+    "test_worker_failures.py",
+}
+
+
+def pytest_configure() -> None:
+    missing = [name for name in sorted(SLOW_FILES) if not (HERE / name).exists()]
+    if missing:
+        raise pytest.UsageError(f"tests/conftest.py lists files that do not exist: {missing}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(HERE).as_posix() in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
