@@ -27,7 +27,7 @@ def snapshot_of(cluster: Cluster, member: int) -> Snapshot:
 
 
 @BOTH_RULES
-def test_a_genuine_but_older_snapshot_takes_nothing_back(rules: Rules) -> None:
+def test_a_genuine_older_snapshot_rolls_nothing_back(rules: Rules) -> None:
     cluster = cluster_of(4, rounds=4, rules=rules)
     cluster.run(until=lambda: cluster.rounds_closed == 1)
     old = snapshot_of(cluster, 0)
@@ -74,7 +74,7 @@ def test_a_restart_knows_the_qc_of_its_stored_snapshot(rules: Rules) -> None:
     assert replica.view == snapshot.proof_qc.view + 1
 
 
-def test_a_missing_block_is_asked_of_one_signer_after_the_other() -> None:
+def test_a_missing_block_is_requested_from_each_signer_in_turn() -> None:
     """The first may be a liar that never answers."""
     sync = Sync(NodeId(0), retry_s=1.0)
     block = digest_of(b"wanted")
@@ -102,7 +102,7 @@ def test_a_node_catches_up_though_the_first_signer_it_asks_never_answers(rules: 
 
 @BOTH_RULES
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_log_goes_quiet_only_when_a_certified_header_shows_its_last_state(
+def test_a_log_goes_idle_only_when_a_certified_header_names_its_last_state(
     rules: Rules, seed: int
 ) -> None:
     """A node that joins later finds the last state proven, not only executed."""

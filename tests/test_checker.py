@@ -157,7 +157,7 @@ def test_a_lost_update_is_detected(checker: Checker) -> None:
     assert conclude(checker, ALL_CLOSED, disks=(none,)) == {verdicts.RETRIEVABLE}
 
 
-def test_bytes_that_are_not_the_update_do_not_count_as_held(checker: Checker) -> None:
+def test_other_bytes_do_not_count_as_the_update(checker: Checker) -> None:
     spoilt = disk(data=PAYLOAD[:-1] + b"\xff")
 
     assert conclude(checker, ALL_CLOSED, disks=(spoilt,)) == {verdicts.RETRIEVABLE}

@@ -37,7 +37,7 @@ def test_waiting_gates_only_the_nodes_own_agg_and_training_starts_at_once() -> N
     assert bench.aggs_at(1000.0) == [], "without a quorum of updates an AGG closes nothing"
 
 
-def test_one_agg_is_submitted_when_nobody_is_awaited_and_the_minimum_time_is_over() -> None:
+def test_one_agg_is_submitted_when_no_member_is_awaited_and_the_minimum_time_is_over() -> None:
     bench = ClientBench()
     bench.at(0.0)
     bench.commit(*(bench.small.upd(author, 1) for author in (ME, 1, 2)), now=GST_LT_S / 4)
@@ -92,7 +92,7 @@ def paces(bench: ClientBench, now: float) -> list[tuple[int, int]]:
     ]
 
 
-def test_everybody_announces_itself_in_the_first_round_and_later_only_those_left_out() -> None:
+def test_all_members_announce_themselves_in_the_first_round_and_later_only_those_left_out() -> None:
     bench = ClientBench()
     assert paces(bench, 0.0) == [(1, 0)]
     assert paces(bench, 1.0) == [], "once is enough"

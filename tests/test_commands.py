@@ -111,7 +111,7 @@ def test_json_is_one_object_on_standard_output(
     assert isinstance(json.loads(done.stdout), dict)
 
 
-def test_json_of_what_is_proven_is_one_object(
+def test_verify_and_export_print_one_json_object(
     proven: Proven,  # noqa: F811 - the fixture
     tmp_path: Path,
 ) -> None:
@@ -141,7 +141,7 @@ def test_json_of_what_is_proven_is_one_object(
     ],
     ids=" ".join,
 )
-def test_a_request_that_cannot_be_met_exits_with_2_and_says_what_to_do(
+def test_an_impossible_request_exits_with_2_and_advice(
     arguments: tuple[str, ...],
 ) -> None:
     answer = defl(*arguments)
@@ -162,7 +162,7 @@ def test_zero_nodes_or_rounds_are_refused_and_leave_no_folder(tmp_path: Path, op
 
 
 @pytest.mark.parametrize("error", [UserError, KeyboardInterrupt])
-def test_an_empty_folder_in_which_no_federation_is_founded_is_empty_again(
+def test_a_failed_founding_leaves_an_empty_folder_empty(
     tmp_path: Path, error: type[BaseException]
 ) -> None:
     def found_federation() -> None:

@@ -63,7 +63,7 @@ def storage(tmp_path: Path) -> Iterator[Storage]:
 
 
 @pytest.mark.parametrize("kind", ["a peer's chunk", "an own update"])
-def test_a_write_waits_until_a_file_can_be_opened_and_loses_nothing(
+def test_a_write_waits_for_a_file_descriptor_and_loses_nothing(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(writing, "RETRY_S", 0.0)
@@ -121,7 +121,7 @@ def test_nothing_is_damaged_when_a_file_cannot_be_opened(
     attempt(storage)
 
 
-def test_callers_wait_in_the_kernel_until_they_can_be_accepted() -> None:
+def test_connections_wait_in_the_kernel_until_they_can_be_accepted() -> None:
     async def scenario() -> None:
         pauses = asyncio.Semaphore(0)
 

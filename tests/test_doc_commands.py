@@ -140,7 +140,7 @@ def test_an_unknown_command_in_a_document_is_detected() -> None:
         split("defl dmo")
 
 
-def test_command_lines_are_found_in_blocks_and_sentences() -> None:
+def test_command_lines_are_extracted_from_blocks_and_sentences() -> None:
     document = (
         "Try `defl new\nx` or `.venv/bin/defl sim`.\n```\n$ A=1 defl run x  # now\nout\n```\n"
     )
@@ -156,7 +156,7 @@ def test_code_blocks_with_a_prompt_show_known_commands() -> None:
                 assert line == "defl" or line in NOT_A_DEFL_COMMAND, f"{path.name}: {line}"
 
 
-def test_tables_here_list_only_commands_in_documents() -> None:
+def test_tables_in_this_file_list_only_documented_commands() -> None:
     for part in (*SMALLER, *SMALL_TABLES):
         assert any(part in line for line in LINES), part
     assert set(EXIT_CODES) <= set(LINES)

@@ -38,7 +38,7 @@ def test_received_evidence_is_kept_reported_and_relayed_exactly_once() -> None:
     assert Envelope(None, PROOF) not in again.send
 
 
-def test_a_node_logs_the_contradiction_that_another_member_proves(tmp_path: Path) -> None:
+def test_a_node_logs_a_contradiction_proven_by_another_member(tmp_path: Path) -> None:
     folders = Nodes(tmp_path / "federation", 4, 1).local.nodes
 
     async def scenario() -> None:

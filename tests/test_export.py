@@ -75,7 +75,7 @@ def test_the_aggregation_rules_memory_is_not_counted_as_an_entry(
     assert f"the model of round {LAST}, 1 entry\n" in text
 
 
-def test_a_file_is_overwritten_only_by_force(node: Path, tmp_path: Path) -> None:
+def test_a_file_is_overwritten_only_with_force(node: Path, tmp_path: Path) -> None:
     output = tmp_path / "mine.npz"
     output.write_bytes(b"mine")
 
@@ -125,7 +125,7 @@ def test_the_best_model_is_exported_and_checked_by_its_own_certificate(
     np.testing.assert_array_equal(np.load(output)["point"], load_file(proven.model(1))["point"])
 
 
-def test_a_best_model_whose_round_is_not_proven_yet_is_exported_without_a_check_only(
+def test_an_unproven_best_model_is_exported_only_without_a_check(
     node: Path,
     proven: Proven,  # noqa: F811 - the fixture
     tmp_path: Path,
@@ -228,7 +228,7 @@ def test_a_file_is_checked_against_the_named_certificate_and_federation(
         ("model.npz", ("--round", "newest"), "a round's number, or best"),
     ],
 )
-def test_an_impossible_export_is_refused_with_what_to_do(
+def test_an_impossible_export_is_refused_with_advice(
     node: Path, tmp_path: Path, name: str, options: tuple[object, ...], message: str
 ) -> None:
     answer = defl("export", node, tmp_path / name, *options)
@@ -282,7 +282,7 @@ def test_local_entries_are_exported_with_this_nodes_values(
         assert arrays["steps"] == STEPS
 
 
-def test_a_node_that_never_trained_exports_only_the_shared_entries_when_told_to(
+def test_a_node_that_never_trained_exports_the_shared_entries_only_on_request(
     partly_local: Path, tmp_path: Path
 ) -> None:
     (partly_local / "state" / LOCAL_FILE).unlink()
@@ -296,7 +296,7 @@ def test_a_node_that_never_trained_exports_only_the_shared_entries_when_told_to(
     assert set(np.load(tmp_path / "model.npz")) == {"point"}
 
 
-def test_a_model_file_that_lacks_local_entries_is_exported_only_when_told_to(
+def test_a_model_file_without_local_entries_is_exported_only_on_request(
     partly_local: Path, tmp_path: Path
 ) -> None:
     model = partly_local / MODEL

@@ -33,13 +33,13 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(done.stderr))
 
 
-def test_the_public_names_are_these_and_no_others() -> None:
+def test_the_public_names_are_pinned() -> None:
     assert defl.__all__ == PUBLIC
     assert [name for name in dir(defl) if not name.startswith("_")] == PUBLIC
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_is_there_documented_and_calls_its_own_home(name: str) -> None:
+def test_every_public_name_is_documented_typed_and_defined_in_the_package(name: str) -> None:
     value = getattr(defl, name)
 
     assert value.__doc__
@@ -61,7 +61,7 @@ def test_no_submodule_hides_a_public_name() -> None:
     assert not submodules & set(PUBLIC)
 
 
-def test_import_defl_loads_one_module_of_the_project_and_no_framework() -> None:
+def test_import_defl_loads_one_module_of_its_own_and_no_framework() -> None:
     loaded = modules_after("import defl")
 
     assert {name for name in loaded if name.split(".")[0] == "defl"} == {"defl"}
@@ -79,13 +79,13 @@ def test_help_imports_no_command(arguments: list[str]) -> None:
     assert not {name.split(".")[0] for name in loaded} & set(HEAVY)
 
 
-def test_importing_the_clients_leaves_the_environment_as_it_is() -> None:
+def test_importing_the_clients_does_not_change_the_environment() -> None:
     code = "import os\nbefore = dict(os.environ)\nimport defl.clients.protocol\n"
     modules_after(f"{code}assert dict(os.environ) == before")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_short_help_is_the_commands_own(name: str) -> None:
+def test_the_short_help_matches_the_commands_own_help(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
 
     assert command is not None

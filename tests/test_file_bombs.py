@@ -76,7 +76,7 @@ def test_a_federation_file_that_is_a_bomb_is_refused(tmp_path: Path, bomb: str) 
     assert str(path) in str(refused.value)
 
 
-def test_bounds_admit_what_a_person_may_write(tmp_path: Path) -> None:
+def test_the_bounds_accept_ordinary_hand_written_files(tmp_path: Path) -> None:
     key = ".".join("a" * KEY_PARTS_MAX)
     text = f"{key} = {'[' * NESTING_MAX}1.5{']' * NESTING_MAX}  # {'.' * 50} {'[' * 50}\n"
     quoted = f'b = [\'{"." * 50}\', """{"[" * 50}""""", "\\"{"{" * 50}"]'
@@ -121,7 +121,7 @@ def depth_of(table: object) -> int:
     return max(map(depth_of, table), default=0) if isinstance(table, list) else 0
 
 
-def test_quotes_neither_hide_a_deep_key_nor_condemn_a_flat_one() -> None:
+def test_quotes_neither_hide_a_deep_key_nor_cause_a_flat_one_to_be_refused() -> None:
     """Text that tomllib accepts is refused if and only if one of its keys is too deep."""
     rng = random.Random(7)  # noqa: S311
     verdicts = {True: 0, False: 0}
@@ -150,7 +150,7 @@ def test_a_certificate_that_is_a_bomb_is_refused(tmp_path: Path, text: str) -> N
         read_certificate(tmp_path / "round-certificate.json")
 
 
-def test_a_duplicate_name_among_many_is_found_quickly() -> None:
+def test_a_duplicate_name_among_many_is_detected_quickly() -> None:
     """Comparing each name with all others would take 10^10 steps."""
     names = [*map(str, range(ENTRIES_MAX - 1)), str(ENTRIES_MAX - 2)]
 

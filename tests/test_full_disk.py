@@ -169,9 +169,7 @@ SCENARIOS = (
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_a_disk_that_is_really_full_loses_nothing(
-    tmp_path: Path, scenario: Callable[[Path], None]
-) -> None:
+def test_a_full_file_system_loses_nothing(tmp_path: Path, scenario: Callable[[Path], None]) -> None:
     command = namespace(tmp_path / "trial")
     program = [sys.executable, __file__, scenario.__name__, str(tmp_path / "disk")]
     done = subprocess.run(

@@ -287,7 +287,7 @@ def test_three_blocks_committed_at_once_with_a_round_close_in_the_first() -> Non
     assert most >= 3
 
 
-def test_a_dead_authors_transaction_is_relayed_by_the_one_node_that_heard_it() -> None:
+def test_a_dead_authors_transaction_is_relayed_by_the_one_node_that_received_it() -> None:
     cluster = cluster_of(4, rounds=1, seed=10)
     author, heard = NodeId(1), NodeId(3)
     seen = Seen(cluster)
@@ -378,7 +378,7 @@ def test_a_node_restored_from_a_snapshot_has_the_same_closed_rounds_as_the_other
     assert all(memory[1:4] > 1), "the three that were there are of good standing"
 
 
-def test_the_same_seed_makes_the_same_run() -> None:
+def test_the_same_seed_reproduces_the_same_run() -> None:
     def fingerprint() -> tuple[object, ...]:
         cluster = cluster_of(4, rounds=4, seed=11, conditions=Conditions(loss=0.1, crash_rate=0.01))
         cluster.run()
@@ -481,7 +481,7 @@ def test_answers_to_block_requests_are_rate_limited_per_peer() -> None:
     assert answers == BLOCK_ANSWERS_PER_PERIOD_MAX
 
 
-def test_an_author_without_memory_keeps_to_the_offer_a_peer_shows_it() -> None:
+def test_an_author_that_lost_its_offer_adopts_the_one_a_peer_shows_it() -> None:
     """It is adopted and made durable, so that no later restart offers another."""
     cluster = cluster_of(4, rounds=2, seed=4)
     seen = Seen(cluster)

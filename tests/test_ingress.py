@@ -51,7 +51,7 @@ def admit(message: Message, peer: int = ME) -> Received | ReceivedChunk:
 
 
 @pytest.mark.parametrize("kind", MESSAGES)
-def test_a_good_message_of_every_kind_becomes_an_event(kind: str) -> None:
+def test_a_valid_message_of_every_kind_becomes_an_event(kind: str) -> None:
     event = admit(MESSAGES[kind])
 
     assert event.peer == ME

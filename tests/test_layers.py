@@ -130,7 +130,7 @@ def test_only_clients_and_the_laboratory_import_machine_learning_frameworks() ->
     assert [name_of(path) for path in product if outside(path) & HEAVY] == []
 
 
-def test_of_data_and_models_only_the_download_reaches_the_network() -> None:
+def test_in_datasets_and_models_only_the_download_uses_the_network() -> None:
     learning = [
         path
         for path in MODULES
@@ -140,7 +140,7 @@ def test_of_data_and_models_only_the_download_reaches_the_network() -> None:
     assert {name_of(path) for path in learning if outside(path) & NETWORK} == REACHES_NETWORK
 
 
-def test_a_module_says_what_belongs_in_it() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [
         name_of(path)
         for path in MODULES
@@ -150,7 +150,7 @@ def test_a_module_says_what_belongs_in_it() -> None:
     assert silent == []
 
 
-def test_no_two_classes_have_one_name() -> None:
+def test_class_names_are_unique() -> None:
     places: dict[str, list[str]] = {}
     for path in MODULES:
         if "templates" in path.parts:  # projects for users, each on its own
@@ -162,9 +162,7 @@ def test_no_two_classes_have_one_name() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-def test_the_layering_test_sees_a_forbidden_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forbidden_import_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("test_layers.SOURCE", tmp_path)
     wrong = tmp_path / "ledger.py"
     wrong.write_text("import socket\nfrom defl.lab import attacks\n", encoding="utf-8")

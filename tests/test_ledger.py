@@ -100,7 +100,7 @@ def test_the_agg_that_completes_the_quorum_closes_the_round_and_answers_ok() -> 
     assert log.answer(upd(3)) is ALREADY_UPD
 
 
-def test_a_quorum_of_aggs_without_enough_updates_is_warned_and_recorded() -> None:
+def test_an_agg_quorum_without_enough_updates_is_recorded_and_answered_with_the_shortage() -> None:
     log = Log()
     log.commit(upd(0), upd(1))
 
@@ -154,7 +154,7 @@ def test_a_repeated_agg_answers_the_same_and_counts_once() -> None:
     assert log.state.round == 0
 
 
-def test_a_repeated_agg_after_the_quorum_is_answered_alike_while_updates_are_missing() -> None:
+def test_a_repeated_agg_after_the_quorum_gets_the_same_answer_while_updates_are_missing() -> None:
     log = Log()
     log.commit(agg(0), agg(1), agg(2))
 
@@ -284,7 +284,7 @@ def test_tau_closed_rounds_are_kept(tau: int) -> None:
 # --- What is worth keeping -------------------------------------------------------------------
 
 
-def test_live_and_wanted_say_what_may_still_change_the_state() -> None:
+def test_live_and_wanted_select_what_may_still_change_the_state() -> None:
     small = Small(real=False, rounds=2)
     log = Log(small)
     log.commit(small.upd(0, 1), small.agg(0, 1))

@@ -117,7 +117,7 @@ def test_a_second_process_on_one_folder_is_refused(nodes: Nodes) -> None:
     assert "another process" in second.stderr
 
 
-def test_a_lost_state_is_not_taken_for_a_first_start(nodes: Nodes) -> None:
+def test_a_lost_state_is_not_mistaken_for_a_first_start(nodes: Nodes) -> None:
     nodes.start(0)
     nodes.wait(lambda: (status := nodes.status(0)) is not None and status.view > 0, LIMIT_S)
     nodes.kill(0)

@@ -204,11 +204,11 @@ def test_a_check_beside_the_running_node_costs_it_no_connection(doors: Doors) ->
     assert asyncio.run(scenario()) == {}
 
 
-def test_no_peers_skips_the_peers(doors: Doors) -> None:
+def test_the_no_peers_option_skips_the_peer_checks(doors: Doors) -> None:
     assert failed_checks(doors.alice, "--no-peers") == {}
 
 
-def test_a_key_that_others_may_read_is_refused_by_check_and_start(doors: Doors) -> None:
+def test_a_key_readable_by_others_is_refused_by_check_and_start(doors: Doors) -> None:
     key = doors.alice / "node.key"
     key.chmod(0o644)
 
@@ -218,13 +218,13 @@ def test_a_key_that_others_may_read_is_refused_by_check_and_start(doors: Doors) 
     assert f"others may read this private key (mode 0644); do: chmod 600 {key}" in refused.text
 
 
-def test_the_check_names_a_folder_that_others_may_enter(doors: Doors) -> None:
+def test_the_check_reports_a_folder_open_to_others(doors: Doors) -> None:
     doors.alice.chmod(0o755)
 
     assert "chmod 700" in failed_checks(doors.alice, "--no-peers")["folder"]
 
 
-def test_no_node_is_made_in_a_folder_that_others_may_enter(tmp_path: Path) -> None:
+def test_node_init_refuses_a_folder_open_to_others(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o755)
@@ -321,7 +321,7 @@ def test_too_small_a_disk_is_reported(doors: Doors, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("point", [np.ones(64, np.float32), np.zeros(65, np.float32)])
-def test_initial_weights_of_another_federation_are_reported_with_what_to_do(
+def test_initial_weights_of_another_federation_are_reported_with_advice(
     doors: Doors, point: np.ndarray[Any, Any]
 ) -> None:
     initial = doors.alice / "initial.safetensors"
@@ -334,7 +334,7 @@ def test_initial_weights_of_another_federation_are_reported_with_what_to_do(
     assert detail in defl("node", "start", doors.alice).text
 
 
-def test_missing_initial_weights_are_reported_with_who_has_them(doors: Doors) -> None:
+def test_missing_initial_weights_are_reported_with_their_source(doors: Doors) -> None:
     (doors.alice / "initial.safetensors").unlink()
 
     detail = failed_checks(doors.alice, "--no-peers")["initial weights"]

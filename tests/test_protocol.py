@@ -69,7 +69,7 @@ def test_float32_is_trained_and_integers_and_booleans_stay_local() -> None:
     assert SCHEMA.values == 8
 
 
-def test_roles_may_be_given_by_name_as_roles_or_as_words() -> None:
+def test_roles_may_be_given_as_role_values_or_strings() -> None:
     schema = schema_of(FIRST, roles={"layer.bias": Role.LOCAL, "layer.weight": "variance"})
 
     assert [entry.role for entry in schema.entries] == [
@@ -102,7 +102,9 @@ def test_an_integer_cannot_be_shared() -> None:
         ({"x": [1.0, 2.0]}, {}, r"'x' is a list, not an array"),
     ],
 )
-def test_a_schema_that_cannot_be_is_refused_in_words(weights: Any, roles: Any, says: str) -> None:
+def test_an_impossible_schema_is_refused_with_the_reason(
+    weights: Any, roles: Any, says: str
+) -> None:
     with pytest.raises(WeightsError, match=says):
         schema_of(weights, roles)
 
@@ -112,7 +114,7 @@ def test_a_schema_must_share_something() -> None:
         schema_of({"steps": np.zeros(1, dtype=np.int64)})
 
 
-def test_a_client_may_say_itself_what_is_done_with_its_entries() -> None:
+def test_a_client_may_choose_the_roles_of_its_entries() -> None:
     class Knowing(Learner):
         def roles(self) -> Mapping[str, str]:
             return {"layer.bias": "statistic"}
@@ -124,7 +126,7 @@ def test_a_client_may_say_itself_what_is_done_with_its_entries() -> None:
 # --- Training --------------------------------------------------------------------------------
 
 
-def test_a_row_is_trained_and_comes_back_as_a_row_with_metrics() -> None:
+def test_training_turns_a_row_into_a_row_with_metrics() -> None:
     trained, metrics = training().train(ROW, Round(1))
 
     assert trained.dtype == np.float32
@@ -144,7 +146,9 @@ def test_the_client_sees_named_arrays_in_the_schemas_shapes_and_order() -> None:
     assert given["layer.steps"].tolist() == 0
 
 
-def test_what_the_client_does_to_its_arrays_harms_neither_the_row_nor_the_first_weights() -> None:
+def test_a_client_that_modifies_its_arrays_changes_neither_the_row_nor_the_initial_weights() -> (
+    None
+):
     row = ROW.copy()
     row.flags.writeable = False
     run = training()
@@ -165,18 +169,18 @@ def test_local_entries_are_kept_between_rounds_and_never_in_the_row() -> None:
     assert run.local["layer.steps"] == 3
 
 
-def test_evaluation_gives_metrics_and_leaves_local_entries_alone() -> None:
+def test_evaluation_returns_metrics_and_does_not_change_local_entries() -> None:
     run = training()
 
     assert run.evaluate(ROW) == {"mean": 2.5}
     assert run.local["layer.steps"] == 0
 
 
-def test_initial_weights_make_the_first_row() -> None:
+def test_the_initial_weights_become_the_first_row() -> None:
     assert initial_row(Learner(), SCHEMA).tolist() == [0, 1, 2, 3, 4, 5, 0.5, -0.5]
 
 
-def test_what_the_rule_remembers_is_not_the_clients_business_and_travels_as_it_was() -> None:
+def test_the_rules_memory_is_hidden_from_the_client_and_passed_through_unchanged() -> None:
     schema = with_memory(SCHEMA, 4)
     learner = Learner()
     row = np.concatenate([ROW, np.arange(schema.values - ROW.size, dtype=np.float32)])
@@ -188,7 +192,7 @@ def test_what_the_rule_remembers_is_not_the_clients_business_and_travels_as_it_w
     assert initial_row(Learner(), schema)[ROW.size :].tolist() == [0] * (schema.values - ROW.size)
 
 
-def test_a_client_cannot_call_an_entry_of_its_own_the_memory() -> None:
+def test_a_client_cannot_name_an_entry_like_the_memory() -> None:
     with pytest.raises(WeightsError, match="cannot have the role 'memory'"):
         schema_of(FIRST, {"layer.bias": "memory"})
 
@@ -242,7 +246,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_answer_is_refused_by_name_and_says_what_to_do(what: str) -> None:
+def test_an_invalid_result_is_refused_by_entry_name_with_advice(what: str) -> None:
     answer, says = WRONG[what]
     run = training(answer)
     before = run.local
@@ -254,7 +258,7 @@ def test_a_wrong_answer_is_refused_by_name_and_says_what_to_do(what: str) -> Non
     }
 
 
-def test_a_right_answer_in_another_order_with_numpy_numbers_is_accepted() -> None:
+def test_a_valid_result_in_another_order_with_numpy_numbers_is_accepted() -> None:
     answer = (dict(reversed(GOOD.items())), {"loss": np.float32(0.5), "samples": np.int64(3)})
     trained, metrics = training(answer).train(ROW, Round(1))
 
@@ -274,14 +278,14 @@ def test_a_local_entry_may_hold_anything() -> None:
     assert trained.tolist() == [0]
 
 
-def test_a_client_that_does_not_fit_the_federation_is_found_out_before_the_first_round() -> None:
+def test_a_client_that_does_not_fit_the_federation_is_refused_before_the_first_round() -> None:
     other = schema_of({"another": np.zeros(1, dtype=np.float32)})
     for act in (lambda: Training(Learner(), other), lambda: initial_row(Learner(), other)):
         with pytest.raises(WeightsError, match="initial_weights did not return 'another'"):
             act()
 
 
-def test_an_evaluation_that_returns_nothing_is_told_so() -> None:
+def test_an_evaluation_that_returns_nothing_is_refused_with_the_reason() -> None:
     class Forgetful(Learner):
         def evaluate(self, _weights: Weights) -> Any:
             return None

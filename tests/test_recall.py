@@ -89,7 +89,7 @@ def test_a_starting_node_asks_all_members_until_enough_have_answered(
     assert not sent(node.handle(Connected(NodeId(5)), 9.0), StatementsRequest)
 
 
-def test_nothing_is_signed_before_a_quorum_less_one_has_answered(small: Small) -> None:
+def test_nothing_is_signed_before_q_minus_1_members_have_answered(small: Small) -> None:
     node = started(small)
     proposal = small.proposal(small.block())
     leader = proposal.block.header.author

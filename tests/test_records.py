@@ -59,7 +59,9 @@ def test_a_record_in_the_wrong_place_is_corrupt(storage: Storage) -> None:
         again.recovered()
 
 
-def test_a_missing_safety_record_makes_an_observer_never_a_fresh_one(storage: Storage) -> None:
+def test_a_missing_safety_record_makes_the_node_an_observer_not_a_new_signer(
+    storage: Storage,
+) -> None:
     storage.records.persist(Persist(record=record(3)))
     storage.close()
     spoil(storage.folder, "DELETE FROM records WHERE kind = 'safety'")

@@ -133,7 +133,7 @@ def test_a_rule_that_cannot_run_on_the_fewest_rows_is_refused(
     assert not (tmp_path / "federation.toml").exists()
 
 
-def test_the_plain_mean_is_covered_only_when_nobody_lies(founded: Path, tmp_path: Path) -> None:
+def test_the_plain_mean_is_covered_only_without_faults(founded: Path, tmp_path: Path) -> None:
     agreement = agree(tmp_path, cards_in(founded))
 
     for faults_max, covered in ((0, True), (1, False)):

@@ -62,7 +62,7 @@ def test_a_fair_schedule_commits_from_every_state_of_a_growing_log(
 
 
 @BOTH
-def test_long_random_walks_find_no_dead_end(rules: Rules) -> None:
+def test_long_random_walks_reach_no_dead_end(rules: Rules) -> None:
     result = Explorer(rules).wander(8, 40, seed=2)
 
     assert not result.violations, result.violations[0]
@@ -70,7 +70,9 @@ def test_long_random_walks_find_no_dead_end(rules: Rules) -> None:
 
 
 @BOTH
-def test_the_model_finds_a_quorum_that_restarted_and_forgot_its_own_timeouts(rules: Rules) -> None:
+def test_the_model_detects_a_quorum_that_restarted_and_forgot_its_own_timeouts(
+    rules: Rules,
+) -> None:
     result = Explorer(rules, ForgetsItsTimeout).explore(6, starts=1)
 
     lines = result.violations[0].splitlines()
@@ -85,7 +87,7 @@ def test_two_restarts_leave_one_member_that_counts_all_timeouts() -> None:
     assert not result.violations
 
 
-def test_the_model_finds_a_member_that_votes_twice() -> None:
+def test_the_model_detects_a_member_that_votes_twice() -> None:
     result = Explorer(Rules.JOLTEON, VotesAgain).wander(40, 30, seed=4)
 
     assert any("contradicts itself" in violation for violation in result.violations)

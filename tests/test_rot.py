@@ -163,7 +163,7 @@ def test_only_old_chunks_are_hashed_before_they_are_served(
     assert hashed == [BYTES[:CHUNK]]
 
 
-def test_a_rotten_chunk_is_served_to_nobody_and_reported_once(
+def test_a_rotten_chunk_is_never_served_and_is_reported_once(
     storage: Storage,
 ) -> None:
     rot(storage.blobs.path(BLOB.digest), 0)

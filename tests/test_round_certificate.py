@@ -253,7 +253,7 @@ def test_a_signature_under_another_members_name_is_detected(proven: Proven, tmp_
     assert "did not sign this" in wrong["signatures"]
 
 
-def test_an_author_that_is_no_member_is_refused(proven: Proven, tmp_path: Path) -> None:
+def test_an_author_that_is_not_a_member_is_refused(proven: Proven, tmp_path: Path) -> None:
     answer = read_certificate(proven.certificate(LAST)).attestations
     stranger = msgspec.structs.replace(answer[0], author=4)
     forged = changed(proven, tmp_path / "c.json", LAST, attestations=(*answer[:2], stranger))

@@ -414,7 +414,7 @@ def test_a_second_vote_of_one_author_is_evidence_and_does_not_count() -> None:
     assert isinstance(tally.add_vote(vote(3)), QC)
 
 
-def test_a_tc_carries_the_newest_qc_of_its_signers_and_each_ones_view() -> None:
+def test_a_tc_carries_the_newest_qc_of_its_signers_and_each_signers_view() -> None:
     tally = Tally(FOUR)
 
     assert tally.add_timeout(timeout(0, 2)) is None
@@ -435,7 +435,7 @@ def test_a_second_timeout_with_another_qc_is_evidence_and_the_same_bytes_are_not
     assert tally.timeouts_for(View(5)) == 1
 
 
-def test_of_past_views_only_the_last_keeps_its_votes_and_timeouts() -> None:
+def test_only_the_newest_past_view_keeps_its_votes_and_timeouts() -> None:
     tally = Tally(FOUR)
     for view in (1, 2, 3):
         tally.add_vote(vote(0, view=view))
@@ -485,7 +485,7 @@ def test_the_timer_runs_exactly_while_there_is_work() -> None:
     assert not pace.expired(99.0)
 
 
-def test_the_period_grows_with_failed_views_alone_and_falls_back_at_a_commit() -> None:
+def test_the_period_grows_only_with_failed_views_and_resets_at_a_commit() -> None:
     pace = pacemaker(view_cap_s=3.0)
     pace.run_while(True, LEADER, 0.0)
     pace.enter(View(2))
@@ -547,7 +547,7 @@ def test_a_leader_silent_for_two_views_gets_little_time() -> None:
     assert pace.period(silent) == 2.0
 
 
-def test_back_off_outlasts_any_delay_also_under_leaders_that_failed() -> None:
+def test_backoff_outlasts_any_delay_even_under_failed_leaders() -> None:
     pace = pacemaker()
     certify_view(pace, took_s=0.001)
     for _ in range(100):
@@ -584,7 +584,7 @@ def test_the_order_of_leaders_changes_with_the_lap_and_with_the_federation() -> 
 
 
 @pytest.mark.parametrize("members", [10, 13, 31, 100])
-def test_whichever_f_members_fail_three_good_leaders_follow_each_other(
+def test_whichever_f_members_fail_three_good_leaders_come_in_a_row(
     members: int,
 ) -> None:
     """The members fail that hurt most in the first lap; a fixed order would repeat that lap."""

@@ -261,7 +261,7 @@ def test_a_vote_makes_uncommitted_ancestors_durable_too() -> None:
     assert effects.blocks == [cast.block("a"), cast.block("b"), cast.block("c")]
 
 
-def test_a_timeout_leaves_with_its_record_and_the_certificates_that_it_rests_on() -> None:
+def test_a_timeout_leaves_with_its_record_and_its_certificates() -> None:
     cast = Cast(SCENE, Rules.HOTSTUFF)
     replica = replica_of(cast, cast.record)
     replica.receive(PEER, Certificates(cast.qc("b"), cast.tc("T3")), 0.0)
@@ -411,7 +411,7 @@ def test_a_timeout_beyond_the_record_makes_the_node_an_observer() -> None:
         pytest.param(("qc b", "qc c", "time passes"), id="by one below a QC on a missing block"),
     ],
 )
-def test_a_restart_takes_no_commit_back(after: tuple[str, ...]) -> None:
+def test_a_restart_undoes_no_commit(after: tuple[str, ...]) -> None:
     """The QC that committed is in the record, so the node still refuses whatever forks below."""
     stage = Stage(SCENE, Rules.JOLTEON)
     for step in ("proposal a", "proposal b", *after):

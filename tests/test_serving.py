@@ -107,7 +107,7 @@ class Served:
 GREEDY, MODEST = NodeId(1), NodeId(2)
 
 
-def test_a_peer_that_never_reads_holds_one_chunk_and_delays_nobody() -> None:
+def test_a_peer_that_never_reads_holds_one_chunk_and_delays_no_other_peer() -> None:
     async def scenario() -> None:
         here = Served()
         for _ in range(50):

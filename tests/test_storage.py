@@ -48,7 +48,7 @@ def test_a_new_storage_gives_a_participant_its_first_state(storage: Storage) -> 
     assert bytes(storage.blobs.read(SMALL.initial.digest)) == SMALL.initial_payload
 
 
-def test_everything_that_was_persisted_comes_back(storage: Storage) -> None:
+def test_everything_persisted_is_recovered(storage: Storage) -> None:
     block = SMALL.block((SMALL.upd(0, 1), SMALL.agg(2, 1)))
     blob, other = SMALL.blob(1), SMALL.blob(2)
     offer = SMALL.offer(1, 1, blob[0])

@@ -117,9 +117,7 @@ def test_a_request_for_a_loopback_name_is_answered(host: str) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/status"])
-def test_a_web_page_whose_name_was_rebound_to_loopback_learns_nothing(
-    path: str, headers: list[str]
-) -> None:
+def test_dns_rebinding_to_loopback_reveals_nothing(path: str, headers: list[str]) -> None:
     async def scenario(here: Answering) -> None:
         answer = await here.ask(path, *headers, f"Authorization: Bearer {TOKEN}")
         assert answer.startswith(b"421 ")
@@ -150,7 +148,7 @@ def test_only_get_is_answered() -> None:
     run(scenario)
 
 
-def test_the_token_file_is_private_even_where_a_public_file_was(tmp_path: Path) -> None:
+def test_the_token_file_is_private_even_if_it_replaces_a_public_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("older", encoding="ascii")
     path.chmod(0o644)

@@ -61,7 +61,7 @@ def trained(threat: str, *, seed: int = 1, round_: int = 1, step: float = 1.0) -
     return row - base
 
 
-def test_attacks_work_on_the_change_that_training_made() -> None:
+def test_attacks_apply_to_the_change_of_a_training() -> None:
     assert (trained("none") == 1).all()
     assert (trained("sign_flip_1") == -1).all()
     assert (trained("sign_flip_2") == -2).all()
@@ -70,9 +70,7 @@ def test_attacks_work_on_the_change_that_training_made() -> None:
 
 
 @pytest.mark.parametrize(("threat", "sigma"), [("gaussian_0.03", 0.03), ("gaussian_1", 1.0)])
-def test_gaussian_noise_is_of_the_papers_size_and_of_its_own_seed(
-    threat: str, sigma: float
-) -> None:
+def test_gaussian_noise_has_the_papers_size_and_its_own_seed(threat: str, sigma: float) -> None:
     change = trained(threat)
 
     assert change.mean() == pytest.approx(1, abs=0.05)
@@ -96,7 +94,7 @@ def test_the_last_nodes_are_attacked_and_node_0_never() -> None:
             attacked(4, "silent", count)
 
 
-def test_unknown_and_unfitting_threats_are_named() -> None:
+def test_unknown_and_inapplicable_threats_are_refused_by_name() -> None:
     with pytest.raises(UserError, match="no threat is named 'gauss'"):
         threat_named("gauss")
     with pytest.raises(UserError, match="only DeFL"):
@@ -105,7 +103,7 @@ def test_unknown_and_unfitting_threats_are_named() -> None:
         Cell("flower", 4, 1)
 
 
-def test_every_liar_of_a_threat_exists() -> None:
+def test_every_threats_byzantine_kind_exists() -> None:
     assert {threat.liar for threat in THREATS.values() if threat.liar} <= KINDS.keys()
 
 

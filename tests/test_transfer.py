@@ -74,7 +74,7 @@ def test_a_source_that_does_not_hold_a_blob_is_skipped_at_once() -> None:
     assert requested(host.receive(1, NotHeld(BLOB.digest), now=0.1)) == [(2, 0)]
 
 
-def test_a_failed_source_is_asked_again_later_if_there_is_no_other() -> None:
+def test_a_failed_source_is_retried_later_if_there_is_no_other() -> None:
     host, _ = fetching(nodes(1))
 
     assert requested(host.receive(1, NotHeld(BLOB.digest), now=0.0)) == []

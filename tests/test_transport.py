@@ -298,7 +298,7 @@ def test_a_renewed_certificate_of_the_same_key_is_accepted_by_its_card() -> None
     asyncio.run(scenario())
 
 
-def test_back_off_grows_to_its_bound_and_is_jittered() -> None:
+def test_backoff_grows_to_its_bound_with_jitter() -> None:
     async def scenario() -> None:
         waits: list[float] = []
         enough = asyncio.Event()

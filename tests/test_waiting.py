@@ -100,7 +100,7 @@ def test_no_agg_is_submitted_before_a_quorum_of_one_base_has_delivered() -> None
     assert bench.waiting.vote_at == 3.0
 
 
-def test_the_minimum_time_holds_even_if_nobody_is_awaited() -> None:
+def test_the_minimum_time_holds_even_if_no_member_is_awaited() -> None:
     bench = Bench()
     bench.deliver(0, 1, 2, now=0.25)
 
@@ -213,7 +213,7 @@ def test_no_wait_exceeds_the_bounds(max_s: float, longest: float) -> None:
 # --- Accounts --------------------------------------------------------------------------------
 
 
-def test_only_waiting_in_vain_is_charged_to_the_member_and_to_all() -> None:
+def test_only_futile_waits_are_charged_to_the_member_and_the_common_budget() -> None:
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     assert bench.waiting.vain_s(NodeId(3)) == bench.waiting._vain_s == 0.0
@@ -268,7 +268,7 @@ def test_either_budget_suffices_for_a_wait(account: str) -> None:
     assert bench.waiting.vote_at == opened_at + GRANT * 10.0
 
 
-def test_the_first_round_charges_nobody() -> None:
+def test_the_first_round_charges_no_member() -> None:
     bench = Bench()
     for member in range(4):
         bench.promise(member, 0.0, 0.0)

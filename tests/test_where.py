@@ -332,7 +332,7 @@ def test_no_other_place_does_it(question: str) -> None:
 
 
 @pytest.mark.parametrize("question", CLAIMS)
-def test_an_intruder_is_found(question: str) -> None:
+def test_an_intruder_is_detected(question: str) -> None:
     claim = CLAIMS[question]
     file, code, place = claim.intruder
     planted = {**product(), file: f"{product().get(file, '')}\n{code}\n"}
@@ -341,7 +341,7 @@ def test_an_intruder_is_found(question: str) -> None:
 
 
 @pytest.mark.parametrize("question", CLAIMS)
-def test_a_place_that_stops_doing_it_is_noticed(question: str) -> None:
+def test_a_place_that_no_longer_does_it_is_detected(question: str) -> None:
     claim = CLAIMS[question]
     files = {place.split(":")[0] for place in claim.places} or {"__init__.py"}
     emptied = {**product(), **dict.fromkeys(files, "")}
@@ -399,7 +399,9 @@ def test_a_slow_member_is_waited_for_there(monkeypatch: pytest.MonkeyPatch) -> N
     assert SLOW not in authors_of_the_second_round()
 
 
-def test_the_default_rule_leaves_out_whom_its_judge_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_rule_leaves_out_the_members_its_judge_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(1)
     base = np.zeros(50, np.float32)
     rows = [rng.normal(1, 0.1, 50).astype(np.float32) for _ in range(6)]
@@ -422,14 +424,14 @@ def test_the_default_rule_leaves_out_whom_its_judge_names(monkeypatch: pytest.Mo
     assert left_out() != [6]
 
 
-def test_what_a_node_gets_back_at_a_restart_is_what_it_persists() -> None:
+def test_a_restart_recovers_what_a_node_persists() -> None:
     """`forget_round` deletes, and the chunks of blobs are stored beside the records."""
     kept = {field.rstrip("s") for field in Persist.__struct_fields__} - {"forget_round"}
 
     assert kept == {field.rstrip("s") for field in Durable.__struct_fields__} - {"held"}
 
 
-def test_the_public_names_are_loaded_from_where_they_are_said_to_be() -> None:
+def test_the_public_names_are_defined_in_the_package() -> None:
     assert set(dir(defl)) - {"__version__"} == set(defl.__all__)
     assert all(getattr(defl, name).__module__.startswith("defl.") for name in defl.__all__)
 

@@ -379,7 +379,7 @@ rubbish = (
 
 @quick
 @given(rubbish)
-def test_decoding_rubbish_gives_a_message_or_malformed_and_never_anything_else(
+def test_decoding_garbage_gives_a_message_or_malformed_and_nothing_else(
     frame: bytes,
 ) -> None:
     try:
@@ -391,7 +391,7 @@ def test_decoding_rubbish_gives_a_message_or_malformed_and_never_anything_else(
 
 @quick
 @given(rubbish, st.integers(-1, 5))
-def test_ingress_turns_rubbish_into_an_event_or_a_peer_fault_and_never_anything_else(
+def test_ingress_turns_garbage_into_an_event_or_a_peer_fault_and_nothing_else(
     frame: bytes, peer: int
 ) -> None:
     try:

@@ -36,7 +36,7 @@ def test_alignment_is_the_cosine_with_the_other_inliers() -> None:
     assert cosines == pytest.approx([half, half, 1 / 5**0.5, -2 / 5**0.5])
 
 
-def test_zero_change_is_aligned_with_nobody() -> None:
+def test_zero_change_is_aligned_with_no_member() -> None:
     gram = Gram(np.zeros(2, dtype=np.float32))
     gram.add([np.zeros(2, dtype=np.float32), np.ones(2, dtype=np.float32)])
     geometry = gram.measured().geometry
@@ -96,7 +96,7 @@ def test_new_member_is_suspect_only_when_the_round_exceeds_the_gate() -> None:
     assert suspects(reputations, 1, gate_exceeded=True) == {0}
 
 
-def test_nobody_is_suspect_before_a_round_has_counted() -> None:
+def test_no_member_is_suspect_before_a_round_has_counted() -> None:
     assert suspects([Reputation()] * 4, 1, gate_exceeded=True) == frozenset()
 
 
@@ -141,7 +141,7 @@ def test_unaligned_member_is_suspect_in_the_very_first_round() -> None:
     assert left_out(result) == [0, 1]
 
 
-def test_without_attack_nobody_is_ever_left_out() -> None:
+def test_without_attack_no_member_is_ever_left_out() -> None:
     federation = Federation(flipping=0)
     for _ in range(30):
         assert left_out(federation.round()) == []

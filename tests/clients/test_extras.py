@@ -66,7 +66,7 @@ def test_from_a_wheel_the_command_names_the_packages_themselves(
     assert install_command("mlflow") == "pip install mlflow"
 
 
-def test_no_message_names_a_package_that_is_in_no_index() -> None:
+def test_no_message_names_an_unpublished_package() -> None:
     naming = [
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")

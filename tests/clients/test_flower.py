@@ -206,7 +206,7 @@ def test_a_strategy_without_initial_parameters_asks_the_first_client(tmp_path: P
     assert arrays["0"].tolist() == [0, 0, 0], "the first partition's, always"
 
 
-def test_a_numpy_client_without_a_server_app_gives_the_weights_itself(tmp_path: Path) -> None:
+def test_without_a_server_app_a_numpy_client_supplies_the_initial_weights(tmp_path: Path) -> None:
     project = small_project(tmp_path / "app", client=NUMPY_CLIENT, components=CLIENT_ONLY)
 
     start, arrays = start_of(project, tmp_path / "start")
@@ -215,7 +215,7 @@ def test_a_numpy_client_without_a_server_app_gives_the_weights_itself(tmp_path: 
     assert arrays["0"].tolist() == [0, 0, 0]
 
 
-def test_the_founder_of_a_federation_gets_the_weights_from_the_projects_folder(
+def test_federation_create_reads_the_initial_weights_from_the_projects_folder(
     tmp_path: Path,
 ) -> None:
     """As `defl federation create --model defl.clients.flower:client --project PATH` does."""
@@ -228,7 +228,7 @@ def test_the_founder_of_a_federation_gets_the_weights_from_the_projects_folder(
 
 
 @pytest.mark.parametrize("style", ["message", "numpy"])
-def test_a_strategy_that_waits_for_more_nodes_than_exist_is_shown_enough(
+def test_a_strategy_that_requires_more_nodes_than_exist_does_not_block(
     style: str, tmp_path: Path
 ) -> None:
     if style == "message":
@@ -414,7 +414,7 @@ def test_the_command_prints_the_reason_and_exits_with_status_2(tmp_path: Path) -
     assert not out.exists()
 
 
-def test_a_failed_download_at_every_client_ends_the_run_with_the_apps_error(
+def test_a_download_that_fails_at_every_client_ends_the_run_with_the_apps_error(
     tmp_path: Path,
 ) -> None:
     offline = MESSAGE_CLIENT.replace(

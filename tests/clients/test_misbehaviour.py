@@ -70,7 +70,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_failing_training_is_reported_in_words_and_rounds_close_without_that_node(
+def test_a_training_failure_is_reported_and_rounds_close_without_that_node(
     project: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "nodes"
@@ -135,7 +135,7 @@ def test_training_that_fails_at_every_node_ends_the_run_with_the_users_traceback
         (CLIENT.replace("np.float32)}", "np.float64)}"), "only float32 is shared; convert it"),
     ],
 )
-def test_a_client_without_first_weights_ends_the_run_before_it_begins(
+def test_a_client_without_initial_weights_stops_the_run_before_it_starts(
     project: Path, tmp_path: Path, code: str, reason: str
 ) -> None:
     (project / "client.py").write_text(code, encoding="utf-8")

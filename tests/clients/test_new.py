@@ -115,9 +115,7 @@ def test_a_new_projects_own_test_passes(
     assert "1 passed" in tested.stdout
 
 
-def test_the_nodes_split_the_data_without_overlap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_train_on_disjoint_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "mine", "numpy")
     spec = importlib.util.spec_from_file_location("irises", tmp_path / "mine" / "data.py")
     assert spec is not None
@@ -134,7 +132,7 @@ def test_the_nodes_split_the_data_without_overlap(
     assert {len(part) for part in parts} == {2, 3}
 
 
-def test_the_irises_are_fishers(tmp_path: Path) -> None:
+def test_the_iris_data_is_fishers(tmp_path: Path) -> None:
     """50 of each species; the means are those of table 1 of the 1936 paper."""
     make(tmp_path / "mine", "numpy")
     rows = (tmp_path / "mine" / "iris.csv").read_text(encoding="utf-8").splitlines()[1:]

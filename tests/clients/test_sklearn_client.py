@@ -68,7 +68,7 @@ def test_an_estimator_learns_over_rounds_from_its_weights_alone(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_a_round_depends_on_its_weights_seed_and_number_and_on_nothing_else(name: str) -> None:
+def test_a_round_depends_only_on_its_weights_seed_and_number(name: str) -> None:
     first, second = (client_of(ESTIMATORS[name], seed=4) for _ in range(2))
     start = first.initial_weights()
     first.train(start, Round(1))

@@ -185,7 +185,7 @@ def test_a_regression_has_a_loss_and_no_accuracy() -> None:
 
 
 @pytest.mark.parametrize("own_generator", [False, True])
-def test_a_round_depends_on_its_weights_seed_and_number_and_on_nothing_else(
+def test_a_round_depends_only_on_its_weights_seed_and_number(
     own_generator: bool,
 ) -> None:
     def made() -> TorchClient:
