@@ -32,14 +32,14 @@ from defl.sim.cluster import Cluster
 from defl.sim.presence import LEFT_OUT_IN_A_ROW_MAX, ROUNDS_TO_LEARN
 from defl.sim.scenario import cluster_of
 from defl.sim.verdicts import CHECKS
-from support.exhibits import (
+from support.checker_inputs import (
     ALL_CLOSED,
     LIAR,
     MODEL,
     NOISE,
     PAYLOAD,
     UPDATES,
-    Looks,
+    ParticipantStub,
     checker_of_four,
     closed,
     conclude,
@@ -47,7 +47,7 @@ from support.exhibits import (
     disk,
     failed,
     honest_blocks,
-    honest_conversation,
+    honest_messages,
     reference,
     upd,
 )
@@ -64,7 +64,7 @@ def blocks() -> list[Block]:
 
 
 def test_a_correct_run_passes_every_check(checker: Checker, blocks: list[Block]) -> None:
-    for message in honest_conversation():
+    for message in honest_messages():
         if not isinstance(message, Vote | Timeout | Offer | StoreAck | Attestation | Proposal):
             checker.sent(NodeId(0), message)
     for node in range(3):
@@ -94,9 +94,9 @@ def test_two_blocks_committed_at_one_height_are_a_conflict(
 
 
 def test_a_nodes_report_of_broken_safety_fails_the_check(checker: Checker) -> None:
-    checker.notice(LIAR, SafetyBroken("so it says"), 1.0, Looks(LIAR, ALL_CLOSED))
+    checker.notice(LIAR, SafetyBroken("so it says"), 1.0, ParticipantStub(LIAR, ALL_CLOSED))
     assert failed(checker) == set()
-    checker.notice(NodeId(0), SafetyBroken("a fork"), 1.0, Looks(NodeId(0), ALL_CLOSED))
+    checker.notice(NodeId(0), SafetyBroken("a fork"), 1.0, ParticipantStub(NodeId(0), ALL_CLOSED))
 
     assert failed(checker) == {verdicts.NO_CONFLICTING_COMMITS}
 
@@ -140,8 +140,8 @@ def test_two_states_at_one_height_fail_the_ledger_check(checker: Checker) -> Non
 
 def test_a_round_closed_in_two_ways_fails_the_ledger_check_at_any_height(checker: Checker) -> None:
     one, two = (closed(3, *UPDATES), replace(closed(3, *UPDATES), block=digest("another block")))
-    ahead = Looks(NodeId(1), replace(ALL_CLOSED, closed=(two,)), height=12)
-    behind = Looks(NodeId(0), replace(ALL_CLOSED, closed=(one,)), height=9)
+    ahead = ParticipantStub(NodeId(1), replace(ALL_CLOSED, closed=(two,)), height=12)
+    behind = ParticipantStub(NodeId(0), replace(ALL_CLOSED, closed=(one,)), height=9)
     checker.conclude([(behind, disk()), (ahead, disk())], rounds_due=True)
 
     assert failed(checker) == {verdicts.SAME_LEDGER}
@@ -183,7 +183,7 @@ def test_a_round_with_invalid_updates_is_detected(
 def test_an_invalid_round_is_detected_when_it_closes(checker: Checker) -> None:
     state = replace(ALL_CLOSED, closed=(closed(3, *UPDATES[:2]),))
     notice = RoundClosed(Round(3), (), ())
-    checker.notice(NodeId(0), notice, 1.0, Looks(NodeId(0), state))
+    checker.notice(NodeId(0), notice, 1.0, ParticipantStub(NodeId(0), state))
 
     assert failed(checker) == {verdicts.ONE_UPDATE}
 
@@ -191,9 +191,9 @@ def test_an_invalid_round_is_detected_when_it_closes(checker: Checker) -> None:
 def test_two_committed_updates_of_one_author_are_detected_across_time(checker: Checker) -> None:
     notice = RoundClosed(Round(3), (), ())
     other = (reference(0, digest("b")), *UPDATES[1:])
-    checker.notice(NodeId(0), notice, 1.0, Looks(NodeId(0), ALL_CLOSED))
+    checker.notice(NodeId(0), notice, 1.0, ParticipantStub(NodeId(0), ALL_CLOSED))
     state = replace(ALL_CLOSED, closed=(closed(3, *other),))
-    checker.notice(NodeId(1), notice, 1.0, Looks(NodeId(1), state))
+    checker.notice(NodeId(1), notice, 1.0, ParticipantStub(NodeId(1), state))
 
     assert failed(checker) == {verdicts.ONE_UPDATE}
 
@@ -208,11 +208,11 @@ def test_two_certified_updates_of_a_liar_are_detected(checker: Checker) -> None:
 
 
 def test_two_models_of_one_round_are_detected(checker: Checker) -> None:
-    looks = Looks(NodeId(0), ALL_CLOSED)
+    participant = ParticipantStub(NodeId(0), ALL_CLOSED)
     for node, name in ((0, "a"), (3, "b"), (1, "a")):
-        checker.notice(NodeId(node), ModelReady(Round(2), digest(name)), 1.0, looks)
+        checker.notice(NodeId(node), ModelReady(Round(2), digest(name)), 1.0, participant)
     assert failed(checker) == set(), "a liar may compute what it likes"
-    checker.notice(NodeId(2), ModelReady(Round(2), digest("b")), 1.0, looks)
+    checker.notice(NodeId(2), ModelReady(Round(2), digest("b")), 1.0, participant)
 
     assert failed(checker) == {verdicts.SAME_MODEL}
 
@@ -238,8 +238,11 @@ def test_a_transaction_whose_round_closed_without_it_is_not_lost(checker: Checke
 
 def test_a_node_that_falls_behind_is_detected(checker: Checker) -> None:
     behind = replace(ALL_CLOSED, round=Round(2), closed=(closed(2, *UPDATES),))
-    looks = [Looks(NodeId(0), ALL_CLOSED), Looks(NodeId(1), behind, height=5)]
-    honest = [(look, disk()) for look in looks]
+    participants = [
+        ParticipantStub(NodeId(0), ALL_CLOSED),
+        ParticipantStub(NodeId(1), behind, height=5),
+    ]
+    honest = [(participant, disk()) for participant in participants]
     checker.conclude(honest, rounds_due=False)
     assert failed(checker) == set()
     checker.conclude(honest, rounds_due=True)
@@ -253,8 +256,8 @@ def test_a_round_that_takes_too_many_views_is_detected(
 ) -> None:
     views = (7, 7 + views_to_close_max(4) + more)
     for round_, view in zip((1, 2), views, strict=True):
-        looks = Looks(NodeId(0), ALL_CLOSED, view=view)
-        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, looks)
+        participant = ParticipantStub(NodeId(0), ALL_CLOSED, view=view)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, participant)
 
     assert conclude(checker, ALL_CLOSED) == found
 
@@ -264,8 +267,8 @@ def test_views_are_counted_from_the_end_of_a_disturbance(
     checker: Checker, more: int, found: set[str]
 ) -> None:
     for round_, view in ((1, 7), (2, 9999 + views_to_close_max(4) + more)):
-        looks = Looks(NodeId(0), ALL_CLOSED, view=view)
-        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, looks)
+        participant = ParticipantStub(NodeId(0), ALL_CLOSED, view=view)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, participant)
         checker.disturbed(View(9999))
 
     assert conclude(checker, ALL_CLOSED) == found
@@ -274,8 +277,8 @@ def test_views_are_counted_from_the_end_of_a_disturbance(
 def test_views_are_not_judged_while_faults_strike(checker: Checker) -> None:
     checker.quiet = False
     for round_, view in ((1, 7), (2, 9999)):
-        looks = Looks(NodeId(0), ALL_CLOSED, view=view)
-        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, looks)
+        participant = ParticipantStub(NodeId(0), ALL_CLOSED, view=view)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, participant)
 
     assert conclude(checker, ALL_CLOSED) == set()
 
@@ -332,22 +335,22 @@ def test_the_list_of_violations_is_bounded_and_the_verdicts_are_not(checker: Che
 def test_an_honest_member_excluded_round_after_round_is_detected(
     checker: Checker,
 ) -> None:
-    looks = Looks(NodeId(0), ALL_CLOSED)
+    participant = ParticipantStub(NodeId(0), ALL_CLOSED)
     honest = tuple(NodeId(member) for member in range(4) if member != LIAR)
     for round_ in range(1, ROUNDS_TO_LEARN + LEFT_OUT_IN_A_ROW_MAX + 1):
-        checker.notice(NodeId(0), RoundClosed(Round(round_), honest[1:], ()), 1.0, looks)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), honest[1:], ()), 1.0, participant)
     assert failed(checker) == set()
-    checker.notice(NodeId(0), RoundClosed(Round(round_ + 1), honest[1:], ()), 1.0, looks)
+    checker.notice(NodeId(0), RoundClosed(Round(round_ + 1), honest[1:], ()), 1.0, participant)
 
     assert failed(checker) == {verdicts.NOBODY_LEFT_BEHIND}
 
 
 def test_an_honest_node_that_becomes_an_observer_is_detected(checker: Checker) -> None:
-    looks = Looks(NodeId(0), ALL_CLOSED)
+    participant = ParticipantStub(NodeId(0), ALL_CLOSED)
     checker.rolled_back.add(NodeId(2))
-    checker.notice(NodeId(2), Observing("its disk is an old copy"), 1.0, looks)
+    checker.notice(NodeId(2), Observing("its disk is an old copy"), 1.0, participant)
     assert failed(checker) == set()
-    checker.notice(NodeId(0), Observing("somebody says so"), 1.0, looks)
+    checker.notice(NodeId(0), Observing("somebody says so"), 1.0, participant)
 
     assert failed(checker) == {verdicts.NOBODY_LEFT_BEHIND}
 

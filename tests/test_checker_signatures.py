@@ -24,13 +24,13 @@ from defl.output import EvidenceFound
 from defl.sim import verdicts
 from defl.sim.checks import Checker
 from defl.sim.recount import REMEMBERED
-from support.exhibits import (
+from support.checker_inputs import (
     ALL_CLOSED,
     EPOCH,
     LIAR,
     MODEL,
     NOISE,
-    Looks,
+    ParticipantStub,
     checker_of_four,
     digest,
     failed,
@@ -109,12 +109,12 @@ def test_a_statement_older_than_the_checkers_memory_is_detected(checker: Checker
 
 
 def test_evidence_against_an_honest_node_is_detected(checker: Checker) -> None:
-    looks = Looks(NodeId(0), ALL_CLOSED)
+    participant = ParticipantStub(NodeId(0), ALL_CLOSED)
     of_liar = Evidence(vote(5, digest("a"), LIAR), vote(5, digest("b"), LIAR))
-    checker.notice(NodeId(0), EvidenceFound(of_liar), 1.0, looks)
+    checker.notice(NodeId(0), EvidenceFound(of_liar), 1.0, participant)
     assert failed(checker) == set()
     of_honest = Evidence(vote(5, digest("a"), 1), vote(5, digest("b"), 1))
-    checker.notice(NodeId(0), EvidenceFound(of_honest), 1.0, looks)
+    checker.notice(NodeId(0), EvidenceFound(of_honest), 1.0, participant)
 
     assert failed(checker) == {verdicts.NOTHING_SIGNED_TWICE}
 

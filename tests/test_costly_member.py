@@ -32,7 +32,7 @@ from defl.messages import (
 from defl.node.net.transport import Lane
 from defl.node.setup.config import read_identity
 from defl.node.setup.identity import Identity
-from support.node_here import Member, NodeHere, until
+from support.in_process_node import InProcessNode, Member, until
 
 GOOD, BAD, NODE = NodeId(0), NodeId(1), NodeId(2)
 
@@ -83,7 +83,7 @@ def test_a_member_over_its_budget_waits_without_delaying_others(
     monkeypatch.setattr(defl.budget, "LIARS_VERIFICATIONS_PER_S", per_s)
 
     async def scenario() -> None:
-        here, bad, good = NodeHere(folders[NODE]), Member(folders[BAD]), Member(folders[GOOD])
+        here, bad, good = InProcessNode(folders[NODE]), Member(folders[BAD]), Member(folders[GOOD])
         node, committee = here.node, bad.federation.committee
         clock = asyncio.get_running_loop().time
         async with here.running(), bad.connected(NODE), good.connected(NODE):
@@ -91,10 +91,10 @@ def test_a_member_over_its_budget_waits_without_delaying_others(
             burst = verifications_at_once(committee)
             frames = burst + per_s
             for i in range(frames):
-                bad.say(NODE, forged_vote(1 + i % 60))
+                bad.send(NODE, forged_vote(1 + i % 60))
             faults = node.measures.peer_faults
             await until(lambda: faults[BAD] >= burst)
-            good.say(NODE, true_vote(good, read_identity(folders[GOOD], "node-0"), 1))
+            good.send(NODE, true_vote(good, read_identity(folders[GOOD], "node-0"), 1))
             tally = node.participant.replica._tally
             await until(lambda: tally.vote(View(1), GOOD))
             assert faults[BAD] < frames, "the bad one still waits"
@@ -114,7 +114,7 @@ def test_expensive_frames_without_news_cost_no_signature_checks(
     """AGGs for absurd rounds, and its own update with ever other ackers; all validly signed."""
 
     async def scenario() -> None:
-        here, bad = NodeHere(folders[NODE]), Member(folders[BAD])
+        here, bad = InProcessNode(folders[NODE]), Member(folders[BAD])
         node = here.node
         signer = read_identity(folders[BAD], "node-1").signer
         chain = bad.federation.chain
@@ -134,7 +134,7 @@ def test_expensive_frames_without_news_cost_no_signature_checks(
 
         async def say(message: Message) -> None:
             before = said()
-            bad.say(NODE, message)
+            bad.send(NODE, message)
             await until(lambda: said() > before)
 
         async with here.running(), bad.connected(NODE):
@@ -155,7 +155,7 @@ def test_many_signatures_are_checked_off_the_loop_and_few_on_it(
     folders: tuple[Path, ...],
 ) -> None:
     async def scenario() -> None:
-        here, bad = NodeHere(folders[NODE]), Member(folders[BAD])
+        here, bad = InProcessNode(folders[NODE]), Member(folders[BAD])
         chain, base = bad.federation.chain, bad.federation.initial
         signers = [read_identity(folders[i], f"node-{i}").signer for i in (0, 1, 3)]
 
@@ -169,10 +169,10 @@ def test_many_signatures_are_checked_off_the_loop_and_few_on_it(
 
         async with here.running(), bad.connected(NODE):
             stored = here.node.participant.replica.stored
-            bad.say(NODE, Gossip((upd(1), upd(2))))
+            bad.send(NODE, Gossip((upd(1), upd(2))))
             await until(lambda: here.node.participant.replica.stored["transactions"] == 2)
             beside, Counting.threads = Counting.threads, []
-            bad.say(NODE, true_vote(bad, read_identity(folders[BAD], "node-1"), 1))
+            bad.send(NODE, true_vote(bad, read_identity(folders[BAD], "node-1"), 1))
             await until(lambda: Counting.threads)
 
         assert stored["transactions"] == 0

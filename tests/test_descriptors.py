@@ -27,8 +27,8 @@ from defl.node.store.writing import Writing
 from defl.output import Persist, StoreChunk
 from defl.participant import first_record
 from support.builders import Small
+from support.in_process_node import InProcessNode, Member, until
 from support.logs import log_to
-from support.node_here import Member, NodeHere, until
 from support.transports import pair
 
 SMALL = Small(real=False)
@@ -148,7 +148,7 @@ def test_a_node_without_descriptors_keeps_running_and_serves_the_chunk_later(
     folders = Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes
 
     async def scenario() -> None:
-        here, member = NodeHere(folders[2]), Member(folders[1])
+        here, member = InProcessNode(folders[2]), Member(folders[1])
         victim, model = here.node.me, here.node.federation.initial
         read_chunk, refused = here.node.storage.blobs.read_chunk, []
 
@@ -165,11 +165,11 @@ def test_a_node_without_descriptors_keeps_running_and_serves_the_chunk_later(
             with none_left():
                 with pytest.raises(WorkerFailed, match="cannot be started"):
                     await here.node.worker._client._spawn()
-                member.say(victim, ChunkRequest(model, 1))
+                member.send(victim, ChunkRequest(model, 1))
                 await until(lambda: refused)
-            member.say(victim, ChunkRequest(model, 1))
-            await until(lambda: member.told(Chunk, by=victim))
-            assert not member.told(NotHeld, by=victim)
+            member.send(victim, ChunkRequest(model, 1))
+            await until(lambda: member.messages(Chunk, sender=victim))
+            assert not member.messages(NotHeld, sender=victim)
         assert here.logged("stopped")
         assert not here.node.measures.peer_faults[NodeId(1)]
 
@@ -183,8 +183,8 @@ def test_connections_that_telemetry_cannot_accept_do_not_fill_the_log(
     monkeypatch.setenv("DEFL_NODE", "0")
     folder = Nodes(tmp_path / "federation", 4, 3).local.nodes[0]
 
-    async def scenario() -> NodeHere:
-        here = NodeHere(folder)
+    async def scenario() -> InProcessNode:
+        here = InProcessNode(folder)
         async with here.running():
             port = int((folder / "telemetry.port").read_text(encoding="ascii"))
             await until(lambda: len(here.node.worker.pids) == 2)

@@ -1,7 +1,7 @@
 """The command lines in the documents are run and end as the documents say.
 
 First the tutorial from top to bottom; what it makes is the world of all other lines, each in a copy
-of its own (doc_world.py has the rest of that world). A line that would take minutes is run with
+of its own (doc_workspace.py has the rest of that world). A line that would take minutes is run with
 smaller values, by the table SMALLER; none is left out.
 """
 
@@ -20,7 +20,7 @@ import pytest
 
 from defl.cli.main import cli
 from defl.node.setup.local import free_ports
-from support.doc_world import LIMIT_S, Shell, furnish, shell_at
+from support.doc_workspace import LIMIT_S, Shell, add_files, shell_at
 from test_docs import DOCUMENTS, ROOT, text
 
 TUTORIAL = ROOT / "docs" / "TUTORIAL.md"
@@ -222,7 +222,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
                 terminal.kill()
                 terminal.wait()
     for place in (founded, folder):
-        furnish(place, shell)
+        add_files(place, shell)
     return World(shell, founded, folder)
 
 

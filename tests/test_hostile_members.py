@@ -32,7 +32,7 @@ from defl.messages import (
 from defl.node.net.framing import Lane
 from defl.node.net.transport import Refusal
 from defl.wire import encode
-from support.node_here import Member, NodeHere, until
+from support.in_process_node import InProcessNode, Member, until
 
 TIMING = Timing(view_base_s=0.3, gst_lt_min_s=1.0, gst_lt_max_s=10.0, grace_s=0.5)
 ROUNDS = 4
@@ -54,7 +54,7 @@ def flipped(rng: Random, frame: bytes) -> bytes:
 class Fuzz:
     """What the bad member sends to the node, and what the node must have counted by then."""
 
-    def __init__(self, member: Member, here: NodeHere, seed: int) -> None:
+    def __init__(self, member: Member, here: InProcessNode, seed: int) -> None:
         self.member = member
         self.victim = here.node.me
         self._node = here.node
@@ -109,7 +109,7 @@ def test_garbage_from_a_member_is_counted_and_rounds_still_close(
     nodes = Nodes(tmp_path / "federation", 4, ROUNDS, timing=TIMING, chunk_bytes=1024)
 
     async def scenario() -> None:
-        here, member = NodeHere(nodes.local.nodes[2]), Member(nodes.local.nodes[1])
+        here, member = InProcessNode(nodes.local.nodes[2]), Member(nodes.local.nodes[1])
         node = here.node
         fuzz = Fuzz(member, here, seed)
         async with here.running(), member.connected(NodeId(0), node.me, NodeId(3)):
@@ -122,12 +122,12 @@ def test_garbage_from_a_member_is_counted_and_rounds_still_close(
             tracemalloc.stop()
             assert node.measures.peer_faults == {member.me: fuzz.refused}
             for kind in ANSWERS:
-                assert not member.told(kind, by=node.me)
+                assert not member.messages(kind, sender=node.me)
 
             await fuzz.almost_messages(300)
             assert node.transport.connected(member.me), "what has a legal length ends nothing"
             await until(lambda: node.participant.finished)
-            assert not member.told(Evidence, by=node.me)
+            assert not member.messages(Evidence, sender=node.me)
         assert set(node.measures.peer_faults) == {member.me}
         assert not node.transport.stats.refusals[Refusal.FRAME]
         assert not node.transport.stats.reconnects[member.me]

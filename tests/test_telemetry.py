@@ -21,7 +21,7 @@ from defl.node.report.telemetry import (
     Server,
     write_private,
 )
-from support.node_here import Member, NodeHere, until
+from support.in_process_node import InProcessNode, Member, until
 from support.statuses import status
 
 TIME_LIMIT_S = 20.0
@@ -214,7 +214,7 @@ def test_a_flapping_peer_causes_a_bounded_number_of_log_lines(tmp_path: Path) ->
     folders = Nodes(tmp_path / "federation", 4, 1).local.nodes
 
     async def scenario() -> None:
-        here = NodeHere(folders[2])
+        here = InProcessNode(folders[2])
         async with here.running():
             for _ in range(3 * PEER_LINES_BURST):
                 async with Member(folders[1]).connected(here.node.me):
@@ -229,7 +229,7 @@ def test_a_running_node_gives_its_status_to_clients_that_can_read_its_token(tmp_
     folder = Nodes(tmp_path / "federation", 4, 1).local.nodes[2]
 
     async def scenario() -> None:
-        async with NodeHere(folder).running():
+        async with InProcessNode(folder).running():
             token = folder / TOKEN_FILE
             assert stat.S_IMODE(token.stat().st_mode) == 0o600
             current = await asyncio.to_thread(asked_status, folder)
