@@ -1,4 +1,4 @@
-"""Bytes that change on the disk are served to nobody and fetched again."""
+"""Bytes that changed on the disk are never served, and are fetched again."""
 
 import asyncio
 import errno
@@ -31,7 +31,7 @@ BLOB, BYTES = SMALL.blob(1)
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
-    """With one blob, whose chunks are all old enough to be hashed again."""
+    """Holds one blob whose chunks are all old enough to be hashed again."""
     monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
     Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
     with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
@@ -77,7 +77,7 @@ def test_a_rotten_chunk_is_discarded_instead_of_read(storage: Storage, damage: s
         storage.blobs.path(BLOB.digest)
     with pytest.raises(LocalFault, match="is not here") as again:
         storage.blobs.read_chunk(BLOB.digest, 1)
-    assert not isinstance(again.value, ChunkRotten), "it is found once"
+    assert not isinstance(again.value, ChunkRotten), "it is reported once"
 
 
 def test_a_discarded_chunk_can_be_stored_again(storage: Storage) -> None:

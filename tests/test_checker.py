@@ -1,4 +1,4 @@
-"""Every check sees its violation: each is shown exactly the bad thing, and must say so.
+"""Every check detects its violation, given input with exactly that fault.
 
 Signatures and certificates are in test_checker_signatures.py.
 """
@@ -87,7 +87,7 @@ def test_two_blocks_committed_at_one_height_are_a_conflict(
     other = Block(replace(blocks[0].header, author=somebody_else(blocks[0])), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(LIAR, [Committed(other, ())])
-    assert failed(checker) == set(), "what a liar says it committed does not count"
+    assert failed(checker) == set(), "a liar's commits do not count"
     checker.committed(NodeId(1), [Committed(other, ())])
 
     assert failed(checker) == {verdicts.NO_CONFLICTING_COMMITS}
@@ -104,7 +104,7 @@ def test_a_nodes_report_of_broken_safety_fails_the_check(checker: Checker) -> No
 def test_a_node_that_replaces_what_it_committed_breaks_the_log(
     checker: Checker, blocks: list[Block]
 ) -> None:
-    """It may even be right the second time."""
+    """Even if the second block is the right one."""
     other = Block(replace(blocks[0].header, author=somebody_else(blocks[0])), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(NodeId(0), [Committed(other, ())])
@@ -211,7 +211,7 @@ def test_two_models_of_one_round_are_detected(checker: Checker) -> None:
     participant = ParticipantStub(NodeId(0), ALL_CLOSED)
     for node, name in ((0, "a"), (3, "b"), (1, "a")):
         checker.notice(NodeId(node), ModelReady(Round(2), digest(name)), 1.0, participant)
-    assert failed(checker) == set(), "a liar may compute what it likes"
+    assert failed(checker) == set(), "a liar may compute anything"
     checker.notice(NodeId(2), ModelReady(Round(2), digest("b")), 1.0, participant)
 
     assert failed(checker) == {verdicts.SAME_MODEL}
@@ -250,28 +250,28 @@ def test_a_node_that_falls_behind_is_detected(checker: Checker) -> None:
     assert failed(checker) == {verdicts.ROUNDS_CLOSE}
 
 
-@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
+@pytest.mark.parametrize(("more", "failures"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
 def test_a_round_that_takes_too_many_views_is_detected(
-    checker: Checker, more: int, found: set[str]
+    checker: Checker, more: int, failures: set[str]
 ) -> None:
     views = (7, 7 + views_to_close_max(4) + more)
     for round_, view in zip((1, 2), views, strict=True):
         participant = ParticipantStub(NodeId(0), ALL_CLOSED, view=view)
         checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, participant)
 
-    assert conclude(checker, ALL_CLOSED) == found
+    assert conclude(checker, ALL_CLOSED) == failures
 
 
-@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
+@pytest.mark.parametrize(("more", "failures"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
 def test_views_are_counted_from_the_end_of_a_disturbance(
-    checker: Checker, more: int, found: set[str]
+    checker: Checker, more: int, failures: set[str]
 ) -> None:
     for round_, view in ((1, 7), (2, 9999 + views_to_close_max(4) + more)):
         participant = ParticipantStub(NodeId(0), ALL_CLOSED, view=view)
         checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, participant)
         checker.disturbed(View(9999))
 
-    assert conclude(checker, ALL_CLOSED) == found
+    assert conclude(checker, ALL_CLOSED) == failures
 
 
 def test_views_are_not_judged_while_faults_strike(checker: Checker) -> None:
@@ -331,7 +331,7 @@ def test_the_list_of_violations_is_bounded_and_the_verdicts_are_not(checker: Che
     assert checker.verdicts[verdicts.SAME_MODEL] is False
 
 
-# A new check must be shown here, too.
+# A new check needs a test here too.
 def test_an_honest_member_excluded_round_after_round_is_detected(
     checker: Checker,
 ) -> None:
@@ -350,7 +350,7 @@ def test_an_honest_node_that_becomes_an_observer_is_detected(checker: Checker) -
     checker.rolled_back.add(NodeId(2))
     checker.notice(NodeId(2), Observing("its disk is an old copy"), 1.0, participant)
     assert failed(checker) == set()
-    checker.notice(NodeId(0), Observing("somebody says so"), 1.0, participant)
+    checker.notice(NodeId(0), Observing("another node reports it"), 1.0, participant)
 
     assert failed(checker) == {verdicts.NOBODY_LEFT_BEHIND}
 

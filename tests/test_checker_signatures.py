@@ -1,4 +1,4 @@
-"""The checker sees every statement signed twice and every certificate that is none."""
+"""The checker detects every contradictory signature and every invalid certificate."""
 
 import pytest
 from msgspec.structs import replace
@@ -76,7 +76,7 @@ def test_two_statements_where_one_is_allowed_are_detected(checker: Checker, kind
     first, second = CONTRADICTIONS[kind]
     checker.sent(NodeId(0), first)
     checker.sent(NodeId(0), first)
-    assert failed(checker) == set(), "the same again is no contradiction"
+    assert failed(checker) == set(), "a repetition is no contradiction"
     checker.sent(NodeId(0), second)
 
     assert failed(checker) == {verdicts.NOTHING_SIGNED_TWICE}

@@ -1,4 +1,4 @@
-"""What a user's client is given, and what it is told when it gives the wrong thing back."""
+"""The client protocol: what a user's client receives, and the error for each invalid result."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ ROW = np.arange(8, dtype=np.float32)
 
 
 class Learner:
-    """Adds one to everything that is shared and counts its steps; `answer` overrides that."""
+    """Adds one to all entries; `answer` overrides the result."""
 
     def __init__(self, answer: Any = ...) -> None:
         self.answer = answer
@@ -94,7 +94,7 @@ def test_an_integer_cannot_be_shared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "roles", "says"),
+    ("weights", "roles", "reason"),
     [
         (FIRST, {"layer.wieght": "local"}, r"'layer.wieght', which the weights do not have"),
         (FIRST, {"layer.bias": "frozen"}, r"role 'frozen'; there are: trainable, statistic"),
@@ -103,9 +103,9 @@ def test_an_integer_cannot_be_shared() -> None:
     ],
 )
 def test_an_impossible_schema_is_refused_with_the_reason(
-    weights: Any, roles: Any, says: str
+    weights: Any, roles: Any, reason: str
 ) -> None:
-    with pytest.raises(WeightsError, match=says):
+    with pytest.raises(WeightsError, match=reason):
         schema_of(weights, roles)
 
 
@@ -192,12 +192,12 @@ def test_the_rules_memory_is_hidden_from_the_client_and_passed_through_unchanged
     assert initial_row(Learner(), schema)[ROW.size :].tolist() == [0] * (schema.values - ROW.size)
 
 
-def test_a_client_cannot_name_an_entry_like_the_memory() -> None:
+def test_a_client_cannot_give_an_entry_the_memory_role() -> None:
     with pytest.raises(WeightsError, match="cannot have the role 'memory'"):
         schema_of(FIRST, {"layer.bias": "memory"})
 
 
-# --- Wrong answers ---------------------------------------------------------------------------
+# --- Invalid results -------------------------------------------------------------------------
 
 GOOD: dict[str, Any] = {name: array.copy() for name, array in FIRST.items()}
 
@@ -207,7 +207,7 @@ def but(**changes: Any) -> dict[str, Any]:
     return GOOD | {names.get(name, name): value for name, value in changes.items()}
 
 
-WRONG: dict[str, tuple[Any, str]] = {
+INVALID: dict[str, tuple[Any, str]] = {
     "a forgotten return": (None, "returned nothing; end it with `return weights, metrics`"),
     "weights alone": (GOOD, "returned a dict alone; end it with"),
     "three things": ((GOOD, {}, 12), "returned 3 things instead of two"),
@@ -238,19 +238,19 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a huge value": ((but(layer_bias=np.array([0, 1e30], dtype=np.float32)), {}), "'layer.bias'"),
     "no metrics": ((GOOD, None), "metrics as a NoneType; return a dict"),
     "a number for metrics": ((GOOD, 0.5), "metrics as a float; return a dict"),
-    "a metric in words": ((GOOD, {"loss": "low"}), r"metric 'loss' as a str; .*float\("),
+    "a metric as text": ((GOOD, {"loss": "low"}), r"metric 'loss' as a str; .*float\("),
     "a metric that is an array": ((GOOD, {"loss": np.zeros(1)}), "metric 'loss' as a ndarray"),
-    "a metric that is a truth": ((GOOD, {"done": True}), "metric 'done' as a bool"),
+    "a boolean metric": ((GOOD, {"done": True}), "metric 'done' as a bool"),
     "a metric without a name": ((GOOD, {3: 1.0}), "names a metric 3"),
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_an_invalid_result_is_refused_by_entry_name_with_advice(what: str) -> None:
-    answer, says = WRONG[what]
+@pytest.mark.parametrize("case", INVALID)
+def test_an_invalid_result_is_refused_by_entry_name_with_advice(case: str) -> None:
+    answer, reason = INVALID[case]
     run = training(answer)
     before = run.local
-    with pytest.raises(WeightsError, match=says):
+    with pytest.raises(WeightsError, match=reason):
         run.train(ROW, Round(1))
 
     assert {name: array.tolist() for name, array in run.local.items()} == {

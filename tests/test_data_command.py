@@ -1,4 +1,4 @@
-"""`defl data`: what is there, what is missing, and who would have what."""
+"""`defl data`: which datasets are stored, which are missing, and how nodes would share them."""
 
 import json
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""The command lines in the documents are run and end as the documents say.
+"""Every command line in the documents runs and exits as documented.
 
-First the tutorial from top to bottom; what it makes is the world of all other lines, each in a copy
-of its own (doc_workspace.py has the rest of that world). A line that would take minutes is run with
-smaller values, by the table SMALLER; none is left out.
+The tutorial runs first, from top to bottom. All other lines run in copies of the folder that it
+leaves, completed by doc_workspace.py. Lines that would take minutes run with smaller values, given
+by the table SMALLER; none is skipped.
 """
 
 import json
@@ -31,18 +31,18 @@ COMMAND = re.compile(r"^(?:\$ |FAILED +)?((?:[A-Z_]+=\S+ )*defl .*)$")
 IN_A_SENTENCE = re.compile(r"`(?:\.venv/bin/)?(defl [^`]+)`")
 FLOWER_PROJECT = "tests/flower_projects/message_api"
 NOT_A_DEFL_COMMAND = {
-    "make": "test_docs.py sees that its targets exist",
+    "make": "test_docs.py checks that its targets exist",
     "cp": "run with the tutorial",
     "kill": "run with the tutorial",
     "python3": "installs",
     "source": "installs",
-    "mkdir": "the tutorial's folder, which the test makes",
-    "tensorboard": "another program's, which serves until it is stopped",
+    "mkdir": "the tutorial's folder, which the test creates",
+    "tensorboard": "another program, which serves until it is stopped",
     "pip": "installs",
 }
 
-# Part of a line -> what is run in its place: an example for a word in capitals, and small numbers,
-# so that seconds are enough.
+# Part of a line -> its replacement: an example for a word in capitals, or smaller numbers, so that
+# the line takes seconds.
 SMALLER = {
     "run PROJECT": "run irises",
     "--flower PATH": f"--flower {FLOWER_PROJECT}",
@@ -65,17 +65,17 @@ SMALLER = {
     "--members 10 --first-seed 23 --seeds 40": "--rounds 1",
     "--first-seed 26 --seeds 10": "--members 4 --rounds 1",
 }
-# Run by small_defl.py: the paper's tables of four nodes with one step of training, on made images.
+# Run by small_defl.py: the paper's tables of four nodes with one training step on synthetic data.
 SMALL_TABLES = ("defl paper ", "defl data show cifar-10 ")
-# Line -> its exit code, where that is not 0.
+# Line -> its exit code, unless 0.
 EXIT_CODES = {
-    "defl node check alice": 1,  # as the document shows it: bob is not there yet
-    "defl run": 2,  # a name in a sentence; it asks for the project
+    "defl node check alice": 1,  # as the document shows: bob is not running yet
+    "defl run": 2,  # a command named in a sentence, without its argument
 }
 NEEDS_A_FINISHED_FEDERATION = ("verify", "export")
 
 
-# --- Which lines there are -----------------------------------------------------------------------
+# --- Extracting lines ----------------------------------------------------------------------------
 
 
 def shell_blocks(document: str) -> list[str]:
@@ -83,23 +83,23 @@ def shell_blocks(document: str) -> list[str]:
 
 
 def shown_in(document: str) -> list[str]:
-    """Command lines of all fenced blocks, without prompts and remarks."""
-    found = []
+    """Command lines of all fenced blocks, without prompts and comments."""
+    commands = []
     for block in shell_blocks(document):
         for line in re.sub(r"\\\n\s*", "", block).splitlines():
             command = COMMAND.match(line)
             if command is not None:
-                found.append(re.split(r" +#", command[1])[0])
-    return found
+                commands.append(re.split(r" +#", command[1])[0])
+    return commands
 
 
 def mentioned_in(document: str) -> list[str]:
-    """What begins with `defl` in a sentence."""
+    """Inline code that begins with `defl`."""
     return [" ".join(line.split()) for line in IN_A_SENTENCE.findall(FENCED.sub("", document))]
 
 
 def split(line: str) -> tuple[click.Command, list[str], list[str]]:
-    """The command, its name's words and the arguments; a name that does not exist raises."""
+    """The command, the words of its name and its arguments; an unknown name raises."""
     words = shlex.split(line)
     rest = words[words.index("defl") + 1 :]
     command: click.Command = cli
@@ -112,7 +112,7 @@ def split(line: str) -> tuple[click.Command, list[str], list[str]]:
 
 
 def is_whole(line: str) -> bool:
-    """Whether it can be run as it stands; else it only names a command."""
+    """Whether the line can be run; otherwise it only names a command."""
     command, _, arguments = split(line)
     return bool(arguments) or not any(parameter.required for parameter in command.params)
 
@@ -164,7 +164,7 @@ def test_tables_in_this_file_list_only_documented_commands() -> None:
 
 # --- The tutorial, from top to bottom ------------------------------------------------------------
 
-# Enough for a node to be killed and to come back before the last one closes.
+# Enough for a node to be killed and restarted before the last round closes.
 ROUNDS = 20
 
 
@@ -176,7 +176,7 @@ class World:
 
 
 def tutorial_lines() -> list[str]:
-    """What follows the installation, with free ports and fewer rounds."""
+    """The lines after the installation, with free ports and fewer rounds."""
     document = text(TUTORIAL).partition("## 2.")[2].replace("--rounds 200", f"--rounds {ROUNDS}")
     for number, port in enumerate(free_ports(4), 7401):
         document = document.replace(f"127.0.0.1:{number}", f"127.0.0.1:{port}")
@@ -214,7 +214,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
             if line.startswith("kill "):
                 await_round(1, "bob", shell, folder)
             done = shell.run(line, folder)
-            starting = " node status " in line  # it may not answer yet, or any more
+            starting = " node status " in line  # it may not answer yet, or no longer
             assert done.returncode == 0 or starting, f"{line}\n{done.stdout}{done.stderr}"
     finally:
         for terminal in terminals:
@@ -235,7 +235,7 @@ def test_the_tutorial_ends_with_an_exported_and_proven_model(world: World) -> No
 
 
 def make_room(folder: Path, line: str) -> None:
-    """What the line makes must not be there before."""
+    """Removes files that the line is to create."""
     for part in line.split("&&"):
         _, path, rest = split(part)
         match path:

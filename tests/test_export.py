@@ -22,7 +22,7 @@ from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixtur
 
 @pytest.fixture
 def node(proven: Proven, tmp_path: Path) -> Path:  # noqa: F811 - the fixture
-    """A node after the last round, as it lies on its disk."""
+    """The folder of a node after the last round."""
     folder = tmp_path / "alice"
     shutil.copytree(proven.folder / "alice", folder)
     for name in ("federation.toml", "initial.safetensors"):
@@ -34,7 +34,7 @@ def node(proven: Proven, tmp_path: Path) -> Path:  # noqa: F811 - the fixture
 
 
 def model_of(node: Path) -> dict[str, np.ndarray]:
-    """What the members' own code knows: without the aggregation rule's memory."""
+    """The model as clients see it, without the aggregation rule's memory."""
     arrays = load_file(node / MODEL)
     del arrays["defl.memory"]
     return arrays
@@ -91,8 +91,8 @@ def test_a_kept_round_is_exported_and_any_other_is_refused_with_the_kept_ones(
     node: Path, tmp_path: Path
 ) -> None:
     """The state of a new node keeps round 0: the initial weights."""
-    made = open_node(node, Log())
-    made.storage.close()
+    opened = open_node(node, Log())
+    opened.storage.close()
 
     answer = defl("export", node, tmp_path / "start.npz", "--round", 0)
     assert answer.code == 0, answer.text
@@ -194,7 +194,7 @@ def test_the_verified_arrays_are_written_even_if_the_file_changes_meanwhile(
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
 def test_a_planted_link_is_not_followed(node: Path, tmp_path: Path, suffix: str) -> None:
-    """Others may write into the folder too, as into /tmp, and put links where they guess names."""
+    """Others may write into the folder, as into /tmp, and place links at names they guess."""
     victim = tmp_path / "victim"
     victim.write_text("mine", encoding="utf-8")
     shared = tmp_path / "shared"

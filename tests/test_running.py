@@ -21,7 +21,7 @@ from defl.running.records import read_records, write_records
 from support.founding import defl as command
 
 LIMIT_S = 120.0
-# Every node takes the same step, so the model of round r is r everywhere; a poisoned one differs.
+# Every node takes the same step, so the model of round r is r everywhere unless poisoned.
 CLIENT = """
 import time
 import numpy as np
@@ -41,7 +41,7 @@ class client:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project; temporary folders are made beside it."""
+    """A project, with the temporary folder beside it."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -53,7 +53,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines that name something in this folder."""
+    """Processes whose command line names a path in this folder."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -104,7 +104,7 @@ def test_a_run_ends_with_one_model_and_reports_attackers_and_absent_members(proj
     assert "node-1 was killed (SIGKILL) in round 2" in lines
     assert any("node-1 was started again" in line for line in lines)
 
-    # Without `out`, what only a running node needs is gone, and the model can still be used.
+    # Without `out`, files that only a running node needs are deleted; the model stays usable.
     assert sorted(path.name for path in result.folder.glob("node-*/*.key")) == []
     assert list(result.folder.glob("node-*/state")) == []
     assert command("export", result.folder_of("node-2"), project / "m.npz").code == 0

@@ -1,4 +1,4 @@
-"""defl.simulate: live clients, the real protocol, a result that follows from the seed."""
+"""defl.simulate: live clients, the real protocol, a result determined by the seed."""
 
 import io
 import sys
@@ -139,7 +139,7 @@ def test_each_round_is_aggregated_once_for_all_nodes(monkeypatch: pytest.MonkeyP
     assert calls == [1, 2, 3]
 
 
-# --- What goes wrong -----------------------------------------------------------------------------
+# --- Errors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_a_clients_exception_propagates_with_the_member_and_the_round() -> None:
 
 
 def test_a_result_of_the_wrong_shape_is_refused_with_the_member_and_the_round() -> None:
-    wrong = ({"point": np.zeros(3, dtype=np.float32)}, {})
+    malformed = ({"point": np.zeros(3, dtype=np.float32)}, {})
 
     with pytest.raises(defl.WeightsError, match="node-3, round 1: train returned entry 'point'"):
-        defl.simulate([*point_clients(3), PointClient(3, on_train=lambda _: wrong)], rounds=3)
+        defl.simulate([*point_clients(3), PointClient(3, on_train=lambda _: malformed)], rounds=3)
 
 
 def test_a_member_whose_training_diverges_has_no_update_and_the_result_says_why() -> None:
@@ -214,7 +214,7 @@ def test_a_round_that_cannot_close_stops_the_simulation_with_the_reason() -> Non
 
     assert not history.complete
     assert len(history.rounds) == 1
-    assert history.ok  # of what did happen
+    assert history.ok  # covers the rounds that closed
     assert "round 2 cannot close, since" in history.stopped
     assert "the training diverged" in str(history)
     assert all(client.trained.count(2) <= 1 for client in clients)

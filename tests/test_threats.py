@@ -1,4 +1,4 @@
-"""Threats by name, and what each makes of a client's update."""
+"""Threats by name, and how each changes a client's update."""
 
 import os
 
@@ -24,7 +24,7 @@ from defl.sim.byzantine import KINDS
 
 
 class Steps:
-    """Adds one to everything in place, and counts in an entry that stays local."""
+    """Adds one to all weights in place, and counts in a local entry."""
 
     def __init__(self, step: float = 1.0) -> None:
         self._step = np.float32(step)
@@ -45,14 +45,14 @@ SCHEMA = schema_of(Steps().initial_weights())
 
 
 def trained(threat: str, *, seed: int = 1, round_: int = 1, step: float = 1.0) -> np.ndarray:
-    made: list[bool] = []
+    flips: list[bool] = []
 
     def factory(node, flipped):
-        made.append(flipped)
+        flips.append(flipped)
         return Steps(step)
 
     client = client_of(threat_named(threat), factory, seed=seed, node=NodeId(2))
-    assert made == [threat == "label_flip"]
+    assert flips == [threat == "label_flip"]
     base = np.full(20000, 2.0, dtype=np.float32)
     training = Training(client, SCHEMA)
     row, metrics = training.train(base, Round(round_))
@@ -66,7 +66,7 @@ def test_attacks_apply_to_the_change_of_a_training() -> None:
     assert (trained("sign_flip_1") == -1).all()
     assert (trained("sign_flip_2") == -2).all()
     assert (trained("sign_flip_4") == -4).all()
-    assert (trained("label_flip") == 1).all()  # its client was made for it
+    assert (trained("label_flip") == 1).all()  # the client itself trains on flipped labels
 
 
 @pytest.mark.parametrize(("threat", "sigma"), [("gaussian_0.03", 0.03), ("gaussian_1", 1.0)])

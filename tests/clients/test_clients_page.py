@@ -1,4 +1,4 @@
-"""docs/CLIENTS.md: every client that it shows keeps to the protocol and trains."""
+"""docs/CLIENTS.md: every client shown follows the protocol and trains."""
 
 import re
 from pathlib import Path
@@ -38,8 +38,8 @@ def test_the_page_lists_every_role_template_and_ready_made_client() -> None:
         assert f"| `{role}` |" in PAGE
     for template in TEMPLATES:
         assert template in PAGE.lower()
-    for made in ("FunctionClient", "SklearnClient", "supervised", "TorchClient", "TorchrunClient"):
-        assert made in PAGE
+    for name in ("FunctionClient", "SklearnClient", "supervised", "TorchClient", "TorchrunClient"):
+        assert name in PAGE
 
 
 def test_the_torchrun_client_on_the_page_matches_the_example() -> None:

@@ -1,4 +1,4 @@
-"""Training code that fails, at real nodes: what its owner sees, and that the others continue."""
+"""Training code that fails on real nodes: its owner sees the reason, and the others continue."""
 
 import json
 import re
@@ -97,7 +97,7 @@ def test_a_training_failure_is_reported_and_rounds_close_without_that_node(
     assert "without=node-3" in (out / "node-0" / "node.log").read_text(encoding="utf-8")
 
     status = defl("node", "status", str(out / "node-3"))
-    assert status.returncode == 1  # it does not run any more
+    assert status.returncode == 1  # it no longer runs
     assert "in a row" not in status.stdout  # it trained again in the end
     assert "last error    training for round 5 took longer" in status.stdout
 

@@ -1,4 +1,4 @@
-"""PyTorch models as clients: their state as named arrays, and a round that can be repeated."""
+"""PyTorch models as clients: their state as named arrays, and reproducible rounds."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from defl.errors import UserError, WeightsError
 from defl.ids import Round
 from defl.schema import DType, Role
 
-torch.set_num_threads(1)  # tiny models: threads would only wait for each other
+torch.set_num_threads(1)  # tiny models: more threads would only slow them down
 SGD = {"lr": 0.1, "momentum": 0.9}
 
 
@@ -87,7 +87,7 @@ def test_a_schedule_scales_the_learning_rate_by_round() -> None:
     for round_ in (1, 2):
         client.train(client.initial_weights(), Round(round_))
 
-    rates = [made.param_groups[0]["lr"] for made in optimizers]
+    rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     assert rates == pytest.approx([0.05, 0.005])
 
 
@@ -188,12 +188,12 @@ def test_a_regression_has_a_loss_and_no_accuracy() -> None:
 def test_a_round_depends_only_on_its_weights_seed_and_number(
     own_generator: bool,
 ) -> None:
-    def made() -> TorchClient:
+    def new_client() -> TorchClient:
         generator = torch.Generator() if own_generator else None
         loader = DataLoader(images(), batch_size=16, shuffle=True, generator=generator)
         return client_of(train=loader)
 
-    first, second = made(), made()
+    first, second = new_client(), new_client()
     start = first.initial_weights()
     assert same(start, second.initial_weights())
     first.train(start, Round(1))
@@ -232,8 +232,8 @@ def test_batch_norm_statistics_stay_local_unless_the_settings_share_them() -> No
     assert local["1.running_mean"] == local["1.running_var"] == (Role.LOCAL, DType.FLOAT32)
     assert shared["1.running_mean"] == (Role.STATISTIC, DType.FLOAT32)
     assert shared["1.running_var"] == (Role.VARIANCE, DType.FLOAT32)
-    for found in (local, shared):
-        assert found["1.num_batches_tracked"] == (Role.LOCAL, DType.INT64)
+    for entries in (local, shared):
+        assert entries["1.num_batches_tracked"] == (Role.LOCAL, DType.INT64)
 
 
 def test_local_statistics_continue_from_round_to_round_and_are_in_no_row() -> None:
