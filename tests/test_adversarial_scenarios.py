@@ -119,8 +119,8 @@ def test_a_node_that_missed_more_views_than_the_window_catches_up(rules: Rules) 
     run_until(cluster, lambda: participant(cluster, 0).replica.view > 10)
     cluster.crash(away, downtime_s=60.0)
     run_until(cluster, lambda: cluster.nodes[away].alive)
-    gone = participant(cluster, 0).replica.view - participant(cluster, away).replica.view
-    assert gone > 64
+    missed_views = participant(cluster, 0).replica.view - participant(cluster, away).replica.view
+    assert missed_views > 64
 
     cluster.run(until=lambda: participant(cluster, away).state.round >= 18)
     finish(cluster)
@@ -239,10 +239,10 @@ def test_idle_nodes_send_the_last_qc_to_a_node_that_missed_it(rules: Rules) -> N
     tap.lose = lambda _s, target, message: target == lone and isinstance(message, Vote | Proposal)
     others = [NodeId(m) for m in range(4) if m != lone]
 
-    def others_rest() -> bool:
+    def others_are_idle() -> bool:
         return all(participant(cluster, m).replica.wake_at is None for m in others)
 
-    run_until(cluster, others_rest)
+    run_until(cluster, others_are_idle)
     assert participant(cluster, lone).replica.record.high_qc.view < max(
         participant(cluster, m).replica.record.high_qc.view for m in others
     )
@@ -292,23 +292,23 @@ def test_three_blocks_committed_at_once_with_a_round_close_in_the_first() -> Non
 
 def test_a_dead_authors_transaction_is_relayed_by_the_one_node_that_received_it() -> None:
     cluster = cluster_of(4, rounds=1, seed=10)
-    author, heard = NodeId(1), NodeId(3)
+    author, relay = NodeId(1), NodeId(3)
     tap = MessageTap(cluster)
 
-    def only_one_hears(source: NodeId, target: NodeId, message: Message) -> bool:
+    def only_relay_receives(source: NodeId, target: NodeId, message: Message) -> bool:
         if source != author:
             return False
         if isinstance(message, Gossip):
-            return target != heard
+            return target != relay
         # Nor does a block of its own carry the transaction.
         return isinstance(message, Proposal)
 
-    tap.lose = only_one_hears
+    tap.lose = only_relay_receives
     run_until(cluster, lambda: bool(tap.of(author, Gossip)))
     gossip = tap.of(author, Gossip)[0]
     assert isinstance(gossip, Gossip)
-    run_until(cluster, lambda: any(t == heard for s, t, m in tap.messages if m is gossip))
-    run_until(cluster, lambda: participant(cluster, heard).replica.stored["transactions"] > 0)
+    run_until(cluster, lambda: any(t == relay for s, t, m in tap.messages if m is gossip))
+    run_until(cluster, lambda: participant(cluster, relay).replica.stored["transactions"] > 0)
     cluster.crash(author, downtime_s=10_000.0, power=False)
     run_until(cluster, lambda: participant(cluster, 0).state.round == 1)
 
@@ -505,7 +505,7 @@ def test_n_minus_f_updates_with_different_bases_do_not_close_a_round(rules: Rule
     elsewhere = digest_of(b"another model")
     cluster: Cluster
 
-    class FromElsewhere(Honest):
+    class OtherBase(Honest):
         def handle(self, event: Event, now: float) -> Output:
             if not isinstance(event, Trained):
                 return self.participant.handle(event, now)
@@ -517,7 +517,7 @@ def test_n_minus_f_updates_with_different_bases_do_not_close_a_round(rules: Rule
             self.participant.pool.publish(event.round, manifest)
             return self.participant.handle(Tick(), now)
 
-    wrap = {liar: lambda participant, _signer, _rng: FromElsewhere(participant)}
+    wrap = {liar: lambda participant, _signer, _rng: OtherBase(participant)}
     cluster = cluster_of(4, rounds=1, seed=3, rules=rules, byzantine=wrap)
     tap = MessageTap(cluster)
     tap.lose = lambda source, _t, message: source == slow and isinstance(message, Offer)

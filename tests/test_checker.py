@@ -74,7 +74,7 @@ def test_a_correct_run_passes_every_check(checker: Checker, blocks: list[Block])
     assert set(CHECKS) == set(SEEN_BY_A_TEST)
 
 
-def somebody_else(block: Block) -> NodeId:
+def another_author(block: Block) -> NodeId:
     return NodeId((block.header.author + 1) % 4)
 
 
@@ -84,7 +84,7 @@ def somebody_else(block: Block) -> NodeId:
 def test_two_blocks_committed_at_one_height_are_a_conflict(
     checker: Checker, blocks: list[Block]
 ) -> None:
-    other = Block(replace(blocks[0].header, author=somebody_else(blocks[0])), ())
+    other = Block(replace(blocks[0].header, author=another_author(blocks[0])), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(LIAR, [Committed(other, ())])
     assert failed(checker) == set(), "a liar's commits do not count"
@@ -105,7 +105,7 @@ def test_a_node_that_replaces_what_it_committed_breaks_the_log(
     checker: Checker, blocks: list[Block]
 ) -> None:
     """Even if the second block is the right one."""
-    other = Block(replace(blocks[0].header, author=somebody_else(blocks[0])), ())
+    other = Block(replace(blocks[0].header, author=another_author(blocks[0])), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(NodeId(0), [Committed(other, ())])
 
@@ -309,12 +309,12 @@ def test_every_buffer_of_a_participant_has_a_bound() -> None:
     assert cluster.checker.largest["blocks"] > 0
 
 
-@pytest.mark.parametrize("what", ["blobs", "blocks"])
+@pytest.mark.parametrize("kind", ["blobs", "blocks"])
 def test_a_disk_that_holds_too_much_is_detected(
-    checker: Checker, blocks: list[Block], what: str
+    checker: Checker, blocks: list[Block], kind: str
 ) -> None:
     full = disk()
-    if what == "blobs":
+    if kind == "blobs":
         full.blobs.update({digest(f"{i}"): full.blobs[MODEL.digest] for i in range(100)})
     else:
         full.blocks.update({digest(f"{i}"): blocks[0] for i in range(5000)})

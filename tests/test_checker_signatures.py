@@ -136,11 +136,11 @@ BAD_CERTIFICATES: dict[str, QC | TC] = {
 }
 
 
-@pytest.mark.parametrize("what", list(BAD_CERTIFICATES))
-def test_a_certificate_without_q_distinct_members_is_detected(checker: Checker, what: str) -> None:
+@pytest.mark.parametrize("case", list(BAD_CERTIFICATES))
+def test_a_certificate_without_q_distinct_members_is_detected(checker: Checker, case: str) -> None:
     checker.sent(NodeId(0), Certificates(GOOD_QC, tc(9, (0, 3, 3), GOOD_QC)))
     assert failed(checker) == set()
-    bad = BAD_CERTIFICATES[what]
+    bad = BAD_CERTIFICATES[case]
     carried = Certificates(bad, None) if isinstance(bad, QC) else Certificates(GOOD_QC, bad)
     checker.sent(NodeId(0), carried)
 

@@ -169,7 +169,7 @@ ROUNDS = 20
 
 
 @dataclass(frozen=True)
-class World:
+class Workspaces:
     shell: Shell
     founded: Path  # before the first node was started
     finished: Path  # after the tutorial's last line
@@ -195,9 +195,9 @@ def await_round(round_: int, node: str, shell: Shell, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Workspaces:
     shell = shell_at(tmp_path_factory.mktemp("home"))
-    places = tmp_path_factory.mktemp("worlds")
+    places = tmp_path_factory.mktemp("workspaces")
     folder, founded = places / "finished", places / "founded"
     folder.mkdir()
     terminals: list[subprocess.Popen[str]] = []
@@ -223,18 +223,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
                 terminal.wait()
     for place in (founded, folder):
         add_files(place, shell)
-    return World(shell, founded, folder)
+    return Workspaces(shell, founded, folder)
 
 
-def test_the_tutorial_ends_with_an_exported_and_proven_model(world: World) -> None:
-    assert (world.finished / "irises.npz").stat().st_size > 0
-    assert (world.finished / "alice" / "round-certificate.json").exists()
+def test_the_tutorial_ends_with_an_exported_and_proven_model(workspaces: Workspaces) -> None:
+    assert (workspaces.finished / "irises.npz").stat().st_size > 0
+    assert (workspaces.finished / "alice" / "round-certificate.json").exists()
 
 
 # --- Every other line ----------------------------------------------------------------------------
 
 
-def make_room(folder: Path, line: str) -> None:
+def remove_outputs(folder: Path, line: str) -> None:
     """Removes files that the line is to create."""
     for part in line.split("&&"):
         _, path, rest = split(part)
@@ -248,28 +248,28 @@ def make_room(folder: Path, line: str) -> None:
 
 @pytest.mark.parametrize("line", RUN, ids=RUN)
 def test_command_lines_in_documents_exit_as_documented(
-    line: str, world: World, tmp_path: Path
+    line: str, workspaces: Workspaces, tmp_path: Path
 ) -> None:
     name = " ".join(split(line.partition("&&")[0])[1])
     finished = name in NEEDS_A_FINISHED_FEDERATION
-    folder = tmp_path / "world"
-    shutil.copytree(world.finished if finished else world.founded, folder, symlinks=True)
-    make_room(folder, line)
+    folder = tmp_path / "workspace"
+    shutil.copytree(workspaces.finished if finished else workspaces.founded, folder, symlinks=True)
+    remove_outputs(folder, line)
 
     if name == "node start":
-        with world.shell.running(line, folder) as node:
+        with workspaces.shell.running(line, folder) as node:
             assert node.poll() is None
             node.send_signal(signal.SIGINT)
         return
     small = line.startswith(SMALL_TABLES)
     if name == "node status":
-        with world.shell.running("defl node start alice", folder) as node:
-            done = world.shell.run(line, folder)
+        with workspaces.shell.running("defl node start alice", folder) as node:
+            done = workspaces.shell.run(line, folder)
             node.send_signal(signal.SIGINT)
     elif name == "node stop":
-        with world.shell.running("defl node start alice", folder):
-            done = world.shell.run(line, folder)
+        with workspaces.shell.running("defl node start alice", folder):
+            done = workspaces.shell.run(line, folder)
     else:
-        done = world.shell.run(line, folder, small=small)
+        done = workspaces.shell.run(line, folder, small=small)
 
     assert done.returncode == EXIT_CODES.get(line, 0), f"{done.stdout}{done.stderr}"

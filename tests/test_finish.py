@@ -15,14 +15,14 @@ from support.builders import name, nodes
 GRACE_S = Timing().grace_s
 
 
-def finished_desk(*, muted: bool = False) -> ClientBench:
+def finished_bench(*, muted: bool = False) -> ClientBench:
     bench = ClientBench(rounds=2, muted=muted)
     bench.to_round(2, now=0.0)
     return bench
 
 
 def test_the_last_model_is_attested_instead_of_trained_from() -> None:
-    bench = finished_desk()
+    bench = finished_bench()
     assert bench.at(10.0).work == []
     (envelope,) = bench.finish.take().send
 
@@ -43,7 +43,7 @@ def test_nothing_is_attested_before_this_node_has_the_model_itself() -> None:
 
 
 def test_an_attestation_is_repeated_while_a_member_is_silent() -> None:
-    bench = finished_desk()
+    bench = finished_bench()
     assert len(bench.attestations(10.0)) == 1
     assert bench.finish.wake_at == 11.0
     assert bench.attestations(10.5) == []
@@ -56,7 +56,7 @@ def test_an_attestation_is_repeated_while_a_member_is_silent() -> None:
 
 
 def test_q_equal_attestations_prove_the_model_and_all_of_them_finish_the_node() -> None:
-    bench = finished_desk()
+    bench = finished_bench()
     bench.attestations(10.0)
     notices = []
     for author, digest in ((3, bench.model.digest), (2, name("a lie")), (1, bench.model.digest)):
@@ -76,7 +76,7 @@ def test_q_equal_attestations_prove_the_model_and_all_of_them_finish_the_node() 
 
 
 def test_a_node_serves_until_the_grace_period_ends_if_a_member_stays_silent() -> None:
-    bench = finished_desk()
+    bench = finished_bench()
     bench.at(10.0)
     bench.at(10.0 + GRACE_S - 0.1)
     assert not bench.finish.finished
@@ -88,7 +88,7 @@ def test_a_node_serves_until_the_grace_period_ends_if_a_member_stays_silent() ->
 
 
 def test_an_attestation_is_answered_at_a_limited_rate() -> None:
-    bench = finished_desk()
+    bench = finished_bench()
     bench.attestations(10.0)
     attestation = bench.small.attestation(1, 2, bench.model.digest)
     answers = []
@@ -102,7 +102,7 @@ def test_an_attestation_is_answered_at_a_limited_rate() -> None:
 def test_two_attestations_of_one_member_are_evidence_and_those_of_other_rounds_are_ignored() -> (
     None
 ):
-    bench = finished_desk()
+    bench = finished_bench()
     bench.finish.receive(NodeId(1), bench.small.attestation(1, 1, name("old")), 0.0)
     bench.finish.receive(NodeId(1), bench.small.attestation(1, 2, name("one")), 0.0)
     assert bench.finish.take().notices == []

@@ -144,10 +144,10 @@ def test_nodes_whose_federation_files_differ_in_one_byte_refuse_each_other(
     )
     nodes.start(0, 1)
 
-    def why() -> str:
+    def refusals() -> str:
         status = nodes.status(0)
         return "" if status is None else status.trouble.get("node-1", "")
 
-    nodes.wait(lambda: "federation.toml" in why(), 30.0)
+    nodes.wait(lambda: "federation.toml" in refusals(), 30.0)
     assert not any(nodes.status(0).peers.values())
     nodes.wait(lambda: "federation.toml" in str(nodes.log(0)), 30.0)

@@ -65,9 +65,9 @@ def test_a_second_blob_of_one_author_and_round_is_evidence_and_the_first_counts(
 
     again = bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB_2))
 
-    (found,) = [n.evidence for n in again.notices if isinstance(n, EvidenceFound)]
-    SMALL.verifier().verify(found)
-    assert sent(again, Offer) == [((AUTHOR,), first)], "the author is shown what it offered first"
+    (evidence,) = [n.evidence for n in again.notices if isinstance(n, EvidenceFound)]
+    SMALL.verifier().verify(evidence)
+    assert sent(again, Offer) == [((AUTHOR,), first)], "the author gets its first offer back"
     assert not chunk_requests(again)
     bench.deliver(AUTHOR, BLOB_2, BYTES_2)
     bench.pool.validated(BLOB_2.digest, None)
@@ -215,7 +215,7 @@ def test_an_invalid_blob_is_dropped_and_not_fetched_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "manifest",
     [
         tampered(BLOB, codec="bf16"),
         tampered(BLOB, size=404),
@@ -224,9 +224,9 @@ def test_an_invalid_blob_is_dropped_and_not_fetched_again() -> None:
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused_before_anything_is_fetched(
-    wrong: Manifest,
+    manifest: Manifest,
 ) -> None:
-    done = PoolBench(SMALL).receive(AUTHOR, SMALL.offer(1, 1, wrong))
+    done = PoolBench(SMALL).receive(AUTHOR, SMALL.offer(1, 1, manifest))
 
     assert not done.send
     assert [type(notice) for notice in done.notices] == [PeerMisbehaved]
@@ -337,7 +337,7 @@ def test_an_author_that_lost_the_bytes_fetches_its_own_blob_back() -> None:
     restarted = bench.restart()
 
     assert {chunk for _, chunk in chunk_requests(restarted)} == {0, 1}
-    assert ME not in {whom for whom, _ in chunk_requests(restarted)}
+    assert ME not in {peer for peer, _ in chunk_requests(restarted)}
     assert bench.receive(1, SMALL.ack(1, offer), 100.0).certified == []
     assert bench.receive(2, SMALL.ack(2, offer), 100.0).certified == [], "its own ack needs bytes"
     (upd,) = bench.deliver(OTHER, BLOB, BYTES).certified
@@ -379,7 +379,7 @@ def test_a_failed_check_is_requested_again_with_the_next_offer() -> None:
     bench = PoolBench(SMALL)
     bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
     assert len(bench.deliver(AUTHOR, BLOB, BYTES).work) == 1
-    assert not bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work, "it is under way"
+    assert not bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work, "the fetch is under way"
     bench.pool.not_validated(BLOB.digest)
 
     assert len(bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work) == 1

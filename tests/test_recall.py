@@ -316,12 +316,12 @@ def offered_and_rolled_back() -> Cluster:
         copies[0] = node.disk.copy()
         return False
 
-    def everybody_has_seen_the_offer() -> bool:
+    def all_received_the_offer() -> bool:
         shelves = [participant(cluster, peer).pool.labels for peer in (0, 1, 3)]
         return all((Round(2), node.id) in labels for labels in shelves)
 
     cluster.run(until=has_offered)
-    cluster.run(until=everybody_has_seen_the_offer)
+    cluster.run(until=all_received_the_offer)
     cluster.crash(node.id, downtime_s=0.01, power=False)
     node.disk = copies[0]
     cluster.run()

@@ -364,9 +364,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_an_unsupported_project_is_refused_with_the_reason(what: str, tmp_path: Path) -> None:
-    parts, sentence = REFUSED[what]
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_unsupported_project_is_refused_with_the_reason(case: str, tmp_path: Path) -> None:
+    parts, sentence = REFUSED[case]
     project = small_project(tmp_path / "app", **parts)
 
     with pytest.raises(UserError, match=sentence):

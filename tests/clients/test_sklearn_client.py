@@ -127,7 +127,7 @@ def test_sparse_data_single_precision_and_an_absent_class_are_accepted() -> None
 
 
 @pytest.mark.parametrize(
-    ("estimator", "options", "says"),
+    ("estimator", "options", "reason"),
     [
         (
             RandomForestClassifier(),
@@ -143,8 +143,8 @@ def test_sparse_data_single_precision_and_an_absent_class_are_accepted() -> None
     ],
 )
 def test_an_unsuitable_estimator_is_refused_with_the_reason(
-    estimator: Any, options: Any, says: str
+    estimator: Any, options: Any, reason: str
 ) -> None:
     inputs, labels, _ = data()
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=reason):
         SklearnClient(estimator, inputs, labels, **options)

@@ -92,11 +92,11 @@ def test_a_schedule_scales_the_learning_rate_by_round() -> None:
 
 
 def test_mixed_precision_computes_in_half_precision_where_the_device_supports_it() -> None:
-    seen = []
+    observed = []
 
     def train(model: nn.Module, context: RoundContext) -> dict[str, float]:
         with context.autocast():
-            seen.append((context.half, model(torch.zeros(2, 1, 6, 6)).dtype))
+            observed.append((context.half, model(torch.zeros(2, 1, 6, 6)).dtype))
         return {}
 
     for mixed in (True, False):
@@ -104,19 +104,19 @@ def test_mixed_precision_computes_in_half_precision_where_the_device_supports_it
         trained, _ = client.train(client.initial_weights(), Round(1))
         assert trained["0.weight"].dtype == np.float32
 
-    assert seen == [(torch.bfloat16, torch.bfloat16), (None, torch.float32)]
-    nowhere = RoundContext(Round(1), torch.device("meta"), Settings(mixed_precision=True))
-    assert nowhere.half is None
+    assert observed == [(torch.bfloat16, torch.bfloat16), (None, torch.float32)]
+    meta = RoundContext(Round(1), torch.device("meta"), Settings(mixed_precision=True))
+    assert meta.half is None
 
 
 def test_channels_last_reaches_weights_and_batches() -> None:
-    seen = []
+    observed = []
 
     def train(model: nn.Module, context: RoundContext) -> dict[str, float]:
         last = torch.channels_last
         batch = context.put({"image": torch.zeros(2, 3, 6, 6), "label": [torch.zeros(2)]})
         weight = next(model.parameters())
-        seen.append(
+        observed.append(
             (weight.is_contiguous(memory_format=last), batch["image"].stride()[1], batch["label"])
         )
         return {}
@@ -127,7 +127,7 @@ def test_channels_last_reaches_weights_and_batches() -> None:
     client = TorchClient(wide, train, settings=Settings(device="cpu", channels_last=True))
     trained, _ = client.train(client.initial_weights(), Round(1))
 
-    (channels_last, stride, label) = seen[0]
+    (channels_last, stride, label) = observed[0]
     assert channels_last
     assert stride == 1
     assert label[0].shape == (2,)
@@ -296,7 +296,7 @@ def test_settings_override_the_role_of_an_entry_and_refuse_an_unknown_name() -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "reason"),
     [
         ({"epochs": 0}, "at least one"),
         ({"steps": 0}, "at least one"),
@@ -305,8 +305,8 @@ def test_settings_override_the_role_of_an_entry_and_refuse_an_unknown_name() -> 
         ({"train": [{"x": 1}]}, "a batch is a dict, not a pair"),
     ],
 )
-def test_invalid_arguments_are_refused_with_the_reason(options: Any, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_invalid_arguments_are_refused_with_the_reason(options: Any, reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
         (client := client_of(**options)).train(client.initial_weights(), Round(1))
 
 
