@@ -7,7 +7,6 @@ The prose itself is left to reviewers. The figures in SIMULATOR.md are those of 
 import ast
 import dataclasses
 import importlib
-import inspect
 import operator
 import re
 import shlex
@@ -18,12 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-import click
 import msgspec
 import pytest
 from click.testing import CliRunner
 
-from defl.cli.main import COMMANDS, cli
 from defl.cli.sim import sim
 from defl.committee import Charter, Federation, Member, Membership, Timing
 from defl.crypto import Tag
@@ -376,32 +373,7 @@ def test_architecture_page_lists_every_file_of(folder: str) -> None:
     assert {file for file in files if f"`{file}`" not in architecture()} == set()
 
 
-# --- Commands ------------------------------------------------------------------------------------
-
-
-def test_every_command_has_help() -> None:
-    context = click.Context(cli)
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
-        assert command is not None
-        assert command.get_short_help_str().strip()
-
-
-def test_every_simulator_option_has_help() -> None:
-    page = sim.get_help(click.Context(sim, info_name="sim"))
-    options = [option for option in sim.params if isinstance(option, click.Option)]
-    parameters = set(inspect.signature(sim.callback or sim).parameters)
-
-    assert parameters == {option.name for option in options}
-    for option in options:
-        assert option.opts[0] in page
-        assert option.help, f"{option.opts[0]} has no help"
-
-
-def test_examples_in_help_texts_parse() -> None:
-    for line in re.findall(r"^ +(defl sim.*?)(?:  |$)", sim.epilog or "", re.MULTILINE):
-        sim.make_context("sim", shlex.split(line)[2:])
-
+# --- SIMULATOR.md --------------------------------------------------------------------------------
 
 SIMULATOR = ROOT / "docs" / "SIMULATOR.md"
 SHOWN = re.compile(r"^\$ defl sim (?P<arguments>.*)\n(?P<output>(?:.*\n)+?)```$", re.MULTILINE)
