@@ -40,7 +40,7 @@ def test_eta_grows_with_the_root_of_n_for_few_faults_and_with_n_for_a_share() ->
 
 
 def test_eta_does_not_always_grow_with_n_contrary_to_the_paper() -> None:
-    """The proof of Theorem 1 leans on it; near n = 2f + 3 it falls."""
+    """The proof of Theorem 1 relies on growth, but eta falls near n = 2f + 3."""
     assert eta(7, 2) > eta(8, 2)
     assert eta(30, 2) > eta(12, 2)
 

@@ -12,7 +12,7 @@ import defl
 PAGE = (Path(__file__).parent.parent / "docs" / "API.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^(?=## )", PAGE, flags=re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-# What needs real processes, and what reads the files that they leave.
+# Sections that need real processes, or read the files that these leave.
 OF_RUNS = ("## defl.run\n", "## defl.load_model\n", "## defl.verify\n")
 
 

@@ -21,7 +21,7 @@ SMALL = Small(real=False)
 
 
 class Folder:
-    """A node's folder, blobs of models whose values are all the round's number, and a log."""
+    """A node's folder, blobs of models whose values all equal the round number, and a log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,7 +110,7 @@ def test_a_certificate_comes_before_or_after_the_evaluation_of_its_round(node: F
     assert node.certificate == "first"
 
     evaluate(node, best, {2: 0.6}, "accuracy")
-    assert node.certificate is None, "that of round 1 proves nothing about round 2"
+    assert node.certificate is None, "round 1's certificate proves nothing about round 2"
     asyncio.run(best.proven(node.digest(2), "second"))
     assert node.certificate == "second"
 

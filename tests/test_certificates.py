@@ -1,4 +1,4 @@
-"""Certificates with real Ed25519: a quorum of distinct members, each of whom really signed."""
+"""Certificates with real Ed25519: a quorum of distinct members, each with a valid signature."""
 
 from typing import Any
 

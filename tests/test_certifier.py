@@ -1,4 +1,4 @@
-"""The pool's signer, called directly: it contradicts itself for nobody."""
+"""The pool's signer, called directly, never signs a contradiction."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The demonstration: what it compares and shows, and when it fails."""
+"""The demo: what it compares and shows, and when it fails."""
 
 import io
 import json
@@ -184,7 +184,7 @@ def test_without_a_terminal_or_rich_events_are_plain_lines(
     assert capsys.readouterr().out == "node-1 was killed (SIGKILL) in round 2\n"
 
 
-# For every process: what only an extra installs is not there.
+# Loaded by every process: hides the packages that only extras install.
 NO_EXTRAS = """
 import sys
 from importlib.machinery import PathFinder

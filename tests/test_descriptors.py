@@ -1,6 +1,6 @@
 """Without free file descriptors, whatever needs one waits, and the rest of the node keeps running.
 
-The kernel's own EMFILE: the limit of this process is set to what it has open.
+The EMFILE errors are real: the limit of this process is set to the descriptors it has open.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ CHUNKS = [
 @contextlib.contextmanager
 def none_left() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)  # the lowest that is free
+    free = os.dup(0)  # the lowest free one
     os.close(free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
     try:
@@ -83,7 +83,7 @@ def test_a_write_waits_for_a_file_descriptor_and_loses_nothing(
         with none_left():
             await until(lambda: writes.no_descriptors)
             assert not writes.disk_full
-            # What was signed needs no new file: votes go on.
+            # Records need no new file, so voting continues.
             record = first_record(SMALL.epoch, SMALL.genesis_qc)
             await writes.persist([Persist(record=record)])
             assert not written.done()

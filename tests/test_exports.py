@@ -1,4 +1,4 @@
-"""What `import defl` and `defl --help` offer, and how little they load for it."""
+"""The public names of `defl`, and how little `import defl` and `defl --help` load."""
 
 import json
 import os
@@ -19,13 +19,13 @@ PUBLIC = [
     "WorkerFailed", "load_model", "run", "simulate", "verify",
 ]  # fmt: skip
 
-# Slow or optional: whoever only imports defl, or asks for help, pays for none of them.
+# Slow or optional: neither `import defl` nor `defl --help` loads any of them.
 HEAVY = ("numpy", "torch", "sklearn", "flwr", "matplotlib", "numba", "msgspec", "safetensors")
 DEFL_MODULES_MAX = 5  # defl, defl.cli, main, exit_codes, errors
 
 
 def modules_after(code: str) -> set[str]:
-    """Names of all modules that a fresh interpreter has loaded at its end."""
+    """Names of all modules that a new interpreter has loaded after running the code."""
     script = f"{code}\nimport json, sys\nsys.stderr.write(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
@@ -54,7 +54,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_no_submodule_hides_a_public_name() -> None:
-    """Importing a submodule sets an attribute of its package; a function of its name would go."""
+    """Importing a submodule sets an attribute of the package, which would replace the function."""
     folder = os.path.dirname(defl.__file__)
     submodules = {name.removesuffix(".py") for name in os.listdir(folder)}
 

@@ -1,7 +1,7 @@
-"""A file system that is really full: the kernel's own ENOSPC out of SQLite and blob files.
+"""A full file system: real ENOSPC errors from SQLite and blob files.
 
 Each scenario runs in a mount namespace of its own with a tiny tmpfs, which needs no privileges
-where the kernel gives ordinary users such namespaces; elsewhere it is skipped.
+where the kernel allows ordinary users such namespaces; elsewhere it is skipped.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The history of the newest rounds: whose update counted, and why."""
+"""The history of recent rounds: whose update counted, and the reason."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Interleaved timing, on a clock that only runs move."""
+"""Interleaved timing, on a clock that only the timed runs advance."""
 
 from collections.abc import Callable
 

@@ -18,7 +18,7 @@ ARRAYS = {
     "empty": np.zeros((0, 3), dtype=np.float32),
     "half": np.ones(3, dtype=np.float16),
 }
-# Of the file below. Its change means that nodes of two versions write different files.
+# Digest of the file below. If it changes, nodes of two versions write different files.
 GOLDEN = "663caa30da9d64be77738b51eb1a650a9337b7baaafdc51424bf6ca4d377ee63"
 
 

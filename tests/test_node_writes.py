@@ -1,5 +1,4 @@
-"""What a node writes and when: records before messages leave; models and status as far as the disk
-allows."""
+"""When a node writes: records before messages leave, models and status as the disk permits."""
 
 import asyncio
 import os
@@ -23,7 +22,7 @@ from support.in_process_node import InProcessNode, until
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcessNode:
-    """Alone, so that no round closes; failed writes are retried at once."""
+    """A node without peers, so that no round closes; failed writes are retried at once."""
     monkeypatch.setattr(driver, "RETRY_S", 0.0)
     return InProcessNode(Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes[0])
 
@@ -120,7 +119,7 @@ def test_records_queued_while_the_disk_is_busy_are_written_in_one_batch(
         for output in (plain, first):
             node._outputs.put_nowait(output)
         await until(node._outputs.empty)
-        assert done == [(plain, 0)]  # without a record it waits for nobody's
+        assert done == [(plain, 0)]  # without a record of its own it does not wait
         for last in (second, plain, third, None):
             node._outputs.put_nowait(last)
         free.set()

@@ -1,4 +1,4 @@
-"""defl.verify and defl.load_model: a model's files are checked before anybody uses their arrays."""
+"""defl.verify and defl.load_model: a model's files are checked before their arrays are used."""
 
 import shutil
 from pathlib import Path

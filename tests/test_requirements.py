@@ -1,4 +1,4 @@
-"""What a federation requires of its nodes, which theorem covers it, and how both are shown."""
+"""The requirements of a federation, the theorem that covers it, and how both are shown."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -115,7 +115,7 @@ def test_strict_accepts_what_a_theorem_covers(founded: Path, tmp_path: Path) -> 
 def test_a_rule_that_cannot_run_on_the_fewest_rows_is_refused(
     founded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At m = n - f, not at n: that many updates may close a round."""
+    """The rule must run on m = n - f updates, since that many may close a round."""
 
     def picky(
         rows: Any, base: Any, faults_max: int, ties: Any, **_options: Any

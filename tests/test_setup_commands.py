@@ -1,4 +1,4 @@
-"""From nothing to an agreed federation with the commands, and the mistakes on the way."""
+"""The commands that set up a federation, and the error for each mistake."""
 
 import subprocess
 import sys
@@ -143,7 +143,7 @@ nothing = object()
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a module that is unloaded afterwards."""
+    """A project folder, whose module is unloaded afterwards."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "setup_task.py").write_text(CLIENT, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The status: one typed value, the same in the node, on the wire and in a reader's hands."""
+"""The status: one typed value, the same in the node, as JSON and for its reader."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The telemetry server: which callers it answers, and what they can make it hold."""
+"""The telemetry server: which clients it answers, and bounds on what they can occupy."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ METRICS = b"defl_round 1"
 # --- Which callers are answered ----------------------------------------------------------------
 
 
-LONG = 50_000_000  # more than the kernel takes over while nobody reads
+LONG = 50_000_000  # more than the kernel buffers for a client that does not read
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
@@ -42,7 +42,7 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 
 async def last_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Until the server disconnects, which it must do."""
+    """All bytes until the server disconnects, which it must do."""
     data = bytearray()
     async with asyncio.timeout(TIME_LIMIT_S):
         with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""Fetching and keeping blobs: which source to ask next, what is kept and for how long."""
+"""Fetching and retaining blobs: the choice of sources, and how long blobs are kept."""
 
 import pytest
 
@@ -23,7 +23,7 @@ BLOB, BYTES = SMALL.blob(1)
 BLOB_2, BYTES_2 = SMALL.blob(2)
 
 
-# --- Whom to ask next ------------------------------------------------------------------------
+# --- Sources ---------------------------------------------------------------------------------
 
 
 def fetching_bench(sources: tuple[NodeId, ...] = nodes(1, 2, 3)) -> PoolBench:
@@ -96,7 +96,7 @@ def test_a_corrupt_chunk_is_refused_and_requested_from_another_source(rubbish: b
 
 
 def test_a_chunk_longer_than_a_chunk_is_refused_though_the_manifest_names_it() -> None:
-    """Nobody can make others store more than the schema's size by lying in the manifest."""
+    """No member can make others store more than the schema's size by lying in the manifest."""
     bench = PoolBench(SMALL)
     long = bytes(100_000)
     lying = tampered(BLOB, chunks=(digest_of(long), BLOB.chunks[1]))
@@ -140,7 +140,7 @@ def test_stored_chunks_are_served_and_missing_ones_are_answered_with_not_held() 
         assert sent(bench.receive(2, question), NotHeld) == [((OTHER,), NotHeld(BLOB.digest))]
 
 
-# --- What is kept ----------------------------------------------------------------------------
+# --- Retention -------------------------------------------------------------------------------
 
 
 def test_a_committed_update_replaces_the_offered_one() -> None:

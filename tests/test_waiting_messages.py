@@ -1,4 +1,4 @@
-"""What an operator reads about waiting: in the status, the log and the metrics."""
+"""What operators see about waiting: status, log and options."""
 
 import pytest
 

@@ -18,7 +18,7 @@ REQUIRES = ["click>=8.1", 'torch>=2.4; extra == "torch"', 'scikit-learn>=1.4; ex
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A copy in site-packages whose metadata are the test's."""
+    """A copy in site-packages with metadata that the test sets."""
     origin = SimpleNamespace(text=None)
     monkeypatch.setattr(defl, "__file__", str(tmp_path / "lib/site-packages/defl/__init__.py"))
     distribution = SimpleNamespace(read_text=lambda _: origin.text)
