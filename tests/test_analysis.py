@@ -27,7 +27,7 @@ def test_eta_is_the_papers_equation() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "faults"), [(4, 1), (6, 2), (2, 0), (10, -1)])
-def test_eta_is_refused_where_krum_gives_no_guarantee(nodes: int, faults: int) -> None:
+def test_eta_is_refused_where_krum_promises_nothing(nodes: int, faults: int) -> None:
     with pytest.raises(PreconditionBroken, match="2f"):
         eta(nodes, faults)
 
@@ -39,8 +39,8 @@ def test_eta_grows_with_the_root_of_n_for_few_faults_and_with_n_for_a_share() ->
     assert exponent(sizes, [eta(n, n // 4) for n in sizes]) == pytest.approx(1.0, abs=0.03)
 
 
-def test_eta_does_not_always_grow_with_n_contrary_to_the_paper() -> None:
-    """The proof of Theorem 1 relies on growth, but eta falls near n = 2f + 3."""
+def test_eta_does_not_always_grow_with_n_as_the_paper_says() -> None:
+    """The proof of Theorem 1 leans on it; near n = 2f + 3 it falls."""
     assert eta(7, 2) > eta(8, 2)
     assert eta(30, 2) > eta(12, 2)
 
@@ -58,7 +58,7 @@ def test_eta_does_not_always_grow_with_n_contrary_to_the_paper() -> None:
         (3, 1, False, False, False),
     ],
 )
-def test_each_condition_holds_exactly_in_its_range(nodes, faults, consensus, krum, theorem) -> None:
+def test_which_condition_holds_where(nodes, faults, consensus, krum, theorem) -> None:
     assert consensus_holds(nodes, faults) is consensus
     assert krum_holds(nodes, faults) is krum
     assert defl_holds(nodes, faults) is theorem
@@ -70,7 +70,7 @@ def test_the_angle_follows_from_eta() -> None:
     )
 
 
-def test_the_formulas_give_the_papers_hundredfold_storage_at_200_rounds() -> None:
+def test_the_papers_hundredfold_storage_is_what_the_formulas_say_at_200_rounds() -> None:
     for nodes in (4, 7, 10):
         chain = biscotti(nodes, 1, 200).stored
         assert chain / defl_stored_paper(nodes, 1) >= 100
@@ -85,7 +85,7 @@ def test_flooding_costs_about_n_plus_one_times_defls_traffic() -> None:
         assert 1.2 < lean < 1.8
 
 
-def test_defls_traffic_is_asymptotically_quadratic() -> None:
+def test_defls_traffic_is_quadratic_in_the_end() -> None:
     assert exponent([4, 7, 10], [defl(n, 1, 1).sent for n in (4, 7, 10)]) == pytest.approx(
         2.2, 0.01
     )

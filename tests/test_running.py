@@ -66,7 +66,7 @@ def processes_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_run_ends_with_one_model_and_reports_attackers_and_absent_members(project: Path) -> None:
+def test_a_run_has_one_model_and_knows_who_attacked_and_who_was_away(project: Path) -> None:
     moments: list[RunProgress] = []
     records: list[RoundRecord] = []
 

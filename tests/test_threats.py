@@ -1,4 +1,4 @@
-"""Threats by name, and how each changes a client's update."""
+"""Threats by name, and what each makes of a client's update."""
 
 import os
 
@@ -24,7 +24,7 @@ from defl.sim.byzantine import KINDS
 
 
 class Steps:
-    """Adds one to all weights in place, and counts in a local entry."""
+    """Adds one to everything in place, and counts in an entry that stays local."""
 
     def __init__(self, step: float = 1.0) -> None:
         self._step = np.float32(step)
@@ -45,14 +45,14 @@ SCHEMA = schema_of(Steps().initial_weights())
 
 
 def trained(threat: str, *, seed: int = 1, round_: int = 1, step: float = 1.0) -> np.ndarray:
-    flips: list[bool] = []
+    made: list[bool] = []
 
     def factory(node, flipped):
-        flips.append(flipped)
+        made.append(flipped)
         return Steps(step)
 
     client = client_of(threat_named(threat), factory, seed=seed, node=NodeId(2))
-    assert flips == [threat == "label_flip"]
+    assert made == [threat == "label_flip"]
     base = np.full(20000, 2.0, dtype=np.float32)
     training = Training(client, SCHEMA)
     row, metrics = training.train(base, Round(round_))
@@ -61,16 +61,18 @@ def trained(threat: str, *, seed: int = 1, round_: int = 1, step: float = 1.0) -
     return row - base
 
 
-def test_attacks_apply_to_the_change_of_a_training() -> None:
+def test_attacks_work_on_the_change_that_training_made() -> None:
     assert (trained("none") == 1).all()
     assert (trained("sign_flip_1") == -1).all()
     assert (trained("sign_flip_2") == -2).all()
     assert (trained("sign_flip_4") == -4).all()
-    assert (trained("label_flip") == 1).all()  # the client itself trains on flipped labels
+    assert (trained("label_flip") == 1).all()  # its client was made for it
 
 
 @pytest.mark.parametrize(("threat", "sigma"), [("gaussian_0.03", 0.03), ("gaussian_1", 1.0)])
-def test_gaussian_noise_has_the_papers_size_and_its_own_seed(threat: str, sigma: float) -> None:
+def test_gaussian_noise_is_of_the_papers_size_and_of_its_own_seed(
+    threat: str, sigma: float
+) -> None:
     change = trained(threat)
 
     assert change.mean() == pytest.approx(1, abs=0.05)
@@ -94,7 +96,7 @@ def test_the_last_nodes_are_attacked_and_node_0_never() -> None:
             attacked(4, "silent", count)
 
 
-def test_unknown_and_inapplicable_threats_are_refused_by_name() -> None:
+def test_unknown_and_unfitting_threats_are_named() -> None:
     with pytest.raises(UserError, match="no threat is named 'gauss'"):
         threat_named("gauss")
     with pytest.raises(UserError, match="only DeFL"):
@@ -103,7 +105,7 @@ def test_unknown_and_inapplicable_threats_are_refused_by_name() -> None:
         Cell("flower", 4, 1)
 
 
-def test_every_threats_byzantine_kind_exists() -> None:
+def test_every_liar_of_a_threat_exists() -> None:
     assert {threat.liar for threat in THREATS.values() if threat.liar} <= KINDS.keys()
 
 

@@ -16,7 +16,7 @@ from test_docs import form_of
 
 PROJECT = Path(__file__).parent.parent
 
-# Late members and model digests differ from run to run.
+# Who was late differs from run to run, and so does a model's digest.
 VARIES = re.compile(r"\[\.\.\.\]|model |left out |round ")
 
 pytestmark = pytest.mark.slow
