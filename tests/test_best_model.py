@@ -73,7 +73,7 @@ def evaluate(node: Folder, best: BestModel, values: dict[int, float], name: str)
 @pytest.mark.parametrize(
     ("keep_best", "metric", "round_"), [("accuracy", "accuracy", 2), ("-loss", "loss", 3)]
 )
-def test_the_best_value_is_the_highest_or_with_a_minus_the_lowest_and_a_tie_keeps_the_earlier(
+def test_best_is_the_highest_value_or_with_a_minus_the_lowest_and_ties_keep_the_earlier(
     node: Folder, keep_best: str, metric: str, round_: int
 ) -> None:
     values = {1: 0.5, 2: 0.9, 3: 0.2, 4: 0.9, 5: 0.2, 6: float("nan"), 7: float("inf"), 8: 0.3}

@@ -93,7 +93,7 @@ def test_a_crashed_member_takes_part_again_within_three_rounds(factor: float) ->
 
 @pytest.mark.parametrize("factor", [20.0, 50.0])
 def test_a_slow_member_rejoins_soon_after_all_members_restart(factor: float) -> None:
-    """No node knows any pace any more, the slow member not even its own.
+    """No node remembers any pace, the slow member not even its own.
 
     Regression: it was left out of all later rounds."""
     slow = NodeId(0)

@@ -1,4 +1,4 @@
-"""For tests of the pool and of the round client: one node's, each by itself, without a network.
+"""For tests of the pool and of the round client: one of each, without a network.
 
 `PoolBench` adds a simulated disk, `ClientBench` a pool and a ledger.
 """
