@@ -87,7 +87,7 @@ def serving(listener: socket.socket, serve: Callable[[socket.socket], None]) -> 
         thread.join(TIME_MAX_S)
 
 
-class FourNodes:
+class Doors:
     """Four nodes on free ports of this machine; alice is the one that checks."""
 
     def __init__(self, folder: Path) -> None:
@@ -113,10 +113,10 @@ class FourNodes:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[FourNodes]:
-    nodes = FourNodes(tmp_path)
-    yield nodes
-    nodes.close()
+def doors(tmp_path: Path) -> Iterator[Doors]:
+    doors = Doors(tmp_path)
+    yield doors
+    doors.close()
 
 
 def failed_checks(folder: Path, *options: str) -> dict[str, str]:
@@ -125,22 +125,22 @@ def failed_checks(folder: Path, *options: str) -> dict[str, str]:
     return {c["check"]: c["detail"] for c in result.json["checks"] if not c["holds"]}
 
 
-def test_a_node_whose_peers_all_answer_is_ready(nodes: FourNodes) -> None:
-    with nodes.answering("bob"), nodes.answering("carol"), nodes.answering("dan"):
-        result = defl("node", "check", nodes.alice)
+def test_a_node_whose_peers_all_answer_is_ready(doors: Doors) -> None:
+    with doors.answering("bob"), doors.answering("carol"), doors.answering("dan"):
+        result = defl("node", "check", doors.alice)
 
     assert result.code == 0, result.text
     assert result.text.count("ok ") == len(result.text.splitlines()) - 2
     assert result.text.endswith("ready\n")
 
 
-def test_each_unreachable_peer_is_reported_with_its_reason(nodes: FourNodes) -> None:
-    nodes.listeners["bob"].close()
+def test_each_unreachable_peer_is_reported_with_its_reason(doors: Doors) -> None:
+    doors.listeners["bob"].close()
     with (
-        serving(nodes.listeners["carol"], lambda plain: plain.sendall(b"HTTP/1.1 400 no\r\n\r\n")),
-        answering(nodes.folder / "bob", nodes.agreement, nodes.listeners["dan"]),
+        serving(doors.listeners["carol"], lambda plain: plain.sendall(b"HTTP/1.1 400 no\r\n\r\n")),
+        answering(doors.folder / "bob", doors.agreement, doors.listeners["dan"]),
     ):
-        failed = failed_checks(nodes.alice)
+        failed = failed_checks(doors.alice)
 
     assert set(failed) == {"peer bob", "peer carol", "peer dan"}
     assert "nobody listens there" in failed["peer bob"]
@@ -148,44 +148,44 @@ def test_each_unreachable_peer_is_reported_with_its_reason(nodes: FourNodes) -> 
     assert "another certificate than its card" in failed["peer dan"]
 
 
-def test_a_peer_without_this_nodes_card_is_reported_as_hanging_up(nodes: FourNodes) -> None:
+def test_a_peer_without_this_nodes_card_is_reported_as_hanging_up(doors: Doors) -> None:
     """A peer with another federation.toml hangs up after the handshake."""
-    strangers = Agreement(nodes.agreement.federation, nodes.agreement.cards[1:], b"")
+    strangers = Agreement(doors.agreement.federation, doors.agreement.cards[1:], b"")
     with (
-        answering(nodes.folder / "bob", strangers, nodes.listeners["bob"]),
-        nodes.answering("carol"),
-        nodes.answering("dan"),
+        answering(doors.folder / "bob", strangers, doors.listeners["bob"]),
+        doors.answering("carol"),
+        doors.answering("dan"),
     ):
-        failed = failed_checks(nodes.alice)
+        failed = failed_checks(doors.alice)
 
     assert set(failed) == {"peer bob"}
     assert "the same federation.toml" in failed["peer bob"]
 
 
 def test_a_peer_of_another_federation_is_reported_though_it_knows_this_node(
-    nodes: FourNodes,
+    doors: Doors,
 ) -> None:
     other = digest_of(b"the same cards, another file")
     with (
-        answering(nodes.folder / "bob", nodes.agreement, nodes.listeners["bob"], other),
-        nodes.answering("carol"),
-        nodes.answering("dan"),
+        answering(doors.folder / "bob", doors.agreement, doors.listeners["bob"], other),
+        doors.answering("carol"),
+        doors.answering("dan"),
     ):
-        failed = failed_checks(nodes.alice)
+        failed = failed_checks(doors.alice)
 
     assert set(failed) == {"peer bob"}
     assert f"bob is of another federation ({other.hex()[:16]}, ours is" in failed["peer bob"]
     assert "compare federation.toml" in failed["peer bob"]
 
 
-def test_a_check_beside_the_running_node_costs_it_no_connection(nodes: FourNodes) -> None:
+def test_a_check_beside_the_running_node_costs_it_no_connection(doors: Doors) -> None:
     """The peers are real, and one of them is already connected to the running node."""
-    cards, chain = nodes.agreement.cards, nodes.agreement.federation.chain
-    identities = [read_identity(nodes.folder / name, name) for name in NAMES]
+    cards, chain = doors.agreement.cards, doors.agreement.federation.chain
+    identities = [read_identity(doors.folder / name, name) for name in NAMES]
     own_listener = socket.create_server(("127.0.0.1", 0))
 
     async def scenario() -> dict[str, str]:
-        sockets = [own_listener, *(nodes.listeners[name] for name in NAMES[1:])]
+        sockets = [own_listener, *(doors.listeners[name] for name in NAMES[1:])]
         peers = [
             Peer(i, cards, sockets[i], identity=identities[i], chain=chain)
             for i in range(len(cards))
@@ -195,7 +195,7 @@ def test_a_check_beside_the_running_node_costs_it_no_connection(nodes: FourNodes
             await alice.until_connected(*others)
             for other in others:
                 await other.until_connected(alice)
-            failed = await asyncio.to_thread(failed_checks, nodes.alice)
+            failed = await asyncio.to_thread(failed_checks, doors.alice)
             for other in others:
                 await other.until(lambda p=other: p.transport.stats.refusals[Refusal.PROBE] == 1)
                 assert other.events.count(("connected", alice.me)) == 1
@@ -206,24 +206,24 @@ def test_a_check_beside_the_running_node_costs_it_no_connection(nodes: FourNodes
     assert asyncio.run(scenario()) == {}
 
 
-def test_the_no_peers_option_skips_the_peer_checks(nodes: FourNodes) -> None:
-    assert failed_checks(nodes.alice, "--no-peers") == {}
+def test_the_no_peers_option_skips_the_peer_checks(doors: Doors) -> None:
+    assert failed_checks(doors.alice, "--no-peers") == {}
 
 
-def test_a_key_readable_by_others_is_refused_by_check_and_start(nodes: FourNodes) -> None:
-    key = nodes.alice / "node.key"
+def test_a_key_readable_by_others_is_refused_by_check_and_start(doors: Doors) -> None:
+    key = doors.alice / "node.key"
     key.chmod(0o644)
 
-    assert f"chmod 600 {key}" in failed_checks(nodes.alice, "--no-peers")["identity"]
-    refused = defl("node", "start", nodes.alice)
+    assert f"chmod 600 {key}" in failed_checks(doors.alice, "--no-peers")["identity"]
+    refused = defl("node", "start", doors.alice)
     assert refused.code == 2
     assert f"others may read this private key (mode 0644); do: chmod 600 {key}" in refused.text
 
 
-def test_the_check_reports_a_folder_open_to_others(nodes: FourNodes) -> None:
-    nodes.alice.chmod(0o755)
+def test_the_check_reports_a_folder_open_to_others(doors: Doors) -> None:
+    doors.alice.chmod(0o755)
 
-    assert "chmod 700" in failed_checks(nodes.alice, "--no-peers")["folder"]
+    assert "chmod 700" in failed_checks(doors.alice, "--no-peers")["folder"]
 
 
 def test_node_init_refuses_a_folder_open_to_others(tmp_path: Path) -> None:
@@ -241,15 +241,15 @@ def test_node_init_refuses_a_folder_open_to_others(tmp_path: Path) -> None:
     assert defl(*init).code == 0
 
 
-def test_a_missing_key_is_reported(nodes: FourNodes) -> None:
-    (nodes.alice / "node.key").unlink()
+def test_a_missing_key_is_reported(doors: Doors) -> None:
+    (doors.alice / "node.key").unlink()
 
-    assert "no such file" in failed_checks(nodes.alice, "--no-peers")["identity"]
+    assert "no such file" in failed_checks(doors.alice, "--no-peers")["identity"]
 
 
-def test_the_key_of_another_node_is_reported(nodes: FourNodes) -> None:
-    shutil.copy(nodes.folder / "bob" / "node.key", nodes.alice / "node.key")
-    swapped = failed_checks(nodes.alice)
+def test_the_key_of_another_node_is_reported(doors: Doors) -> None:
+    shutil.copy(doors.folder / "bob" / "node.key", doors.alice / "node.key")
+    swapped = failed_checks(doors.alice)
     assert "another key" in swapped["certificate"]
     assert "its key is not this node's" in swapped["card"]
     assert "calls this key 'bob'" in swapped["federation"]
@@ -258,32 +258,32 @@ def test_the_key_of_another_node_is_reported(nodes: FourNodes) -> None:
     )
 
 
-def test_a_changed_address_requires_a_new_card(nodes: FourNodes) -> None:
-    path = nodes.alice / "node.toml"
+def test_a_changed_address_requires_a_new_card(doors: Doors) -> None:
+    path = doors.alice / "node.toml"
     text = path.read_text(encoding="utf-8")
-    old = read_node(nodes.alice).address
+    old = read_node(doors.alice).address
     path.write_text(text.replace(f'address = "{old}"', 'address = "b:1"'), encoding="utf-8")
 
-    assert f"defl node card {nodes.alice}" in failed_checks(nodes.alice, "--no-peers")["card"]
-    signed = defl("node", "card", nodes.alice, "--json").json
+    assert f"defl node card {doors.alice}" in failed_checks(doors.alice, "--no-peers")["card"]
+    signed = defl("node", "card", doors.alice, "--json").json
     assert (signed["address"], signed["serial"]) == ("b:1", 1)
-    assert failed_checks(nodes.alice, "--no-peers") == {}
-    assert defl("node", "card", nodes.alice, "--json").json == signed, "nothing has changed since"
+    assert failed_checks(doors.alice, "--no-peers") == {}
+    assert defl("node", "card", doors.alice, "--json").json == signed, "nothing has changed since"
 
 
-def test_a_card_of_another_key_is_not_renewed(nodes: FourNodes) -> None:
-    shutil.copy(nodes.folder / "bob" / "bob.card.toml", nodes.alice / "alice.card.toml")
+def test_a_card_of_another_key_is_not_renewed(doors: Doors) -> None:
+    shutil.copy(doors.folder / "bob" / "bob.card.toml", doors.alice / "alice.card.toml")
 
-    result = defl("node", "card", nodes.alice)
+    result = defl("node", "card", doors.alice)
 
     assert result.code == 2
     assert "put this node's own card back" in result.text
 
 
 def test_an_expired_certificate_and_a_slow_clock_are_reported(
-    nodes: FourNodes, monkeypatch: pytest.MonkeyPatch
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    identity = read_identity(nodes.alice, "alice")
+    identity = read_identity(doors.alice, "alice")
     now = datetime.now(UTC)
     expired = make_identity(
         "alice",
@@ -291,9 +291,9 @@ def test_an_expired_certificate_and_a_slow_clock_are_reported(
         valid_from=now - timedelta(days=9),
         valid_until=now - timedelta(days=1),
     )
-    good = (nodes.alice / "node.crt").read_bytes()
-    (nodes.alice / "node.crt").write_bytes(certificate_pem(expired.certificate))
-    failed = failed_checks(nodes.alice, "--no-peers")
+    good = (doors.alice / "node.crt").read_bytes()
+    (doors.alice / "node.crt").write_bytes(certificate_pem(expired.certificate))
+    failed = failed_checks(doors.alice, "--no-peers")
     assert "but it is" in failed["certificate"]
     assert "another certificate" in failed["federation"]
 
@@ -302,64 +302,64 @@ def test_an_expired_certificate_and_a_slow_clock_are_reported(
         def now(cls, tz: Any = None) -> datetime:
             return now.astimezone(tz) - timedelta(days=400)
 
-    (nodes.alice / "node.crt").write_bytes(good)
+    (doors.alice / "node.crt").write_bytes(good)
     monkeypatch.setattr(preflight_module, "datetime", Behind)
-    assert "set the clock" in failed_checks(nodes.alice, "--no-peers")["clock"]
+    assert "set the clock" in failed_checks(doors.alice, "--no-peers")["clock"]
 
 
-def test_a_port_in_use_is_reported(nodes: FourNodes) -> None:
-    host, port = read_node(nodes.alice).listen_at
+def test_a_port_in_use_is_reported(doors: Doors) -> None:
+    host, port = read_node(doors.alice).listen_at
     with socket.create_server((host, port)):
         assert (
             "is the node running already?"
-            in failed_checks(nodes.alice, "--no-peers")["listen port"]
+            in failed_checks(doors.alice, "--no-peers")["listen port"]
         )
 
 
-def test_too_small_a_disk_is_reported(nodes: FourNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_small_a_disk_is_reported(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirements_module, "LOG_BYTES", 2**62)
 
-    assert "make room" in failed_checks(nodes.alice, "--no-peers")["disk"]
+    assert "make room" in failed_checks(doors.alice, "--no-peers")["disk"]
 
 
 @pytest.mark.parametrize("point", [np.ones(64, np.float32), np.zeros(65, np.float32)])
 def test_initial_weights_of_another_federation_are_reported_with_advice(
-    nodes: FourNodes, point: np.ndarray[Any, Any]
+    doors: Doors, point: np.ndarray[Any, Any]
 ) -> None:
-    initial = nodes.alice / "initial.safetensors"
+    initial = doors.alice / "initial.safetensors"
     save_file({**load_file(initial), "point": point}, initial)
 
-    detail = failed_checks(nodes.alice, "--no-peers")["initial weights"]
+    detail = failed_checks(doors.alice, "--no-peers")["initial weights"]
 
     assert f"{initial} and federation.toml do not belong together" in detail
     assert "copy both files from one member" in detail
-    assert detail in defl("node", "start", nodes.alice).text
+    assert detail in defl("node", "start", doors.alice).text
 
 
-def test_missing_initial_weights_are_reported_with_their_source(nodes: FourNodes) -> None:
-    (nodes.alice / "initial.safetensors").unlink()
+def test_missing_initial_weights_are_reported_with_their_source(doors: Doors) -> None:
+    (doors.alice / "initial.safetensors").unlink()
 
-    detail = failed_checks(nodes.alice, "--no-peers")["initial weights"]
+    detail = failed_checks(doors.alice, "--no-peers")["initial weights"]
 
     assert "no such file; every member has initial.safetensors: copy it from any of" in detail
 
 
-def test_a_federation_without_this_node_is_reported(nodes: FourNodes, tmp_path: Path) -> None:
+def test_a_federation_without_this_node_is_reported(doors: Doors, tmp_path: Path) -> None:
     others = tmp_path / "others"
     others.mkdir()
     agree(others, init_nodes(others))
-    shutil.copy(others / "federation.toml", nodes.alice)
+    shutil.copy(others / "federation.toml", doors.alice)
 
-    assert "give your card" in failed_checks(nodes.alice, "--no-peers")["federation"]
+    assert "give your card" in failed_checks(doors.alice, "--no-peers")["federation"]
 
 
-def test_a_missing_or_malformed_federation_file_is_reported(nodes: FourNodes) -> None:
-    path = nodes.alice / "federation.toml"
+def test_a_missing_or_malformed_federation_file_is_reported(doors: Doors) -> None:
+    path = doors.alice / "federation.toml"
     path.write_text(path.read_text(encoding="utf-8").replace("tau =", "tao ="), encoding="utf-8")
-    assert "did you mean 'tau'?" in failed_checks(nodes.alice)["federation"]
+    assert "did you mean 'tau'?" in failed_checks(doors.alice)["federation"]
 
     path.unlink()
-    assert "ask another member" in failed_checks(nodes.alice)["federation"]
+    assert "ask another member" in failed_checks(doors.alice)["federation"]
 
 
 def test_a_folder_without_a_node_cannot_be_checked(tmp_path: Path) -> None:

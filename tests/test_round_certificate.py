@@ -130,10 +130,10 @@ def test_one_changed_byte_of_the_model_is_detected(proven: Proven, tmp_path: Pat
 
 
 def test_a_model_of_another_round_is_detected(proven: Proven) -> None:
-    failed = failures(proven, proven.model(0), proven.certificate(1))
+    wrong = failures(proven, proven.model(0), proven.certificate(1))
 
-    assert set(failed) == {"model"}
-    assert "take the two that belong together" in failed["model"]
+    assert set(wrong) == {"model"}
+    assert "take the two that belong together" in wrong["model"]
 
 
 def test_a_model_of_another_round_without_metadata_is_detected(
