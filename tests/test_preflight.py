@@ -254,7 +254,7 @@ def test_the_key_of_another_node_is_reported(doors: Doors) -> None:
     assert "its key is not this node's" in swapped["card"]
     assert "calls this key 'bob'" in swapped["federation"]
     assert not any(name.startswith("peer ") for name in swapped), (
-        "skipped: without a key it cannot connect"
+        "skipped: with a foreign key it cannot connect"
     )
 
 
