@@ -180,7 +180,7 @@ def test_the_initial_weights_become_the_first_row() -> None:
     assert initial_row(Learner(), SCHEMA).tolist() == [0, 1, 2, 3, 4, 5, 0.5, -0.5]
 
 
-def test_the_rules_memory_is_hidden_from_the_client_and_passed_through_unchanged() -> None:
+def test_what_the_rule_remembers_is_not_the_clients_business_and_travels_as_it_was() -> None:
     schema = with_memory(SCHEMA, 4)
     learner = Learner()
     row = np.concatenate([ROW, np.arange(schema.values - ROW.size, dtype=np.float32)])

@@ -177,7 +177,7 @@ def test_invalid_arguments_are_refused_with_the_allowed_values(
         defl.simulate(**{"clients": point_clients(4), "rounds": 2, **arguments})
 
 
-def test_a_clients_exception_propagates_with_the_member_and_the_round() -> None:
+def test_a_clients_own_exception_comes_through_with_the_member_and_the_round() -> None:
     def fail(round_: int) -> None:
         if round_ == 2:
             raise KeyError("no such column")

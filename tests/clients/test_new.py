@@ -148,7 +148,7 @@ def test_the_iris_data_is_fishers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "says"),
     [
         ("exists", "already exists; choose another name"),
         ("no such folder/mine", "no such folder; make it first"),
@@ -159,7 +159,7 @@ def test_the_iris_data_is_fishers(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_name_is_refused_and_nothing_is_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exists").mkdir()
@@ -167,7 +167,7 @@ def test_an_invalid_name_is_refused_and_nothing_is_created(
     result = CliRunner().invoke(cli, ["new", "--", name])
 
     assert isinstance(result.exception, UserError)
-    assert reason in str(result.exception)
+    assert says in str(result.exception)
     assert [path.name for path in tmp_path.rglob("*")] == ["exists"]
 
 
