@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from defl.cli.main import cli
 from defl.node.report.model_file import read_model
 from defl.node.setup.config import (
     create_node,
@@ -342,3 +344,23 @@ def test_errors_are_printed_with_an_exit_code_and_no_traceback(tmp_path: Path) -
     assert done.stdout == ""
     assert done.stderr.startswith("Error: ")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "path", [("node", "init"), ("node", "check"), ("node", "card"), ("federation", "create"),
+             ("federation", "show"), ("verify",)],
+)  # fmt: skip
+def test_every_command_has_help_an_example_and_a_json_option(path: tuple[str, ...]) -> None:
+    command: click.Command | None = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(cli), name)
+    assert command is not None
+
+    page = defl(*path, "--help").text
+
+    assert f"defl {' '.join(path)} " in page
+    assert "Example" in page
+    assert "--json" in page
+    for option in command.params:
+        assert not isinstance(option, click.Option) or option.help, option.name
