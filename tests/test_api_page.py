@@ -12,7 +12,7 @@ import defl
 PAGE = (Path(__file__).parent.parent / "docs" / "API.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^(?=## )", PAGE, flags=re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-# What needs real processes, and what reads the files that they leave.
+# Sections that need real processes, or read the files that these leave.
 OF_RUNS = ("## defl.run\n", "## defl.load_model\n", "## defl.verify\n")
 
 
@@ -36,7 +36,7 @@ def test_the_page_names_nothing_that_is_not_public() -> None:
     assert named <= set(defl.__all__)
 
 
-def test_examples_of_simulations_run(
+def test_simulation_examples_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -53,7 +53,7 @@ def test_examples_of_simulations_run(
 
 
 @pytest.mark.slow
-def test_examples_of_runs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     first = "import defl\n"
 
@@ -68,7 +68,7 @@ OTHER_PLACES = re.findall(r"`(defl\.[a-z_.]+)\.([A-Za-z]+)`", PAGE.partition("##
 
 
 @pytest.mark.parametrize(("module", "name"), OTHER_PLACES)
-def test_every_other_place_that_the_page_names_exists(module: str, name: str) -> None:
+def test_every_other_place_named_on_the_page_exists(module: str, name: str) -> None:
     if "torch" in module:
         pytest.importorskip("torch")
     if "sklearn" in module:

@@ -162,7 +162,7 @@ def test_small_alpha_gives_skewed_parts() -> None:
         (("robustness", "--attack", "nothing"), "no attack is named 'nothing'"),
     ],
 )
-def test_wrong_options_are_answered_with_what_is_allowed(
+def test_invalid_options_are_refused_with_the_allowed_values(
     options: tuple[str, ...], answer: str
 ) -> None:
     with pytest.raises(UserError, match=answer):

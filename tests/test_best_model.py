@@ -21,7 +21,7 @@ SMALL = Small(real=False)
 
 
 class Folder:
-    """A node's folder, blobs of models whose values are all the round's number, and a log."""
+    """A node's folder, blobs of models whose values all equal the round number, and a log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ def evaluate(node: Folder, best: BestModel, values: dict[int, float], name: str)
 @pytest.mark.parametrize(
     ("keep_best", "metric", "round_"), [("accuracy", "accuracy", 2), ("-loss", "loss", 3)]
 )
-def test_the_highest_or_with_a_minus_the_lowest_value_is_best_and_the_earlier_of_two_equal_ones(
+def test_best_is_the_highest_value_or_with_a_minus_the_lowest_and_ties_keep_the_earlier(
     node: Folder, keep_best: str, metric: str, round_: int
 ) -> None:
     values = {1: 0.5, 2: 0.9, 3: 0.2, 4: 0.9, 5: 0.2, 6: float("nan"), 7: float("inf"), 8: 0.3}
@@ -95,7 +95,7 @@ def test_a_restarted_node_replaces_its_best_model_only_by_a_better_one(node: Fol
     assert node.kept[0] == 5
 
 
-def test_another_metric_begins_anew(node: Folder) -> None:
+def test_a_change_of_metric_discards_the_previous_best(node: Folder) -> None:
     evaluate(node, node.best(), {3: 0.9}, "accuracy")
     evaluate(node, node.best("-loss"), {4: 5.0}, "loss")
 
@@ -110,7 +110,7 @@ def test_a_certificate_comes_before_or_after_the_evaluation_of_its_round(node: F
     assert node.certificate == "first"
 
     evaluate(node, best, {2: 0.6}, "accuracy")
-    assert node.certificate is None, "that of round 1 proves nothing about round 2"
+    assert node.certificate is None, "round 1's certificate proves nothing about round 2"
     asyncio.run(best.proven(node.digest(2), "second"))
     assert node.certificate == "second"
 
@@ -127,7 +127,7 @@ def test_a_certificate_that_comes_after_a_restart_is_kept(node: Folder) -> None:
     assert node.certificate == "second"
 
 
-def test_certificates_that_wait_for_an_evaluation_are_few(node: Folder) -> None:
+def test_certificates_waiting_for_an_evaluation_are_bounded(node: Folder) -> None:
     best = node.best()
     for round_ in range(100):
         asyncio.run(best.proven(node.digest(round_), str(round_)))

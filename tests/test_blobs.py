@@ -98,7 +98,7 @@ def test_a_fetch_resumes_after_a_restart(storage: Storage) -> None:
         assert again.faults == ()
 
 
-def test_a_chunk_that_is_not_here_is_never_served(storage: Storage) -> None:
+def test_a_missing_chunk_is_never_served(storage: Storage) -> None:
     first, second = chunks_of(SMALL.blob(1))
     storage.blobs.store_chunk(second)
 

@@ -1,7 +1,7 @@
-"""What a member can make the others verify: decided by slot first, then paid for by that member.
+"""How much verification a member can cause: bounded per slot, then charged to its budget.
 
-Scenarios of the whole federation run where a signature takes 0.2 ms of a node's only processor;
-scenarios of one node count the signatures that are really checked.
+Scenarios of a whole federation charge 0.2 ms of a node's only processor per signature; scenarios of
+one node count the signatures that are really checked.
 """
 
 from typing import Any
@@ -59,8 +59,8 @@ class OneNode:
         self.checked += 1
         return self.small.scheme.verify(public_key, message, signature)
 
-    def hear(self, peer: int, message: Message, now: float = 0.1) -> list[Any]:
-        """The steps of both drivers; returns what the node sends in response, and to whom."""
+    def receive(self, peer: int, message: Message, now: float = 0.1) -> list[Any]:
+        """The steps of both drivers; returns the messages that the node sends in response."""
         read = self.ingress.read(NodeId(peer), encode(message))
         wanted = self.participant.wanted(NodeId(peer), read)
         if wanted is None:
@@ -74,12 +74,12 @@ class OneNode:
 
     def cost(self, peer: int, message: Message) -> int:
         before = self.checked
-        self.hear(peer, message)
+        self.receive(peer, message)
         return self.checked - before
 
     def refused(self, peer: int, message: Message) -> None:
         with pytest.raises(PeerFault):
-            self.hear(peer, message)
+            self.receive(peer, message)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_contradicting_update_is_verified_once_and_becomes_evidence(
     node: OneNode,
 ) -> None:
     small = node.small
-    node.hear(3, gossip(small.upd(3, 1)))
+    node.receive(3, gossip(small.upd(3, 1)))
     assert node.cost(3, gossip(small.upd(3, 1, digest=name("another")))) == 1 + small.quorum
     assert [type(e.first) for e in node.participant.evidence] == [Upd]
     for third in ("a third", "a fourth"):
@@ -131,13 +131,13 @@ def test_transactions_of_rounds_that_are_not_open_are_not_verified(
 
 
 def test_a_forged_transaction_does_not_displace_the_true_one(node: OneNode) -> None:
-    """Sent first in the author's name, alone or beside a true one of another member."""
+    """Sent first under the author's name, alone or with a genuine one of another member."""
     small = node.small
     true = small.agg(0, 1)
     forged = tampered(true, signature=bytes(64))
     node.refused(3, gossip(forged))
     node.refused(3, gossip(small.agg(3, 1), forged))
-    node.hear(2, gossip(true))
+    node.receive(2, gossip(true))
 
     mempool = node.participant.replica._mempool
     assert mempool.live(lambda tx: isinstance(tx, Agg)) == (true,)
@@ -154,33 +154,33 @@ def test_a_vote_is_verified_once_and_a_contradiction_once(node: OneNode) -> None
 
 def test_a_timeout_is_verified_once_and_its_repetition_is_still_answered(node: OneNode) -> None:
     small = node.small
-    node.hear(2, Certificates(small.qc(4, small.block().id, OTHERS), None))
+    node.receive(2, Certificates(small.qc(4, small.block().id, OTHERS), None))
     late = small.timeout(3, 1)
 
     for repetition in range(3):
         before = node.checked
-        answers = node.hear(3, late, now=10.0 * (repetition + 1))
-        assert node.checked == before, "out of the window, and its QC is an old one"
+        answers = node.receive(3, late, now=10.0 * (repetition + 1))
+        assert node.checked == before, "outside the window, with an old QC"
         assert [a.to for a in answers if isinstance(a.message, Certificates)] == [(LIAR,)]
 
 
 def test_a_timeout_outside_the_window_is_wanted_for_a_newer_qc(node: OneNode) -> None:
     small = node.small
     qc = small.qc(100, small.block().id, OTHERS)
-    node.hear(3, small.timeout(3, 101, qc))
+    node.receive(3, small.timeout(3, 101, qc))
 
     assert node.participant.replica.view == 101
 
 
 def test_a_repeated_timeout_still_triggers_the_echo(node: OneNode) -> None:
-    """Counted while the view was ahead; once it comes, a repetition triggers the echo."""
+    """It was counted while its view was ahead; in that view, a repetition triggers the echo."""
     small = node.small
     for member in (2, 3, 4):
-        node.hear(member, small.timeout(member, 5))
-    node.hear(0, Certificates(small.qc(4, small.block().id, OTHERS), None))
-    said = node.hear(2, small.timeout(2, 5))
+        node.receive(member, small.timeout(member, 5))
+    node.receive(0, Certificates(small.qc(4, small.block().id, OTHERS), None))
+    sent = node.receive(2, small.timeout(2, 5))
 
-    assert [m.message.view for m in said if type(m.message).__name__ == "Timeout"] == [5]
+    assert [m.message.view for m in sent if type(m.message).__name__ == "Timeout"] == [5]
 
 
 def test_known_certificates_are_not_verified(node: OneNode) -> None:
@@ -196,8 +196,8 @@ def test_an_old_qc_with_a_vote_of_this_node_beyond_its_record_is_wanted(node: On
     """A node with a restored record must learn that it signed more, however long ago."""
     small = node.small
     block = small.block().id
-    node.hear(3, Certificates(small.qc(9, block, nodes(0, 2, 3, 4, 5)), None))
-    node.hear(3, Certificates(small.qc(7, block, nodes(0, 1, 2, 3, 4)), None))
+    node.receive(3, Certificates(small.qc(9, block, nodes(0, 2, 3, 4, 5)), None))
+    node.receive(3, Certificates(small.qc(7, block, nodes(0, 1, 2, 3, 4)), None))
 
     assert node.participant.replica.observing is not None
 
@@ -224,7 +224,7 @@ def test_unrequested_blocks_are_not_verified(node: OneNode) -> None:
     parent = small.block((small.upd(0, 1), small.agg(2, 1)))
     child = small.block(view=4, parent=parent)
     assert node.cost(3, Blocks((child, parent))) == 0
-    node.hear(3, Certificates(small.qc(4, child.id), None))
+    node.receive(3, Certificates(small.qc(4, child.id), None))
     assert node.cost(3, Blocks((parent,))) == 0, "another one is missing"
     assert node.cost(3, Blocks((child, parent))) > 0
     assert node.cost(3, Blocks((child, parent))) == 0
@@ -236,7 +236,7 @@ def test_only_a_higher_snapshot_is_wanted_and_only_while_blocks_are_missing(
     small = node.small
     snapshot = small.snapshot()
     assert node.cost(3, snapshot) == 0
-    node.hear(3, Certificates(small.qc(9, name("far ahead")), None))
+    node.receive(3, Certificates(small.qc(9, name("far ahead")), None))
     assert node.cost(3, snapshot) > 0
     assert node.participant.replica.head.height == 1
     assert node.cost(3, snapshot) == 0
@@ -251,13 +251,14 @@ def offers_of(small: Small) -> tuple[Offer, Offer, Offer]:
 
 
 def test_a_repeated_offer_is_answered_and_not_verified(node: OneNode) -> None:
-    """The author missed the ack. A second offer is evidence once; then the first is shown."""
+    """The author missed the ack. A second offer becomes evidence once; then the first is
+    returned."""
     first, second, third = offers_of(node.small)
     assert [node.cost(3, offer) for offer in (first, first, second)] == [1, 0, 1]
     assert [type(e.first) for e in node.participant.evidence] == [Offer]
     before = node.checked
-    assert node.hear(3, third) == [Envelope((LIAR,), first)]
-    assert node.hear(2, third) == [], "its author alone is shown what it offered"
+    assert node.receive(3, third) == [Envelope((LIAR,), first)]
+    assert node.receive(2, third) == [], "only its author gets its offer back"
     assert node.checked == before
     far = node.small.offer(3, 4, first.manifest)
     assert node.cost(3, far) == 0, "outside the window"
@@ -265,8 +266,8 @@ def test_a_repeated_offer_is_answered_and_not_verified(node: OneNode) -> None:
 
 def test_an_unverified_copy_of_an_offer_never_replaces_the_verified_one(node: OneNode) -> None:
     first, _, _ = offers_of(node.small)
-    node.hear(3, first)
-    node.hear(2, tampered(first, signature=bytes(64)))
+    node.receive(3, first)
+    node.receive(2, tampered(first, signature=bytes(64)))
 
     assert node.participant.pool._offers[1, LIAR] == first
 
@@ -288,21 +289,21 @@ def test_only_acks_that_this_nodes_offer_needs_are_verified(node: OneNode) -> No
     acks = {member: small.ack(member, offer) for member in (0, 2, 3, 4, 5)}
     node.refused(3, tampered(acks[3], signature=bytes(64)))
     assert [node.cost(member, acks[member]) for member in (3, 3, 0, 2)] == [1, 0, 1, 1]
-    assert node.cost(4, acks[4]) == 1, "with its own the quorum"
+    assert node.cost(4, acks[4]) == 1, "a quorum together with its own"
     assert node.cost(5, acks[5]) == 0, "it is certified"
 
 
 def test_attestations_of_known_authors_and_other_rounds_are_not_verified(node: OneNode) -> None:
     small = node.small
     model = name("model")
-    said = [
+    attestations = [
         small.attestation(3, 3, model),
         small.attestation(3, 3, model),
         small.attestation(3, 2, model),
         small.attestation(3, 3, name("another")),
         small.attestation(3, 3, name("a third")),
     ]
-    assert [node.cost(3, attestation) for attestation in said] == [1, 0, 0, 1, 0]
+    assert [node.cost(3, attestation) for attestation in attestations] == [1, 0, 0, 1, 0]
 
 
 def test_evidence_of_a_known_kind_is_not_verified(node: OneNode) -> None:
@@ -315,7 +316,7 @@ def test_an_unrequested_chunk_is_not_hashed(node: OneNode) -> None:
     manifest, payload = node.small.blob(1)
     chunk = Chunk(manifest.digest, 0, memoryview(payload[:256]))
     assert node.participant.wanted(LIAR, chunk) is None
-    node.hear(3, node.small.offer(3, 1, manifest))
+    node.receive(3, node.small.offer(3, 1, manifest))
     node.participant.handle(Connected(LIAR), 0.2)
     assert node.participant.wanted(LIAR, chunk) == chunk
     assert digest_of(chunk.data) == manifest.chunks[0]
@@ -324,10 +325,15 @@ def test_an_unrequested_chunk_is_not_hashed(node: OneNode) -> None:
 def test_every_message_type_has_a_rule_for_being_wanted() -> None:
     small = Small()
     node = OneNode(small, me=NodeId(0))
-    unasked = (Blocks, Chunk, StoreAck, type(small.snapshot()))  # shown above, when asked for
-    unasked += (Proposal, Statements)  # by another than the leader; shown in test_recall.py
+    unrequested = (
+        Blocks,
+        Chunk,
+        StoreAck,
+        type(small.snapshot()),
+    )  # wanted only on request; tested above
+    unrequested += (Proposal, Statements)  # not from the leader; tested in test_recall.py
     for message in small.messages():
-        if not isinstance(message, unasked):
+        if not isinstance(message, unrequested):
             assert isinstance(node.participant.wanted(NodeId(2), message), type(message))
     proposal = small.proposal(small.block())
     assert node.participant.wanted(proposal.block.header.author, proposal) == proposal
@@ -353,7 +359,7 @@ def test_liars_together_may_use_half_a_core_and_honest_members_are_never_delayed
     size: int,
 ) -> None:
     """At 0.11 ms per signature. An honest member sends two updates and a dozen views per second,
-    and at once a whole unknown block with its certificates."""
+    plus a whole unknown block with its certificates at once."""
     committee = Committee(tuple(bytes([i]) * 32 for i in range(size)))
     quorum = committee.quorum
     assert committee.faults * verifications_per_s(committee) * 0.00011 <= 0.5
@@ -377,7 +383,7 @@ def test_a_peer_over_its_budget_waits_and_the_others_do_not() -> None:
 # --- The whole federation --------------------------------------------------------------------
 
 ROUNDS = 4
-# Training takes no time, so that what is compared is the protocol's own.
+# Training takes no time, so the comparison covers the protocol alone.
 CONDITIONS = Conditions(signature_s=0.0002, work_s=0.001, latency_s=0.005, jitter_s=0.005)
 
 
@@ -397,7 +403,7 @@ def duration(cluster: Cluster) -> float:
 def test_the_most_expensive_frames_slow_rounds_by_less_than_half(
     size: int,
 ) -> None:
-    """f liars send them all the time, compared with the same members being honest."""
+    """f liars send them constantly, compared with the same members being honest."""
     honest, attacked = run_for(size, None), run_for(size, "exhauster")
 
     assert attacked.rounds_closed == ROUNDS
@@ -409,7 +415,7 @@ def test_the_most_expensive_frames_slow_rounds_by_less_than_half(
 def test_without_slots_and_budget_the_same_frames_make_rounds_three_times_as_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The attack is real against a node that verifies every frame in one go."""
+    """The attack works against a node that verifies every frame at once."""
     honest = run_for(7, None)
     monkeypatch.setattr(Cluster, "_wanted", lambda _self, _node, _peer, message: message)
     monkeypatch.setattr(defl.budget, "LIARS_VERIFICATIONS_PER_S", 10**9)

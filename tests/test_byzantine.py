@@ -1,4 +1,4 @@
-"""Each kind of liar really lies, and n nodes with f of it still pass every check."""
+"""Each Byzantine kind really misbehaves, and n nodes with f of them still pass every check."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -37,22 +37,24 @@ FRIEND = NodeId(2)
 BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
 
 
-class Minutes(Transcript):
-    """Everything that was said and noticed, to look things up in."""
+class Recording(Transcript):
+    """Records all messages and notices, to search them afterwards."""
 
     def __init__(self) -> None:
         super().__init__([].append)
-        self.said: list[tuple[float, NodeId, NodeId, Message]] = []
+        self.messages: list[tuple[float, NodeId, NodeId, Message]] = []
         self.noticed: list[tuple[float, NodeId, Notice]] = []
 
     def message(self, now: float, source: NodeId, target: NodeId, message: Message) -> None:
-        self.said.append((now, source, target, message))
+        self.messages.append((now, source, target, message))
 
     def notice(self, now: float, node: NodeId, notice: Notice) -> None:
         self.noticed.append((now, node, notice))
 
     def of(self, source: NodeId, kind: type[Message]) -> list[tuple[float, NodeId, Message]]:
-        return [(at, to, m) for at, by, to, m in self.said if by == source and isinstance(m, kind)]
+        return [
+            (at, to, m) for at, by, to, m in self.messages if by == source and isinstance(m, kind)
+        ]
 
     def transactions_of(self, source: NodeId) -> Iterator[tuple[float, Upd | Agg]]:
         for at, _, gossip in self.of(source, Gossip):
@@ -77,9 +79,9 @@ def run_with(
     rounds: int = 3,
     seed: int = 1,
     conditions: Conditions = Conditions(),  # noqa: B008 - frozen
-) -> tuple[Cluster, Minutes]:
+) -> tuple[Cluster, Recording]:
     """A whole run with these liars, in which all rounds closed and every check held."""
-    minutes = Minutes()
+    recording = Recording()
     cluster = cluster_of(
         nodes,
         rounds=rounds,
@@ -87,7 +89,7 @@ def run_with(
         rules=rules,
         conditions=conditions,
         byzantine={NodeId(liar): KINDS[kind] for liar in liars},
-        transcript=minutes,
+        transcript=recording,
     )
     cluster.run()
 
@@ -95,17 +97,17 @@ def run_with(
     cluster.checker.conclude(honest, rounds_due=True)
     assert cluster.checker.violations == []
     assert cluster.rounds_closed == rounds
-    accused = {evidence.first.author for evidence in evidence_of(minutes)}
-    assert accused <= set(liars), "nobody honest is accused"
-    return cluster, minutes
+    accused = {evidence.first.author for evidence in evidence_of(recording)}
+    assert accused <= set(liars), "no honest member is accused"
+    return cluster, recording
 
 
-def evidence_of(minutes: Minutes) -> list[Evidence]:
-    return [n.evidence for _, _, n in minutes.noticed if isinstance(n, EvidenceFound)]
+def evidence_of(recording: Recording) -> list[Evidence]:
+    return [n.evidence for _, _, n in recording.noticed if isinstance(n, EvidenceFound)]
 
 
 def evidence_in(cluster: Cluster) -> Counter[tuple[str, NodeId]]:
-    """Kind and author of what honest nodes can prove."""
+    """Kind and author of the evidence that honest nodes hold."""
     return Counter(
         (type(evidence.first).__name__, evidence.first.author)
         for node in cluster.honest
@@ -143,45 +145,45 @@ def test_every_byzantine_kind_has_a_name() -> None:
 
 @BOTH_RULES
 def test_rounds_close_without_a_silent_node(rules: Rules) -> None:
-    _, minutes = run_with("silent", rules)
+    _, recording = run_with("silent", rules)
 
-    assert not [said for said in minutes.said if said[1] == LIAR]
-    assert all(updates == (0, 2, 3) for updates in minutes.closed().values())
+    assert not [sent for sent in recording.messages if sent[1] == LIAR]
+    assert all(updates == (0, 2, 3) for updates in recording.closed().values())
 
 
 @BOTH_RULES
 def test_a_slow_node_delays_rounds_but_does_not_stop_them(rules: Rules) -> None:
     honest = cluster_of(4, rounds=3, rules=rules)
     honest.run()
-    cluster, minutes = run_with("slow", rules)
+    cluster, recording = run_with("slow", rules)
 
-    assert minutes.of(LIAR, Vote), "it does take part"
-    assert [said for said in minutes.said if isinstance(said[3], Timeout)]
+    assert recording.of(LIAR, Vote), "it does take part"
+    assert [sent for sent in recording.messages if isinstance(sent[3], Timeout)]
     assert cluster.checker.closed_at[3] > 1.5 * honest.checker.closed_at[3]
 
 
 @BOTH_RULES
 def test_an_equivocating_leader_loses_only_its_own_views_and_leaves_evidence(rules: Rules) -> None:
-    cluster, minutes = run_with("equivocator", rules)
+    cluster, recording = run_with("equivocator", rules)
 
     blocks = defaultdict(set)
-    for _, to, proposal in minutes.of(LIAR, Proposal):
+    for _, to, proposal in recording.of(LIAR, Proposal):
         blocks[proposal.block.view].add((proposal.block.id, to))
     for proposed in blocks.values():
         assert len({block for block, _ in proposed}) == 2
         first = {to for block, to in proposed if block == min(proposed)[0]}
         assert first != {0, 2, 3}, "each half gets its own"
     assert blocks
-    # Peer 2 is in both halves, sees both, and tells everybody.
+    # Peer 2 is in both halves, receives both, and broadcasts the evidence.
     assert evidence_in(cluster)["SignedHeader", LIAR] == 3
 
 
 @BOTH_RULES
 def test_two_equivocators_among_seven_cannot_split_the_honest_nodes(rules: Rules) -> None:
-    _, minutes = run_with("equivocator", rules, nodes=7, liars=(1, 4), rounds=2)
+    _, recording = run_with("equivocator", rules, nodes=7, liars=(1, 4), rounds=2)
 
     for liar in (1, 4):
-        proposals = {(p.block.view, p.block.id) for _, _, p in minutes.of(NodeId(liar), Proposal)}
+        proposals = {(p.block.view, p.block.id) for _, _, p in recording.of(NodeId(liar), Proposal)}
         assert len(proposals) == 2 * len({view for view, _ in proposals}) > 0
 
 
@@ -198,11 +200,11 @@ def test_a_second_vote_becomes_evidence_and_is_not_counted(
 
 @BOTH_RULES
 def test_ingress_refuses_forged_certificates(rules: Rules) -> None:
-    cluster, minutes = run_with("forger", rules, rounds=5)
+    cluster, recording = run_with("forger", rules, rounds=5)
 
     assert cluster.faults_refused["BadCertificate"] > 100
     assert cluster.faults_refused["BadSignature"] > 100
-    reasons = " / ".join(minutes.reasons(LIAR))
+    reasons = " / ".join(recording.reasons(LIAR))
     for forgery in (
         "a QC of 2 distinct members, 3 are needed",
         "a QC of 1 members with 3 signatures",
@@ -217,10 +219,12 @@ def test_ingress_refuses_forged_certificates(rules: Rules) -> None:
         "a store-ack that member",
     ):
         assert forgery in reasons
-    forged = {m.qc.view for _, _, m in minutes.of(LIAR, Certificates)}
+    forged = {m.qc.view for _, _, m in recording.of(LIAR, Certificates)}
     assert max(forged) > 0
-    # A quorum's view is at most one beyond the newest block that somebody proposed.
-    newest = max(m.block.view for _, by, _, m in minutes.said if by != LIAR and _is_proposal(m))
+    # A quorum's view is at most one beyond the newest proposed block.
+    newest = max(
+        m.block.view for _, by, _, m in recording.messages if by != LIAR and _is_proposal(m)
+    )
     assert all(node.behaviour.participant.replica.view <= newest + 2 for node in cluster.honest)
 
 
@@ -230,41 +234,41 @@ def _is_proposal(message: Message) -> bool:
 
 @BOTH_RULES
 def test_a_leader_with_a_wrong_state_root_or_stale_qc_gets_no_votes(rules: Rules) -> None:
-    _, minutes = run_with("forger", rules, rounds=6)
+    _, recording = run_with("forger", rules, rounds=6)
 
     truth = {p.block.header.committed: p.block.header.state_root
-             for by in (0, 2, 3) for _, _, p in minutes.of(NodeId(by), Proposal)}  # fmt: skip
+             for by in (0, 2, 3) for _, _, p in recording.of(NodeId(by), Proposal)}  # fmt: skip
     bad = {
         p.block.id
-        for _, _, p in minutes.of(LIAR, Proposal)
+        for _, _, p in recording.of(LIAR, Proposal)
         if truth.get(p.block.header.committed, p.block.header.state_root)
         != p.block.header.state_root
     }
     assert bad, "it proposed a false state"
-    voted = {m.block for _, by, _, m in minutes.said if by != LIAR and isinstance(m, Vote)}
+    voted = {m.block for _, by, _, m in recording.messages if by != LIAR and isinstance(m, Vote)}
     assert not bad & voted
 
 
 @BOTH_RULES
 def test_voting_for_every_block_even_after_a_timeout_changes_nothing(rules: Rules) -> None:
-    """Node 2's words take ten times as long, so that views are given up before it is heard."""
+    """Node 2's messages take ten times as long, so views time out before they arrive."""
     late = Conditions(slow=frozenset({NodeId(2)}), latency_s=0.12, jitter_s=0.05)
-    _, minutes = run_with("yes-voter", rules, conditions=late)
+    _, recording = run_with("yes-voter", rules, conditions=late)
 
-    given_up = {timeout.view: at for at, _, timeout in reversed(minutes.of(LIAR, Timeout))}
-    after = [v for at, _, v in minutes.of(LIAR, Vote) if given_up.get(v.view, at) < at]
+    given_up = {timeout.view: at for at, _, timeout in reversed(recording.of(LIAR, Timeout))}
+    after = [v for at, _, v in recording.of(LIAR, Vote) if given_up.get(v.view, at) < at]
     assert after
 
 
 @BOTH_RULES
 def test_a_yes_voter_equivocates_when_a_double_voter_names_two_blocks(rules: Rules) -> None:
-    minutes = Minutes()
+    recording = Recording()
     liars = {NodeId(1): KINDS["yes-voter"], NodeId(4): KINDS["double-voter"]}
-    cluster = cluster_of(7, rounds=2, rules=rules, byzantine=liars, transcript=minutes)
+    cluster = cluster_of(7, rounds=2, rules=rules, byzantine=liars, transcript=recording)
     cluster.run()
 
     assert cluster.conclude() == []
-    votes = {(vote.view, vote.block) for _, _, vote in minutes.of(LIAR, Vote)}
+    votes = {(vote.view, vote.block) for _, _, vote in recording.of(LIAR, Vote)}
     assert len(votes) > len({view for view, _ in votes})
     assert evidence_in(cluster)["Vote", LIAR] == 5
 
@@ -273,26 +277,28 @@ def test_a_yes_voter_equivocates_when_a_double_voter_names_two_blocks(rules: Rul
 def test_blobs_that_a_withholder_acked_but_does_not_serve_are_fetched_elsewhere(
     rules: Rules,
 ) -> None:
-    """Node 0's blobs do not reach node 3 by themselves, which therefore asks the liar, too."""
-    minutes = Minutes()
+    """Node 0's blobs do not reach node 3 directly, so it asks the liar too."""
+    recording = Recording()
     liars = {LIAR: KINDS["withholder"]}
-    cluster = cluster_of(4, rounds=3, rules=rules, byzantine=liars, transcript=minutes)
+    cluster = cluster_of(4, rounds=3, rules=rules, byzantine=liars, transcript=recording)
     cluster.censor = lambda source, target, message: (
         (source, target) == (0, 3) and isinstance(message, Offer | Chunk)
     )
     cluster.run()
 
     assert cluster.conclude() == []
-    offers = {offer.round: offer.manifest.digest for _, _, offer in minutes.of(LIAR, Offer)}
-    served = {chunk.digest for _, _, chunk in minutes.of(LIAR, Chunk)}
-    assert served <= set(offers.values()), "it serves nothing of others"
-    acked = {ack.digest for _, _, ack in minutes.of(LIAR, StoreAck)}
-    asked = {r.digest for _, _, to, r in minutes.said if to == LIAR and _is_chunk_request(r)}
-    assert asked & acked, "though it said that it holds what it was asked for"
+    offers = {offer.round: offer.manifest.digest for _, _, offer in recording.of(LIAR, Offer)}
+    served = {chunk.digest for _, _, chunk in recording.of(LIAR, Chunk)}
+    assert served <= set(offers.values()), "it serves no blob of another member"
+    acked = {ack.digest for _, _, ack in recording.of(LIAR, StoreAck)}
+    requested = {
+        r.digest for _, _, to, r in recording.messages if to == LIAR and _is_chunk_request(r)
+    }
+    assert requested & acked, "it acked the blobs that it was asked for"
     for round_ in offers:
-        shown_to = {to for _, to, offer in minutes.of(LIAR, Offer) if offer.round == round_}
-        assert len(shown_to) == 2, "its own blob it shows to q - 1 peers"
-    # The third peer got the withheld blob, too, from those who acknowledged it.
+        shown_to = {to for _, to, offer in recording.of(LIAR, Offer) if offer.round == round_}
+        assert len(shown_to) == 2, "it offers its own blob to q - 1 peers"
+    # The third peer also got the withheld blob, from those that acknowledged it.
     newest = cluster.honest[0].behaviour.participant.state.last
     assert newest is not None
     for ref in newest.updates:
@@ -308,12 +314,12 @@ def _is_chunk_request(message: Message) -> bool:
 def test_at_most_one_of_two_blobs_for_a_round_is_certified(
     rules: Rules, nodes: int, liars: tuple[int, ...]
 ) -> None:
-    cluster, minutes = run_with("two-faced", rules, nodes=nodes, liars=liars)
+    cluster, recording = run_with("two-faced", rules, nodes=nodes, liars=liars)
 
     for liar in map(NodeId, liars):
-        offers = {(o.round, o.manifest.digest) for _, _, o in minutes.of(liar, Offer)}
+        offers = {(o.round, o.manifest.digest) for _, _, o in recording.of(liar, Offer)}
         assert len(offers) == 2 * len({round_ for round_, _ in offers}) > 0
-        upds = {(tx.round, tx.digest) for _, tx in minutes.transactions_of(liar) if _is_upd(tx)}
+        upds = {(tx.round, tx.digest) for _, tx in recording.transactions_of(liar) if _is_upd(tx)}
         assert len(upds) == len({round_ for round_, _ in upds})
     if nodes == 4:  # the peer in the middle sees both
         assert evidence_in(cluster)["Offer", LIAR] == 3
@@ -325,15 +331,15 @@ def _is_upd(tx: Upd | Agg) -> bool:
 
 @BOTH_RULES
 def test_a_malformed_update_is_never_acknowledged(rules: Rules) -> None:
-    _, minutes = run_with("malformed", rules, rounds=6)
+    _, recording = run_with("malformed", rules, rounds=6)
 
-    reasons = " / ".join(minutes.reasons(LIAR))
+    reasons = " / ".join(recording.reasons(LIAR))
     assert reasons.count("holds NaN, infinity or a value beyond") >= 2 * 3  # NaN, and huge
     assert "the manifest is of another schema" in reasons
     assert "the manifest says 260 bytes, the schema makes 256" in reasons
     assert "is not the one that the manifest names" in reasons  # truncated, and too long
-    assert not [ack for _, _, _, ack in minutes.said if _acks_for(ack, LIAR)]
-    assert all(LIAR not in updates for updates in minutes.closed().values())
+    assert not [ack for _, _, _, ack in recording.messages if _acks_for(ack, LIAR)]
+    assert all(LIAR not in updates for updates in recording.closed().values())
 
 
 def _acks_for(message: Message, author: NodeId) -> bool:
@@ -342,10 +348,10 @@ def _acks_for(message: Message, author: NodeId) -> bool:
 
 @BOTH_RULES
 def test_an_update_for_another_round_is_refused_or_ignored(rules: Rules) -> None:
-    cluster, minutes = run_with("wrong-round", rules, rounds=5)
+    cluster, recording = run_with("wrong-round", rules, rounds=5)
 
     closed_at = cluster.checker.closed_at
-    upds = [(at, tx) for at, tx in minutes.transactions_of(LIAR) if isinstance(tx, Upd)]
+    upds = [(at, tx) for at, tx in recording.transactions_of(LIAR) if isinstance(tx, Upd)]
     past = [tx for at, tx in upds if closed_at.get(tx.round, at) < at]
     future = [tx for at, tx in upds if tx.round > 1 and closed_at.get(tx.round - 1, at + 1) > at]
     assert past
@@ -353,11 +359,11 @@ def test_an_update_for_another_round_is_refused_or_ignored(rules: Rules) -> None
     assert cluster.faults_refused["BadSignature"] >= 4, "certificates of other rounds"
     proposed = [
         (proposal.block.view, tx.round)
-        for _, _, proposal in minutes.of(LIAR, Proposal)
+        for _, _, proposal in recording.of(LIAR, Proposal)
         for tx in proposal.block.transactions
         if tx in past
     ]
-    assert proposed, "as leader it proposed what was over"
+    assert proposed, "as leader it proposed for closed rounds"
 
 
 @BOTH_RULES
@@ -365,12 +371,12 @@ def test_an_update_for_another_round_is_refused_or_ignored(rules: Rules) -> None
 def test_early_aggs_shut_no_honest_node_out(
     rules: Rules, nodes: int, liars: tuple[int, ...]
 ) -> None:
-    steady = Conditions(work_sigma=0.1)  # nobody is late by chance
-    cluster, minutes = run_with("early-agg", rules, nodes=nodes, liars=liars, conditions=steady)
+    steady = Conditions(work_sigma=0.1)  # no member is late by chance
+    cluster, recording = run_with("early-agg", rules, nodes=nodes, liars=liars, conditions=steady)
 
     closed_at = {0: 0.0, **cluster.checker.closed_at}
-    for round_, updates in minutes.closed().items():
-        times = [at for at, tx in minutes.transactions_of(LIAR) if tx == _agg(tx, round_)]
+    for round_, updates in recording.closed().items():
+        times = [at for at, tx in recording.transactions_of(LIAR) if tx == _agg(tx, round_)]
         not_before = closed_at[round_ - 1] + cluster.federation.timing.gst_lt_min_s
         early = [at for at in times if at < not_before]
         assert len(early) > 3, "again and again, before its timer"
@@ -383,55 +389,55 @@ def _agg(tx: Upd | Agg, round_: int) -> Agg | None:
 
 @BOTH_RULES
 def test_statements_replayed_from_other_epochs_and_federations_are_refused(rules: Rules) -> None:
-    cluster, minutes = run_with("replayer", rules)
+    cluster, recording = run_with("replayer", rules)
 
     assert cluster.faults_refused["WrongEpoch"] > 10
     assert cluster.faults_refused["BadSignature"] > 10, "of another federation"
     assert cluster.faults_refused["WrongAuthor"] > 10, "others' votes"
-    views = [vote.view for _, to, vote in minutes.of(LIAR, Vote) if to == 0 and vote.epoch == 0]
+    views = [vote.view for _, to, vote in recording.of(LIAR, Vote) if to == 0 and vote.epoch == 0]
     assert any(later < earlier for earlier, later in pairwise(views))
 
 
 @BOTH_RULES
 def test_a_flood_is_refused_or_bounded(rules: Rules) -> None:
-    cluster, minutes = run_with("flooder", rules, rounds=2)
+    cluster, recording = run_with("flooder", rules, rounds=2)
 
-    honest = max(Counter(by for _, by, _, _ in minutes.said if by != LIAR).values())
-    assert sum(by == LIAR for _, by, _, _ in minutes.said) > 2 * honest
-    assert cluster.faults_refused["Malformed"] > 100, "bytes that are no message"
-    reasons = " / ".join(minutes.reasons(LIAR))
+    honest = max(Counter(by for _, by, _, _ in recording.messages if by != LIAR).values())
+    assert sum(by == LIAR for _, by, _, _ in recording.messages) > 2 * honest
+    assert cluster.faults_refused["Malformed"] > 100, "bytes that do not decode"
+    reasons = " / ".join(recording.reasons(LIAR))
     for rubbish in ("bytes, at most", "not a message", "not in canonical form"):
         assert rubbish in reasons
     bounds = {name: amount for name, amount in cluster.checker.largest.items() if amount}
-    assert bounds["statements"] > 3 * 4 * 4, "it did fill what it may fill"
+    assert bounds["statements"] > 3 * 4 * 4, "it did fill its quota"
 
 
 @pytest.mark.parametrize("kind", ["silent", "malformed"])
 def test_rounds_close_without_the_updates_of_two_of_seven(kind: str) -> None:
-    _, minutes = run_with(kind, Rules.HOTSTUFF, nodes=7, liars=(1, 4), rounds=2)
+    _, recording = run_with(kind, Rules.HOTSTUFF, nodes=7, liars=(1, 4), rounds=2)
 
-    assert minutes.closed() == {1: (0, 2, 3, 5, 6), 2: (0, 2, 3, 5, 6)}
+    assert recording.closed() == {1: (0, 2, 3, 5, 6), 2: (0, 2, 3, 5, 6)}
 
 
 @pytest.mark.parametrize("kind", ["slow", "forger", "withholder", "wrong-round", "replayer"])
 def test_two_liars_of_each_kind_among_seven_break_nothing(kind: str) -> None:
-    _, minutes = run_with(kind, Rules.JOLTEON, nodes=7, liars=(1, 4), rounds=2)
+    _, recording = run_with(kind, Rules.JOLTEON, nodes=7, liars=(1, 4), rounds=2)
 
-    assert {by for _, by, _, _ in minutes.said} == set(range(7))
+    assert {by for _, by, _, _ in recording.messages} == set(range(7))
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_real_signatures_make_no_difference(kind: str) -> None:
-    """The simulator's own signatures cost nothing; the liars do not live off that."""
-    minutes = Minutes()
+    """The simulator's own signatures cost nothing; the liars do not depend on that."""
+    recording = Recording()
     cluster = cluster_of(
-        4, rounds=1, byzantine={LIAR: KINDS[kind]}, real_signatures=True, transcript=minutes
+        4, rounds=1, byzantine={LIAR: KINDS[kind]}, real_signatures=True, transcript=recording
     )
     cluster.run(until=lambda: cluster.rounds_closed == 1)
 
     assert cluster.rounds_closed == 1
     assert cluster.checker.violations == []
-    lied_to = [said for said in minutes.said if said[1] == LIAR]
+    lied_to = [sent for sent in recording.messages if sent[1] == LIAR]
     assert bool(lied_to) == (kind not in {"silent", "silent-then-claiming"})
 
 
@@ -456,28 +462,28 @@ def test_successive_power_cuts_do_not_lose_a_withheld_update() -> None:
 
 @BOTH_RULES
 def test_genuine_old_snapshots_roll_nothing_back(rules: Rules) -> None:
-    """Pushed to everybody all the time, also in place of answers, while nodes come and go."""
-    cluster, minutes = run_with(
+    """Sent to all members constantly, also instead of answers, while nodes crash and restart."""
+    cluster, recording = run_with(
         "rewinder", rules, conditions=Conditions(kills=(Kill(FRIEND, 2.0),))
     )
 
-    pushed = [message for _, _, message in minutes.of(LIAR, Snapshot)]
+    pushed = [message for _, _, message in recording.of(LIAR, Snapshot)]
     heights = [message.block.height for message in pushed]
     assert min(heights) < max(heights), "old ones again, after newer ones"
     assert heights != sorted(heights)
     assert not cluster.faults_refused, "every one of them verifies"
-    assert minutes.of(LIAR, Certificates)
+    assert recording.of(LIAR, Certificates)
 
 
 @BOTH_RULES
 def test_blocks_with_absurd_heights_cost_only_their_own_view(rules: Rules) -> None:
-    _, minutes = run_with("height-liar", rules)
+    _, recording = run_with("height-liar", rules)
 
-    blocks = [message.block for _, _, message in minutes.of(LIAR, Proposal)]
+    blocks = [message.block for _, _, message in recording.of(LIAR, Proposal)]
     assert max(block.height for block in blocks) > 1000
     honest_votes = {
         message.block
-        for _, by, _, message in minutes.said
+        for _, by, _, message in recording.messages
         if by != LIAR and isinstance(message, Vote)
     }
     assert not honest_votes & {block.id for block in blocks}

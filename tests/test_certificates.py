@@ -1,4 +1,4 @@
-"""Certificates with real Ed25519: a quorum of distinct members, each of whom really signed."""
+"""Certificates with real Ed25519: a quorum of distinct members, each with a valid signature."""
 
 from typing import Any
 
@@ -67,20 +67,20 @@ def certificate(kind: str, members: tuple[NodeId, ...], count: int | None = None
 
 
 @pytest.mark.parametrize("kind", CERTIFIED)
-def test_a_quorum_less_one_certifies_nothing(kind: str) -> None:
+def test_one_signature_short_of_a_quorum_certifies_nothing(kind: str) -> None:
     check(SMALL.verifier(), certificate(kind, nodes(0, 1, 2)))
     with pytest.raises(BadCertificate, match="2 distinct members, 3 are needed"):
         check(SMALL.verifier(), certificate(kind, nodes(0, 1)))
 
 
 @pytest.mark.parametrize("kind", CERTIFIED)
-def test_one_member_who_signs_twice_counts_once(kind: str) -> None:
+def test_a_member_that_signs_twice_counts_once(kind: str) -> None:
     with pytest.raises(BadCertificate, match="2 members with 3 signatures"):
         check(SMALL.verifier(), certificate(kind, nodes(0, 1, 1)))
 
 
 @pytest.mark.parametrize("kind", CERTIFIED)
-def test_every_named_signer_needs_a_signature(kind: str) -> None:
+def test_every_listed_signer_needs_a_signature(kind: str) -> None:
     with pytest.raises(BadCertificate, match="4 members with 3 signatures"):
         check(SMALL.verifier(), certificate(kind, nodes(0, 1, 2, 3), count=3))
 

@@ -1,4 +1,4 @@
-"""The pool's signer, called directly: it contradicts itself for nobody."""
+"""The pool's signer, called directly, never signs a contradiction."""
 
 from collections.abc import Sequence
 
@@ -63,7 +63,7 @@ def test_an_offer_binds_across_a_restart() -> None:
         certifier(offers=[offer]).sign_offer(ROUND, OTHER)
 
 
-def test_rounds_that_are_over_are_forgotten() -> None:
+def test_closed_rounds_are_forgotten() -> None:
     signer = certifier()
     signer.sign_offer(ROUND, ONE)
     signer.sign_ack(offer_of(ONE))

@@ -1,4 +1,4 @@
-"""Every check sees its violation: each is shown exactly the bad thing, and must say so.
+"""Every check detects its violation, given input with exactly that fault.
 
 Signatures and certificates are in test_checker_signatures.py.
 """
@@ -32,14 +32,14 @@ from defl.sim.cluster import Cluster
 from defl.sim.presence import LEFT_OUT_IN_A_ROW_MAX, ROUNDS_TO_LEARN
 from defl.sim.scenario import cluster_of
 from defl.sim.verdicts import CHECKS
-from support.exhibits import (
+from support.checker_inputs import (
     ALL_CLOSED,
     LIAR,
     MODEL,
     NOISE,
     PAYLOAD,
     UPDATES,
-    Looks,
+    ParticipantStub,
     checker_of_four,
     closed,
     conclude,
@@ -47,7 +47,7 @@ from support.exhibits import (
     disk,
     failed,
     honest_blocks,
-    honest_conversation,
+    honest_messages,
     reference,
     upd,
 )
@@ -64,7 +64,7 @@ def blocks() -> list[Block]:
 
 
 def test_a_correct_run_passes_every_check(checker: Checker, blocks: list[Block]) -> None:
-    for message in honest_conversation():
+    for message in honest_messages():
         if not isinstance(message, Vote | Timeout | Offer | StoreAck | Attestation | Proposal):
             checker.sent(NodeId(0), message)
     for node in range(3):
@@ -74,7 +74,7 @@ def test_a_correct_run_passes_every_check(checker: Checker, blocks: list[Block])
     assert set(CHECKS) == set(SEEN_BY_A_TEST)
 
 
-def somebody_else(block: Block) -> NodeId:
+def another_author(block: Block) -> NodeId:
     return NodeId((block.header.author + 1) % 4)
 
 
@@ -84,19 +84,19 @@ def somebody_else(block: Block) -> NodeId:
 def test_two_blocks_committed_at_one_height_are_a_conflict(
     checker: Checker, blocks: list[Block]
 ) -> None:
-    other = Block(replace(blocks[0].header, author=somebody_else(blocks[0])), ())
+    other = Block(replace(blocks[0].header, author=another_author(blocks[0])), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(LIAR, [Committed(other, ())])
-    assert failed(checker) == set(), "what a liar says it committed does not count"
+    assert failed(checker) == set(), "a liar's commits do not count"
     checker.committed(NodeId(1), [Committed(other, ())])
 
     assert failed(checker) == {verdicts.NO_CONFLICTING_COMMITS}
 
 
 def test_a_nodes_report_of_broken_safety_fails_the_check(checker: Checker) -> None:
-    checker.notice(LIAR, SafetyBroken("so it says"), 1.0, Looks(LIAR, ALL_CLOSED))
+    checker.notice(LIAR, SafetyBroken("so it says"), 1.0, ParticipantStub(LIAR, ALL_CLOSED))
     assert failed(checker) == set()
-    checker.notice(NodeId(0), SafetyBroken("a fork"), 1.0, Looks(NodeId(0), ALL_CLOSED))
+    checker.notice(NodeId(0), SafetyBroken("a fork"), 1.0, ParticipantStub(NodeId(0), ALL_CLOSED))
 
     assert failed(checker) == {verdicts.NO_CONFLICTING_COMMITS}
 
@@ -104,8 +104,8 @@ def test_a_nodes_report_of_broken_safety_fails_the_check(checker: Checker) -> No
 def test_a_node_that_replaces_what_it_committed_breaks_the_log(
     checker: Checker, blocks: list[Block]
 ) -> None:
-    """It may even be right the second time."""
-    other = Block(replace(blocks[0].header, author=somebody_else(blocks[0])), ())
+    """Even if the second block is the right one."""
+    other = Block(replace(blocks[0].header, author=another_author(blocks[0])), ())
     checker.committed(NodeId(0), [Committed(blocks[0], ())])
     checker.committed(NodeId(0), [Committed(other, ())])
 
@@ -140,8 +140,8 @@ def test_two_states_at_one_height_fail_the_ledger_check(checker: Checker) -> Non
 
 def test_a_round_closed_in_two_ways_fails_the_ledger_check_at_any_height(checker: Checker) -> None:
     one, two = (closed(3, *UPDATES), replace(closed(3, *UPDATES), block=digest("another block")))
-    ahead = Looks(NodeId(1), replace(ALL_CLOSED, closed=(two,)), height=12)
-    behind = Looks(NodeId(0), replace(ALL_CLOSED, closed=(one,)), height=9)
+    ahead = ParticipantStub(NodeId(1), replace(ALL_CLOSED, closed=(two,)), height=12)
+    behind = ParticipantStub(NodeId(0), replace(ALL_CLOSED, closed=(one,)), height=9)
     checker.conclude([(behind, disk()), (ahead, disk())], rounds_due=True)
 
     assert failed(checker) == {verdicts.SAME_LEDGER}
@@ -157,7 +157,7 @@ def test_a_lost_update_is_detected(checker: Checker) -> None:
     assert conclude(checker, ALL_CLOSED, disks=(none,)) == {verdicts.RETRIEVABLE}
 
 
-def test_bytes_that_are_not_the_update_do_not_count_as_held(checker: Checker) -> None:
+def test_other_bytes_do_not_count_as_the_update(checker: Checker) -> None:
     spoilt = disk(data=PAYLOAD[:-1] + b"\xff")
 
     assert conclude(checker, ALL_CLOSED, disks=(spoilt,)) == {verdicts.RETRIEVABLE}
@@ -183,7 +183,7 @@ def test_a_round_with_invalid_updates_is_detected(
 def test_an_invalid_round_is_detected_when_it_closes(checker: Checker) -> None:
     state = replace(ALL_CLOSED, closed=(closed(3, *UPDATES[:2]),))
     notice = RoundClosed(Round(3), (), ())
-    checker.notice(NodeId(0), notice, 1.0, Looks(NodeId(0), state))
+    checker.notice(NodeId(0), notice, 1.0, ParticipantStub(NodeId(0), state))
 
     assert failed(checker) == {verdicts.ONE_UPDATE}
 
@@ -191,9 +191,9 @@ def test_an_invalid_round_is_detected_when_it_closes(checker: Checker) -> None:
 def test_two_committed_updates_of_one_author_are_detected_across_time(checker: Checker) -> None:
     notice = RoundClosed(Round(3), (), ())
     other = (reference(0, digest("b")), *UPDATES[1:])
-    checker.notice(NodeId(0), notice, 1.0, Looks(NodeId(0), ALL_CLOSED))
+    checker.notice(NodeId(0), notice, 1.0, ParticipantStub(NodeId(0), ALL_CLOSED))
     state = replace(ALL_CLOSED, closed=(closed(3, *other),))
-    checker.notice(NodeId(1), notice, 1.0, Looks(NodeId(1), state))
+    checker.notice(NodeId(1), notice, 1.0, ParticipantStub(NodeId(1), state))
 
     assert failed(checker) == {verdicts.ONE_UPDATE}
 
@@ -208,11 +208,11 @@ def test_two_certified_updates_of_a_liar_are_detected(checker: Checker) -> None:
 
 
 def test_two_models_of_one_round_are_detected(checker: Checker) -> None:
-    looks = Looks(NodeId(0), ALL_CLOSED)
+    participant = ParticipantStub(NodeId(0), ALL_CLOSED)
     for node, name in ((0, "a"), (3, "b"), (1, "a")):
-        checker.notice(NodeId(node), ModelReady(Round(2), digest(name)), 1.0, looks)
-    assert failed(checker) == set(), "a liar may compute what it likes"
-    checker.notice(NodeId(2), ModelReady(Round(2), digest("b")), 1.0, looks)
+        checker.notice(NodeId(node), ModelReady(Round(2), digest(name)), 1.0, participant)
+    assert failed(checker) == set(), "a liar may compute anything"
+    checker.notice(NodeId(2), ModelReady(Round(2), digest("b")), 1.0, participant)
 
     assert failed(checker) == {verdicts.SAME_MODEL}
 
@@ -238,8 +238,11 @@ def test_a_transaction_whose_round_closed_without_it_is_not_lost(checker: Checke
 
 def test_a_node_that_falls_behind_is_detected(checker: Checker) -> None:
     behind = replace(ALL_CLOSED, round=Round(2), closed=(closed(2, *UPDATES),))
-    looks = [Looks(NodeId(0), ALL_CLOSED), Looks(NodeId(1), behind, height=5)]
-    honest = [(look, disk()) for look in looks]
+    participants = [
+        ParticipantStub(NodeId(0), ALL_CLOSED),
+        ParticipantStub(NodeId(1), behind, height=5),
+    ]
+    honest = [(participant, disk()) for participant in participants]
     checker.conclude(honest, rounds_due=False)
     assert failed(checker) == set()
     checker.conclude(honest, rounds_due=True)
@@ -247,35 +250,35 @@ def test_a_node_that_falls_behind_is_detected(checker: Checker) -> None:
     assert failed(checker) == {verdicts.ROUNDS_CLOSE}
 
 
-@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
+@pytest.mark.parametrize(("more", "failures"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
 def test_a_round_that_takes_too_many_views_is_detected(
-    checker: Checker, more: int, found: set[str]
+    checker: Checker, more: int, failures: set[str]
 ) -> None:
     views = (7, 7 + views_to_close_max(4) + more)
     for round_, view in zip((1, 2), views, strict=True):
-        looks = Looks(NodeId(0), ALL_CLOSED, view=view)
-        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, looks)
+        participant = ParticipantStub(NodeId(0), ALL_CLOSED, view=view)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, participant)
 
-    assert conclude(checker, ALL_CLOSED) == found
+    assert conclude(checker, ALL_CLOSED) == failures
 
 
-@pytest.mark.parametrize(("more", "found"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
+@pytest.mark.parametrize(("more", "failures"), [(0, set()), (1, {verdicts.ROUNDS_CLOSE})])
 def test_views_are_counted_from_the_end_of_a_disturbance(
-    checker: Checker, more: int, found: set[str]
+    checker: Checker, more: int, failures: set[str]
 ) -> None:
     for round_, view in ((1, 7), (2, 9999 + views_to_close_max(4) + more)):
-        looks = Looks(NodeId(0), ALL_CLOSED, view=view)
-        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, looks)
+        participant = ParticipantStub(NodeId(0), ALL_CLOSED, view=view)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, participant)
         checker.disturbed(View(9999))
 
-    assert conclude(checker, ALL_CLOSED) == found
+    assert conclude(checker, ALL_CLOSED) == failures
 
 
 def test_views_are_not_judged_while_faults_strike(checker: Checker) -> None:
     checker.quiet = False
     for round_, view in ((1, 7), (2, 9999)):
-        looks = Looks(NodeId(0), ALL_CLOSED, view=view)
-        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, looks)
+        participant = ParticipantStub(NodeId(0), ALL_CLOSED, view=view)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, participant)
 
     assert conclude(checker, ALL_CLOSED) == set()
 
@@ -306,12 +309,12 @@ def test_every_buffer_of_a_participant_has_a_bound() -> None:
     assert cluster.checker.largest["blocks"] > 0
 
 
-@pytest.mark.parametrize("what", ["blobs", "blocks"])
+@pytest.mark.parametrize("kind", ["blobs", "blocks"])
 def test_a_disk_that_holds_too_much_is_detected(
-    checker: Checker, blocks: list[Block], what: str
+    checker: Checker, blocks: list[Block], kind: str
 ) -> None:
     full = disk()
-    if what == "blobs":
+    if kind == "blobs":
         full.blobs.update({digest(f"{i}"): full.blobs[MODEL.digest] for i in range(100)})
     else:
         full.blocks.update({digest(f"{i}"): blocks[0] for i in range(5000)})
@@ -328,26 +331,26 @@ def test_the_list_of_violations_is_bounded_and_the_verdicts_are_not(checker: Che
     assert checker.verdicts[verdicts.SAME_MODEL] is False
 
 
-# A new check must be shown here, too.
+# A new check needs a test here too.
 def test_an_honest_member_excluded_round_after_round_is_detected(
     checker: Checker,
 ) -> None:
-    looks = Looks(NodeId(0), ALL_CLOSED)
+    participant = ParticipantStub(NodeId(0), ALL_CLOSED)
     honest = tuple(NodeId(member) for member in range(4) if member != LIAR)
     for round_ in range(1, ROUNDS_TO_LEARN + LEFT_OUT_IN_A_ROW_MAX + 1):
-        checker.notice(NodeId(0), RoundClosed(Round(round_), honest[1:], ()), 1.0, looks)
+        checker.notice(NodeId(0), RoundClosed(Round(round_), honest[1:], ()), 1.0, participant)
     assert failed(checker) == set()
-    checker.notice(NodeId(0), RoundClosed(Round(round_ + 1), honest[1:], ()), 1.0, looks)
+    checker.notice(NodeId(0), RoundClosed(Round(round_ + 1), honest[1:], ()), 1.0, participant)
 
     assert failed(checker) == {verdicts.NO_MEMBER_LEFT_BEHIND}
 
 
 def test_an_honest_node_that_becomes_an_observer_is_detected(checker: Checker) -> None:
-    looks = Looks(NodeId(0), ALL_CLOSED)
+    participant = ParticipantStub(NodeId(0), ALL_CLOSED)
     checker.rolled_back.add(NodeId(2))
-    checker.notice(NodeId(2), Observing("its disk is an old copy"), 1.0, looks)
+    checker.notice(NodeId(2), Observing("its disk is an old copy"), 1.0, participant)
     assert failed(checker) == set()
-    checker.notice(NodeId(0), Observing("somebody says so"), 1.0, looks)
+    checker.notice(NodeId(0), Observing("another node reports it"), 1.0, participant)
 
     assert failed(checker) == {verdicts.NO_MEMBER_LEFT_BEHIND}
 

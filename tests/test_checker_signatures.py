@@ -1,4 +1,4 @@
-"""The checker sees every statement signed twice and every certificate that is none."""
+"""The checker detects every contradictory signature and every invalid certificate."""
 
 import pytest
 from msgspec.structs import replace
@@ -24,13 +24,13 @@ from defl.output import EvidenceFound
 from defl.sim import verdicts
 from defl.sim.checks import Checker
 from defl.sim.recount import REMEMBERED
-from support.exhibits import (
+from support.checker_inputs import (
     ALL_CLOSED,
     EPOCH,
     LIAR,
     MODEL,
     NOISE,
-    Looks,
+    ParticipantStub,
     checker_of_four,
     digest,
     failed,
@@ -76,7 +76,7 @@ def test_two_statements_where_one_is_allowed_are_detected(checker: Checker, kind
     first, second = CONTRADICTIONS[kind]
     checker.sent(NodeId(0), first)
     checker.sent(NodeId(0), first)
-    assert failed(checker) == set(), "the same again is no contradiction"
+    assert failed(checker) == set(), "a repetition is no contradiction"
     checker.sent(NodeId(0), second)
 
     assert failed(checker) == {verdicts.NOTHING_SIGNED_TWICE}
@@ -109,12 +109,12 @@ def test_a_statement_older_than_the_checkers_memory_is_detected(checker: Checker
 
 
 def test_evidence_against_an_honest_node_is_detected(checker: Checker) -> None:
-    looks = Looks(NodeId(0), ALL_CLOSED)
+    participant = ParticipantStub(NodeId(0), ALL_CLOSED)
     of_liar = Evidence(vote(5, digest("a"), LIAR), vote(5, digest("b"), LIAR))
-    checker.notice(NodeId(0), EvidenceFound(of_liar), 1.0, looks)
+    checker.notice(NodeId(0), EvidenceFound(of_liar), 1.0, participant)
     assert failed(checker) == set()
     of_honest = Evidence(vote(5, digest("a"), 1), vote(5, digest("b"), 1))
-    checker.notice(NodeId(0), EvidenceFound(of_honest), 1.0, looks)
+    checker.notice(NodeId(0), EvidenceFound(of_honest), 1.0, participant)
 
     assert failed(checker) == {verdicts.NOTHING_SIGNED_TWICE}
 
@@ -136,11 +136,11 @@ BAD_CERTIFICATES: dict[str, QC | TC] = {
 }
 
 
-@pytest.mark.parametrize("what", list(BAD_CERTIFICATES))
-def test_a_certificate_without_q_distinct_members_is_detected(checker: Checker, what: str) -> None:
+@pytest.mark.parametrize("case", list(BAD_CERTIFICATES))
+def test_a_certificate_without_q_distinct_members_is_detected(checker: Checker, case: str) -> None:
     checker.sent(NodeId(0), Certificates(GOOD_QC, tc(9, (0, 3, 3), GOOD_QC)))
     assert failed(checker) == set()
-    bad = BAD_CERTIFICATES[what]
+    bad = BAD_CERTIFICATES[case]
     carried = Certificates(bad, None) if isinstance(bad, QC) else Certificates(GOOD_QC, bad)
     checker.sent(NodeId(0), carried)
 

@@ -1,7 +1,7 @@
-"""With f + 1 liars the promises end, and the checker must say so.
+"""With f + 1 liars the guarantees end, and the checker must detect it.
 
-Each scenario breaks one assumption; one in which nothing is found is a failing test, since then
-the checker would be blind where the protocol is not.
+Each scenario breaks one assumption. A scenario without a violation fails its test: the checker
+would then be blind.
 """
 
 import random
@@ -40,18 +40,18 @@ X, Y = NodeId(0), NodeId(3)
 
 
 def failed(cluster: Cluster) -> set[str]:
-    """The checks that found something, at the end of the run."""
+    """The checks that failed by the end of the run."""
     cluster.conclude()
     return {check for check, holds in cluster.checker.verdicts.items() if not holds}
 
 
 class Plot:
-    """What colluders know of each other's words: to which of the two worlds each belongs."""
+    """What the colluders share: which of the two worlds each of their messages belongs to."""
 
     def __init__(self) -> None:
         self.worlds: dict[bytes, set[NodeId]] = {}
 
-    def said(self, world: NodeId, frame: bytes) -> None:
+    def record(self, world: NodeId, frame: bytes) -> None:
         self.worlds.setdefault(frame, set()).add(world)
 
     def of(self, frame: bytes) -> set[NodeId]:
@@ -59,7 +59,7 @@ class Plot:
 
 
 class TwoWorlds:
-    """One member, two lives: a participant that X sees and another one that Y sees."""
+    """One member as two participants: X sees one of them and Y the other."""
 
     def __init__(self, plot: Plot, participant: Participant, signer: Signer) -> None:
         federation, me = participant.federation, participant.me
@@ -68,13 +68,13 @@ class TwoWorlds:
         initial = participant.client.model(participant.state.round)
         assert initial is not None
         other = Participant(federation, me, signer, first_durable(federation, initial))
-        self._lives = {X: participant, Y: other}
+        self._participants = {X: participant, Y: other}
 
     def handle(self, event: Event, now: float) -> Output:
-        outputs = {w: self._lives[w].handle(event, now) for w in self._worlds(event)}
-        idle = {w: life for w, life in self._lives.items() if w not in outputs}
+        outputs = {w: self._participants[w].handle(event, now) for w in self._worlds(event)}
+        idle = self._participants.keys() - outputs.keys()
         times = [o.wake_at for o in outputs.values() if o.wake_at is not None]
-        # The other life may be due earlier; a tick too early does no harm.
+        # The other participant may be due earlier; an early tick does no harm.
         times += [now + 0.1 for _ in idle]
         return Output(
             store=tuple(chunk for output in outputs.values() for chunk in output.store),
@@ -84,7 +84,7 @@ class TwoWorlds:
         )
 
     def _worlds(self, event: Event) -> set[NodeId]:
-        """Work, ticks and chunks serve both lives."""
+        """Work, ticks and chunks go to both participants."""
         match event:
             case Received(peer=peer) | Faulted(peer=peer) if peer in (X, Y):
                 return {peer}
@@ -100,12 +100,12 @@ class TwoWorlds:
                     yield item
                 continue
             to = self.participant.federation.committee.members if item.to is None else item.to
-            self._plot.said(world, encode(item.message))
+            self._plot.record(world, encode(item.message))
             yield Envelope(tuple(member for member in to if member != other), item.message)
 
 
 def two_worlds(rules: Rules, colluders: tuple[NodeId, ...]) -> Cluster:
-    """X and Y do not hear each other for a minute, and each hears the other two."""
+    """X and Y are cut off from each other for a minute; both hear the colluders."""
     plot = Plot()
 
     def wrap(participant: Participant, signer: Signer, rng: random.Random) -> TwoWorlds:
@@ -126,8 +126,8 @@ def test_two_twins_among_four_make_honest_nodes_commit_different_blocks(
     rules: Rules,
 ) -> None:
     """Breaks "at most f members sign two statements for one view": two quorums of three share two
-    members, none of them honest. X and Y do not hear each other, and the colluders live one
-    federation with each."""
+    members, none of them honest. X and Y are cut off from each other, and the colluders
+    run one federation with each."""
     cluster = two_worlds(rules, COLLUDERS)
     cluster.run(until=lambda: cluster.now > 90)
 
@@ -144,8 +144,8 @@ def alone(member: NodeId, start_s: float, end_s: float) -> Partition:
 
 
 def run_with_lost_records(rules: Rules, forgetful: tuple[NodeId, ...]) -> Cluster:
-    """First Y is cut off and the others go on; then X is cut off, and the forgetful ones come
-    back with empty disks, to a Y that knows nothing either."""
+    """First Y is cut off and the others continue. Then X is cut off, and the forgetful members
+    return with empty disks to a Y that knows nothing either."""
     conditions = Conditions(partitions=(alone(Y, 0.0, 30.0), alone(X, 30.0, 90.0)))
     byzantine = {member: lambda participant, *_: Honest(participant) for member in forgetful}
     cluster = cluster_of(4, rules=rules, rounds=2, conditions=conditions, byzantine=byzantine)
@@ -162,17 +162,17 @@ def run_with_lost_records(rules: Rules, forgetful: tuple[NodeId, ...]) -> Cluste
 
 @BOTH_RULES
 def test_two_of_four_without_safety_records_commit_a_second_history(rules: Rules) -> None:
-    """Breaks "the safety record is durable before a signature leaves" at f + 1 members, who need
-    not even be malicious: somebody set their disks back."""
-    found = failed(run_with_lost_records(rules, COLLUDERS))
+    """Breaks "the safety record is durable before a signature leaves" at f + 1 members, which need
+    not even be malicious: their disks were reset."""
+    failures = failed(run_with_lost_records(rules, COLLUDERS))
 
-    assert verdicts.NO_CONFLICTING_COMMITS in found
-    assert verdicts.NOTHING_SIGNED_TWICE not in found, "the honest ones kept to the rules"
+    assert verdicts.NO_CONFLICTING_COMMITS in failures
+    assert verdicts.NOTHING_SIGNED_TWICE not in failures, "the honest members follow the rules"
 
 
 @BOTH_RULES
 def test_two_silent_members_of_four_stop_every_round(rules: Rules) -> None:
-    """Breaks "at most f members are faulty" for progress: the two that are left are no quorum."""
+    """Breaks "at most f members are faulty" for progress: the remaining two are not a quorum."""
     byzantine = dict.fromkeys(COLLUDERS, KINDS["silent"])
     cluster = cluster_of(4, rules=rules, rounds=1, byzantine=byzantine)
     cluster.run(until=lambda: cluster.now > 300)
@@ -181,7 +181,7 @@ def test_two_silent_members_of_four_stop_every_round(rules: Rules) -> None:
 
 
 class Accomplice(Liar):
-    """Acknowledges every offer that its friends make, without a look at the bytes."""
+    """Acknowledges every offer of a colluder without checking the bytes."""
 
     def besides(self, event: Event, now: float) -> Iterator[Item]:  # noqa: ARG002
         match event:
@@ -193,7 +193,7 @@ class Accomplice(Liar):
     def instead(self, item: Item) -> tuple[Item, ...]:
         match item:
             case Envelope(message=StoreAck(author=author)) if author in COLLUDERS:
-                return ()  # `besides` has said it
+                return ()  # `besides` sends it
             case ServeChunk():
                 return ()
         return (item,)
@@ -217,17 +217,17 @@ class TwoBlobs(BlobLiar):
 
 @BOTH_RULES
 def test_two_colluding_ackers_of_four_certify_two_blobs_for_one_round(rules: Rules) -> None:
-    """Breaks "two certificates share an honest acker, who acks one blob per author and round"."""
+    """Breaks "two certificates share an honest acker, which acks one blob per author and round"."""
     byzantine = {COLLUDERS[0]: TwoBlobs, COLLUDERS[1]: Accomplice}
     cluster = cluster_of(4, rules=rules, rounds=1, byzantine=byzantine)
     cluster.run()
 
     assert failed(cluster) == {verdicts.ONE_UPDATE}
-    assert any("two certified updates of 1" in what for what in cluster.checker.violations)
+    assert any("two certified updates of 1" in line for line in cluster.checker.violations)
 
 
 class OnlyToX(Liar):
-    """Shows its blob to X and to the accomplice, and once X has acknowledged it to nobody."""
+    """Offers its blob to X and the accomplice only, and stops serving it once X has acked."""
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
@@ -251,13 +251,13 @@ class OnlyToX(Liar):
 @BOTH_RULES
 def test_two_withholders_of_four_and_one_power_cut_lose_a_committed_update(rules: Rules) -> None:
     """Breaks "a certificate means f + 1 honest holders": here it means f, and the one honest
-    holder loses power before anybody else has asked for the blob."""
+    holder loses power before any other member requests the blob."""
     cluster = run_with_power_cut(rules, {COLLUDERS[0]: OnlyToX, COLLUDERS[1]: Accomplice})
 
-    found = failed(cluster)
-    assert verdicts.RETRIEVABLE in found
-    assert verdicts.ROUNDS_CLOSE in found, "and without it nobody can aggregate"
-    assert any("update of 1 is lost" in what for what in cluster.checker.violations)
+    failures = failed(cluster)
+    assert verdicts.RETRIEVABLE in failures
+    assert verdicts.ROUNDS_CLOSE in failures, "no member can aggregate without it"
+    assert any("update of 1 is lost" in line for line in cluster.checker.violations)
 
 
 def run_with_power_cut(rules: Rules, byzantine: dict[NodeId, Wrap]) -> Cluster:
@@ -276,7 +276,7 @@ def run_with_power_cut(rules: Rules, byzantine: dict[NodeId, Wrap]) -> Cluster:
 
 
 class ToXAndY(OnlyToX):
-    """One colluder alone must show its blob to both, or it is never certified."""
+    """A single colluder must serve its blob to both, or it is never certified."""
 
     def instead(self, item: Item) -> tuple[Item, ...]:
         match item:
@@ -289,7 +289,7 @@ class ToXAndY(OnlyToX):
 
 @BOTH_RULES
 def test_the_same_collusions_with_only_f_liars_fail(rules: Rules) -> None:
-    """So it is the one liar too many that the checker saw above."""
+    """So the violations above are due to the one liar too many."""
     split = two_worlds(rules, COLLUDERS[:1])
     split.run()
     assert split.conclude() == []

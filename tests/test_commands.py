@@ -20,7 +20,7 @@ from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixtur
 Path_ = tuple[str, ...]
 
 
-def walked(command: click.Command, path: Path_ = ()) -> Iterator[tuple[Path_, click.Command]]:
+def all_commands(command: click.Command, path: Path_ = ()) -> Iterator[tuple[Path_, click.Command]]:
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -28,10 +28,10 @@ def walked(command: click.Command, path: Path_ = ()) -> Iterator[tuple[Path_, cl
     for name in command.list_commands(context):
         below = command.get_command(context, name)
         assert below is not None
-        yield from walked(below, (*path, name))
+        yield from all_commands(below, (*path, name))
 
 
-ALL = list(walked(cli))
+ALL = list(all_commands(cli))
 NAMES = [" ".join(path) for path, _ in ALL]
 
 
@@ -40,7 +40,7 @@ def page_of(command: click.Command, path: Path_) -> str:
 
 
 def examples_of(page: str, path: Path_) -> list[str]:
-    """The lines of the help that begin with the command itself, without the remarks beside them."""
+    """The lines of the help that begin with the command, without trailing comments."""
     start = " ".join(("defl", *path))
     joined = re.sub(r"\\\n\s*", "", page)
     lines = re.findall(rf"^ +({re.escape(start)}(?: .*)?)$", joined, re.MULTILINE)
@@ -78,16 +78,16 @@ def test_every_command_has_a_json_option(path: Path_, command: click.Command) ->
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("commands")
-    agree(made, init_nodes(made))
-    return made
+    new = tmp_path_factory.mktemp("commands")
+    agree(new, init_nodes(new))
+    return new
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
         (("node", "card", "alice"), 0),
-        (("node", "check", "alice", "--no-peers"), 1),  # it has not got the agreed file yet
+        (("node", "check", "alice", "--no-peers"), 1),  # the agreed file is missing
         (("federation", "show", "federation.toml"), 0),
         (("completion", "bash"), 0),
         (("data", "list"), 0),
@@ -111,7 +111,7 @@ def test_json_is_one_object_on_standard_output(
     assert isinstance(json.loads(done.stdout), dict)
 
 
-def test_json_of_what_is_proven_is_one_object(
+def test_verify_and_export_print_one_json_object(
     proven: Proven,  # noqa: F811 - the fixture
     tmp_path: Path,
 ) -> None:
@@ -141,7 +141,7 @@ def test_json_of_what_is_proven_is_one_object(
     ],
     ids=" ".join,
 )
-def test_a_request_that_cannot_be_met_exits_with_2_and_says_what_to_do(
+def test_an_impossible_request_exits_with_2_and_advice(
     arguments: tuple[str, ...],
 ) -> None:
     answer = defl(*arguments)
@@ -174,7 +174,7 @@ def test_zero_nodes_or_rounds_are_refused_and_leave_no_folder(tmp_path: Path, op
 
 
 @pytest.mark.parametrize("error", [UserError, KeyboardInterrupt])
-def test_an_empty_folder_in_which_no_federation_is_founded_is_empty_again(
+def test_a_failed_founding_leaves_an_empty_folder_empty(
     tmp_path: Path, error: type[BaseException]
 ) -> None:
     def found_federation() -> None:

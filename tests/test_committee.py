@@ -1,4 +1,4 @@
-"""The agreed facts: what a federation may be, and what follows from it."""
+"""The agreed facts: their limits, and the values derived from them."""
 
 import pytest
 from msgspec.structs import replace

@@ -10,7 +10,7 @@ from defl.node.work.compiled_code import FOLDER, SETTING, cache_settings, is_wri
 from defl.node.work.worker import Worker
 from support.builders import Small
 
-LOAD_S = 60.0  # one or two, on a machine that has no other work
+LOAD_S = 60.0  # takes one or two on an idle machine
 
 
 def blocked(tmp_path: Path) -> Path:
@@ -31,7 +31,7 @@ def test_compiled_code_goes_to_the_nodes_folder_only_if_no_other_place_is_writab
     assert cache_settings({"HOME": writable}, state, nowhere) == {}
     below = {"HOME": str(nowhere), "XDG_CACHE_HOME": writable}
     assert cache_settings(below, state, nowhere) == {}
-    chosen = {"HOME": str(nowhere), SETTING: "/where/the/user/said"}
+    chosen = {"HOME": str(nowhere), SETTING: "/chosen/by/the/user"}
     assert cache_settings(chosen, state, nowhere) == {}
 
 

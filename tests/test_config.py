@@ -125,7 +125,7 @@ def test_two_members_of_one_address_are_refused_when_the_file_is_read(tmp_path: 
         read_federation(path)
 
 
-def test_a_missing_file_says_who_has_one(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_its_source(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no such file; .*ask another member"):
         read_federation(tmp_path / "federation.toml")
 
@@ -211,7 +211,9 @@ def test_a_mistake_in_node_toml_is_reported_with_its_line(
         read_node(tmp_path)
 
 
-def test_a_folder_without_a_node_says_how_to_make_one(tmp_path: Path) -> None:
+def test_a_folder_without_a_node_is_reported_with_the_command_that_creates_one(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(UserError, match="defl node init"):
         read_node(tmp_path)
 

@@ -1,8 +1,7 @@
-"""A member that makes a real node verify as much as the rules allow: the node's signatures are
-counted, not timed.
+"""A member that makes a real node verify as much as the rules allow.
 
-The cast: member 2 is a real node over real connections; members 0 and 1 are transports that say
-what the test says. Member 1 has turned bad.
+The tests count signature checks instead of timing them. Member 2 is a real node over real
+connections; members 0 and 1 are transports that the test controls. Member 1 is Byzantine.
 """
 
 import asyncio
@@ -32,13 +31,13 @@ from defl.messages import (
 from defl.node.net.transport import Lane
 from defl.node.setup.config import read_identity
 from defl.node.setup.identity import Identity
-from support.node_here import Member, NodeHere, until
+from support.in_process_node import InProcessNode, Member, until
 
 GOOD, BAD, NODE = NodeId(0), NodeId(1), NodeId(2)
 
 
 class Counting:
-    """Counts how often a signature is really checked, and remembers where."""
+    """Counts the signatures that are really checked, and records the threads."""
 
     checked = 0
     threads: ClassVar[list[str]] = []
@@ -62,7 +61,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ...]
 
 
 def forged_vote(view: int) -> Vote:
-    """Within the window, and it takes a check to see that it is none."""
+    """A vote within the window that only a signature check can reject."""
     return Vote(0, View(view), digest_of(b"a block"), BAD, bytes(64), View(0), View(0))
 
 
@@ -75,15 +74,15 @@ def true_vote(member: Member, identity: Identity, view: int) -> Vote:
 def test_a_member_over_its_budget_waits_without_delaying_others(
     folders: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing that it said is lost either: every forgery is counted in the end.
+    """None of its messages is lost: every forgery is counted in the end.
 
-    The budget is far below what the busiest machine can check, so that only it can be the cause.
+    The budget is far below what even a busy machine can check, so only the budget can delay.
     """
     per_s = 20
     monkeypatch.setattr(defl.budget, "LIARS_VERIFICATIONS_PER_S", per_s)
 
     async def scenario() -> None:
-        here, bad, good = NodeHere(folders[NODE]), Member(folders[BAD]), Member(folders[GOOD])
+        here, bad, good = InProcessNode(folders[NODE]), Member(folders[BAD]), Member(folders[GOOD])
         node, committee = here.node, bad.federation.committee
         clock = asyncio.get_running_loop().time
         async with here.running(), bad.connected(NODE), good.connected(NODE):
@@ -91,13 +90,13 @@ def test_a_member_over_its_budget_waits_without_delaying_others(
             burst = verifications_at_once(committee)
             frames = burst + per_s
             for i in range(frames):
-                bad.say(NODE, forged_vote(1 + i % 60))
+                bad.send(NODE, forged_vote(1 + i % 60))
             faults = node.measures.peer_faults
             await until(lambda: faults[BAD] >= burst)
-            good.say(NODE, true_vote(good, read_identity(folders[GOOD], "node-0"), 1))
+            good.send(NODE, true_vote(good, read_identity(folders[GOOD], "node-0"), 1))
             tally = node.participant.replica._tally
             await until(lambda: tally.vote(View(1), GOOD))
-            assert faults[BAD] < frames, "the bad one still waits"
+            assert faults[BAD] < frames, "the bad member is still waiting"
             while faults[BAD] < frames:
                 checked = Counting.checked
                 assert checked <= 1 + burst + verifications_per_s(committee) * (clock() - began)
@@ -111,10 +110,10 @@ def test_a_member_over_its_budget_waits_without_delaying_others(
 def test_expensive_frames_without_news_cost_no_signature_checks(
     folders: tuple[Path, ...],
 ) -> None:
-    """AGGs for absurd rounds, and its own update with ever other ackers; all validly signed."""
+    """AGGs for far-off rounds, validly signed, and its own update with many sets of ackers."""
 
     async def scenario() -> None:
-        here, bad = NodeHere(folders[NODE]), Member(folders[BAD])
+        here, bad = InProcessNode(folders[NODE]), Member(folders[BAD])
         node = here.node
         signer = read_identity(folders[BAD], "node-1").signer
         chain = bad.federation.chain
@@ -129,23 +128,23 @@ def test_expensive_frames_without_news_cost_no_signature_checks(
             acks = (bytes(64),) * len(ackers)
             return Upd(Round(round_), BAD, digest, 400, base, bitmap, acks, bytes(64))
 
-        def said() -> int:
+        def frames_received() -> int:
             return node.transport.stats.traffic[BAD, Lane.CONTROL].frames_in
 
-        async def say(message: Message) -> None:
-            before = said()
-            bad.say(NODE, message)
-            await until(lambda: said() > before)
+        async def deliver(message: Message) -> None:
+            before = frames_received()
+            bad.send(NODE, message)
+            await until(lambda: frames_received() > before)
 
         async with here.running(), bad.connected(NODE):
             for start in range(10**6, 10**6 + 40 * 16, 16):
-                await say(Gossip(tuple(agg(start + i) for i in range(16))))
+                await deliver(Gossip(tuple(agg(start + i) for i in range(16))))
             for ackers in ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)):
-                await say(Gossip(tuple(upd(round_, ackers) for round_ in (7, 8, 9))))
-            await say(Gossip((agg(1),)))
+                await deliver(Gossip(tuple(upd(round_, ackers) for round_ in (7, 8, 9))))
+            await deliver(Gossip((agg(1),)))
             replica = node.participant.replica
             await until(lambda: replica.stored["transactions"] == 1)
-            assert Counting.checked == 1, "the one that belongs to the open round"
+            assert Counting.checked == 1, "only the AGG for the open round"
             assert node.measures.peer_faults == {}
 
     asyncio.run(scenario())
@@ -155,7 +154,7 @@ def test_many_signatures_are_checked_off_the_loop_and_few_on_it(
     folders: tuple[Path, ...],
 ) -> None:
     async def scenario() -> None:
-        here, bad = NodeHere(folders[NODE]), Member(folders[BAD])
+        here, bad = InProcessNode(folders[NODE]), Member(folders[BAD])
         chain, base = bad.federation.chain, bad.federation.initial
         signers = [read_identity(folders[i], f"node-{i}").signer for i in (0, 1, 3)]
 
@@ -169,10 +168,10 @@ def test_many_signatures_are_checked_off_the_loop_and_few_on_it(
 
         async with here.running(), bad.connected(NODE):
             stored = here.node.participant.replica.stored
-            bad.say(NODE, Gossip((upd(1), upd(2))))
+            bad.send(NODE, Gossip((upd(1), upd(2))))
             await until(lambda: here.node.participant.replica.stored["transactions"] == 2)
             beside, Counting.threads = Counting.threads, []
-            bad.say(NODE, true_vote(bad, read_identity(folders[BAD], "node-1"), 1))
+            bad.send(NODE, true_vote(bad, read_identity(folders[BAD], "node-1"), 1))
             await until(lambda: Counting.threads)
 
         assert stored["transactions"] == 0

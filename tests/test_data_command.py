@@ -1,4 +1,4 @@
-"""`defl data`: what is there, what is missing, and who would have what."""
+"""`defl data`: which datasets are stored, which are missing, and how nodes would share them."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ def run(*arguments: str, data: str = "") -> Result:
     )
 
 
-def test_the_list_tells_what_is_there_and_where_the_rest_comes_from(tmp_path: Path) -> None:
+def test_the_list_shows_what_is_stored_and_the_source_of_the_rest(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-python.tar.gz").touch()
 
     printed = run("list", data=str(tmp_path)).stdout
@@ -26,14 +26,14 @@ def test_the_list_tells_what_is_there_and_where_the_rest_comes_from(tmp_path: Pa
     assert "missing  https://www.cs.toronto.edu" not in printed
 
 
-def test_without_a_folder_the_list_is_of_what_there_is_to_fetch() -> None:
+def test_without_a_data_folder_the_list_shows_what_can_be_fetched() -> None:
     printed = run("list").stdout
 
     assert "missing  https://www.cs.toronto.edu" in printed
     assert "there " not in printed
 
 
-def test_the_division_of_the_digits_is_shown_and_drawn(tmp_path: Path) -> None:
+def test_the_partition_of_the_digits_is_printed_and_plotted(tmp_path: Path) -> None:
     picture = tmp_path / "who.svg"
 
     shown = run("show", "digits", "--nodes", "5", "--alpha", "1", "--out", str(picture), "--json")
@@ -46,7 +46,7 @@ def test_the_division_of_the_digits_is_shown_and_drawn(tmp_path: Path) -> None:
     assert "node 4" in run("show", "digits", "--nodes", "5").stdout
 
 
-def test_what_cannot_be_is_said_before_anything_is_fetched() -> None:
+def test_impossible_requests_are_refused_before_any_download() -> None:
     with pytest.raises(UserError, match="no data set 'imagenet'"):
         run("fetch", "mnist", "imagenet")
     with pytest.raises(UserError, match="--data"):

@@ -1,4 +1,4 @@
-"""The demonstration: what it compares and shows, and when it fails."""
+"""The demo: what it compares and shows, and when it fails."""
 
 import io
 import json
@@ -78,7 +78,7 @@ def test_nodes_share_no_training_images_and_none_trains_on_test_images(
 
 
 @pytest.mark.slow
-def test_a_demonstration_of_four_real_nodes_succeeds_without_a_terminal(tmp_path: Path) -> None:
+def test_the_demo_of_four_real_nodes_succeeds_without_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "defl.cli.main", "demo", "--nodes", "4", "--rounds", "4", "--json",
          "--attack", "sign_flip_4", "--plot", str(tmp_path / "p.svg")],
@@ -129,7 +129,7 @@ GOOD = Result(
         (replace(GOOD, rounds=GOOD.rounds[:9]), 1),
     ],
 )
-def test_the_exit_code_tells_whether_all_rounds_closed_on_one_model(
+def test_the_exit_code_shows_whether_all_rounds_closed_on_one_model(
     result: Result, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Demo, "run", lambda *_: result)
@@ -166,7 +166,7 @@ PROGRESS = RunProgress(
 )
 
 
-def test_the_live_table_shows_rounds_accuracy_latency_traffic_and_news() -> None:
+def test_the_live_table_shows_rounds_accuracy_latency_traffic_and_events() -> None:
     screen = io.StringIO()
     Console(file=screen, width=100).print(table(PROGRESS, ["model of round 1: without node-6"]))
 
@@ -175,7 +175,7 @@ def test_the_live_table_shows_rounds_accuracy_latency_traffic_and_news() -> None
         assert shown in screen.getvalue()
 
 
-def test_without_a_terminal_or_without_rich_the_news_are_plain_lines(
+def test_without_a_terminal_or_rich_events_are_plain_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with live_view(err=False) as show:
@@ -184,7 +184,7 @@ def test_without_a_terminal_or_without_rich_the_news_are_plain_lines(
     assert capsys.readouterr().out == "node-1 was killed (SIGKILL) in round 2\n"
 
 
-# For every process: what only an extra installs is not there.
+# Loaded by every process: hides the packages that only extras install.
 NO_EXTRAS = """
 import sys
 from importlib.machinery import PathFinder
@@ -200,7 +200,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 
 
 @pytest.mark.slow
-def test_the_demonstration_runs_without_any_extra_and_says_what_it_leaves_out(
+def test_the_demo_runs_without_any_extra_and_says_what_it_leaves_out(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_EXTRAS, encoding="utf-8")
@@ -219,7 +219,7 @@ def test_the_demonstration_runs_without_any_extra_and_says_what_it_leaves_out(
     assert "the same at all 3 honest nodes" in done.stdout
 
 
-def test_the_packages_digits_are_those_of_scikit_learn() -> None:
+def test_the_bundled_digits_are_those_of_scikit_learn() -> None:
     theirs = load_digits()
     order = np.random.default_rng(5).permutation(len(theirs.target))
 

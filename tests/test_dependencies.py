@@ -1,10 +1,10 @@
-"""What an installation may bring along."""
+"""Versions of dependencies with security advisories."""
 
 import tomllib
 from pathlib import Path
 
 PROJECT = Path(__file__).parent.parent
-# The first release that none of the published advisories names.
+# The first release without a published advisory.
 CRYPTOGRAPHY_SOUND = (50, 0, 0)
 # The oldest supported Flower allows no newer line than this one; 44.0.0 has a flawed OpenSSL.
 FLOWER_ALLOWS = (44, 0, 1)

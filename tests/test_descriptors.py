@@ -1,6 +1,6 @@
 """Without free file descriptors, whatever needs one waits, and the rest of the node keeps running.
 
-The kernel's own EMFILE: the limit of this process is set to what it has open.
+The EMFILE errors are real: the limit of this process is set to the descriptors it has open.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from defl.node.store.writing import Writing
 from defl.output import Persist, StoreChunk
 from defl.participant import first_record
 from support.builders import Small
+from support.in_process_node import InProcessNode, Member, until
 from support.logs import log_to
-from support.node_here import Member, NodeHere, until
 from support.transports import pair
 
 SMALL = Small(real=False)
@@ -42,7 +42,7 @@ CHUNKS = [
 @contextlib.contextmanager
 def none_left() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)  # the lowest that is free
+    free = os.dup(0)  # the lowest free one
     os.close(free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
     try:
@@ -63,7 +63,7 @@ def storage(tmp_path: Path) -> Iterator[Storage]:
 
 
 @pytest.mark.parametrize("kind", ["a peer's chunk", "an own update"])
-def test_a_write_waits_until_a_file_can_be_opened_and_loses_nothing(
+def test_a_write_waits_for_a_file_descriptor_and_loses_nothing(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(writing, "RETRY_S", 0.0)
@@ -83,7 +83,7 @@ def test_a_write_waits_until_a_file_can_be_opened_and_loses_nothing(
         with none_left():
             await until(lambda: writes.no_descriptors)
             assert not writes.disk_full
-            # What was signed needs no new file: votes go on.
+            # Records need no new file, so voting continues.
             record = first_record(SMALL.epoch, SMALL.genesis_qc)
             await writes.persist([Persist(record=record)])
             assert not written.done()
@@ -121,7 +121,7 @@ def test_nothing_is_damaged_when_a_file_cannot_be_opened(
     attempt(storage)
 
 
-def test_callers_wait_in_the_kernel_until_they_can_be_accepted() -> None:
+def test_connections_wait_in_the_kernel_until_they_can_be_accepted() -> None:
     async def scenario() -> None:
         pauses = asyncio.Semaphore(0)
 
@@ -148,7 +148,7 @@ def test_a_node_without_descriptors_keeps_running_and_serves_the_chunk_later(
     folders = Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes
 
     async def scenario() -> None:
-        here, member = NodeHere(folders[2]), Member(folders[1])
+        here, member = InProcessNode(folders[2]), Member(folders[1])
         victim, model = here.node.me, here.node.federation.initial
         read_chunk, refused = here.node.storage.blobs.read_chunk, []
 
@@ -165,11 +165,11 @@ def test_a_node_without_descriptors_keeps_running_and_serves_the_chunk_later(
             with none_left():
                 with pytest.raises(WorkerFailed, match="cannot be started"):
                     await here.node.worker._client._spawn()
-                member.say(victim, ChunkRequest(model, 1))
+                member.send(victim, ChunkRequest(model, 1))
                 await until(lambda: refused)
-            member.say(victim, ChunkRequest(model, 1))
-            await until(lambda: member.told(Chunk, by=victim))
-            assert not member.told(NotHeld, by=victim)
+            member.send(victim, ChunkRequest(model, 1))
+            await until(lambda: member.messages(Chunk, sender=victim))
+            assert not member.messages(NotHeld, sender=victim)
         assert here.logged("stopped")
         assert not here.node.measures.peer_faults[NodeId(1)]
 
@@ -183,8 +183,8 @@ def test_connections_that_telemetry_cannot_accept_do_not_fill_the_log(
     monkeypatch.setenv("DEFL_NODE", "0")
     folder = Nodes(tmp_path / "federation", 4, 3).local.nodes[0]
 
-    async def scenario() -> NodeHere:
-        here = NodeHere(folder)
+    async def scenario() -> InProcessNode:
+        here = InProcessNode(folder)
         async with here.running():
             port = int((folder / "telemetry.port").read_text(encoding="ascii"))
             await until(lambda: len(here.node.worker.pids) == 2)

@@ -16,12 +16,12 @@ PLAYS = [(name, rules) for name, script in SCRIPTS.items() for rules in script.r
 
 
 @pytest.mark.parametrize(("name", "rules"), PLAYS, ids=str)
-def test_the_replica_does_exactly_what_the_script_says(name: str, rules: Rules) -> None:
+def test_the_replica_follows_the_script_exactly(name: str, rules: Rules) -> None:
     for number, (step, expected, happened) in enumerate(Stage(SCRIPTS[name], rules).play(), 1):
         assert happened == expected, f"{name}, step {number}: {step}"
 
 
-def test_every_script_names_the_rule_that_it_attacks_and_its_source() -> None:
+def test_every_script_names_the_rule_it_attacks_and_its_source() -> None:
     assert len(SCRIPTS) >= 15
     for name, script in SCRIPTS.items():
         assert script.title, name

@@ -1,8 +1,8 @@
-"""The command lines in the documents are run and end as the documents say.
+"""Every command line in the documents runs and exits as documented.
 
-First the tutorial from top to bottom; what it makes is the world of all other lines, each in a copy
-of its own (doc_world.py has the rest of that world). A line that would take minutes is run with
-smaller values, by the table SMALLER; none is left out.
+The tutorial runs first, from top to bottom. All other lines run in copies of the folder that it
+leaves, completed by doc_workspace.py. Lines that would take minutes run with smaller values, given
+by the table SMALLER; none is skipped.
 """
 
 import json
@@ -20,7 +20,7 @@ import pytest
 
 from defl.cli.main import cli
 from defl.node.setup.local import free_ports
-from support.doc_world import LIMIT_S, Shell, furnish, shell_at
+from support.doc_workspace import LIMIT_S, Shell, add_files, shell_at
 from test_docs import DOCUMENTS, ROOT, text
 
 TUTORIAL = ROOT / "docs" / "TUTORIAL.md"
@@ -31,18 +31,18 @@ COMMAND = re.compile(r"^(?:\$ |FAILED +)?((?:[A-Z_]+=\S+ )*defl .*)$")
 IN_A_SENTENCE = re.compile(r"`(?:\.venv/bin/)?(defl [^`]+)`")
 FLOWER_PROJECT = "tests/flower_projects/message_api"
 NOT_A_DEFL_COMMAND = {
-    "make": "test_docs.py sees that its targets exist",
+    "make": "test_docs.py checks that its targets exist",
     "cp": "run with the tutorial",
     "kill": "run with the tutorial",
     "python3": "installs",
     "source": "installs",
-    "mkdir": "the tutorial's folder, which the test makes",
-    "tensorboard": "another program's, which serves until it is stopped",
+    "mkdir": "the tutorial's folder, which the test creates",
+    "tensorboard": "another program, which serves until it is stopped",
     "pip": "installs",
 }
 
-# Part of a line -> what is run in its place: an example for a word in capitals, and small numbers,
-# so that seconds are enough.
+# Part of a line -> its replacement: an example for a word in capitals, or smaller numbers, so that
+# the line takes seconds.
 SMALLER = {
     "run PROJECT": "run irises",
     "--flower PATH": f"--flower {FLOWER_PROJECT}",
@@ -67,17 +67,17 @@ SMALLER = {
     "--members 10 --first-seed 23 --seeds 40": "--rounds 1",
     "--first-seed 26 --seeds 10": "--members 4 --rounds 1",
 }
-# Run by small_defl.py: the paper's tables of four nodes with one step of training, on made images.
+# Run by small_defl.py: the paper's tables of four nodes with one training step on synthetic data.
 SMALL_TABLES = ("defl paper ", "defl data show cifar-10 ")
-# Line -> its exit code, where that is not 0.
+# Line -> its exit code, unless 0.
 EXIT_CODES = {
-    "defl node check alice": 1,  # as the document shows it: bob is not there yet
-    "defl run": 2,  # a name in a sentence; it asks for the project
+    "defl node check alice": 1,  # as the document shows: bob is not running yet
+    "defl run": 2,  # a command named in a sentence, without its argument
 }
 NEEDS_A_FINISHED_FEDERATION = ("verify", "export")
 
 
-# --- Which lines there are -----------------------------------------------------------------------
+# --- Extracting lines ----------------------------------------------------------------------------
 
 
 def shell_blocks(document: str) -> list[str]:
@@ -85,23 +85,23 @@ def shell_blocks(document: str) -> list[str]:
 
 
 def shown_in(document: str) -> list[str]:
-    """Command lines of all fenced blocks, without prompts and remarks."""
-    found = []
+    """Command lines of all fenced blocks, without prompts and comments."""
+    commands = []
     for block in shell_blocks(document):
         for line in re.sub(r"\\\n\s*", "", block).splitlines():
             command = COMMAND.match(line)
             if command is not None:
-                found.append(re.split(r" +#", command[1])[0])
-    return found
+                commands.append(re.split(r" +#", command[1])[0])
+    return commands
 
 
 def mentioned_in(document: str) -> list[str]:
-    """What begins with `defl` in a sentence."""
+    """Inline code that begins with `defl`."""
     return [" ".join(line.split()) for line in IN_A_SENTENCE.findall(FENCED.sub("", document))]
 
 
 def split(line: str) -> tuple[click.Command, list[str], list[str]]:
-    """The command, its name's words and the arguments; a name that does not exist raises."""
+    """The command, the words of its name and its arguments; an unknown name raises."""
     words = shlex.split(line)
     rest = words[words.index("defl") + 1 :]
     command: click.Command = cli
@@ -114,7 +114,7 @@ def split(line: str) -> tuple[click.Command, list[str], list[str]]:
 
 
 def is_whole(line: str) -> bool:
-    """Whether it can be run as it stands; else it only names a command."""
+    """Whether the line can be run; otherwise it only names a command."""
     command, _, arguments = split(line)
     return bool(arguments) or not any(parameter.required for parameter in command.params)
 
@@ -142,7 +142,7 @@ def test_an_unknown_command_in_a_document_is_detected() -> None:
         split("defl dmo")
 
 
-def test_command_lines_are_found_in_blocks_and_sentences() -> None:
+def test_command_lines_are_extracted_from_blocks_and_sentences() -> None:
     document = (
         "Try `defl new\nx` or `.venv/bin/defl sim`.\n```\n$ A=1 defl run x  # now\nout\n```\n"
     )
@@ -158,7 +158,7 @@ def test_code_blocks_with_a_prompt_show_known_commands() -> None:
                 assert line == "defl" or line in NOT_A_DEFL_COMMAND, f"{path.name}: {line}"
 
 
-def test_tables_here_list_only_commands_in_documents() -> None:
+def test_tables_in_this_file_list_only_documented_commands() -> None:
     for part in (*SMALLER, *SMALL_TABLES):
         assert any(part in line for line in LINES), part
     assert set(EXIT_CODES) <= set(LINES)
@@ -166,19 +166,19 @@ def test_tables_here_list_only_commands_in_documents() -> None:
 
 # --- The tutorial, from top to bottom ------------------------------------------------------------
 
-# Enough for a node to be killed and to come back before the last one closes.
+# Enough for a node to be killed and restarted before the last round closes.
 ROUNDS = 20
 
 
 @dataclass(frozen=True)
-class World:
+class Workspaces:
     shell: Shell
     founded: Path  # before the first node was started
     finished: Path  # after the tutorial's last line
 
 
 def tutorial_lines() -> list[str]:
-    """What follows the installation, with free ports and fewer rounds."""
+    """The lines after the installation, with free ports and fewer rounds."""
     document = text(TUTORIAL).partition("## 2.")[2].replace("--rounds 200", f"--rounds {ROUNDS}")
     for number, port in enumerate(free_ports(4), 7401):
         document = document.replace(f"127.0.0.1:{number}", f"127.0.0.1:{port}")
@@ -197,9 +197,9 @@ def await_round(round_: int, node: str, shell: Shell, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Workspaces:
     shell = shell_at(tmp_path_factory.mktemp("home"))
-    places = tmp_path_factory.mktemp("worlds")
+    places = tmp_path_factory.mktemp("workspaces")
     folder, founded = places / "finished", places / "founded"
     folder.mkdir()
     terminals: list[subprocess.Popen[str]] = []
@@ -216,7 +216,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
             if line.startswith("kill "):
                 await_round(1, "bob", shell, folder)
             done = shell.run(line, folder)
-            starting = " node status " in line  # it may not answer yet, or any more
+            starting = " node status " in line  # it may not answer yet, or no longer
             assert done.returncode == 0 or starting, f"{line}\n{done.stdout}{done.stderr}"
     finally:
         for terminal in terminals:
@@ -224,20 +224,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
                 terminal.kill()
                 terminal.wait()
     for place in (founded, folder):
-        furnish(place, shell)
-    return World(shell, founded, folder)
+        add_files(place, shell)
+    return Workspaces(shell, founded, folder)
 
 
-def test_the_tutorial_ends_with_an_exported_and_proven_model(world: World) -> None:
-    assert (world.finished / "irises.npz").stat().st_size > 0
-    assert (world.finished / "alice" / "round-certificate.json").exists()
+def test_the_tutorial_ends_with_an_exported_and_proven_model(workspaces: Workspaces) -> None:
+    assert (workspaces.finished / "irises.npz").stat().st_size > 0
+    assert (workspaces.finished / "alice" / "round-certificate.json").exists()
 
 
 # --- Every other line ----------------------------------------------------------------------------
 
 
-def make_room(folder: Path, line: str) -> None:
-    """What the line makes must not be there before."""
+def remove_outputs(folder: Path, line: str) -> None:
+    """Removes files that the line is to create."""
     for part in line.split("&&"):
         _, path, rest = split(part)
         match path:
@@ -250,28 +250,28 @@ def make_room(folder: Path, line: str) -> None:
 
 @pytest.mark.parametrize("line", RUN, ids=RUN)
 def test_command_lines_in_documents_exit_as_documented(
-    line: str, world: World, tmp_path: Path
+    line: str, workspaces: Workspaces, tmp_path: Path
 ) -> None:
     name = " ".join(split(line.partition("&&")[0])[1])
     finished = name in NEEDS_A_FINISHED_FEDERATION
-    folder = tmp_path / "world"
-    shutil.copytree(world.finished if finished else world.founded, folder, symlinks=True)
-    make_room(folder, line)
+    folder = tmp_path / "workspace"
+    shutil.copytree(workspaces.finished if finished else workspaces.founded, folder, symlinks=True)
+    remove_outputs(folder, line)
 
     if name == "node start":
-        with world.shell.running(line, folder) as node:
+        with workspaces.shell.running(line, folder) as node:
             assert node.poll() is None
             node.send_signal(signal.SIGINT)
         return
     small = line.startswith(SMALL_TABLES)
     if name == "node status":
-        with world.shell.running("defl node start alice", folder) as node:
-            done = world.shell.run(line, folder)
+        with workspaces.shell.running("defl node start alice", folder) as node:
+            done = workspaces.shell.run(line, folder)
             node.send_signal(signal.SIGINT)
     elif name == "node stop":
-        with world.shell.running("defl node start alice", folder):
-            done = world.shell.run(line, folder)
+        with workspaces.shell.running("defl node start alice", folder):
+            done = workspaces.shell.run(line, folder)
     else:
-        done = world.shell.run(line, folder, small=small)
+        done = workspaces.shell.run(line, folder, small=small)
 
     assert done.returncode == EXIT_CODES.get(line, 0), f"{done.stdout}{done.stderr}"

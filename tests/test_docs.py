@@ -1,13 +1,12 @@
-"""The documents say what the code does: fields, tags, constants, places, commands.
+"""The documents agree with the code: fields, tags, constants, places, commands.
 
-Only what can be compared is compared; whether the sentences are right is for readers. The figures
-in SIMULATOR.md are those of one run; `python tests/test_docs.py` updates them.
+The prose itself is left to reviewers. The figures in SIMULATOR.md are those of one run;
+`python tests/test_docs.py` updates them.
 """
 
 import ast
 import dataclasses
 import importlib
-import inspect
 import operator
 import re
 import shlex
@@ -18,12 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-import click
 import msgspec
 import pytest
 from click.testing import CliRunner
 
-from defl.cli.main import COMMANDS, cli
 from defl.cli.sim import sim
 from defl.committee import Charter, Federation, Member, Membership, Timing
 from defl.crypto import Tag
@@ -64,7 +61,7 @@ RECORDS = (
     Reference,
 )  # fmt: skip
 
-# Words in capitals that are no constant of the code.
+# Words in capitals that are not constants of the code.
 WORDS = {
     "MLFLOW_TRACKING_URI",  # a tracker's own variable
     "WANDB_MODE",  # likewise
@@ -90,9 +87,9 @@ def architecture() -> str:
 
 
 def rows_after(document: str, opening: str) -> list[list[str]]:
-    """The cells of the first table after a line, without its head."""
-    _, found, rest = document.partition(f"\n{opening}\n")
-    assert found, f"no line is {opening!r}"
+    """The cells of the first table after a line, without its header."""
+    _, separator, rest = document.partition(f"\n{opening}\n")
+    assert separator, f"no line is {opening!r}"
     table = re.search(r"(?:^\|.*\n)+", rest, re.MULTILINE)
     assert table, f"no table follows {opening!r}"
     heading = re.search(r"^#", rest, re.MULTILINE)
@@ -105,7 +102,7 @@ def names(rows: Iterable[list[str]]) -> list[str]:
     return [row[0].strip("`") for row in rows]
 
 
-# --- PROTOCOL.md: what travels -----------------------------------------------------------------
+# --- PROTOCOL.md: messages ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [*MESSAGES, *PARTS], ids=lambda kind: kind.__name__)
@@ -196,7 +193,7 @@ def test_protocol_check_values_match_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "module", "name"),
+    ("value", "module", "name"),
     [
         ("chain id", "committee", "Federation.chain"),
         ("block id", "messages", "Header.id"),
@@ -205,9 +202,9 @@ def test_protocol_check_values_match_the_code() -> None:
         ("blob digest", "messages", "Manifest.digest"),
     ],
 )
-def test_hash_prefixes_match_the_protocol_page(what: str, module: str, name: str) -> None:
+def test_hash_prefixes_match_the_protocol_page(value: str, module: str, name: str) -> None:
     table = dict(rows_after(protocol(), "## Hashes and signatures"))
-    prefix = table[what].split("`")[1]
+    prefix = table[value].split("`")[1]
 
     assert f"b{prefix}" in ast.unparse(definitions(f"{module}.py")[name]).replace("'", '"')
 
@@ -231,7 +228,7 @@ _ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 def arithmetic(node: ast.AST) -> Any:
-    """The value of a formula as it stands in the table: numbers and + - * ** only."""
+    """The value of a formula in the table: numbers and + - * ** only."""
     match node:
         case ast.Expression(body=body):
             return arithmetic(body)
@@ -258,8 +255,8 @@ def test_protocol_bounds_match_the_code_and_have_a_reason(row: list[str]) -> Non
 
 
 def test_protocol_page_lists_every_bound() -> None:
-    machine = [path for path in SOURCE.rglob("*.py") if LAYER.get(room(path), 9) <= 2]
-    outside = [path for path in machine if room(path) not in ("aggregation", "attacks")]
+    machine = [path for path in SOURCE.rglob("*.py") if LAYER.get(package(path), 9) <= 2]
+    outside = [path for path in machine if package(path) not in ("aggregation", "attacks")]
     bounds = {
         name
         for path in outside
@@ -273,12 +270,12 @@ def test_protocol_page_lists_every_bound() -> None:
 # --- All documents: constants, files, functions ---------------------------------------------------
 
 
-def room(path: Path) -> str:
+def package(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
 def assigned(body: list[ast.stmt]) -> set[str]:
-    """Names given by assignments of a module or class."""
+    """Names assigned in a module or class."""
     targets: list[ast.expr] = []
     for node in body:
         if isinstance(node, ast.Assign):
@@ -292,30 +289,29 @@ def assigned(body: list[ast.stmt]) -> set[str]:
 @cache
 def definitions(file: str) -> dict[str, ast.stmt]:
     """Classes, functions and methods of a file, by their dotted names."""
-    found: dict[str, ast.stmt] = {}
+    by_name: dict[str, ast.stmt] = {}
     for node in ast.parse(text(SOURCE / file)).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found[node.name] = node
+            by_name[node.name] = node
         if isinstance(node, ast.ClassDef):
             methods = [
                 item
                 for item in node.body
                 if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
             ]
-            found.update((f"{node.name}.{item.name}", item) for item in methods)
-    return found
+            by_name.update((f"{node.name}.{item.name}", item) for item in methods)
+    return by_name
 
 
-@cache
 def constants() -> set[str]:
-    found: set[str] = set()
+    assigned_names: set[str] = set()
     for path in SOURCE.rglob("*.py"):
         tree = ast.parse(text(path))
-        found |= assigned(tree.body)
+        assigned_names |= assigned(tree.body)
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                found |= assigned(node.body)
-    return found
+                assigned_names |= assigned(node.body)
+    return assigned_names
 
 
 def constants_named_in(document: str) -> set[str]:
@@ -377,32 +373,7 @@ def test_architecture_page_lists_every_file_of(folder: str) -> None:
     assert {file for file in files if f"`{file}`" not in architecture()} == set()
 
 
-# --- Commands ------------------------------------------------------------------------------------
-
-
-def test_every_command_has_help() -> None:
-    context = click.Context(cli)
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
-        assert command is not None
-        assert command.get_short_help_str().strip()
-
-
-def test_every_simulator_option_has_help() -> None:
-    page = sim.get_help(click.Context(sim, info_name="sim"))
-    options = [option for option in sim.params if isinstance(option, click.Option)]
-    parameters = set(inspect.signature(sim.callback or sim).parameters)
-
-    assert parameters == {option.name for option in options}
-    for option in options:
-        assert option.opts[0] in page
-        assert option.help, f"{option.opts[0]} has no help"
-
-
-def test_examples_in_help_texts_parse() -> None:
-    for line in re.findall(r"^ +(defl sim.*?)(?:  |$)", sim.epilog or "", re.MULTILINE):
-        sim.make_context("sim", shlex.split(line)[2:])
-
+# --- SIMULATOR.md --------------------------------------------------------------------------------
 
 SIMULATOR = ROOT / "docs" / "SIMULATOR.md"
 SHOWN = re.compile(r"^\$ defl sim (?P<arguments>.*)\n(?P<output>(?:.*\n)+?)```$", re.MULTILINE)
@@ -423,7 +394,7 @@ def output_of(arguments: str) -> str:
 
 
 def form_of(output: str) -> list[str]:
-    """Lines without their figures, which change whenever a run takes another course."""
+    """The lines without figures, which differ from run to run."""
     return [re.sub(r"[\d.]+", "#", re.sub(r" +", " ", line)) for line in output.splitlines()]
 
 
@@ -440,9 +411,11 @@ def test_defl_sim_prints_what_the_simulator_page_shows() -> None:
 
 
 def write_page() -> None:
-    """Replace the figures; the lines that were left out stay left out."""
+    """Replace the figures; omitted lines stay omitted."""
     arguments, shown = shown_in_the_page()
-    command = Path(sys.executable).with_name("defl")  # as a reader runs it: memory is its own
+    command = Path(sys.executable).with_name(
+        "defl"
+    )  # in its own process, as a reader runs it: it prints its memory
     done = subprocess.run(
         [command, "sim", *shlex.split(arguments)], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""A client's evaluation of each model: it is reported, and it never stops training."""
+"""A client's evaluation of each model: it is reported, and never blocks training."""
 
 import asyncio
 import io
@@ -45,7 +45,7 @@ class client:
 """
 
 
-class Stage:
+class EvaluationBench:
     """A worker with its evaluations, one model, and the log."""
 
     def __init__(self, folder: Path, evaluate: str, evaluation_s: float) -> None:
@@ -88,47 +88,47 @@ class Stage:
 def play(
     folder: Path,
     evaluate: str,
-    scenario: Callable[[Stage], Coroutine[Any, Any, None]],
+    scenario: Callable[[EvaluationBench], Coroutine[Any, Any, None]],
     evaluation_s: float = WAIT_S,
-) -> Stage:
-    async def whole() -> Stage:
-        stage = Stage(folder, evaluate, evaluation_s)
+) -> EvaluationBench:
+    async def whole() -> EvaluationBench:
+        bench = EvaluationBench(folder, evaluate, evaluation_s)
         try:
             async with asyncio.timeout(WAIT_S):
-                await scenario(stage)
+                await scenario(bench)
         finally:
-            await stage.evaluations.cancel()
-            await stage.worker.close()
-        return stage
+            await bench.evaluations.cancel()
+            await bench.worker.close()
+        return bench
 
     return asyncio.run(whole())
 
 
 def test_metrics_of_any_name_reach_log_and_status(tmp_path: Path) -> None:
     evaluate = 'return {"accuracy": 0.5, "loss": np.nan, "round": 9, "event": 1, "a\\nb": 2}'
-    stage = play(tmp_path, evaluate, lambda stage: stage.evaluate(3))
+    bench = play(tmp_path, evaluate, lambda bench: bench.evaluate(3))
 
-    line, warning = stage.lines
+    line, warning = bench.lines
     assert (line["event"], line["round"], line["accuracy"]) == ("evaluated", 3, 0.5)
     assert line["seconds"] >= 0
     assert (line["loss"], line["a b"]) == ("nan", 2)
     assert warning["event"] == "evaluate returned a metric that is not finite"
     assert (warning["level"], warning["metrics"]) == ("warning", "loss")
     assert "smaller learning rate" in warning["advice"]
-    evaluation = stage.history.evaluation
+    evaluation = bench.history.evaluation
     assert evaluation is not None
     assert evaluation.round == 3
     assert (evaluation.metrics["accuracy"], evaluation.metrics["loss"]) == (0.5, None)
-    assert stage.history.evaluation_error is None
+    assert bench.history.evaluation_error is None
 
 
 def test_the_number_of_metrics_is_bounded(tmp_path: Path) -> None:
     evaluate = "return {str(number) * 1000: number for number in range(5000)}"
-    stage = play(tmp_path, evaluate, lambda stage: stage.evaluate(1))
+    bench = play(tmp_path, evaluate, lambda bench: bench.evaluate(1))
 
-    assert stage.history.evaluation is not None
-    assert len(stage.history.evaluation.metrics) <= METRICS_MAX
-    assert len(msgspec.json.encode(stage.history.evaluation)) < 10_000
+    assert bench.history.evaluation is not None
+    assert len(bench.history.evaluation.metrics) <= METRICS_MAX
+    assert len(msgspec.json.encode(bench.history.evaluation)) < 10_000
 
 
 @pytest.mark.parametrize(
@@ -143,21 +143,21 @@ def test_the_number_of_metrics_is_bounded(tmp_path: Path) -> None:
 def test_a_failed_evaluation_is_reported_and_the_next_model_is_evaluated(
     tmp_path: Path, evaluate: str, why: str
 ) -> None:
-    async def scenario(stage: Stage) -> None:
-        await stage.train(1)
-        await stage.evaluate(0)
-        assert why in str(stage.worker.last_error)
-        assert why in str(stage.history.evaluation_error)
-        await stage.train(2)
-        await stage.evaluate(1)
-        assert stage.history.evaluation is not None
-        assert stage.history.evaluation.round == 1
-        assert stage.history.evaluation_error is None
-        assert stage.worker.starts == 1  # the process, and what it learned, lives on
+    async def scenario(bench: EvaluationBench) -> None:
+        await bench.train(1)
+        await bench.evaluate(0)
+        assert why in str(bench.worker.last_error)
+        assert why in str(bench.history.evaluation_error)
+        await bench.train(2)
+        await bench.evaluate(1)
+        assert bench.history.evaluation is not None
+        assert bench.history.evaluation.round == 1
+        assert bench.history.evaluation_error is None
+        assert bench.worker.starts == 1  # the process and its state survive
 
     once = f'if self.calls == 1:\n    {evaluate}\nreturn {{"calls": self.calls}}'
-    stage = play(tmp_path, once, scenario)
-    assert [line["event"] for line in stage.lines] == [
+    bench = play(tmp_path, once, scenario)
+    assert [line["event"] for line in bench.lines] == [
         "the model could not be evaluated",
         "evaluated",
     ]
@@ -170,18 +170,18 @@ def test_a_failed_evaluation_is_reported_and_the_next_model_is_evaluated(
 def test_an_evaluation_that_hangs_or_dies_is_the_last_and_training_continues(
     tmp_path: Path, evaluate: str, why: str
 ) -> None:
-    async def scenario(stage: Stage) -> None:
-        await stage.train(1)
-        await stage.evaluate(0)
-        assert why in str(stage.worker.last_error)
-        await stage.train(2)
-        await stage.evaluate(1)
-        await stage.train(3)
-        assert stage.worker.starts == 2
+    async def scenario(bench: EvaluationBench) -> None:
+        await bench.train(1)
+        await bench.evaluate(0)
+        assert why in str(bench.worker.last_error)
+        await bench.train(2)
+        await bench.evaluate(1)
+        await bench.train(3)
+        assert bench.worker.starts == 2
 
-    stage = play(tmp_path, evaluate, scenario, evaluation_s=0.2)
-    assert "until the node starts again" in str(stage.history.evaluation_error)
-    assert len(stage.lines) == 1
+    bench = play(tmp_path, evaluate, scenario, evaluation_s=0.2)
+    assert "until the node starts again" in str(bench.history.evaluation_error)
+    assert len(bench.lines) == 1
 
 
 def test_training_interrupts_an_evaluation_which_restarts_in_the_next_gap(
@@ -190,44 +190,44 @@ def test_training_interrupts_an_evaluation_which_restarts_in_the_next_gap(
     """The evaluation waits for a file that exists only after the training: no gap, no metrics."""
     gate = tmp_path / "trained"
 
-    async def scenario(stage: Stage) -> None:
-        await stage.train(1)
-        stage.evaluations.begin(Round(0), SMALL.initial.digest)
+    async def scenario(bench: EvaluationBench) -> None:
+        await bench.train(1)
+        bench.evaluations.begin(Round(0), SMALL.initial.digest)
         while not (tmp_path / "evaluating").exists():
             await asyncio.sleep(0)
-        await stage.train(2)
-        assert stage.history.evaluation is None
+        await bench.train(2)
+        assert bench.history.evaluation is None
         gate.touch()
-        await stage.evaluations.finish()
-        assert stage.worker.starts == 1  # interrupted, not killed
+        await bench.evaluations.finish()
+        assert bench.worker.starts == 1  # interrupted, not killed
 
     wait = (
         f'open({str(tmp_path / "evaluating")!r}, "w").close()\n'
         "try:\n"
         f"    while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
-        "except Exception: pass\n"  # a client's own handler does not swallow the interruption
+        "except Exception: pass\n"  # the client's own handler does not catch it
         'return {"calls": self.calls}'
     )
-    stage = play(tmp_path, wait, scenario)
-    assert stage.history.evaluation is not None
-    assert stage.history.evaluation.metrics == {"calls": 2}
-    assert [line["event"] for line in stage.lines] == ["evaluated"]
+    bench = play(tmp_path, wait, scenario)
+    assert bench.history.evaluation is not None
+    assert bench.history.evaluation.metrics == {"calls": 2}
+    assert [line["event"] for line in bench.lines] == ["evaluated"]
 
 
 def test_only_the_newest_models_wait_for_evaluation(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
+    async def scenario(bench: EvaluationBench) -> None:
         for round_ in range(9):
-            stage.evaluations.begin(Round(round_), SMALL.initial.digest)
-        await stage.evaluations.finish()
+            bench.evaluations.begin(Round(round_), SMALL.initial.digest)
+        await bench.evaluations.finish()
 
-    stage = play(tmp_path, "return {}", scenario)
-    assert [line["round"] for line in stage.lines] == [7, 8]
+    bench = play(tmp_path, "return {}", scenario)
+    assert [line["round"] for line in bench.lines] == [7, 8]
 
 
 def test_a_dropped_model_is_not_evaluated(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        stage.evaluations.begin(Round(0), Digest(bytes(32)))
-        await stage.evaluate(1)
+    async def scenario(bench: EvaluationBench) -> None:
+        bench.evaluations.begin(Round(0), Digest(bytes(32)))
+        await bench.evaluate(1)
 
-    stage = play(tmp_path, "return {}", scenario)
-    assert [line["round"] for line in stage.lines] == [1]
+    bench = play(tmp_path, "return {}", scenario)
+    assert [line["round"] for line in bench.lines] == [1]

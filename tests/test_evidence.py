@@ -12,7 +12,7 @@ from defl.node.setup.config import read_identity
 from defl.output import Envelope, EvidenceFound, Output, Received, Tick
 from defl.participant import Participant
 from support.builders import Small, name
-from support.node_here import Member, NodeHere, until
+from support.in_process_node import InProcessNode, Member, until
 
 SMALL = Small(real=False)
 PROOF = Evidence(SMALL.vote(1, 5, name("one")), SMALL.vote(1, 5, name("another")))
@@ -38,11 +38,11 @@ def test_received_evidence_is_kept_reported_and_relayed_exactly_once() -> None:
     assert Envelope(None, PROOF) not in again.send
 
 
-def test_a_node_logs_the_contradiction_that_another_member_proves(tmp_path: Path) -> None:
+def test_a_node_logs_a_contradiction_proven_by_another_member(tmp_path: Path) -> None:
     folders = Nodes(tmp_path / "federation", 4, 1).local.nodes
 
     async def scenario() -> None:
-        here, liar = NodeHere(folders[2]), Member(folders[1])
+        here, liar = InProcessNode(folders[2]), Member(folders[1])
         federation, signer = liar.federation, read_identity(folders[1], "node-1").signer
 
         def vote(block: str) -> Vote:
@@ -53,7 +53,7 @@ def test_a_node_logs_the_contradiction_that_another_member_proves(tmp_path: Path
 
         async with here.running(), liar.connected(here.node.me):
             for _ in range(3):
-                liar.say(here.node.me, Evidence(vote("one"), vote("another")))
+                liar.send(here.node.me, Evidence(vote("one"), vote("another")))
             await until(lambda: here.logged("a member contradicts itself"))
             assert [item.first.author for item in here.node.participant.evidence] == [liar.me]
         (line,) = here.logged("a member contradicts itself")

@@ -24,7 +24,7 @@ def run_example(name: str, *arguments: str | Path) -> str:
 
 
 def accuracies(table: str) -> list[float]:
-    """The column of that name; `table` begins with the table's head."""
+    """The accuracy column; `table` starts with its header."""
     rows = table.split("\n\n", maxsplit=1)[0].splitlines()[1:]
     return [float(row.split()[1]) for row in rows]
 

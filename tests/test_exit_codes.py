@@ -1,4 +1,4 @@
-"""One table of exit codes: what the commands do, what their help says, what OPERATING.md says."""
+"""Exit codes agree between the commands, their help and OPERATING.md."""
 
 import re
 import subprocess

@@ -22,7 +22,7 @@ from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixtur
 
 @pytest.fixture
 def node(proven: Proven, tmp_path: Path) -> Path:  # noqa: F811 - the fixture
-    """A node after the last round, as it lies on its disk."""
+    """The folder of a node after the last round."""
     folder = tmp_path / "alice"
     shutil.copytree(proven.folder / "alice", folder)
     for name in ("federation.toml", "initial.safetensors"):
@@ -34,7 +34,7 @@ def node(proven: Proven, tmp_path: Path) -> Path:  # noqa: F811 - the fixture
 
 
 def model_of(node: Path) -> dict[str, np.ndarray]:
-    """What the members' own code knows: without the aggregation rule's memory."""
+    """The model as clients see it, without the aggregation rule's memory."""
     arrays = load_file(node / MODEL)
     del arrays["defl.memory"]
     return arrays
@@ -75,7 +75,7 @@ def test_the_aggregation_rules_memory_is_not_counted_as_an_entry(
     assert f"the model of round {LAST}, 1 entry\n" in text
 
 
-def test_a_file_is_overwritten_only_by_force(node: Path, tmp_path: Path) -> None:
+def test_a_file_is_overwritten_only_with_force(node: Path, tmp_path: Path) -> None:
     output = tmp_path / "mine.npz"
     output.write_bytes(b"mine")
 
@@ -91,8 +91,8 @@ def test_a_kept_round_is_exported_and_any_other_is_refused_with_the_kept_ones(
     node: Path, tmp_path: Path
 ) -> None:
     """The state of a new node keeps round 0: the initial weights."""
-    made = open_node(node, Log())
-    made.storage.close()
+    opened = open_node(node, Log())
+    opened.storage.close()
 
     answer = defl("export", node, tmp_path / "start.npz", "--round", 0)
     assert answer.code == 0, answer.text
@@ -125,7 +125,7 @@ def test_the_best_model_is_exported_and_checked_by_its_own_certificate(
     np.testing.assert_array_equal(np.load(output)["point"], load_file(proven.model(1))["point"])
 
 
-def test_a_best_model_whose_round_is_not_proven_yet_is_exported_without_a_check_only(
+def test_an_unproven_best_model_is_exported_only_without_a_check(
     node: Path,
     proven: Proven,  # noqa: F811 - the fixture
     tmp_path: Path,
@@ -194,7 +194,7 @@ def test_the_verified_arrays_are_written_even_if_the_file_changes_meanwhile(
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
 def test_a_planted_link_is_not_followed(node: Path, tmp_path: Path, suffix: str) -> None:
-    """Others may write into the folder too, as into /tmp, and put links where they guess names."""
+    """Others may write into the folder, as into /tmp, and place links at names they guess."""
     victim = tmp_path / "victim"
     victim.write_text("mine", encoding="utf-8")
     shared = tmp_path / "shared"
@@ -228,7 +228,7 @@ def test_a_file_is_checked_against_the_named_certificate_and_federation(
         ("model.npz", ("--round", "newest"), "a round's number, or best"),
     ],
 )
-def test_an_impossible_export_is_refused_with_what_to_do(
+def test_an_impossible_export_is_refused_with_advice(
     node: Path, tmp_path: Path, name: str, options: tuple[object, ...], message: str
 ) -> None:
     answer = defl("export", node, tmp_path / name, *options)
@@ -282,7 +282,7 @@ def test_local_entries_are_exported_with_this_nodes_values(
         assert arrays["steps"] == STEPS
 
 
-def test_a_node_that_never_trained_exports_only_the_shared_entries_when_told_to(
+def test_a_node_that_never_trained_exports_the_shared_entries_only_on_request(
     partly_local: Path, tmp_path: Path
 ) -> None:
     (partly_local / "state" / LOCAL_FILE).unlink()
@@ -296,7 +296,7 @@ def test_a_node_that_never_trained_exports_only_the_shared_entries_when_told_to(
     assert set(np.load(tmp_path / "model.npz")) == {"point"}
 
 
-def test_a_model_file_that_lacks_local_entries_is_exported_only_when_told_to(
+def test_a_model_file_without_local_entries_is_exported_only_on_request(
     partly_local: Path, tmp_path: Path
 ) -> None:
     model = partly_local / MODEL

@@ -1,4 +1,4 @@
-"""What `import defl` and `defl --help` offer, and how little they load for it."""
+"""The public names of `defl`, and how little `import defl` and `defl --help` load."""
 
 import json
 import os
@@ -21,13 +21,13 @@ PUBLIC = [
     "WorkerFailed", "load_model", "run", "simulate", "verify",
 ]  # fmt: skip
 
-# Slow or optional: whoever only imports defl, or asks for help, pays for none of them.
+# Slow or optional: neither `import defl` nor `defl --help` loads any of them.
 HEAVY = ("numpy", "torch", "sklearn", "flwr", "matplotlib", "numba", "msgspec", "safetensors")
 DEFL_MODULES_MAX = 6  # defl, defl.cli, main, exit_codes, errors, printable
 
 
 def modules_after(code: str) -> set[str]:
-    """Names of all modules that a fresh interpreter has loaded at its end."""
+    """Names of all modules that a new interpreter has loaded after running the code."""
     script = f"{code}\nimport json, sys\nsys.stderr.write(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
@@ -35,13 +35,13 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(done.stderr))
 
 
-def test_the_public_names_are_these_and_no_others() -> None:
+def test_the_public_names_are_pinned() -> None:
     assert defl.__all__ == PUBLIC
     assert [name for name in dir(defl) if not name.startswith("_")] == PUBLIC
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_is_there_documented_and_calls_its_own_home(name: str) -> None:
+def test_every_public_name_is_documented_typed_and_defined_in_the_package(name: str) -> None:
     value = getattr(defl, name)
 
     assert value.__doc__
@@ -56,14 +56,14 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_no_submodule_hides_a_public_name() -> None:
-    """Importing a submodule sets an attribute of its package; a function of its name would go."""
+    """Importing a submodule sets an attribute of the package, which would replace the function."""
     folder = os.path.dirname(defl.__file__)
     submodules = {name.removesuffix(".py") for name in os.listdir(folder)}
 
     assert not submodules & set(PUBLIC)
 
 
-def test_import_defl_loads_one_module_of_the_project_and_no_framework() -> None:
+def test_import_defl_loads_one_module_of_its_own_and_no_framework() -> None:
     loaded = modules_after("import defl")
 
     assert {name for name in loaded if name.split(".")[0] == "defl"} == {"defl"}
@@ -81,13 +81,13 @@ def test_help_imports_no_command(arguments: list[str]) -> None:
     assert not {name.split(".")[0] for name in loaded} & set(HEAVY)
 
 
-def test_importing_the_clients_leaves_the_environment_as_it_is() -> None:
+def test_importing_the_clients_does_not_change_the_environment() -> None:
     code = "import os\nbefore = dict(os.environ)\nimport defl.clients.protocol\n"
     modules_after(f"{code}assert dict(os.environ) == before")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_short_help_is_the_commands_own(name: str) -> None:
+def test_the_short_help_matches_the_commands_own_help(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
 
     assert command is not None

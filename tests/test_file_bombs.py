@@ -76,7 +76,7 @@ def test_a_federation_file_that_is_a_bomb_is_refused(tmp_path: Path, bomb: str) 
     assert str(path) in str(refused.value)
 
 
-def test_bounds_admit_what_a_person_may_write(tmp_path: Path) -> None:
+def test_the_bounds_accept_ordinary_hand_written_files(tmp_path: Path) -> None:
     key = ".".join("a" * KEY_PARTS_MAX)
     text = f"{key} = {'[' * NESTING_MAX}1.5{']' * NESTING_MAX}  # {'.' * 50} {'[' * 50}\n"
     quoted = f'b = [\'{"." * 50}\', """{"[" * 50}""""", "\\"{"{" * 50}"]'
@@ -121,7 +121,7 @@ def depth_of(table: object) -> int:
     return max(map(depth_of, table), default=0) if isinstance(table, list) else 0
 
 
-def test_quotes_neither_hide_a_deep_key_nor_condemn_a_flat_one() -> None:
+def test_quotes_neither_hide_a_deep_key_nor_cause_a_flat_one_to_be_refused() -> None:
     """Text that tomllib accepts is refused if and only if one of its keys is too deep."""
     rng = random.Random(7)  # noqa: S311
     verdicts = {True: 0, False: 0}
@@ -150,7 +150,7 @@ def test_a_certificate_that_is_a_bomb_is_refused(tmp_path: Path, text: str) -> N
         read_certificate(tmp_path / "round-certificate.json")
 
 
-def test_a_duplicate_name_among_many_is_found_quickly() -> None:
+def test_a_duplicate_name_among_many_is_detected_quickly() -> None:
     """Comparing each name with all others would take 10^10 steps."""
     names = [*map(str, range(ENTRIES_MAX - 1)), str(ENTRIES_MAX - 2)]
 
@@ -178,7 +178,7 @@ def zeros(archive: zipfile.ZipFile) -> None:
             member.write(bytes(2**20))
 
 
-def empty_promise(archive: zipfile.ZipFile) -> None:
+def false_size(archive: zipfile.ZipFile) -> None:
     """A header that claims 4 PB, and no data."""
     with archive.open("a.npy", "w") as member:
         np.lib.format.write_array_header_1_0(
@@ -186,7 +186,7 @@ def empty_promise(archive: zipfile.ZipFile) -> None:
         )
 
 
-def crowd(archive: zipfile.ZipFile) -> None:
+def many_entries(archive: zipfile.ZipFile) -> None:
     for number in range(ENTRIES_MAX + 1):
         archive.writestr(f"{number}.npy", b"")
 
@@ -202,7 +202,7 @@ def test_an_archive_that_unpacks_to_far_more_than_its_size_is_refused_before_unp
         read_npz(path)
 
 
-@pytest.mark.parametrize("member", [empty_promise, crowd])
+@pytest.mark.parametrize("member", [false_size, many_entries])
 def test_an_archive_that_claims_more_than_it_holds_is_refused(
     tmp_path: Path, member: Callable[[zipfile.ZipFile], None]
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_truncated_archive_is_refused_with_a_message(tmp_path: Path, length: i
 
 
 def test_compressed_weights_of_an_honest_member_are_read(tmp_path: Path) -> None:
-    start = np.zeros(2**20, dtype=np.float32)  # packs a thousandfold
+    start = np.zeros(2**20, dtype=np.float32)  # compresses a thousandfold
     np.savez_compressed(tmp_path / "start.npz", start=start)
 
     np.testing.assert_array_equal(read_npz(tmp_path / "start.npz")["start"], start)
@@ -229,7 +229,7 @@ def test_compressed_weights_of_an_honest_member_are_read(tmp_path: Path) -> None
 
 def test_a_model_of_more_entries_than_a_schema_may_have_is_refused(tmp_path: Path) -> None:
     one = np.zeros(1, dtype=np.float32)
-    path = tmp_path / "crowd.safetensors"
+    path = tmp_path / "many_entries.safetensors"
     save_file(dict(zip(map(str, range(ENTRIES_MAX + 1)), itertools.repeat(one))), path)
 
     with pytest.raises(UserError, match="more than the"):

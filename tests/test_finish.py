@@ -1,4 +1,4 @@
-"""The end of a federation: who attests the last model, and how long a node keeps serving."""
+"""The end of a federation: attestations of the last model, and how long a node keeps serving."""
 
 from defl.committee import Timing
 from defl.ids import NodeId, Round
@@ -15,22 +15,23 @@ from support.builders import name, nodes
 GRACE_S = Timing().grace_s
 
 
-def finished_desk(*, muted: bool = False) -> ClientBench:
+def finished_bench(*, muted: bool = False) -> ClientBench:
     bench = ClientBench(rounds=2, muted=muted)
     bench.to_round(2, now=0.0)
     return bench
 
 
 def test_the_last_model_is_attested_instead_of_trained_from() -> None:
-    bench = finished_desk()
+    bench = finished_bench()
     assert bench.at(10.0).work == []
     (envelope,) = bench.finish.take().send
 
     assert envelope.to is None
-    said = envelope.message
-    assert isinstance(said, Attestation)
-    assert (said.round, said.digest, said.author) == (2, bench.model.digest, ME)
-    bench.small.verifier().verify(said)
+    attestation = envelope.message
+    assert isinstance(attestation, Attestation)
+    assert (attestation.round, attestation.author) == (2, ME)
+    assert attestation.digest == bench.model.digest
+    bench.small.verifier().verify(attestation)
 
 
 def test_nothing_is_attested_before_this_node_has_the_model_itself() -> None:
@@ -42,20 +43,20 @@ def test_nothing_is_attested_before_this_node_has_the_model_itself() -> None:
 
 
 def test_an_attestation_is_repeated_while_a_member_is_silent() -> None:
-    bench = finished_desk()
+    bench = finished_bench()
     assert len(bench.attestations(10.0)) == 1
     assert bench.finish.wake_at == 11.0
     assert bench.attestations(10.5) == []
     assert len(bench.attestations(11.0)) == 1
     for author in (1, 2, 3):
-        said = bench.small.attestation(author, 2, bench.model.digest)
-        bench.finish.receive(NodeId(author), said, 11.5)
+        attestation = bench.small.attestation(author, 2, bench.model.digest)
+        bench.finish.receive(NodeId(author), attestation, 11.5)
     bench.attestations(12.0)
     assert bench.attestations(13.0) == []
 
 
 def test_q_equal_attestations_prove_the_model_and_all_of_them_finish_the_node() -> None:
-    bench = finished_desk()
+    bench = finished_bench()
     bench.attestations(10.0)
     notices = []
     for author, digest in ((3, bench.model.digest), (2, name("a lie")), (1, bench.model.digest)):
@@ -68,14 +69,14 @@ def test_q_equal_attestations_prove_the_model_and_all_of_them_finish_the_node() 
     attested, finished = notices[2]
     assert isinstance(attested, Attested)
     assert (attested.round, attested.digest) == (2, bench.model.digest)
-    assert [said.author for said in attested.attestations] == [0, 1, 3]
+    assert [attestation.author for attestation in attested.attestations] == [0, 1, 3]
     assert finished == Finished(Round(2))
     assert bench.finish.finished
     assert bench.finish.wake_at is None
 
 
 def test_a_node_serves_until_the_grace_period_ends_if_a_member_stays_silent() -> None:
-    bench = finished_desk()
+    bench = finished_bench()
     bench.at(10.0)
     bench.at(10.0 + GRACE_S - 0.1)
     assert not bench.finish.finished
@@ -87,12 +88,12 @@ def test_a_node_serves_until_the_grace_period_ends_if_a_member_stays_silent() ->
 
 
 def test_an_attestation_is_answered_at_a_limited_rate() -> None:
-    bench = finished_desk()
+    bench = finished_bench()
     bench.attestations(10.0)
-    said = bench.small.attestation(1, 2, bench.model.digest)
+    attestation = bench.small.attestation(1, 2, bench.model.digest)
     answers = []
     for now in (10.0, 10.1, 10.2, 11.5):
-        bench.finish.receive(NodeId(1), said, now)
+        bench.finish.receive(NodeId(1), attestation, now)
         answers.append([item.to for item in bench.finish.take().send])
 
     assert answers == [[nodes(1)], [], [], [nodes(1)]]
@@ -101,16 +102,16 @@ def test_an_attestation_is_answered_at_a_limited_rate() -> None:
 def test_two_attestations_of_one_member_are_evidence_and_those_of_other_rounds_are_ignored() -> (
     None
 ):
-    bench = finished_desk()
+    bench = finished_bench()
     bench.finish.receive(NodeId(1), bench.small.attestation(1, 1, name("old")), 0.0)
     bench.finish.receive(NodeId(1), bench.small.attestation(1, 2, name("one")), 0.0)
     assert bench.finish.take().notices == []
 
     bench.finish.receive(NodeId(1), bench.small.attestation(1, 2, name("two")), 0.0)
 
-    (found,) = bench.finish.take().notices
-    assert isinstance(found, EvidenceFound)
-    bench.small.verifier().verify(found.evidence)
+    (notice,) = bench.finish.take().notices
+    assert isinstance(notice, EvidenceFound)
+    bench.small.verifier().verify(notice.evidence)
 
 
 # --- An observer -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A first start may be killed anywhere; a state that is lost later is never recreated."""
+"""A first start may be killed anywhere; a state lost later is never recreated."""
 
 import json
 import os
@@ -34,9 +34,9 @@ def opened(folder: Path, *, observer: bool = False) -> Node:
     return node
 
 
-# Each first start runs in a process of its own that kills itself just before its k-th step, a step
-# being whatever changes files: open, mkdir, rename, remove, SQLite's connect. Prints, for each k,
-# whether the second start then worked; the last k is the start that was not killed.
+# Each first start runs in its own process, which kills itself just before the k-th call that
+# changes files: open, mkdir, rename, remove, SQLite's connect. Prints the exit codes of the first
+# and the second start for each k; the last k is the start that was not killed.
 KILLER = """
 import io, itertools, json, os, shutil, signal, sys
 from pathlib import Path
@@ -44,7 +44,7 @@ from defl.node.startup import open_node
 from defl.node.report.log import Log
 
 STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.chmod", "sqlite3.connect", "fcntl.flock"}
-made = Path(sys.argv[1])
+template = Path(sys.argv[1])
 
 def start(folder, kill_at):
     child = os.fork()
@@ -65,8 +65,8 @@ def start(folder, kill_at):
 
 results = []
 for step in itertools.count():
-    folder = made.with_name(f"alice{step}")
-    shutil.copytree(made, folder)
+    folder = template.with_name(f"alice{step}")
+    shutil.copytree(template, folder)
     first = start(folder, step)
     results.append((first, start(folder, -1)))
     shutil.rmtree(folder)
@@ -86,7 +86,7 @@ def test_a_first_start_killed_at_any_step_can_be_repeated(alice: Path) -> None:
     )
     results = json.loads(done.stdout)
 
-    assert len(results) > 20  # it did die on the way
+    assert len(results) > 20  # it was killed at that many steps
     assert all(first == -9 for first, _ in results[:-1])
     assert [second for _, second in results] == [0] * len(results), done.stderr
 
@@ -148,7 +148,7 @@ def test_the_log_of_a_lost_database_is_not_read_into_the_next_one(alice: Path) -
 
 
 def test_a_node_with_its_state_can_be_started_as_an_observer(alice: Path) -> None:
-    """For an operator who restored an old copy by mistake and must keep it from signing."""
+    """For an operator who restored an old copy by mistake and must prevent it from signing."""
     opened(alice)
 
     assert "--observer" in (opened(alice, observer=True).participant.replica.observing or "")

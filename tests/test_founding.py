@@ -1,4 +1,4 @@
-"""Founding: a draft of the charter, the members and the first weights become agreed facts."""
+"""Founding turns a draft charter, the members and the initial weights into agreed facts."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A file system that is really full: the kernel's own ENOSPC out of SQLite and blob files.
+"""A full file system: real ENOSPC errors from SQLite and blob files.
 
 Each scenario runs in a mount namespace of its own with a tiny tmpfs, which needs no privileges
-where the kernel gives ordinary users such namespaces; elsewhere it is skipped.
+where the kernel allows ordinary users such namespaces; elsewhere it is skipped.
 """
 
 import contextlib
@@ -30,14 +30,14 @@ BLOCK = 64 * 2**10
 
 
 def namespace(folder: Path) -> tuple[str, ...]:
-    """The command prefix for a program that may mount; skips the test if that is not allowed."""
+    """The command prefix that lets a program mount; skips the test where that is not permitted."""
     folder.mkdir()
     for command in NAMESPACES:
         mounting = [*command, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
         with contextlib.suppress(FileNotFoundError):
             if subprocess.run(mounting, capture_output=True, check=False).returncode == 0:
                 return command
-    pytest.skip("no mount namespace may be made here")
+    pytest.skip("mount namespaces are not permitted here")
 
 
 def tiny_disk(folder: Path, size: str) -> Path:
@@ -64,8 +64,8 @@ def fill(disk: Path) -> Path:
 # --- Scenarios, each in a process of its own ---------------------------------------------------
 
 
-def storage_takes_nothing_and_loses_nothing(folder: Path) -> None:
-    """No reserve: SQLite and the blobs' files themselves run into the end of the disk."""
+def storage_refuses_writes_and_loses_nothing(folder: Path) -> None:
+    """Without a reserve, SQLite and the blob files themselves run out of space."""
     small = Small(real=False, values=20_000, chunk_bytes=2**16)
     disk = tiny_disk(folder / "disk", "2m")
     Storage.create(disk / "state", small.federation, small.initial, small.initial_payload)
@@ -89,16 +89,16 @@ def storage_takes_nothing_and_loses_nothing(folder: Path) -> None:
             lambda: storage.blobs.store_chunk(chunks[0]),
             lambda: storage.blobs.store_blob(manifest, payload),
         ]
-        # statvfs is asked first; a moment later the room may be gone, so that is left out here.
-        for asks_first in (True, False):
+        # With and without the check of free space, which may be outdated a moment later.
+        for checks_first in (True, False):
             for attempt in attempts:
                 with pytest.MonkeyPatch.context() as patched:
-                    if not asks_first:
+                    if not checks_first:
                         patched.setattr("defl.node.store.records.require_room", lambda *_: None)
                         patched.setattr("defl.node.store.blobs.require_room", lambda *_: None)
                     with pytest.raises(DiskFull) as full:
                         attempt()
-                assert asks_first != ("no room on the disk" in str(full.value))
+                assert checks_first != ("no room on the disk" in str(full.value))
             assert storage.recovered().record == records[1]
             assert len(storage.recovered().held) == 1  # the initial weights
         filler.unlink()
@@ -111,11 +111,11 @@ def storage_takes_nothing_and_loses_nothing(folder: Path) -> None:
         assert manifest.digest in {held.digest for held, _ in durable.held}
 
 
-def a_node_waits_for_room(folder: Path) -> None:
-    """Everything that a node writes is on the full disk; the others go on, and it recovers."""
+def a_node_waits_for_space(folder: Path) -> None:
+    """All of one node's files are on the full disk; the others continue, and it recovers."""
     disk = tiny_disk(folder / "node-0", "90m")
     timing = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=60.0)
-    nodes = Nodes(folder, 4, 20, timing=timing)  # more than pass while the disk is filled
+    nodes = Nodes(folder, 4, 20, timing=timing)  # more than can close while the disk is full
     try:
         nodes.start()
         nodes.wait(lambda: nodes.round(0) >= 1, LIMIT_S)
@@ -137,7 +137,7 @@ def a_node_waits_for_room(folder: Path) -> None:
 
 
 def a_run_reports_the_full_disk(folder: Path) -> None:
-    """At once and with what to do; when there is room again the run continues."""
+    """It is reported at once with advice; when there is space again the run continues."""
     disk = tiny_disk(folder / "disk", "90m")
     project = folder / "project"
     project.mkdir()
@@ -162,16 +162,14 @@ def a_run_reports_the_full_disk(folder: Path) -> None:
 
 
 SCENARIOS = (
-    storage_takes_nothing_and_loses_nothing,
-    a_node_waits_for_room,
+    storage_refuses_writes_and_loses_nothing,
+    a_node_waits_for_space,
     a_run_reports_the_full_disk,
 )
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_a_disk_that_is_really_full_loses_nothing(
-    tmp_path: Path, scenario: Callable[[Path], None]
-) -> None:
+def test_a_full_file_system_loses_nothing(tmp_path: Path, scenario: Callable[[Path], None]) -> None:
     command = namespace(tmp_path / "trial")
     program = [sys.executable, __file__, scenario.__name__, str(tmp_path / "disk")]
     done = subprocess.run(

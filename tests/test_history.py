@@ -1,4 +1,4 @@
-"""The history of the newest rounds: whose update counted, and why."""
+"""The history of recent rounds: whose update counted, and the reason."""
 
 import msgspec
 
@@ -27,7 +27,7 @@ def aggregate_of(round_: int, *authors: int) -> Aggregate:
     return Aggregate(Round(round_), BASE, updates, name("closing"))
 
 
-def test_every_members_share_of_the_newest_aggregate_has_its_reason() -> None:
+def test_the_newest_aggregate_lists_every_members_weight_and_reason() -> None:
     """Carol sent nothing; the rule left out dave, whose score is not finite."""
     history = RoundHistory(NAMES)
     history.trained(WorkReport(Round(3), {"loss": float("nan")}))
@@ -56,7 +56,7 @@ def test_every_members_share_of_the_newest_aggregate_has_its_reason() -> None:
     ]
 
 
-def test_a_thousand_rounds_take_no_more_room_than_eight() -> None:
+def test_a_thousand_rounds_take_no_more_space_than_eight() -> None:
     history = RoundHistory(NAMES)
     for round_ in range(1, 1001):
         history.closed(round_, [])

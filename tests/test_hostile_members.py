@@ -1,7 +1,7 @@
-"""A member with its right key that sends rubbish of legal length: it is counted, and that is all.
+"""Garbage of legal length from a member with a valid key: it is counted and has no other effect.
 
-The cast: member 2 is the node that is looked into, members 0 and 3 are honest nodes in processes of
-their own, member 1 has turned bad. Three of four are a quorum, so rounds close without the bad one.
+Member 2 is the node under test, members 0 and 3 are honest nodes in their own processes, and
+member 1 is Byzantine. Three of four are a quorum, so rounds close without it.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from defl.messages import (
 from defl.node.net.framing import Lane
 from defl.node.net.transport import Refusal
 from defl.wire import encode
-from support.node_here import Member, NodeHere, until
+from support.in_process_node import InProcessNode, Member, until
 
 TIMING = Timing(view_base_s=0.3, gst_lt_min_s=1.0, gst_lt_max_s=10.0, grace_s=0.5)
 ROUNDS = 4
@@ -40,7 +40,7 @@ ANSWERS = (Blocks, Snapshot, StoreAck, ManifestAnswer, Chunk, NotHeld)
 
 
 def random_frame(rng: Random, longest: int) -> bytes:
-    """Short ones as often as long ones."""
+    """Short frames are as likely as long ones."""
     return rng.randbytes(int(longest ** rng.random()))
 
 
@@ -52,9 +52,9 @@ def flipped(rng: Random, frame: bytes) -> bytes:
 
 
 class Fuzz:
-    """What the bad member sends to the node, and what the node must have counted by then."""
+    """Sends frames from the bad member to the node, and counts those that the node must refuse."""
 
-    def __init__(self, member: Member, here: NodeHere, seed: int) -> None:
+    def __init__(self, member: Member, here: InProcessNode, seed: int) -> None:
         self.member = member
         self.victim = here.node.me
         self._node = here.node
@@ -63,26 +63,26 @@ class Fuzz:
         self.refused = 0
         self.bytes = 0
 
-    async def rubbish(self, frames: int) -> None:
+    async def garbage(self, frames: int) -> None:
         for _ in range(frames):
             for lane in Lane:
                 await self._send(random_frame(self._rng, self.member.bytes_max[lane]), lane)
         await self.counted()
 
-    async def almost_messages(self, frames: int) -> None:
-        """What others said a moment ago, and what a member may say, with bits flipped."""
+    async def corrupted_messages(self, frames: int) -> None:
+        """Recent messages of other members, and valid requests, with bits flipped."""
         model = self.member.federation.initial
         own = [ManifestRequest(model), ChunkRequest(model, 0), NotHeld(model)]
         own.append(Chunk(model, 0, memoryview(self._rng.randbytes(1024))))
         for _ in range(frames):
             heard = [frame for _, frame in self.member.received]
-            said = self._rng.choice([*heard, *map(encode, own)])
+            frame = self._rng.choice([*heard, *map(encode, own)])
             for lane in Lane:
-                await self._send(flipped(self._rng, said), lane)
+                await self._send(flipped(self._rng, frame), lane)
         await self.counted()
 
     async def counted(self) -> None:
-        """Those that are no messages are counted; of the others the node may want nothing."""
+        """Waits until all refused frames are counted; the node may ignore some of the others."""
         faults = self._node.measures.peer_faults
         await until(lambda: faults[self.member.me] >= self.refused)
 
@@ -109,25 +109,27 @@ def test_garbage_from_a_member_is_counted_and_rounds_still_close(
     nodes = Nodes(tmp_path / "federation", 4, ROUNDS, timing=TIMING, chunk_bytes=1024)
 
     async def scenario() -> None:
-        here, member = NodeHere(nodes.local.nodes[2]), Member(nodes.local.nodes[1])
+        here, member = InProcessNode(nodes.local.nodes[2]), Member(nodes.local.nodes[1])
         node = here.node
         fuzz = Fuzz(member, here, seed)
         async with here.running(), member.connected(NodeId(0), node.me, NodeId(3)):
-            await fuzz.rubbish(100)
+            await fuzz.garbage(100)
             tracemalloc.start()
             before, sent = traced(), fuzz.bytes
-            await fuzz.rubbish(400)
-            assert fuzz.refused == 2 * (100 + 400), "the seed made a message: choose another"
+            await fuzz.garbage(400)
+            assert fuzz.refused == 2 * (100 + 400), (
+                "this seed gives a valid message: choose another"
+            )
             assert traced() - before < 1_000_000 < (fuzz.bytes - sent) / 5
             tracemalloc.stop()
             assert node.measures.peer_faults == {member.me: fuzz.refused}
             for kind in ANSWERS:
-                assert not member.told(kind, by=node.me)
+                assert not member.messages(kind, sender=node.me)
 
-            await fuzz.almost_messages(300)
-            assert node.transport.connected(member.me), "what has a legal length ends nothing"
+            await fuzz.corrupted_messages(300)
+            assert node.transport.connected(member.me), "legal lengths close no connection"
             await until(lambda: node.participant.finished)
-            assert not member.told(Evidence, by=node.me)
+            assert not member.messages(Evidence, sender=node.me)
         assert set(node.measures.peer_faults) == {member.me}
         assert not node.transport.stats.refusals[Refusal.FRAME]
         assert not node.transport.stats.reconnects[member.me]

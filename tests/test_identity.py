@@ -24,13 +24,13 @@ CARD = make_card(ALICE, "alice.example.org:7400", serial=3)
 BADLY_SIGNED = CARD.certificate[:-1] + bytes([CARD.certificate[-1] ^ 1])
 
 
-def test_a_card_is_read_back_as_it_was_written() -> None:
+def test_a_card_round_trips() -> None:
     assert read_card(card_text(CARD)) == CARD
     assert card_defect(CARD) is None
 
 
 @pytest.mark.parametrize("name", ['say "hi"', "back\\slash", "Zürich ☂", "x" * 64])
-def test_a_name_survives_its_file_whatever_characters_it_has(name: str) -> None:
+def test_a_name_of_any_characters_round_trips(name: str) -> None:
     card = make_card(make_identity(name), "[2001:db8::1]:7400")
     assert read_card(card_text(card)) == card
 

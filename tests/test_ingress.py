@@ -1,4 +1,4 @@
-"""The one door: who may send what, the order of the checks, and that no message skips one."""
+"""Ingress: which peer may send what, the order of the checks, and that no message skips one."""
 
 from typing import Any, get_args
 
@@ -51,7 +51,7 @@ def admit(message: Message, peer: int = ME) -> Received | ReceivedChunk:
 
 
 @pytest.mark.parametrize("kind", MESSAGES)
-def test_a_good_message_of_every_kind_becomes_an_event(kind: str) -> None:
+def test_a_valid_message_of_every_kind_becomes_an_event(kind: str) -> None:
     event = admit(MESSAGES[kind])
 
     assert event.peer == ME
@@ -82,7 +82,7 @@ def test_a_signed_message_of_another_federation_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SIGNED)
 def test_every_signature_in_a_message_is_checked(kind: str) -> None:
-    """Each string of 64 bytes, however deeply nested."""
+    """Every 64-byte string, however deeply nested."""
     frame = encode(MESSAGES[kind])
     places = [i for i in range(len(frame) - 65) if frame[i : i + 2] == b"\xc4\x40"]
     assert places
@@ -97,7 +97,7 @@ def test_every_signature_in_a_message_is_checked(kind: str) -> None:
 
 def test_every_message_type_has_exactly_one_policy() -> None:
     assert set(POLICIES) == set(get_args(Message))
-    assert set(map(type, MESSAGES.values())) == set(POLICIES), "and an example in this test"
+    assert set(map(type, MESSAGES.values())) == set(POLICIES), "and has an example in this test"
 
 
 def test_a_type_without_a_policy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,13 +121,13 @@ def test_a_policy_says_whether_a_message_carries_signatures(kind: str) -> None:
 
 def test_a_type_without_a_verification_rule_is_refused() -> None:
     class Novelty(Struct, frozen=True):
-        """A message that somebody added without a rule that verifies it."""
+        """A message type added without a verification rule."""
 
     with pytest.raises(Malformed, match="no rule says how a Novelty is verified"):
         SMALL.verifier().verify(Novelty())
 
 
-# --- Who may send it -----------------------------------------------------------------------
+# --- Senders -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["Vote", "Timeout", "StoreAck", "Proposal"])
@@ -227,7 +227,7 @@ def test_a_checked_signature_is_not_checked_again_in_another_message() -> None:
 
 
 def test_a_message_with_one_bad_signature_leaves_nothing_in_the_cache() -> None:
-    """Even its valid signatures are checked again when they come in another message."""
+    """Even its valid signatures are checked again in another message."""
     scheme = CountingScheme(SMALL.scheme)
     ingress = Ingress(SMALL.federation, scheme)
     good, bad = SMALL.agg(3, 1), tampered(SMALL.agg(0, 1), signature=bytes(64))

@@ -1,4 +1,4 @@
-"""Interleaved timing, on a clock that only runs move."""
+"""Interleaved timing, on a clock that only the timed runs advance."""
 
 from collections.abc import Callable
 
@@ -46,7 +46,7 @@ def times_of(machine: Machine, repeats: int, **seconds: float) -> dict[str, Seri
     )
 
 
-def test_reading_our_rule_and_every_rival_alternate_in_each_repetition() -> None:
+def test_each_repetition_alternates_reading_our_rule_and_every_rival() -> None:
     machine = Machine(load=lambda _: 1.0)
     times_of(machine, 2, byzfl=5.0, flwr=6.0)
     assert machine.order == ["reading", "ours", "byzfl", "flwr"] * 3

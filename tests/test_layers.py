@@ -19,7 +19,7 @@ MACHINE_MODULES = (
     "ingress", "client", "waiting", "finish", "recall", "evidence", "work", "founding",
     "output_builder", "participant",
 )  # fmt: skip
-# First part of a module's name inside the package -> its layer.
+# Top-level package or module -> its layer.
 LAYER = {
     **dict.fromkeys(VALUES_ORDER, VALUES),
     **dict.fromkeys(("consensus", "pool", "ledger", "aggregation"), CORES),
@@ -47,14 +47,14 @@ LAYER = {
 # command only when it is called.
 CLI_OF_LAB = {"bench.py", "data.py", "demo.py", "demo_view.py", "paper.py", "sim.py"}
 
-# What the pure layers may never touch: sockets, files, clocks, threads, global randomness.
+# Modules the pure layers may never import: sockets, files, clocks, threads, global randomness.
 IMPURE = {
     "asyncio", "concurrent", "io", "multiprocessing", "os", "pathlib", "random", "secrets",
     "select", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "sys", "tempfile",
     "threading", "time",
 }  # fmt: skip
 HEAVY = {"torch", "sklearn", "flwr", "gensim"}
-# Data and models read files; only this module of theirs reaches the network.
+# Datasets and models read files; of these, only this module uses the network.
 NETWORK = {"socket", "http", "urllib", "asyncio", "ssl"}
 REACHES_NETWORK = {"lab/datasets/download.py"}
 
@@ -101,12 +101,12 @@ def layer_violations(paths: Iterable[Path]) -> list[str]:
             allowed = LAYER[other] <= LAYER[here]
             if LAYER[here] == VALUES:
                 allowed = other in VALUES_ORDER[: VALUES_ORDER.index(here)]
-            elif LAYER[here] == CORES:  # cores never import each other
+            elif LAYER[here] == CORES:  # the cores never import each other
                 allowed = LAYER[other] == VALUES
             elif LAYER[here] == CLIENTS:
                 allowed = LAYER[other] == VALUES or other == "aggregation"
             elif other == "lab":
-                # These find attacks by name, inside the function that is asked for one.
+                # These look attacks up by name, inside the function that needs one.
                 finds_attacks = here in ("running", "simulating")
                 allowed = finds_attacks or (here == "cli" and path.name in CLI_OF_LAB)
             if not allowed:
@@ -130,7 +130,7 @@ def test_only_clients_and_the_laboratory_import_machine_learning_frameworks() ->
     assert [name_of(path) for path in product if outside(path) & HEAVY] == []
 
 
-def test_of_data_and_models_only_the_download_reaches_the_network() -> None:
+def test_in_datasets_and_models_only_the_download_uses_the_network() -> None:
     learning = [
         path
         for path in MODULES
@@ -140,7 +140,7 @@ def test_of_data_and_models_only_the_download_reaches_the_network() -> None:
     assert {name_of(path) for path in learning if outside(path) & NETWORK} == REACHES_NETWORK
 
 
-def test_a_module_says_what_belongs_in_it() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [
         name_of(path)
         for path in MODULES
@@ -150,10 +150,10 @@ def test_a_module_says_what_belongs_in_it() -> None:
     assert silent == []
 
 
-def test_no_two_classes_have_one_name() -> None:
+def test_class_names_are_unique() -> None:
     places: dict[str, list[str]] = {}
     for path in MODULES:
-        if "templates" in path.parts:  # projects for users, each on its own
+        if "templates" in path.parts:  # independent projects for users
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):
@@ -162,12 +162,10 @@ def test_no_two_classes_have_one_name() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-def test_the_layering_test_sees_a_forbidden_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forbidden_import_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("test_layers.SOURCE", tmp_path)
-    wrong = tmp_path / "ledger.py"
-    wrong.write_text("import socket\nfrom defl.lab import attacks\n", encoding="utf-8")
+    module = tmp_path / "ledger.py"
+    module.write_text("import socket\nfrom defl.lab import attacks\n", encoding="utf-8")
 
-    assert layer_violations([wrong]) == ["ledger.py imports lab"]
-    assert outside(wrong) & IMPURE == {"socket"}
+    assert layer_violations([module]) == ["ledger.py imports lab"]
+    assert outside(module) & IMPURE == {"socket"}

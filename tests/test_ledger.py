@@ -1,4 +1,5 @@
-"""Algorithm 2 made safe: the response to each committed transaction, and when a round closes."""
+"""The safe form of Algorithm 2: the response to each committed transaction, and when a round
+closes."""
 
 from typing import Any
 
@@ -21,7 +22,7 @@ NOT_MEET_QUORUM = Response.NOT_MEET_QUORUM
 NOT_ENOUGH_UPDATES = Response.NOT_ENOUGH_UPDATES
 
 SMALL = Small(real=False, rounds=10)  # n = 4, f = 1, q = 3, tau = 2
-LIE = name("a base that nobody honest trained from")
+LIE = name("a base that no honest member trained from")
 
 
 class Log:
@@ -100,7 +101,7 @@ def test_the_agg_that_completes_the_quorum_closes_the_round_and_answers_ok() -> 
     assert log.answer(upd(3)) is ALREADY_UPD
 
 
-def test_a_quorum_of_aggs_without_enough_updates_is_warned_and_recorded() -> None:
+def test_an_agg_quorum_without_enough_updates_is_recorded_and_answered_with_the_shortage() -> None:
     log = Log()
     log.commit(upd(0), upd(1))
 
@@ -114,7 +115,7 @@ def test_a_quorum_of_aggs_without_enough_updates_is_warned_and_recorded() -> Non
 
 
 def test_the_last_agg_before_the_last_update_closes_with_that_update() -> None:
-    """Nobody needs to send its AGG again."""
+    """No member needs to send its AGG again."""
     log = Log()
     log.commit(upd(0), upd(1), agg(0), agg(1), agg(2))
     assert log.state.round == 0
@@ -154,7 +155,7 @@ def test_a_repeated_agg_answers_the_same_and_counts_once() -> None:
     assert log.state.round == 0
 
 
-def test_a_repeated_agg_after_the_quorum_is_answered_alike_while_updates_are_missing() -> None:
+def test_a_repeated_agg_after_the_quorum_gets_the_same_answer_while_updates_are_missing() -> None:
     log = Log()
     log.commit(agg(0), agg(1), agg(2))
 
@@ -183,7 +184,7 @@ def test_all_members_aggs_do_not_close_a_round_on_too_few_updates() -> None:
 
 
 def test_updates_with_different_bases_do_not_close_a_round() -> None:
-    """Three updates, one of them by a liar that claims another base."""
+    """Three updates, one of them by a liar with another base."""
     log = Log()
     log.commit(upd(0), upd(1), upd(3, base=LIE), agg(0), agg(1), agg(2))
     assert log.state.round == 0
@@ -281,10 +282,10 @@ def test_tau_closed_rounds_are_kept(tau: int) -> None:
     assert log.state.last == log.state.closed[-1]
 
 
-# --- What is worth keeping -------------------------------------------------------------------
+# --- Retention -------------------------------------------------------------------------------
 
 
-def test_live_and_wanted_say_what_may_still_change_the_state() -> None:
+def test_live_and_wanted_select_what_may_still_change_the_state() -> None:
     small = Small(real=False, rounds=2)
     log = Log(small)
     log.commit(small.upd(0, 1), small.agg(0, 1))
@@ -352,7 +353,7 @@ def test_the_state_is_the_same_whatever_the_order_of_a_rounds_transactions() -> 
 # --- Any sequence ----------------------------------------------------------------------------
 
 FIVE = Small(5, real=False, rounds=4)  # n = 5, f = 1, q = 4
-MADE = {
+TRANSACTIONS = {
     (kind, author, round_, base): FIVE.agg(author, round_)
     if kind == "AGG"
     else FIVE.upd(author, round_, base=LIE if base else None)
@@ -386,14 +387,14 @@ def test_any_sequence_of_transactions_keeps_the_ledgers_invariants(
         batch = []
         for kind, author, ahead, lie in chosen[start : start + per_block]:
             round_ = min(log.state.round + ahead, 5)
-            batch.append(MADE[kind, author, round_, lie])
+            batch.append(TRANSACTIONS[kind, author, round_, lie])
         before = log.state
         responses = log.commit(*batch)
-        assert_promises(before, log.state, responses.count(OK))
+        assert_invariants(before, log.state, responses.count(OK))
         assert log.small.ledger.decode(log.small.ledger.encode(log.state)) == log.state
 
 
-def assert_promises(before: LedgerState, after: LedgerState, oks: int) -> None:
+def assert_invariants(before: LedgerState, after: LedgerState, oks: int) -> None:
     assert before.round <= after.round <= min(before.round + 1, 4), "a block holds <= 7 here"
     assert oks or after.round == before.round
     authors = [ref.author for ref in after.current]

@@ -1,4 +1,4 @@
-"""In whole simulated federations: slow members are in the rounds, and lies about time are cheap."""
+"""Whole simulated federations: slow members take part, and false promises cost little time."""
 
 from functools import cache
 
@@ -35,7 +35,7 @@ def test_a_slow_trainer_takes_part_in_the_rounds(
 
 
 def test_a_member_slightly_slower_than_the_minimum_wait_is_not_shut_out() -> None:
-    """The defect that this check was made for: it was in 0 of 40 rounds."""
+    """Regression: such a member took part in 0 of 40 rounds."""
     training_s = 0.5
     longer = ((NodeId(3), 1.2 * TIMING.gst_lt_min_s / training_s),)
     conditions = Conditions(work_s=training_s, work_sigma=STEADY, work_factors=longer)
@@ -93,8 +93,9 @@ def test_a_crashed_member_takes_part_again_within_three_rounds(factor: float) ->
 
 @pytest.mark.parametrize("factor", [20.0, 50.0])
 def test_a_slow_member_rejoins_soon_after_all_members_restart(factor: float) -> None:
-    """Nobody knows anybody's pace any more, the slow member not even its own. It was left out of
-    all the rounds that followed."""
+    """No node remembers any pace, the slow member not even its own.
+
+    Regression: it was left out of all later rounds."""
     slow = NodeId(0)
     conditions = Conditions(work_sigma=STEADY, work_factors=((slow, factor),))
     cluster = cluster_of(4, rounds=16, conditions=conditions)

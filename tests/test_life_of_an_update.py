@@ -62,10 +62,10 @@ def steps_of(document: str) -> list[tuple[str, str]]:
 
 def code_of(place: str) -> CodeType:
     file, _, path = place.partition(":")
-    found: Any = importlib.import_module(f"defl.{file.removesuffix('.py').replace('/', '.')}")
+    target: Any = importlib.import_module(f"defl.{file.removesuffix('.py').replace('/', '.')}")
     for part in path.split("."):
-        found = getattr(found, part)
-    code = found.__code__
+        target = getattr(target, part)
+    code = target.__code__
     assert isinstance(code, CodeType)
     return code
 
@@ -132,13 +132,13 @@ class Life:
     others: set[bytes]  # digests that belong to other updates
 
     def violations(self, steps: list[tuple[str, str]]) -> list[str]:
-        """The steps that this update did not take, or not in this order.
+        """The steps that this update did not take, or took in another order.
 
-        Each step happens at the node of the step before, unless only the other one takes it. A
+        Each step happens at the node of the previous step, unless only the other node takes it. A
         node takes a step for an update when it first calls the function for it.
         """
         own = {self.update.digest, *self.update.chunks}
-        # A function that is ever given an update must be given this one.
+        # A function that is called with any update must be called with this one.
         identifying = {call.place for call in self.calls if call.names & (own | self.others)}
         node, other, at = self.author, self.holder, -1
         broken = []
@@ -163,8 +163,7 @@ class Life:
 
 @cache
 def life() -> Life:
-    """Of an update for round 1 in a run of two rounds; the holder is the first that acknowledges
-    it."""
+    """An update for round 1 in a run of two rounds; the holder is the first to acknowledge it."""
     steps = steps_of(architecture())
     author = NodeId(0)
     # Its author trains faster than the others, so the update is committed before the round closes.
@@ -248,7 +247,7 @@ def opened(path: Path) -> int:
 def test_the_workers_of_a_real_node_call_the_functions_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Node and simulator share the machine; only what a child process does may differ."""
+    """Node and simulator share the state machine; only the work of child processes may differ."""
     places = [place for _, place in steps_of(architecture()) if place.startswith("work.py:")]
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "idle_client.py").write_text(IDLE_CLIENT)
@@ -261,9 +260,9 @@ def test_the_workers_of_a_real_node_call_the_functions_of_the_table(
     with recorded(places) as calls:
         trained = runner.do(TrainTask(Round(1), initial, str(update)), [opened(base)])
         runner.do(ValidateTask(), [opened(update)])
-        made = trained.manifest
+        manifest = trained.manifest
         updates = tuple(
-            Reference(member, made.digest, made.size, initial, b"", b"")
+            Reference(member, manifest.digest, manifest.size, initial, b"", b"")
             for member in SMALL.federation.committee.members
         )
         work = Aggregate(Round(1), initial, updates, name("block"))

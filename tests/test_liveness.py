@@ -1,6 +1,6 @@
-"""Liveness: a federation makes progress under every fault that it promises to survive.
+"""Liveness: a federation makes progress under every fault that it must survive.
 
-Whole participants on virtual time; the goal is progress, not a mechanism.
+Whole participants on virtual time. The tests assert progress, not a mechanism.
 """
 
 import pytest
@@ -18,7 +18,7 @@ BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
 
 
 def alone(members: int, start_s: float, end_s: float) -> Partition:
-    """Nobody hears anybody."""
+    """Cuts every member off from all others."""
     return Partition(tuple(frozenset({NodeId(i)}) for i in range(members)), start_s, end_s)
 
 
@@ -52,7 +52,7 @@ def test_a_full_block_tree_does_not_prevent_progress(
     while views < 3 * tree.BLOCKS_MAX:
         cluster.step()
         views = min(node.behaviour.participant.replica.view for node in cluster.nodes)
-    cluster.crash(NodeId(0), downtime_s=1.0)  # the disk holds all that it voted for
+    cluster.crash(NodeId(0), downtime_s=1.0)  # the disk holds every block it voted for
     cluster.censor = None
 
     assert_all_rounds_close(cluster)
@@ -81,7 +81,7 @@ def test_a_network_slower_than_the_first_period_commits_eventually(rules: Rules)
 
 
 def test_an_isolated_leader_gives_its_own_view_the_full_period() -> None:
-    """It has not heard from itself either, which is no reason to distrust itself."""
+    """It has not received its own messages either, but must not count itself as failed."""
     cluster = cluster_of(4, rounds=1)
     cluster.run(until=lambda: cluster.rounds_closed == 1)
     replica = cluster.nodes[0].behaviour.participant.replica

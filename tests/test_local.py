@@ -1,4 +1,5 @@
-"""A federation on one machine: its ports stay free until its nodes bind them; failures show."""
+"""A federation on one machine: its ports stay free until its nodes bind them; failed starts are
+reported."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Log lines, and what configuring them leaves alone."""
+"""Log lines, and that configuring them leaves other loggers alone."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from support.logs import log_to
 
 @pytest.fixture
 def defl_logger() -> Iterator[logging.Logger]:
-    """As it was before, after the test."""
+    """Restores the logger after the test."""
     logger = logging.getLogger("defl")
     handlers, level = logger.handlers.copy(), logger.level
     yield logger
@@ -66,7 +66,7 @@ def test_lines_propagate_to_the_root_logger(caplog: pytest.LogCaptureFixture) ->
 
 def test_library_use_configures_nothing(defl_logger: logging.Logger) -> None:
     before = (defl_logger.handlers.copy(), defl_logger.level)
-    Log().info("nobody configured this")
+    Log().info("not configured")
 
     assert (defl_logger.handlers, defl_logger.level) == before
     assert defl_logger.propagate

@@ -1,4 +1,4 @@
-"""The mark reveals a database that lost writes, and never mistakes a crash for that."""
+"""The mark detects a database that lost writes, and never mistakes a crash for that."""
 
 import os
 import random
@@ -34,7 +34,7 @@ def storage(tmp_path: Path) -> Iterator[Storage]:
 
 
 def copy_of(storage: Storage, name: str = "copy") -> Path:
-    """The folder as a killed process leaves it."""
+    """A copy of the folder, as a killed process leaves it."""
     copy = storage.folder.with_name(name)
     shutil.copytree(storage.folder, copy)
     return copy
@@ -95,7 +95,7 @@ def test_a_lost_log_makes_the_node_an_observer_and_it_stays_one(
 
 
 def statements_of(durable: Durable) -> set[str]:
-    """What a node with this state signs for a proposal and at its timeout."""
+    """The statements that a node with this state signs for a proposal and at its timeout."""
     participant = Participant(SMALL.federation, NodeId(0), SMALL.signers[0], durable)
     proposal = SMALL.proposal(SMALL.block((SMALL.agg(1, 1),)))
     events: list[tuple[Event, float]] = [

@@ -18,7 +18,7 @@ ARRAYS = {
     "empty": np.zeros((0, 3), dtype=np.float32),
     "half": np.ones(3, dtype=np.float16),
 }
-# Of the file below. Its change means that nodes of two versions write different files.
+# Digest of the file below. If it changes, nodes of two versions write different files.
 GOLDEN = "663caa30da9d64be77738b51eb1a650a9337b7baaafdc51424bf6ca4d377ee63"
 
 
@@ -35,7 +35,7 @@ def test_equal_models_are_equal_files_whatever_the_order_of_arrays_and_metadata(
     assert hashlib.sha256(one.read_bytes()).hexdigest() == GOLDEN
 
 
-def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
+def test_the_safetensors_library_reads_our_files(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
 
     write_safetensors(path, ARRAYS, {"round": "3"})
@@ -60,7 +60,7 @@ def test_a_model_file_states_how_many_entries_it_lacks(tmp_path: Path) -> None:
     assert set(load_file(tmp_path / "2.safetensors")) == {"point"}
 
 
-def test_metadata_of_a_file_that_is_no_model_are_refused(tmp_path: Path) -> None:
+def test_metadata_of_a_non_model_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"rubbish")
 

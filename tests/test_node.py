@@ -117,7 +117,7 @@ def test_a_second_process_on_one_folder_is_refused(nodes: Nodes) -> None:
     assert "another process" in second.stderr
 
 
-def test_a_lost_state_is_not_taken_for_a_first_start(nodes: Nodes) -> None:
+def test_a_lost_state_is_not_mistaken_for_a_first_start(nodes: Nodes) -> None:
     nodes.start(0)
     nodes.wait(lambda: (status := nodes.status(0)) is not None and status.view > 0, LIMIT_S)
     nodes.kill(0)
@@ -144,10 +144,10 @@ def test_nodes_whose_federation_files_differ_in_one_byte_refuse_each_other(
     )
     nodes.start(0, 1)
 
-    def why() -> str:
+    def refusals() -> str:
         status = nodes.status(0)
         return "" if status is None else status.trouble.get("node-1", "")
 
-    nodes.wait(lambda: "federation.toml" in why(), 30.0)
+    nodes.wait(lambda: "federation.toml" in refusals(), 30.0)
     assert not any(nodes.status(0).peers.values())
     nodes.wait(lambda: "federation.toml" in str(nodes.log(0)), 30.0)

@@ -1,5 +1,4 @@
-"""What a node writes and when: records before messages leave; models and status as far as the disk
-allows."""
+"""When a node writes: records before messages leave, models and status as the disk permits."""
 
 import asyncio
 import os
@@ -18,17 +17,17 @@ from defl.node.report.results import MODEL
 from defl.node.store.records import Records
 from defl.node.store.storage import Storage
 from defl.output import ModelReady, Output, Persist
-from support.node_here import NodeHere, until
+from support.in_process_node import InProcessNode, until
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeHere:
-    """Alone, so that no round closes; failed writes are retried at once."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcessNode:
+    """A node without peers, so that no round closes; failed writes are retried at once."""
     monkeypatch.setattr(driver, "RETRY_S", 0.0)
-    return NodeHere(Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes[0])
+    return InProcessNode(Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes[0])
 
 
-def test_a_final_status_that_cannot_be_written_leaves_nothing_open(here: NodeHere) -> None:
+def test_a_final_status_that_cannot_be_written_leaves_nothing_open(here: InProcessNode) -> None:
     (here.folder / STATUS_FILE).mkdir()  # where no file can be written
 
     async def scenario() -> tuple[int, ...]:
@@ -48,7 +47,7 @@ def test_a_final_status_that_cannot_be_written_leaves_nothing_open(here: NodeHer
     assert here.logged("stopped")
 
 
-def test_a_model_that_cannot_be_written_is_retried(here: NodeHere) -> None:
+def test_a_model_that_cannot_be_written_is_retried(here: InProcessNode) -> None:
     """Events after it are still reported."""
     model = here.folder / MODEL
     model.mkdir()
@@ -69,7 +68,7 @@ def test_a_model_that_cannot_be_written_is_retried(here: NodeHere) -> None:
     assert {line["what"] for line in here.logged("not written")} == {"ModelReady"}
 
 
-def test_a_model_that_cannot_be_written_is_superseded_by_a_newer_one(here: NodeHere) -> None:
+def test_a_model_that_cannot_be_written_is_superseded_by_a_newer_one(here: InProcessNode) -> None:
     (here.folder / MODEL).mkdir()
     old, new = (ModelReady(Round(r), here.node.federation.initial) for r in (0, 1))
 
@@ -86,7 +85,7 @@ def test_a_model_that_cannot_be_written_is_superseded_by_a_newer_one(here: NodeH
     assert [line["round"] for line in here.logged("model ready")] == [1]
 
 
-def test_a_model_that_the_disk_refuses_is_a_local_fault(here: NodeHere) -> None:
+def test_a_model_that_the_disk_refuses_is_a_local_fault(here: InProcessNode) -> None:
     federation = here.node.federation
     row, _ = shared_row(here.folder.parent / "initial.safetensors", federation.schema)
     here.node.storage.close()
@@ -96,7 +95,7 @@ def test_a_model_that_the_disk_refuses_is_a_local_fault(here: NodeHere) -> None:
 
 
 def test_records_queued_while_the_disk_is_busy_are_written_in_one_batch(
-    here: NodeHere, monkeypatch: pytest.MonkeyPatch
+    here: InProcessNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = here.node
     written: list[int] = []  # records in each write
@@ -120,7 +119,7 @@ def test_records_queued_while_the_disk_is_busy_are_written_in_one_batch(
         for output in (plain, first):
             node._outputs.put_nowait(output)
         await until(node._outputs.empty)
-        assert done == [(plain, 0)]  # without a record it waits for nobody's
+        assert done == [(plain, 0)]  # without a record of its own it does not wait
         for last in (second, plain, third, None):
             node._outputs.put_nowait(last)
         free.set()

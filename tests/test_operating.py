@@ -1,4 +1,4 @@
-"""OPERATING.md lists what a node writes, shows and measures: the lists are those of the code."""
+"""OPERATING.md lists every file, status field and metric of a node."""
 
 import fnmatch
 import re
@@ -32,7 +32,7 @@ def section(heading: str) -> str:
 
 
 def first_cells(heading: str) -> list[str]:
-    """Each name in the first column of the section's table."""
+    """The names in the first column of the section's table."""
     _, _, *rows = re.findall(r"^\|(.+?)\|", section(heading), re.MULTILINE)
     return [name.strip(" `") for row in rows for name in row.split(",")]
 

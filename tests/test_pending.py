@@ -67,7 +67,7 @@ def test_the_address_with_the_most_connections_loses_its_oldest(crowd) -> None: 
 
 
 def test_two_connections_of_one_address_are_not_a_crowd() -> None:
-    """A member dials two lanes; strangers from many addresses must not outweigh it by that."""
+    """A member dials two lanes, and must not lose one to strangers from many addresses."""
     pending = pending_with(
         ("stranger", "10.0.0.9"), ("lane 1", "10.0.0.1"), ("lane 2", "10.0.0.1"), ("b", "10.0.0.2")
     )

@@ -26,7 +26,7 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.sim.disk import Disk
-from support.benches import ME, Host, acks_sent, requested, sent
+from support.benches import ME, PoolBench, acks_sent, chunk_requests, sent
 from support.builders import Small, let_sign, name, nodes, tampered
 
 SMALL = Small()  # n = 4, q = 3, tau = 2; a blob has two chunks: 256 and 144 bytes
@@ -43,14 +43,14 @@ def participant_with(durable: Durable) -> Participant:
 
 
 def test_a_blob_is_fetched_checked_and_acknowledged_with_a_durable_record() -> None:
-    host = Host(SMALL)
-    offered = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
-    assert requested(offered) == [(AUTHOR, 0), (AUTHOR, 1)]
-    whole = host.deliver(AUTHOR, BLOB, BYTES)
+    bench = PoolBench(SMALL)
+    offered = bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    assert chunk_requests(offered) == [(AUTHOR, 0), (AUTHOR, 1)]
+    whole = bench.deliver(AUTHOR, BLOB, BYTES)
     assert [work.manifest for work in whole.work] == [BLOB]
     assert not whole.acks, "nothing is acknowledged before the bytes are checked"
 
-    done = host.checked(BLOB.digest)
+    done = bench.validate(BLOB.digest)
 
     (ack,) = done.acks
     assert sent(done, StoreAck) == [((AUTHOR,), ack)]
@@ -59,42 +59,42 @@ def test_a_blob_is_fetched_checked_and_acknowledged_with_a_durable_record() -> N
 
 
 def test_a_second_blob_of_one_author_and_round_is_evidence_and_the_first_counts() -> None:
-    host = Host(SMALL)
-    host.take_in(AUTHOR, 1, BLOB, BYTES)
+    bench = PoolBench(SMALL)
+    bench.acknowledge(AUTHOR, 1, BLOB, BYTES)
     first = SMALL.offer(1, 1, BLOB)
 
-    again = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB_2))
+    again = bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB_2))
 
-    (found,) = [n.evidence for n in again.notices if isinstance(n, EvidenceFound)]
-    SMALL.verifier().verify(found)
-    assert sent(again, Offer) == [((AUTHOR,), first)], "the author is shown what it offered first"
-    assert not requested(again)
-    host.deliver(AUTHOR, BLOB_2, BYTES_2)
-    host.pool.validated(BLOB_2.digest, None)
-    assert not host.settle().acks
+    (evidence,) = [n.evidence for n in again.notices if isinstance(n, EvidenceFound)]
+    SMALL.verifier().verify(evidence)
+    assert sent(again, Offer) == [((AUTHOR,), first)], "the author gets its first offer back"
+    assert not chunk_requests(again)
+    bench.deliver(AUTHOR, BLOB_2, BYTES_2)
+    bench.pool.validated(BLOB_2.digest, None)
+    assert not bench.settle().acks
 
 
 def test_a_second_offer_that_a_third_party_relays_is_evidence_but_not_answered() -> None:
-    host = Host(SMALL)
-    host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    bench = PoolBench(SMALL)
+    bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
 
-    again = host.receive(OTHER, SMALL.offer(1, 1, BLOB_2))
+    again = bench.receive(OTHER, SMALL.offer(1, 1, BLOB_2))
 
     assert any(isinstance(notice, EvidenceFound) for notice in again.notices)
     assert not sent(again, Offer)
 
 
 def test_one_ack_per_author_and_round_even_across_a_restart() -> None:
-    host = Host(SMALL)
-    host.take_in(AUTHOR, 1, BLOB, BYTES)
-    host.restart()
+    bench = PoolBench(SMALL)
+    bench.acknowledge(AUTHOR, 1, BLOB, BYTES)
+    bench.restart()
 
-    offered = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB_2))
-    host.deliver(AUTHOR, BLOB_2, BYTES_2)
-    host.pool.validated(BLOB_2.digest, None)
-    checked = host.settle()
+    offered = bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB_2))
+    bench.deliver(AUTHOR, BLOB_2, BYTES_2)
+    bench.pool.validated(BLOB_2.digest, None)
+    checked = bench.settle()
 
-    assert not requested(offered)
+    assert not chunk_requests(offered)
     assert not offered.acks
     assert not checked.acks
     assert not acks_sent(checked)
@@ -102,17 +102,17 @@ def test_one_ack_per_author_and_round_even_across_a_restart() -> None:
 
 def test_an_ack_binds_across_a_restart_even_if_another_blob_was_committed() -> None:
     """The other blob is complete and wanted, but is still the author's second one."""
-    host = Host(SMALL)
-    host.take_in(AUTHOR, 1, BLOB, BYTES)
-    host.restart()
-    host.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
-    host.receive(2, ManifestAnswer(BLOB_2), now=100.0)
-    host.deliver(2, BLOB_2, BYTES_2)
-    assert host.pool.has(BLOB_2.digest)
+    bench = PoolBench(SMALL)
+    bench.acknowledge(AUTHOR, 1, BLOB, BYTES)
+    bench.restart()
+    bench.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
+    bench.receive(2, ManifestAnswer(BLOB_2), now=100.0)
+    bench.deliver(2, BLOB_2, BYTES_2)
+    assert bench.pool.has(BLOB_2.digest)
 
-    offered = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB_2), now=100.0)
-    host.pool.validated(BLOB_2.digest, None)
-    checked = host.settle(100.0)
+    offered = bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB_2), now=100.0)
+    bench.pool.validated(BLOB_2.digest, None)
+    checked = bench.settle(100.0)
 
     assert not offered.work
     for done in (offered, checked):
@@ -137,72 +137,72 @@ def test_an_ack_is_persisted_by_the_output_that_sends_it() -> None:
 
 
 def test_other_authors_and_rounds_are_not_affected_by_an_ack() -> None:
-    host = Host(SMALL)
-    host.take_in(AUTHOR, 1, BLOB, BYTES)
+    bench = PoolBench(SMALL)
+    bench.acknowledge(AUTHOR, 1, BLOB, BYTES)
 
-    assert len(host.take_in(OTHER, 1, BLOB_2, BYTES_2).acks) == 1
+    assert len(bench.acknowledge(OTHER, 1, BLOB_2, BYTES_2).acks) == 1
     third, third_bytes = SMALL.blob(3)
-    assert len(host.take_in(AUTHOR, 2, third, third_bytes).acks) == 1
+    assert len(bench.acknowledge(AUTHOR, 2, third, third_bytes).acks) == 1
 
 
 def test_a_repeated_offer_is_answered_with_the_same_ack() -> None:
-    host = Host(SMALL)
-    (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
+    bench = PoolBench(SMALL)
+    (ack,) = bench.acknowledge(AUTHOR, 1, BLOB, BYTES).acks
 
-    again = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    again = bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
 
     assert acks_sent(again) == [ack]
     assert not again.acks
 
 
 def test_after_a_restart_the_same_ack_is_sent_again_while_the_bytes_are_held() -> None:
-    host = Host(SMALL)
-    (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
-    host.restart()
+    bench = PoolBench(SMALL)
+    (ack,) = bench.acknowledge(AUTHOR, 1, BLOB, BYTES).acks
+    bench.restart()
 
-    again = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    again = bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
 
     assert acks_sent(again) == [ack]
     assert not again.work
 
 
 def test_an_ack_whose_bytes_were_lost_is_sent_again_only_when_they_are_back() -> None:
-    host = Host(SMALL)
-    (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
-    restarted = host.restart(power_lost=True)
+    bench = PoolBench(SMALL)
+    (ack,) = bench.acknowledge(AUTHOR, 1, BLOB, BYTES).acks
+    restarted = bench.restart(power_lost=True)
 
-    offered = host.receive(AUTHOR, SMALL.offer(1, 1, BLOB), now=100.0)
+    offered = bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB), now=100.0)
     assert not acks_sent(restarted)
     assert not acks_sent(offered)
-    assert {chunk for _, chunk in requested(offered)} == {0, 1}
+    assert {chunk for _, chunk in chunk_requests(offered)} == {0, 1}
 
-    back = host.deliver(AUTHOR, BLOB, BYTES)
+    back = bench.deliver(AUTHOR, BLOB, BYTES)
     assert acks_sent(back) == [ack]
 
 
 def test_a_blob_that_is_replaced_during_its_check_is_not_acknowledged() -> None:
     """The author's other blob was committed in the meantime, and this one was dropped."""
-    host = Host(SMALL)
-    host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
-    host.deliver(AUTHOR, BLOB, BYTES)
-    host.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
-    assert host.settle().drop == [BLOB.digest]
+    bench = PoolBench(SMALL)
+    bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    bench.deliver(AUTHOR, BLOB, BYTES)
+    bench.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
+    assert bench.settle().drop == [BLOB.digest]
 
-    host.pool.validated(BLOB.digest, None)
+    bench.pool.validated(BLOB.digest, None)
 
-    assert not host.settle().acks
+    assert not bench.settle().acks
 
 
 # --- What is refused -------------------------------------------------------------------------
 
 
 def test_an_invalid_blob_is_dropped_and_not_fetched_again() -> None:
-    host = Host(SMALL)
+    bench = PoolBench(SMALL)
     payload = b"\x00\x00\xc0\x7f" + BYTES[4:]  # NaN
     chunks = (digest_of(payload[:256]), BLOB.chunks[1])
     manifest = replace(BLOB, chunks=chunks)
 
-    done = host.take_in(AUTHOR, 1, manifest, payload)
+    done = bench.acknowledge(AUTHOR, 1, manifest, payload)
 
     assert not done.acks
     assert done.drop == [manifest.digest]
@@ -210,12 +210,12 @@ def test_an_invalid_blob_is_dropped_and_not_fetched_again() -> None:
     assert isinstance(notice, PeerMisbehaved)
     assert notice.peer == AUTHOR
     assert "NaN" in notice.reason
-    again = host.receive(AUTHOR, SMALL.offer(1, 1, manifest))
+    again = bench.receive(AUTHOR, SMALL.offer(1, 1, manifest))
     assert not again.send
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "manifest",
     [
         tampered(BLOB, codec="bf16"),
         tampered(BLOB, size=404),
@@ -224,9 +224,9 @@ def test_an_invalid_blob_is_dropped_and_not_fetched_again() -> None:
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused_before_anything_is_fetched(
-    wrong: Manifest,
+    manifest: Manifest,
 ) -> None:
-    done = Host(SMALL).receive(AUTHOR, SMALL.offer(1, 1, wrong))
+    done = PoolBench(SMALL).receive(AUTHOR, SMALL.offer(1, 1, manifest))
 
     assert not done.send
     assert [type(notice) for notice in done.notices] == [PeerMisbehaved]
@@ -238,17 +238,17 @@ def test_a_manifest_that_does_not_fit_is_refused_before_anything_is_fetched(
 def test_only_offers_of_the_last_tau_rounds_and_the_next_two_are_accepted(
     round_: int, taken: bool
 ) -> None:
-    host = Host(SMALL, round_=5)
+    bench = PoolBench(SMALL, round_=5)
 
-    assert bool(host.receive(AUTHOR, SMALL.offer(1, round_, BLOB)).send) is taken
+    assert bool(bench.receive(AUTHOR, SMALL.offer(1, round_, BLOB)).send) is taken
 
 
 def test_an_observer_acknowledges_and_offers_nothing() -> None:
-    host = Host(SMALL)
-    host.pool.muted = True
+    bench = PoolBench(SMALL)
+    bench.pool.muted = True
 
-    taken = host.take_in(AUTHOR, 1, BLOB, BYTES)
-    published = host.publish(1, BLOB_2, BYTES_2)
+    taken = bench.acknowledge(AUTHOR, 1, BLOB, BYTES)
+    published = bench.publish(1, BLOB_2, BYTES_2)
 
     assert not taken.acks
     assert not acks_sent(taken)
@@ -260,16 +260,16 @@ def test_an_observer_acknowledges_and_offers_nothing() -> None:
 
 
 def test_an_update_is_certified_by_exactly_q_acks_the_authors_own_included() -> None:
-    host = Host(SMALL)
-    published = host.publish(1, BLOB, BYTES)
+    bench = PoolBench(SMALL)
+    published = bench.publish(1, BLOB, BYTES)
     assert published.offer is not None
     offer = published.offer
     assert [ack.acker for ack in published.acks] == [ME]
     assert sent(published, Offer) == [(nodes(1, 2, 3), offer)]
 
-    assert host.receive(1, SMALL.ack(1, offer)).certified == []
-    (upd,) = host.receive(3, SMALL.ack(3, offer)).certified
-    assert host.receive(2, SMALL.ack(2, offer)).certified == []
+    assert bench.receive(1, SMALL.ack(1, offer)).certified == []
+    (upd,) = bench.receive(3, SMALL.ack(3, offer)).certified
+    assert bench.receive(2, SMALL.ack(2, offer)).certified == []
 
     SMALL.verifier().verify(upd)
     assert (upd.round, upd.digest, upd.base, upd.size) == (1, BLOB.digest, BLOB.base, 400)
@@ -277,8 +277,8 @@ def test_an_update_is_certified_by_exactly_q_acks_the_authors_own_included() -> 
 
 
 def test_each_acker_counts_once_and_acks_of_another_blob_do_not_count() -> None:
-    host = Host(SMALL)
-    offer = host.publish(1, BLOB, BYTES).offer
+    bench = PoolBench(SMALL)
+    offer = bench.publish(1, BLOB, BYTES).offer
     assert offer is not None
     true = SMALL.ack(1, offer)
     certified: list[Upd] = []
@@ -291,58 +291,58 @@ def test_each_acker_counts_once_and_acks_of_another_blob_do_not_count() -> None:
         tampered(SMALL.ack(2, offer), round=Round(2)),
         tampered(SMALL.ack(2, offer), author=OTHER),
     ):
-        certified += host.receive(ack.acker, ack).certified
+        certified += bench.receive(ack.acker, ack).certified
 
     assert certified == []
-    assert len(host.receive(2, SMALL.ack(2, offer)).certified) == 1
+    assert len(bench.receive(2, SMALL.ack(2, offer)).certified) == 1
 
 
 def test_an_offer_is_repeated_to_those_who_have_not_acknowledged_until_it_is_certified() -> None:
-    host = Host(SMALL)
-    offer = host.publish(1, BLOB, BYTES).offer
+    bench = PoolBench(SMALL)
+    offer = bench.publish(1, BLOB, BYTES).offer
     assert offer is not None
-    host.receive(2, SMALL.ack(2, offer), now=0.5)
+    bench.receive(2, SMALL.ack(2, offer), now=0.5)
 
-    assert not sent(host.settle(0.9), Offer)
-    assert host.pool.wake_at == 1.0
-    assert sent(host.settle(1.0), Offer) == [(nodes(1, 3), offer)]
-    host.receive(3, SMALL.ack(3, offer), now=1.5)
-    assert not sent(host.settle(5.0), Offer)
-    assert host.pool.wake_at is None
+    assert not sent(bench.settle(0.9), Offer)
+    assert bench.pool.wake_at == 1.0
+    assert sent(bench.settle(1.0), Offer) == [(nodes(1, 3), offer)]
+    bench.receive(3, SMALL.ack(3, offer), now=1.5)
+    assert not sent(bench.settle(5.0), Offer)
+    assert bench.pool.wake_at is None
 
 
 def test_a_restarted_author_resumes_its_offer_and_makes_no_other() -> None:
-    host = Host(SMALL)
-    offer = host.publish(1, BLOB, BYTES).offer
+    bench = PoolBench(SMALL)
+    offer = bench.publish(1, BLOB, BYTES).offer
     assert offer is not None
 
-    restarted = host.restart()
-    published = host.publish(1, BLOB_2, BYTES_2)
+    restarted = bench.restart()
+    published = bench.publish(1, BLOB_2, BYTES_2)
 
     assert sent(restarted, Offer) == [(nodes(1, 2, 3), offer)]
-    assert host.pool.offer_for(Round(1)) == offer
+    assert bench.pool.offer_for(Round(1)) == offer
     assert published.offer is None
     assert not published.acks
-    host.receive(1, SMALL.ack(1, offer))
-    (upd,) = host.receive(2, SMALL.ack(2, offer)).certified
+    bench.receive(1, SMALL.ack(1, offer))
+    (upd,) = bench.receive(2, SMALL.ack(2, offer)).certified
     assert upd.digest == BLOB.digest
 
 
 def test_an_author_that_lost_the_bytes_fetches_its_own_blob_back() -> None:
-    host = Host(SMALL)
-    offer = host.publish(1, BLOB, BYTES).offer
+    bench = PoolBench(SMALL)
+    offer = bench.publish(1, BLOB, BYTES).offer
     assert offer is not None
-    host.disk.drop(BLOB.digest)
+    bench.disk.drop(BLOB.digest)
 
-    restarted = host.restart()
+    restarted = bench.restart()
 
-    assert {chunk for _, chunk in requested(restarted)} == {0, 1}
-    assert ME not in {whom for whom, _ in requested(restarted)}
-    assert host.receive(1, SMALL.ack(1, offer), 100.0).certified == []
-    assert host.receive(2, SMALL.ack(2, offer), 100.0).certified == [], "its own ack needs bytes"
-    (upd,) = host.deliver(OTHER, BLOB, BYTES).certified
+    assert {chunk for _, chunk in chunk_requests(restarted)} == {0, 1}
+    assert ME not in {peer for peer, _ in chunk_requests(restarted)}
+    assert bench.receive(1, SMALL.ack(1, offer), 100.0).certified == []
+    assert bench.receive(2, SMALL.ack(2, offer), 100.0).certified == [], "its own ack needs bytes"
+    (upd,) = bench.deliver(OTHER, BLOB, BYTES).certified
     assert upd.digest == BLOB.digest
-    assert host.disk.read(BLOB.digest) == BYTES
+    assert bench.disk.read(BLOB.digest) == BYTES
 
 
 def test_an_author_killed_after_one_peer_acked_does_not_train_again() -> None:
@@ -368,29 +368,29 @@ def test_an_author_killed_after_one_peer_acked_does_not_train_again() -> None:
 
 
 def test_a_blob_that_was_stored_but_never_offered_is_dropped_at_the_start() -> None:
-    host = Host(SMALL)
-    host.disk.store_blob(BLOB, BYTES, 256)
+    bench = PoolBench(SMALL)
+    bench.disk.store_blob(BLOB, BYTES, 256)
 
-    assert host.restart().drop == [BLOB.digest]
-    assert host.pool.has(SMALL.initial.digest)
+    assert bench.restart().drop == [BLOB.digest]
+    assert bench.pool.has(SMALL.initial.digest)
 
 
 def test_a_failed_check_is_requested_again_with_the_next_offer() -> None:
-    host = Host(SMALL)
-    host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
-    assert len(host.deliver(AUTHOR, BLOB, BYTES).work) == 1
-    assert not host.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work, "it is under way"
-    host.pool.not_validated(BLOB.digest)
+    bench = PoolBench(SMALL)
+    bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    assert len(bench.deliver(AUTHOR, BLOB, BYTES).work) == 1
+    assert not bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work, "the fetch is under way"
+    bench.pool.not_validated(BLOB.digest)
 
-    assert len(host.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work) == 1
+    assert len(bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB)).work) == 1
 
 
 def test_acknowledged_bytes_lost_in_a_power_cut_are_fetched_back_at_once() -> None:
     """Not only once the update is committed: others rely on this ack from the start."""
-    host = Host(SMALL)
-    host.take_in(AUTHOR, 1, BLOB, BYTES)
+    bench = PoolBench(SMALL)
+    bench.acknowledge(AUTHOR, 1, BLOB, BYTES)
 
-    back = host.restart(power_lost=True)
+    back = bench.restart(power_lost=True)
 
     assert {to for to, _ in sent(back, ManifestRequest)} <= {(node,) for node in nodes(1, 2, 3)}
     assert sent(back, ManifestRequest)

@@ -1,4 +1,4 @@
-"""`defl node check`: real sockets, real TLS, and one thing wrong at a time."""
+"""`defl node check`: real sockets, real TLS, and one fault at a time."""
 
 import asyncio
 import shutil
@@ -39,7 +39,7 @@ TIME_MAX_S = 10.0
 def answering(
     folder: Path, agreement: Agreement, listener: socket.socket, chain: Digest | None = None
 ) -> Iterator[None]:
-    """A member's endpoint: TLS 1.3 for members only, and its hello; `chain` is its federation."""
+    """A member's endpoint: TLS 1.3 for members only, then its hello for the federation `chain`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
@@ -162,7 +162,9 @@ def test_a_peer_without_this_nodes_card_is_reported_as_hanging_up(doors: Doors) 
     assert "the same federation.toml" in failed["peer bob"]
 
 
-def test_a_peer_of_another_federation_is_reported_though_it_knows_this_node(doors: Doors) -> None:
+def test_a_peer_of_another_federation_is_reported_though_it_knows_this_node(
+    doors: Doors,
+) -> None:
     other = digest_of(b"the same cards, another file")
     with (
         answering(doors.folder / "bob", doors.agreement, doors.listeners["bob"], other),
@@ -177,7 +179,7 @@ def test_a_peer_of_another_federation_is_reported_though_it_knows_this_node(door
 
 
 def test_a_check_beside_the_running_node_costs_it_no_connection(doors: Doors) -> None:
-    """The peers are real, and one of them already holds the connections of the node itself."""
+    """The peers are real, and one of them is already connected to the running node."""
     cards, chain = doors.agreement.cards, doors.agreement.federation.chain
     identities = [read_identity(doors.folder / name, name) for name in NAMES]
     own_listener = socket.create_server(("127.0.0.1", 0))
@@ -204,11 +206,11 @@ def test_a_check_beside_the_running_node_costs_it_no_connection(doors: Doors) ->
     assert asyncio.run(scenario()) == {}
 
 
-def test_no_peers_skips_the_peers(doors: Doors) -> None:
+def test_the_no_peers_option_skips_the_peer_checks(doors: Doors) -> None:
     assert failed_checks(doors.alice, "--no-peers") == {}
 
 
-def test_a_key_that_others_may_read_is_refused_by_check_and_start(doors: Doors) -> None:
+def test_a_key_readable_by_others_is_refused_by_check_and_start(doors: Doors) -> None:
     key = doors.alice / "node.key"
     key.chmod(0o644)
 
@@ -218,13 +220,13 @@ def test_a_key_that_others_may_read_is_refused_by_check_and_start(doors: Doors) 
     assert f"others may read this private key (mode 0644); do: chmod 600 {key}" in refused.text
 
 
-def test_the_check_names_a_folder_that_others_may_enter(doors: Doors) -> None:
+def test_the_check_reports_a_folder_open_to_others(doors: Doors) -> None:
     doors.alice.chmod(0o755)
 
     assert "chmod 700" in failed_checks(doors.alice, "--no-peers")["folder"]
 
 
-def test_no_node_is_made_in_a_folder_that_others_may_enter(tmp_path: Path) -> None:
+def test_node_init_refuses_a_folder_open_to_others(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o755)
@@ -252,7 +254,7 @@ def test_the_key_of_another_node_is_reported(doors: Doors) -> None:
     assert "its key is not this node's" in swapped["card"]
     assert "calls this key 'bob'" in swapped["federation"]
     assert not any(name.startswith("peer ") for name in swapped), (
-        "left out: it cannot say who it is"
+        "skipped: with a foreign key it cannot connect"
     )
 
 
@@ -266,7 +268,7 @@ def test_a_changed_address_requires_a_new_card(doors: Doors) -> None:
     signed = defl("node", "card", doors.alice, "--json").json
     assert (signed["address"], signed["serial"]) == ("b:1", 1)
     assert failed_checks(doors.alice, "--no-peers") == {}
-    assert defl("node", "card", doors.alice, "--json").json == signed, "nothing moved since"
+    assert defl("node", "card", doors.alice, "--json").json == signed, "nothing has changed since"
 
 
 def test_a_card_of_another_key_is_not_renewed(doors: Doors) -> None:
@@ -321,7 +323,7 @@ def test_too_small_a_disk_is_reported(doors: Doors, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("point", [np.ones(64, np.float32), np.zeros(65, np.float32)])
-def test_initial_weights_of_another_federation_are_reported_with_what_to_do(
+def test_initial_weights_of_another_federation_are_reported_with_advice(
     doors: Doors, point: np.ndarray[Any, Any]
 ) -> None:
     initial = doors.alice / "initial.safetensors"
@@ -334,7 +336,7 @@ def test_initial_weights_of_another_federation_are_reported_with_what_to_do(
     assert detail in defl("node", "start", doors.alice).text
 
 
-def test_missing_initial_weights_are_reported_with_who_has_them(doors: Doors) -> None:
+def test_missing_initial_weights_are_reported_with_their_source(doors: Doors) -> None:
     (doors.alice / "initial.safetensors").unlink()
 
     detail = failed_checks(doors.alice, "--no-peers")["initial weights"]

@@ -1,4 +1,4 @@
-"""defl.verify and defl.load_model: a model's files are checked before anybody uses their arrays."""
+"""defl.verify and defl.load_model: a model's files are checked before their arrays are used."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ from test_export import node  # noqa: F401 - a fixture
 from test_round_certificate import LAST, Proven, proven  # noqa: F401 - a fixture
 
 
-def test_a_proof_is_true_and_says_who_vouches(proven: Proven) -> None:  # noqa: F811 - the fixture
+def test_a_valid_proof_is_true_and_lists_the_members_that_vouch(proven: Proven) -> None:  # noqa: F811 - the fixture
     proof = defl.verify(proven.model(1), str(proven.certificate(1)), proven.federation)
 
     assert proof
@@ -30,7 +30,7 @@ def test_a_proof_is_true_and_says_who_vouches(proven: Proven) -> None:  # noqa: 
     assert proof._repr_html_().startswith("<pre>")
 
 
-def test_a_proof_of_another_model_is_false_and_says_why(proven: Proven) -> None:  # noqa: F811
+def test_a_proof_of_another_model_is_false_and_gives_the_reason(proven: Proven) -> None:  # noqa: F811
     proof = defl.verify(proven.model(1), proven.certificate(LAST), proven.federation)
 
     assert not proof
@@ -92,7 +92,7 @@ def test_a_changed_model_is_refused(node: Path) -> None:  # noqa: F811
         defl.load_model(node)
 
 
-def test_an_exported_model_is_said_to_carry_no_digest_of_its_own(
+def test_an_exported_model_is_reported_to_carry_no_digest(
     proven: Proven,  # noqa: F811
     tmp_path: Path,
 ) -> None:

@@ -1,5 +1,7 @@
-"""A node's disk is restored from an old copy. Others have seen what it signed since, so it asks
-them before it signs anything. Whole participants, virtual time."""
+"""A node restored from an old copy of its disk asks the others what it signed since.
+
+It signs nothing before enough of them have answered. Whole participants on virtual time.
+"""
 
 import numpy as np
 import pytest
@@ -56,7 +58,7 @@ def small() -> Small:
 
 
 def started(small: Small) -> Participant:
-    """A member of seven that has just started: six others, q - 1 = 4 of whom must answer."""
+    """A member of seven that has just started: q - 1 = 4 of the six others must answer."""
     node = Participant(small.federation, ME, small.signers[ME], small.durable())
     node.handle(Tick(), 0.0)
     return node
@@ -74,8 +76,8 @@ def test_a_starting_node_asks_all_members_until_enough_have_answered(
 ) -> None:
     node = Participant(small.federation, ME, small.signers[ME], small.durable())
     first = node.handle(Tick(), 0.0)
-    asked = [item.to for item in first.send if isinstance(item.message, StatementsRequest)]
-    assert asked == [nodes(1, 2, 3, 4, 5, 6)]
+    requests = [item.to for item in first.send if isinstance(item.message, StatementsRequest)]
+    assert requests == [nodes(1, 2, 3, 4, 5, 6)]
     answer(node, 3)
     again = node.handle(Tick(), 1.5)
     assert [i.to for i in again.send if isinstance(i.message, StatementsRequest)] == [
@@ -89,7 +91,7 @@ def test_a_starting_node_asks_all_members_until_enough_have_answered(
     assert not sent(node.handle(Connected(NodeId(5)), 9.0), StatementsRequest)
 
 
-def test_nothing_is_signed_before_a_quorum_less_one_has_answered(small: Small) -> None:
+def test_nothing_is_signed_before_q_minus_1_members_have_answered(small: Small) -> None:
     node = started(small)
     proposal = small.proposal(small.block())
     leader = proposal.block.header.author
@@ -100,11 +102,11 @@ def test_nothing_is_signed_before_a_quorum_less_one_has_answered(small: Small) -
         assert not any(sent(answer(node, peer), kind) for kind in SIGNED)
     done = answer(node, 4)
 
-    assert sent(done, Vote), "what could not be signed until now is signed"
+    assert sent(done, Vote), "statements that had to wait are signed"
 
 
 def test_a_node_trains_while_it_asks_and_offers_when_it_may_sign(small: Small) -> None:
-    """Training signs nothing, and the others may take long to start."""
+    """Training signs nothing, and the others may take a long time to start."""
     node = Participant(small.federation, ME, small.signers[ME], small.durable())
     assert node.handle(Tick(), 0.0).work == (Train(Round(1), small.initial.digest),)
     update = replace(small.blob(1)[0], base=small.initial.digest)
@@ -262,7 +264,7 @@ def test_a_restarted_author_is_certified_by_exactly_a_quorum(rules: Rules) -> No
 
 
 def test_expired_offers_and_acks_do_not_make_an_observer() -> None:
-    """The answering node lags: it still has what the asker has dropped by retention."""
+    """The answering node lags: it still has statements that the other has expired."""
     cluster = cluster_of(4, rounds=6)
     cluster.run(until=lambda: cluster.rounds_closed == 1)
     old_offer = participant(cluster, 1).pool.offer_for(Round(1))
@@ -294,7 +296,7 @@ def test_a_node_restored_from_an_old_copy_contradicts_nothing_that_a_quorum_know
 
     assert cluster.conclude() == []
     assert cluster.rounds_closed == 3
-    if writes_ago > 1:  # a single write may be one that nobody else can know of
+    if writes_ago > 1:  # no other member may know of a single write
         assert participant(cluster, 2).replica.observing is not None
 
 
@@ -314,12 +316,12 @@ def offered_and_rolled_back() -> Cluster:
         copies[0] = node.disk.copy()
         return False
 
-    def everybody_has_seen_the_offer() -> bool:
+    def all_received_the_offer() -> bool:
         shelves = [participant(cluster, peer).pool.labels for peer in (0, 1, 3)]
         return all((Round(2), node.id) in labels for labels in shelves)
 
     cluster.run(until=has_offered)
-    cluster.run(until=everybody_has_seen_the_offer)
+    cluster.run(until=all_received_the_offer)
     cluster.crash(node.id, downtime_s=0.01, power=False)
     node.disk = copies[0]
     cluster.run()

@@ -59,7 +59,9 @@ def test_a_record_in_the_wrong_place_is_corrupt(storage: Storage) -> None:
         again.recovered()
 
 
-def test_a_missing_safety_record_makes_an_observer_never_a_fresh_one(storage: Storage) -> None:
+def test_a_missing_safety_record_makes_the_node_an_observer_not_a_new_signer(
+    storage: Storage,
+) -> None:
     storage.records.persist(Persist(record=record(3)))
     storage.close()
     spoil(storage.folder, "DELETE FROM records WHERE kind = 'safety'")
@@ -70,7 +72,7 @@ def test_a_missing_safety_record_makes_an_observer_never_a_fresh_one(storage: St
 
 def test_a_file_that_is_not_a_database_is_reported(storage: Storage) -> None:
     storage.close()
-    (storage.folder / DATABASE).write_bytes(b"rubbish" * 1000)
+    (storage.folder / DATABASE).write_bytes(b"garbage" * 1000)
 
     with pytest.raises(LocalFault, match=DATABASE):
         Storage.open(storage.folder)
@@ -90,8 +92,8 @@ def test_a_zeroed_page_of_the_database_is_detected(storage: Storage) -> None:
         again.recovered()
 
 
-def rubbish(folder: Path) -> None:
-    (folder / DATABASE).write_bytes(b"rubbish" * 1000)
+def overwrite(folder: Path) -> None:
+    (folder / DATABASE).write_bytes(b"garbage" * 1000)
 
 
 def rotten_page(folder: Path) -> None:
@@ -104,7 +106,7 @@ def rotten_record(folder: Path) -> None:
     spoil(folder, "UPDATE records SET checksum = x'00' WHERE kind = 'safety'")
 
 
-@pytest.mark.parametrize("damage", [rubbish, rotten_page, rotten_record])
+@pytest.mark.parametrize("damage", [overwrite, rotten_page, rotten_record])
 def test_the_advice_for_damage_forbids_restoring_a_copy(
     storage: Storage, damage: Callable[[Path], None]
 ) -> None:
@@ -120,7 +122,7 @@ def test_the_advice_for_damage_forbids_restoring_a_copy(
 
 
 def log_after_a_kill(storage: Storage, at: float) -> Path:
-    """A copy of the folder as a killed process leaves it, with a rotten byte in SQLite's log."""
+    """A copy of the folder as a killed process leaves it, with a corrupt byte in SQLite's log."""
     for view in range(1, 11):
         storage.records.persist(Persist(record=record(view)))
     copy = storage.folder.with_name("copy")

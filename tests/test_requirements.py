@@ -1,4 +1,4 @@
-"""What a federation requires of its nodes, which theorem covers it, and how both are shown."""
+"""The requirements of a federation, the theorem that covers it, and how both are shown."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -115,7 +115,7 @@ def test_strict_accepts_what_a_theorem_covers(founded: Path, tmp_path: Path) -> 
 def test_a_rule_that_cannot_run_on_the_fewest_rows_is_refused(
     founded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At m = n - f, not at n: that many updates may close a round."""
+    """The rule must run on m = n - f updates, since that many may close a round."""
 
     def picky(
         rows: Any, base: Any, faults_max: int, ties: Any, **_options: Any
@@ -133,7 +133,7 @@ def test_a_rule_that_cannot_run_on_the_fewest_rows_is_refused(
     assert not (tmp_path / "federation.toml").exists()
 
 
-def test_the_plain_mean_is_covered_only_when_nobody_lies(founded: Path, tmp_path: Path) -> None:
+def test_the_plain_mean_is_covered_only_without_faults(founded: Path, tmp_path: Path) -> None:
     agreement = agree(tmp_path, cards_in(founded))
 
     for faults_max, covered in ((0, True), (1, False)):

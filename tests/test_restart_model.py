@@ -1,4 +1,4 @@
-"""The exhaustive model of restarts and timeouts: a slice of it, and proof that it sees.
+"""The exhaustive model of restarts and timeouts: a part of it, and faults that it must detect.
 
 `make model` runs it to its full depth.
 """
@@ -34,7 +34,7 @@ class ForgetsItsTimeout(Replica[bytes]):
 
 
 class VotesAgain(Replica[bytes]):
-    """Votes as often as it sees a block to vote for."""
+    """Votes for every block that it receives."""
 
     def __init__(self, federation: Any, me: NodeId, *rest: Any) -> None:
         super().__init__(federation, me, *rest)
@@ -43,7 +43,7 @@ class VotesAgain(Replica[bytes]):
 
 @BOTH
 def test_a_fair_schedule_commits_from_every_state_of_the_first_view(rules: Rules) -> None:
-    """Six events are enough for the whole quorum to give a view up and restart."""
+    """Six events are enough for the whole quorum to time out and restart."""
     result = Explorer(rules).explore(6, starts=1)
 
     assert not result.violations, result.violations[0]
@@ -62,7 +62,7 @@ def test_a_fair_schedule_commits_from_every_state_of_a_growing_log(
 
 
 @BOTH
-def test_long_random_walks_find_no_dead_end(rules: Rules) -> None:
+def test_long_random_walks_reach_no_dead_end(rules: Rules) -> None:
     result = Explorer(rules).wander(8, 40, seed=2)
 
     assert not result.violations, result.violations[0]
@@ -70,7 +70,9 @@ def test_long_random_walks_find_no_dead_end(rules: Rules) -> None:
 
 
 @BOTH
-def test_the_model_finds_a_quorum_that_restarted_and_forgot_its_own_timeouts(rules: Rules) -> None:
+def test_the_model_detects_a_quorum_that_restarted_and_forgot_its_own_timeouts(
+    rules: Rules,
+) -> None:
     result = Explorer(rules, ForgetsItsTimeout).explore(6, starts=1)
 
     lines = result.violations[0].splitlines()
@@ -85,7 +87,7 @@ def test_two_restarts_leave_one_member_that_counts_all_timeouts() -> None:
     assert not result.violations
 
 
-def test_the_model_finds_a_member_that_votes_twice() -> None:
+def test_the_model_detects_a_member_that_votes_twice() -> None:
     result = Explorer(Rules.JOLTEON, VotesAgain).wander(40, 30, seed=4)
 
     assert any("contradicts itself" in violation for violation in result.violations)
@@ -96,7 +98,7 @@ def test_the_silent_member_leads_first_and_then_every_fourth_view() -> None:
 
 
 def test_a_replayed_replica_equals_the_original() -> None:
-    """Situations are told apart by their fingerprint, so the same way must give the same one."""
+    """States are identified by fingerprint, so the same events must give the same fingerprint."""
     model = Explorer(Rules.HOTSTUFF)
     model.explore(4, starts=2)
 

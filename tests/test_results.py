@@ -69,7 +69,7 @@ def test_a_result_cannot_be_changed() -> None:
         assert not hasattr(value, "__dict__")
 
 
-def test_attendance_counts_each_reason_apart() -> None:
+def test_attendance_counts_each_reason_separately() -> None:
     alice, bob, carol, hostile = history().attendance
 
     assert (alice.taken_part, alice.left_out, alice.late, alice.missing) == (3, 0, 0, 0)
@@ -93,7 +93,7 @@ def test_the_text_ends_with_the_attendance_of_every_member() -> None:
     assert text.endswith("bob had no update: it was down")
 
 
-def test_html_escapes_whatever_members_and_rules_say() -> None:
+def test_html_escapes_names_and_messages() -> None:
     shown = result(
         worker_errors={HOSTILE: f"Traceback\n{HOSTILE}"}, byzantine={HOSTILE: HOSTILE}
     )._repr_html_()
@@ -150,7 +150,7 @@ def test_a_failed_check_of_the_simulator_is_shown() -> None:
     assert "CHECKS THAT DO NOT HOLD: same ledger\nnode 1 differs" in str(failed)
 
 
-def test_a_run_shows_where_a_clients_failure_is_told_in_full() -> None:
+def test_a_run_names_the_log_with_the_clients_full_failure() -> None:
     failed = result(worker_errors={"bob": "Traceback ...\nValueError: shape"}, interrupted=True)
 
     assert "bob's client failed at least once, last: ValueError: shape" in str(failed)
@@ -161,13 +161,13 @@ def test_a_run_shows_where_a_clients_failure_is_told_in_full() -> None:
         failed.folder_of("dave")
 
 
-def test_results_can_be_kept_with_pickle() -> None:
+def test_results_can_be_pickled() -> None:
     kept = pickle.loads(pickle.dumps(result()))  # noqa: S301 - our own
 
     assert kept == result()
 
 
-# --- The picture ---------------------------------------------------------------------------------
+# --- Plots ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
@@ -192,7 +192,7 @@ def test_a_plot_without_matplotlib_says_how_to_install_it(monkeypatch: pytest.Mo
         history().plot()
 
 
-def test_a_plot_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+def test_an_impossible_plot_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"ends in one of \.png, \.svg, \.pdf"):
         history().plot(path=tmp_path / "picture.gif")
     with pytest.raises(UserError, match="no such folder; make it first"):

@@ -217,8 +217,8 @@ def test_one_signature_less_than_a_quorum_proves_nothing(
     few = _cut(proven, tmp_path / "few.json", round_, whole, 2)
 
     assert verify(proven, proven.model(round_), enough).code == 0
-    wrong = failures(proven, proven.model(round_), few)
-    assert wrong == {"signatures": "2 members vouch, 3 of 4 are needed"}
+    failed = failures(proven, proven.model(round_), few)
+    assert failed == {"signatures": "2 members vouch, 3 of 4 are needed"}
 
 
 def _cut(proven: Proven, path: Path, round_: int, whole: RoundCertificate, count: int) -> Path:
@@ -237,10 +237,10 @@ def test_a_member_is_counted_once(proven: Proven, tmp_path: Path, kind: str) -> 
     signed = getattr(read_certificate(proven.certificate(round_)), kind)
     twice = changed(proven, tmp_path / "c.json", round_, **{kind: (*signed[:2], signed[0])})
 
-    wrong = failures(proven, proven.model(round_), twice)
+    failed = failures(proven, proven.model(round_), twice)
 
     author = signed[0].author
-    assert wrong == {"signatures": f"member {author} ({NAMES[author]}) is counted twice"}
+    assert failed == {"signatures": f"member {author} ({NAMES[author]}) is counted twice"}
 
 
 def test_a_signature_under_another_members_name_is_detected(proven: Proven, tmp_path: Path) -> None:
@@ -248,19 +248,19 @@ def test_a_signature_under_another_members_name_is_detected(proven: Proven, tmp_
     swapped = msgspec.structs.replace(others[0], signature=first.signature)
     forged = changed(proven, tmp_path / "c.json", LAST, attestations=(first, swapped, *others[1:]))
 
-    wrong = failures(proven, proven.model(LAST), forged)
+    failed = failures(proven, proven.model(LAST), forged)
 
-    assert "did not sign this" in wrong["signatures"]
+    assert "did not sign this" in failed["signatures"]
 
 
-def test_an_author_that_is_no_member_is_refused(proven: Proven, tmp_path: Path) -> None:
+def test_an_author_that_is_not_a_member_is_refused(proven: Proven, tmp_path: Path) -> None:
     answer = read_certificate(proven.certificate(LAST)).attestations
     stranger = msgspec.structs.replace(answer[0], author=4)
     forged = changed(proven, tmp_path / "c.json", LAST, attestations=(*answer[:2], stranger))
 
-    wrong = failures(proven, proven.model(LAST), forged)
+    failed = failures(proven, proven.model(LAST), forged)
 
-    assert wrong == {"signatures": "member 4 does not exist"}
+    assert failed == {"signatures": "member 4 does not exist"}
 
 
 def test_an_empty_certificate_and_a_mixed_one_prove_nothing(proven: Proven, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The lines of a running federation: what is shown, when, and in which order."""
+"""The progress lines of a running federation: their content, time and order."""
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ MEMBERS = ("a", "b")
 
 
 class Screen:
-    """Two members whose statuses change; the lines of all updates."""
+    """Two members with changing statuses, and the lines printed for each update."""
 
     def __init__(self, rounds: int = 5) -> None:
         self.records = RunRecords()

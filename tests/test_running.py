@@ -22,7 +22,7 @@ from defl.running.records import read_records, write_records
 from support.founding import defl as command
 
 LIMIT_S = 120.0
-# Every node takes the same step, so the model of round r is r everywhere; a poisoned one differs.
+# Every node takes the same step, so the model of round r is r everywhere unless poisoned.
 CLIENT = """
 import time
 import numpy as np
@@ -42,7 +42,7 @@ class client:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project; temporary folders are made beside it."""
+    """A project, with the temporary folder beside it."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -54,7 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines that name something in this folder."""
+    """Processes whose command line names a path in this folder."""
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -108,7 +108,7 @@ def test_a_run_has_one_model_and_knows_who_attacked_and_who_was_away(project: Pa
     assert "node-1 was killed (SIGKILL) in round 2" in lines
     assert any("node-1 was started again" in line for line in lines)
 
-    # Without `out`, what only a running node needs is gone, and the model can still be used.
+    # Without `out`, files that only a running node needs are deleted; the model stays usable.
     assert sorted(path.name for path in result.folder.glob("node-*/*.key")) == []
     assert list(result.folder.glob("node-*/state")) == []
     assert command("export", result.folder_of("node-2"), project / "m.npz").code == 0
@@ -134,7 +134,7 @@ def output_until(process: "subprocess.Popen[str]", text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_interrupted_before_round_1_a_run_leaves_nothing_and_promises_no_model(
+def test_a_run_interrupted_before_round_1_leaves_nothing_and_offers_no_model(
     project: Path, number: signal.Signals
 ) -> None:
     process = start("-m", "defl.cli.main", "run", str(project))
@@ -152,7 +152,7 @@ def test_interrupted_before_round_1_a_run_leaves_nothing_and_promises_no_model(
 
 
 @pytest.mark.slow
-def test_interrupted_while_the_first_weights_are_made_a_run_leaves_nothing(project: Path) -> None:
+def test_a_run_interrupted_during_the_initial_weights_leaves_nothing(project: Path) -> None:
     slow = 'import sys, time\nopen("loading", "w").close()\ntime.sleep(60)\n'
     (project / "client.py").write_text(slow, encoding="utf-8")
     process = start("-m", "defl.cli.main", "run", str(project))
@@ -220,7 +220,7 @@ def test_ctrl_c_stops_every_node_and_the_same_command_resumes_the_run(
 
 
 @pytest.mark.slow
-def test_a_run_whose_training_failed_is_resumed_when_the_code_is_mended(
+def test_a_run_whose_training_failed_resumes_once_the_code_is_fixed(
     project: Path, tmp_path: Path
 ) -> None:
     broken = CLIENT.replace("time.sleep(0.05)", "raise ValueError('no labels')")
@@ -246,7 +246,7 @@ def test_a_run_whose_training_failed_is_resumed_when_the_code_is_mended(
 
 
 @pytest.mark.slow
-def test_the_nodes_of_a_killed_run_end_by_themselves(project: Path, tmp_path: Path) -> None:
+def test_the_nodes_of_a_killed_run_exit_by_themselves(project: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = start(
         "-m", "defl.cli.main", "run", str(project), "--rounds", "500", "--out", str(out)
@@ -276,7 +276,7 @@ def test_records_of_an_interrupted_run_survive_it(tmp_path: Path) -> None:
     assert read_records(tmp_path) == [record]
 
 
-def test_an_interrupted_result_compares_no_models() -> None:
+def test_the_result_of_an_interrupted_run_compares_no_models() -> None:
     result = Result(
         members=("a", "b"),
         rounds=(RoundRecord(number=1),),
@@ -306,7 +306,7 @@ def test_an_interrupted_result_compares_no_models() -> None:
         (("--out", "/proc/nodes"), "no folder can be created there"),
     ],
 )
-def test_a_run_that_cannot_be_is_refused_and_leaves_no_folder(
+def test_an_impossible_run_is_refused_and_leaves_no_folder(
     project: Path, options: tuple[str, ...], reason: str
 ) -> None:
     refused = command("run", project, *options)
@@ -325,7 +325,7 @@ def test_a_run_that_cannot_be_is_refused_and_leaves_no_folder(
         ("work_time_max_s = 0", "work_time_max_s"),
     ],
 )
-def test_a_mistake_in_defl_toml_is_named_with_its_place(
+def test_a_mistake_in_defl_toml_is_reported_with_its_file(
     project: Path, text: str, reason: str
 ) -> None:
     (project / "defl.toml").write_text(text, encoding="utf-8")
@@ -337,7 +337,7 @@ def test_a_mistake_in_defl_toml_is_named_with_its_place(
     assert reason in str(refused.value)
 
 
-def test_clean_deletes_the_users_own_folders_of_runs_that_are_over(
+def test_clean_deletes_only_the_users_folders_of_finished_runs(
     project: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "tmp"

@@ -1,4 +1,4 @@
-"""The safety record: what it forbids, what it remembers, and that it goes first."""
+"""The safety record: what it forbids and keeps, and that it is persisted before sending."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -69,7 +69,7 @@ def replica_of(cast: Cast, record: SafetyRecord | None, blocks: Iterable[object]
 
 
 def signed(effects: ConsensusEffects) -> list[Message]:
-    """The statements of this node that leave with these effects."""
+    """The statements of this node that these effects send."""
     return [e.message for e in effects.send if isinstance(e.message, Proposal | Vote | Timeout)]
 
 
@@ -216,7 +216,7 @@ def test_the_signer_of_an_observer_refuses_everything() -> None:
 
 
 def test_only_the_replica_asks_the_signer_for_statements() -> None:
-    """Where a vote is signed: nowhere else in the product."""
+    """No other module of the product signs votes."""
     source = Path(defl.__file__).parent
     callers = {
         path.relative_to(source).as_posix()
@@ -247,7 +247,7 @@ def test_a_vote_leaves_with_its_record_and_its_block(rules: Rules) -> None:
 
 
 def test_a_vote_makes_uncommitted_ancestors_durable_too() -> None:
-    """b came by sync and was never voted for; the vote for c must not leave without it."""
+    """b came by catch-up, without a vote; the vote for c must not leave without it."""
     cast = Cast(SCENE, Rules.HOTSTUFF)
     replica = replica_of(cast, cast.record)
     replica.receive(PEER, Certificates(cast.qc("b"), None), 0.0)
@@ -261,7 +261,7 @@ def test_a_vote_makes_uncommitted_ancestors_durable_too() -> None:
     assert effects.blocks == [cast.block("a"), cast.block("b"), cast.block("c")]
 
 
-def test_a_timeout_leaves_with_its_record_and_the_certificates_that_it_rests_on() -> None:
+def test_a_timeout_leaves_with_its_record_and_its_certificates() -> None:
     cast = Cast(SCENE, Rules.HOTSTUFF)
     replica = replica_of(cast, cast.record)
     replica.receive(PEER, Certificates(cast.qc("b"), cast.tc("T3")), 0.0)
@@ -338,7 +338,7 @@ def test_a_restarted_node_keeps_its_votes_lock_and_high_qc(rules: Rules) -> None
 
 
 def tempted(cast: Cast, replica: Replica) -> list[Message]:
-    """Everything that would make an honest node vote, propose, time out or repeat itself."""
+    """Events that make an honest node vote, propose, time out or repeat a statement."""
     replica.resume(0.0)
     for name in "abc":
         replica.receive(PEER, cast.proposal(name), 0.0)
@@ -369,7 +369,7 @@ def test_a_record_of_another_epoch_counts_as_missing() -> None:
 
 
 def test_a_vote_beyond_the_record_makes_the_node_an_observer() -> None:
-    """The disk was put back to an older state: a QC shows a vote that the record forgot."""
+    """The disk was rolled back: a QC contains a vote that is missing from the record."""
     cast = Cast(SCENE, Rules.HOTSTUFF)
     _, signers, _ = facts(4, Rules.HOTSTUFF)
     block = cast.block("a")
@@ -411,8 +411,8 @@ def test_a_timeout_beyond_the_record_makes_the_node_an_observer() -> None:
         pytest.param(("qc b", "qc c", "time passes"), id="by one below a QC on a missing block"),
     ],
 )
-def test_a_restart_takes_no_commit_back(after: tuple[str, ...]) -> None:
-    """The QC that committed is in the record, so the node still refuses whatever forks below."""
+def test_a_restart_undoes_no_commit(after: tuple[str, ...]) -> None:
+    """The QC that committed is in the record, so the node still refuses every fork below it."""
     stage = Stage(SCENE, Rules.JOLTEON)
     for step in ("proposal a", "proposal b", *after):
         stage.do(step)

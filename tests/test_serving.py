@@ -49,13 +49,13 @@ def reader_of(reading: Reading) -> Serving:
 
 
 async def settled() -> None:
-    """Lets threads and tasks run until they are idle."""
+    """Lets threads and tasks run until idle."""
     for _ in range(20):
         await asyncio.to_thread(lambda: None)
 
 
 class Outlet:
-    """A transport whose frames wait until the test lets them leave."""
+    """A transport that holds frames until the test releases them."""
 
     def __init__(self) -> None:
         self.waiting: dict[NodeId, list[Frame]] = defaultdict(list)
@@ -71,7 +71,7 @@ class Outlet:
             await self._left.wait()
         return self.connected
 
-    async def let_leave(self, peer: NodeId) -> list[Frame]:
+    async def release(self, peer: NodeId) -> list[Frame]:
         frames = self.waiting.pop(peer, [])
         self._left.set()
         await settled()
@@ -84,7 +84,7 @@ class Outlet:
 
 
 class Served:
-    """A serving node between such a disk and such a transport."""
+    """A serving node between these stubs of a disk and a transport."""
 
     def __init__(self) -> None:
         self.disk = Reading()
@@ -107,7 +107,7 @@ class Served:
 GREEDY, MODEST = NodeId(1), NodeId(2)
 
 
-def test_a_peer_that_never_reads_holds_one_chunk_and_delays_nobody() -> None:
+def test_a_peer_that_never_reads_holds_one_chunk_and_delays_no_other_peer() -> None:
     async def scenario() -> None:
         here = Served()
         for _ in range(50):
@@ -117,7 +117,7 @@ def test_a_peer_that_never_reads_holds_one_chunk_and_delays_nobody() -> None:
 
         await here.ask(MODEST, 100, 101, 102)
         for index in (100, 101, 102):
-            assert await here.outlet.let_leave(MODEST) == [bytes([index])]
+            assert await here.outlet.release(MODEST) == [bytes([index])]
         assert here.disk.reads == [0, 100, 101, 102]
         await here.stop()
 
@@ -129,11 +129,11 @@ def test_requests_are_answered_in_order_as_the_queue_drains() -> None:
         here = Served()
         await here.ask(GREEDY, 3, 1, 2, 1)
         for index in (3, 1, 2):
-            assert await here.outlet.let_leave(GREEDY) == [bytes([index])]
-        assert await here.outlet.let_leave(GREEDY) == []  # what is asked twice is answered once
+            assert await here.outlet.release(GREEDY) == [bytes([index])]
+        assert await here.outlet.release(GREEDY) == []  # a repeated request is answered once
 
         await here.ask(GREEDY, 1)
-        assert await here.outlet.let_leave(GREEDY) == [b"\x01"]
+        assert await here.outlet.release(GREEDY) == [b"\x01"]
         await here.stop()
 
     run(scenario())
@@ -143,7 +143,7 @@ def test_queued_requests_per_peer_are_bounded() -> None:
     async def scenario() -> None:
         here = Served()
         await here.ask(GREEDY, *range(100))
-        answers = [await here.outlet.let_leave(GREEDY) for _ in range(100)]
+        answers = [await here.outlet.release(GREEDY) for _ in range(100)]
         assert sum(map(len, answers)) == REQUESTS_PER_PEER_MAX
         await here.stop()
 
@@ -158,9 +158,9 @@ def test_requests_of_a_disconnected_peer_are_dropped() -> None:
         assert here.disk.reads == [0]
 
         here.outlet.connected = True
-        await here.outlet.let_leave(GREEDY)
+        await here.outlet.release(GREEDY)
         await here.ask(GREEDY, 7)
-        assert await here.outlet.let_leave(GREEDY) == [b"\x07"]
+        assert await here.outlet.release(GREEDY) == [b"\x07"]
         await here.stop()
 
     run(scenario())
@@ -171,15 +171,15 @@ def test_a_dropped_chunk_is_answered_not_held_and_a_temporary_failure_is_not_ans
         here = Served()
         here.disk.fault = LocalFault("not here")
         await here.ask(GREEDY, 1)
-        assert await here.outlet.let_leave(GREEDY) == [encode(NotHeld(BLOB))]
+        assert await here.outlet.release(GREEDY) == [encode(NotHeld(BLOB))]
 
         here.disk.fault = NoDescriptors("too many files are open")
         await here.ask(GREEDY, 1)
-        assert await here.outlet.let_leave(GREEDY) == []
+        assert await here.outlet.release(GREEDY) == []
 
         here.disk.fault = None
         await here.ask(GREEDY, 1)
-        assert await here.outlet.let_leave(GREEDY) == [b"\x01"]
+        assert await here.outlet.release(GREEDY) == [b"\x01"]
         await here.stop()
 
     run(scenario())

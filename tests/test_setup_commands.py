@@ -1,4 +1,4 @@
-"""From nothing to an agreed federation with the commands, and the mistakes on the way."""
+"""The commands that set up a federation, and the error for each mistake."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def test_node_init_creates_all_files_and_prints_the_next_step(tmp_path: Path) ->
         ("[::1]:65000", "[::1]:65000"),
     ],
 )
-def test_a_node_listens_where_its_address_can_be_reached(
+def test_a_node_listens_where_its_address_is_reachable(
     tmp_path: Path, address: str, listen: str
 ) -> None:
     assert defl("node", "init", tmp_path / "a", "--name", "a", "--address", address).code == 0
@@ -87,7 +87,7 @@ def test_an_invalid_name_or_address_creates_nothing(
     assert not (tmp_path / "a").exists()
 
 
-def test_a_name_of_any_script_makes_a_card_that_is_a_file_in_the_folder(tmp_path: Path) -> None:
+def test_a_name_with_separators_or_accents_gives_a_card_inside_the_folder(tmp_path: Path) -> None:
     result = defl("node", "init", tmp_path / "a", "--name", "../Ünïversity / 2", "--address", "a:1",
                 "--json")  # fmt: skip
 
@@ -146,7 +146,7 @@ nothing = object()
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a module that is unloaded afterwards."""
+    """A project folder, whose module is unloaded afterwards."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "setup_task.py").write_text(CLIENT, encoding="utf-8")
@@ -259,7 +259,7 @@ def test_the_memory_of_another_federations_model_is_left_out(founded: Path, tmp_
         (("--aggregation", "krum"), "no neighbour is left to count"),
     ],
 )
-def test_invalid_options_are_refused_with_what_is_allowed_and_write_nothing(
+def test_invalid_options_are_refused_with_the_allowed_values_and_write_nothing(
     founded: Path, tmp_path: Path, options: tuple[object, ...], answer: str
 ) -> None:
     result = create(tmp_path, cards_in(founded), *options)
@@ -368,7 +368,7 @@ def test_errors_are_printed_with_an_exit_code_and_no_traceback(tmp_path: Path) -
     "path", [("node", "init"), ("node", "check"), ("node", "card"), ("federation", "create"),
              ("federation", "show"), ("verify",)],
 )  # fmt: skip
-def test_every_command_has_help_with_an_example_and_speaks_json(path: tuple[str, ...]) -> None:
+def test_every_command_has_help_an_example_and_a_json_option(path: tuple[str, ...]) -> None:
     command: click.Command | None = cli
     for name in path:
         assert isinstance(command, click.Group)

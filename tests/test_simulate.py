@@ -1,4 +1,4 @@
-"""defl.simulate: live clients, the real protocol, a result that follows from the seed."""
+"""defl.simulate: live clients, the real protocol, a result determined by the seed."""
 
 import io
 import sys
@@ -75,7 +75,7 @@ def test_the_default_rule_leaves_an_attacker_out_and_plain_averaging_does_not() 
 
 
 @pytest.mark.parametrize("name", [*ATTACKS, *KINDS])
-def test_every_attack_and_every_byzantine_kind_is_known_by_its_name(name: str) -> None:
+def test_every_attack_and_byzantine_kind_can_be_selected_by_name(name: str) -> None:
     history = defl.simulate(point_clients(4), rounds=2, byzantine={3: name})
 
     assert history.complete
@@ -106,7 +106,7 @@ def test_a_silent_member_is_missing_and_a_slow_one_late() -> None:
     assert "virtual seconds after the round closed" in late.detail
 
 
-def test_faults_of_the_simulated_world_do_not_change_agreement() -> None:
+def test_simulated_faults_do_not_break_agreement() -> None:
     conditions = defl.Conditions(loss=0.05, crash_rate=0.003, work_s=0.5)
 
     history = defl.simulate(point_clients(4), rounds=4, conditions=conditions, seed=3)
@@ -127,7 +127,7 @@ def test_honest_members_evaluate_each_model_once() -> None:
     assert sorted(history.rounds[0].training["node-1"]) == ["loss"]
 
 
-def test_without_evaluation_no_client_is_asked_for_it() -> None:
+def test_with_evaluation_off_no_client_evaluates() -> None:
     clients = point_clients(4)
 
     history = defl.simulate(clients, rounds=2, evaluate=False)
@@ -151,7 +151,7 @@ def test_each_round_is_aggregated_once_for_all_nodes(monkeypatch: pytest.MonkeyP
     assert calls == [1, 2, 3]
 
 
-# --- What goes wrong -----------------------------------------------------------------------------
+# --- Errors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_each_round_is_aggregated_once_for_all_nodes(monkeypatch: pytest.MonkeyP
         ({"faults_max": 2}, "faults_max is 2, but consensus among 4 members tolerates at most 1"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_the_arguments_is_named_with_what_is_allowed(
+def test_invalid_arguments_are_refused_with_the_allowed_values(
     arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(defl.UserError, match=message):
@@ -210,11 +210,11 @@ def test_a_clients_own_exception_comes_through_with_the_member_and_the_round() -
     assert caught.value.__notes__ == ["raised by the train of client 3 (node-3, round 2)"]
 
 
-def test_an_answer_of_the_wrong_shape_names_the_member_and_the_round() -> None:
-    wrong = ({"point": np.zeros(3, dtype=np.float32)}, {})
+def test_a_result_of_the_wrong_shape_is_refused_with_the_member_and_the_round() -> None:
+    malformed = ({"point": np.zeros(3, dtype=np.float32)}, {})
 
     with pytest.raises(defl.WeightsError, match="node-3, round 1: train returned entry 'point'"):
-        defl.simulate([*point_clients(3), PointClient(3, on_train=lambda _: wrong)], rounds=3)
+        defl.simulate([*point_clients(3), PointClient(3, on_train=lambda _: malformed)], rounds=3)
 
 
 def test_a_member_whose_training_diverges_has_no_update_and_the_result_says_why() -> None:
@@ -236,13 +236,13 @@ def test_a_round_that_cannot_close_stops_the_simulation_with_the_reason() -> Non
 
     assert not history.complete
     assert len(history.rounds) == 1
-    assert history.ok  # of what did happen
+    assert history.ok  # covers the rounds that closed
     assert "round 2 cannot close, since" in history.stopped
     assert "the training diverged" in str(history)
     assert all(client.trained.count(2) <= 1 for client in clients)
 
 
-def test_an_interrupt_ends_the_simulation_at_once_and_ends_the_line(
+def test_an_interrupt_ends_the_simulation_at_once_and_terminates_the_progress_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt(round_: int) -> None:
@@ -262,7 +262,7 @@ def test_an_interrupt_ends_the_simulation_at_once_and_ends_the_line(
 # --- Progress ------------------------------------------------------------------------------------
 
 
-def test_progress_is_one_line_that_is_kept_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_one_line_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     monkeypatch.setattr(sys, "stderr", written)
 
@@ -276,7 +276,7 @@ def test_progress_is_one_line_that_is_kept_up_to_date(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("progress", [None, False])
-def test_nothing_is_written_where_there_is_no_terminal(
+def test_without_a_terminal_no_progress_is_written(
     monkeypatch: pytest.MonkeyPatch, progress: bool | None
 ) -> None:
     written = io.StringIO()
@@ -287,7 +287,7 @@ def test_nothing_is_written_where_there_is_no_terminal(
     assert written.getvalue() == ""
 
 
-def test_a_function_hears_of_each_closed_round_in_order() -> None:
+def test_a_progress_function_is_called_for_each_closed_round_in_order() -> None:
     records: list[defl.RoundRecord] = []
 
     history = defl.simulate(point_clients(4), rounds=3, progress=records.append)

@@ -1,4 +1,4 @@
-"""What random scenarios are made of, how one is run again, and the faults that are planned."""
+"""Random scenarios: their contents, reproducing one by its seed, and planned faults."""
 
 import re
 from collections import Counter
@@ -35,7 +35,7 @@ SCENARIOS = [scenario(seed) for seed in range(3000)]
 
 
 class Arrivals:
-    """Counts what reaches whom, by kind and pair."""
+    """Counts received messages by type, sender and receiver."""
 
     def __init__(self, conditions: Conditions, rules: Rules = Rules.HOTSTUFF) -> None:
         self.pairs: Counter[tuple[type[Message], NodeId, NodeId]] = Counter()
@@ -132,7 +132,7 @@ def test_a_censor_with_a_source_and_target_drops_nothing_else() -> None:
 
 
 def test_a_quorum_whose_members_restart_in_isolation_makes_progress() -> None:
-    """The run of version 0.1 that closed one round of six and then stopped for ever."""
+    """Regression: version 0.1 closed one round of six and then stopped forever."""
     conditions = Conditions(partitions=(parse_partition("0|2|3@6-30", 4),), all_crash_at_s=(25.0,))
     for rules in Rules:
         report = simulate(

@@ -1,4 +1,4 @@
-"""The status: one typed value, the same in the node, on the wire and in a reader's hands."""
+"""The status: one typed value, the same in the node, as JSON and for its reader."""
 
 import fcntl
 import json
@@ -85,7 +85,7 @@ def test_a_score_that_is_not_finite_is_null_in_json_and_the_reason_stays() -> No
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"round": "three"}'])
-def test_anything_but_a_status_is_decoded_as_none(data: bytes) -> None:
+def test_anything_but_a_status_decodes_to_none(data: bytes) -> None:
     assert decode_status(data) is None
 
 
@@ -115,7 +115,7 @@ def test_reading_a_status_loads_neither_the_node_nor_prometheus() -> None:
     assert "prometheus_client" not in loaded
 
 
-def test_the_text_for_people_shows_progress_peers_and_problems() -> None:
+def test_the_status_text_shows_progress_peers_and_problems() -> None:
     assert status_text(BUSY).splitlines() == [
         "  federation    c9b14b02c9b14b02",
         "  round         3 of 5",
@@ -150,7 +150,7 @@ def test_the_text_for_people_shows_progress_peers_and_problems() -> None:
     ]
 
 
-def test_the_text_of_a_node_without_problems_is_short() -> None:
+def test_the_status_text_of_a_healthy_node_is_short() -> None:
     text = status_text(status())
 
     assert len(text.splitlines()) == 9

@@ -28,7 +28,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def stranger() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that has nothing to do with the node; it waits until its input ends."""
+    """An unrelated process that waits until its input ends."""
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     yield process
     process.kill()
@@ -57,7 +57,7 @@ def test_stop_signals_only_the_process_that_holds_the_lock(
     opened(alice)
     (alice / PID_FILE).write_text(str(stranger.pid), encoding="ascii")
 
-    with Storage.open(alice / "state"):  # as an export does; this process would end itself
+    with Storage.open(alice / "state"):  # as an export does; a signal would end this test
         answer = defl("node", "stop", alice)
 
     assert answer.code == 2

@@ -1,4 +1,4 @@
-"""After a crash everything written is back, and one process at a time holds a state."""
+"""Everything written survives a crash, and one process at a time holds a state."""
 
 import os
 import random
@@ -37,7 +37,7 @@ def storage(tmp_path: Path) -> Iterator[Storage]:
         yield opened
 
 
-# --- What comes back -------------------------------------------------------------------------
+# --- Recovery --------------------------------------------------------------------------------
 
 
 def test_a_new_storage_gives_a_participant_its_first_state(storage: Storage) -> None:
@@ -48,7 +48,7 @@ def test_a_new_storage_gives_a_participant_its_first_state(storage: Storage) -> 
     assert bytes(storage.blobs.read(SMALL.initial.digest)) == SMALL.initial_payload
 
 
-def test_everything_that_was_persisted_comes_back(storage: Storage) -> None:
+def test_everything_persisted_is_recovered(storage: Storage) -> None:
     block = SMALL.block((SMALL.upd(0, 1), SMALL.agg(2, 1)))
     blob, other = SMALL.blob(1), SMALL.blob(2)
     offer = SMALL.offer(1, 1, blob[0])
@@ -95,7 +95,7 @@ def test_storage_keeps_and_forgets_like_the_simulated_disk(folder: Path, seed: i
     actual, expected = reopened(storage), disk.recovered()
     held = dict(actual.held)
     assert set(held) == set(dict(expected.held))
-    # A file that was written over may still have the right bytes at places that were not written.
+    # An overwritten file may still have valid bytes where nothing was written.
     assert all(held[manifest] >= chunks for manifest, chunks in expected.held)
     assert replace_held(actual) == replace_held(expected)
 
@@ -128,7 +128,7 @@ def random_persist(rng: random.Random, step: int) -> Persist:
     return Persist(**{key: make() for key, make in some.items() if rng.random() < 0.4})
 
 
-# --- Whose state it is -----------------------------------------------------------------------
+# --- Ownership -------------------------------------------------------------------------------
 
 
 def test_a_lost_database_is_never_recreated(storage: Storage) -> None:
@@ -204,7 +204,7 @@ except UserError as error:
     sys.exit(f"refused: {error}")
 """
 
-# Persists record after record and says so after each; view i with ack i and blob i mod 5.
+# Persists records in a loop and prints a line after each; view i with ack i and blob i mod 5.
 WRITER = """
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
 """Strangers, and members of other federations, get nothing: none of their frames reach the handler,
-honest members stay connected, and what strangers can make a node hold is bounded.
+honest members stay connected, and the resources they can hold are bounded.
 
 Member 2 is the victim, member 0 its honest peer, and member 1 is Byzantine.
 """
@@ -229,7 +229,7 @@ def test_a_member_that_claims_to_be_another_is_refused_and_the_other_stays_conne
 
 
 def test_another_member_at_a_members_address_is_refused() -> None:
-    """Swapped certificates: member 2's machine answers where member 1 is called."""
+    """Swapped certificates: member 2's machine answers at member 1's address."""
 
     async def scenario() -> None:
         listeners = [listener() for _ in range(4)]
@@ -314,7 +314,7 @@ def test_half_open_and_slow_callers_are_disconnected_in_time() -> None:
                     for byte in data:
                         streams[1].write(bytes([byte]))
                         await streams[1].drain()
-                        await asyncio.sleep(0.01)  # this is what a slow-loris does
+                        await asyncio.sleep(0.01)  # as slow-loris does
 
             client_hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
             drips = [
@@ -337,21 +337,21 @@ def test_silent_connections_cannot_shut_a_member_out() -> None:
     async def scenario() -> None:
         limits = receiving(handshake_s=60.0, pending=PendingLimits(silent=8))
         async with served(limits) as (victim, still_works):
-            crowd = [await plain(victim) for _ in range(40)]
+            connections = [await plain(victim) for _ in range(40)]
             await victim.until(lambda: victim.transport.stats.refusals[Refusal.CROWDED] >= 40 - 8)
             assert victim.transport.unauthenticated <= 8
-            for streams in crowd[: 40 - 8]:
+            for streams in connections[: 40 - 8]:
                 assert not await received_until_closed(
                     streams
                 )  # disconnected, long before the time limit
-            # Member 1, honest for once, comes in while every place is taken.
+            # Member 1, honest here, connects while every slot is taken.
             reader, writer = await tls(victim, context_of(victim, BAD))
             writer.write(hello(1))
             async with asyncio.timeout(TIME_LIMIT_S):
                 assert await reader.readexactly(len(hello(2))) == hello(2)
             writer.close()
             await still_works()
-            for _, stranger in crowd[40 - 8 :]:
+            for _, stranger in connections[40 - 8 :]:
                 stranger.close()
             await victim.until(lambda: victim.transport.unauthenticated == 0)
 
@@ -368,7 +368,7 @@ class Handshaking:
 
     @classmethod
     async def begin(cls, victim: Peer, context: ssl.SSLContext) -> "Handshaking":
-        """Its first record has left."""
+        """Sends its first record."""
         caller = cls(await plain(victim), context)
         with contextlib.suppress(ssl.SSLWantReadError):
             caller._tls.do_handshake()
@@ -381,7 +381,7 @@ class Handshaking:
             self._incoming.write(await self._reader.readexactly(1))
 
     async def finish(self, data: bytes, length: int) -> bytes:
-        """Completes the handshake, sends this, and waits for so many bytes of an answer."""
+        """Completes the handshake, sends the data, and waits for that many bytes of the answer."""
         async with asyncio.timeout(TIME_LIMIT_S):
             await self._until_read(self._tls.do_handshake)
             self._tls.write(data)
@@ -406,12 +406,12 @@ class Handshaking:
 
 
 async def strangers_send(victim: Peer, count: int, data: bytes) -> list[Streams]:
-    crowd = []
+    connections = []
     for _ in range(count):
         streams = await plain(victim)
         streams[1].write(data)
-        crowd.append(streams)
-    return crowd
+        connections.append(streams)
+    return connections
 
 
 def client_hello(victim: Peer) -> bytes:
@@ -423,25 +423,25 @@ def client_hello(victim: Peer) -> bytes:
     return outgoing.read()
 
 
-def disperse(crowd: list[Streams]) -> None:
-    for _, writer in crowd:
+def abort_all(connections: list[Streams]) -> None:
+    for _, writer in connections:
         writer.transport.abort()
 
 
-@pytest.mark.parametrize("words", ["nothing", "half a record", "a whole first record"])
+@pytest.mark.parametrize("sent", ["nothing", "half a record", "a whole first record"])
 def test_a_thousand_half_open_strangers_do_not_interrupt_a_members_handshake(
-    words: str, many_files: None
+    sent: str, many_files: None
 ) -> None:
-    """All from the member's own address, and longer than its handshake takes."""
+    """All from the member's own address, for longer than its handshake takes."""
 
     async def scenario() -> None:
         limits = receiving(handshake_s=60.0, handshakes_burst=10.0)
         async with served(limits) as (victim, still_works):
             whole = client_hello(victim)
-            data = {"nothing": b"", "half a record": whole[:100]}.get(words, whole)
+            data = {"nothing": b"", "half a record": whole[:100]}.get(sent, whole)
             member = await Handshaking.begin(victim, context_of(victim, BAD))
             await member.answered()
-            crowd = await strangers_send(victim, 1000, data)
+            connections = await strangers_send(victim, 1000, data)
             await still_works()
             assert victim.transport.unauthenticated <= 128 + 64 + 1
             assert await member.finish(hello(1), len(hello(2))) == hello(2)
@@ -451,13 +451,13 @@ def test_a_thousand_half_open_strangers_do_not_interrupt_a_members_handshake(
             assert await later.finish(hello(1), len(hello(2))) == hello(2)
             for caller in (member, later):
                 caller.writer.transport.abort()
-            disperse(crowd)
+            abort_all(connections)
 
     asyncio.run(scenario())
 
 
 def test_a_member_reconnects_while_strangers_connect_as_fast_as_they_can() -> None:
-    """Half of them silent, half with a good first record, from the member's own address."""
+    """Half of them silent, half with a valid first record, from the member's own address."""
 
     async def scenario() -> None:
         async with served(receiving()) as (victim, _):
@@ -504,17 +504,17 @@ def test_strangers_get_few_handshakes_a_second_and_members_do_not_wait_for_their
     async def scenario() -> None:
         limits = receiving(handshake_s=60.0, handshakes_burst=5.0, handshakes_per_s=0.01)
         async with served(limits) as (victim, _):
-            crowd = await strangers_send(victim, 20, client_hello(victim))
+            connections = await strangers_send(victim, 20, client_hello(victim))
             async with asyncio.timeout(TIME_LIMIT_S):
-                answers = [await reader.readexactly(1) for reader, _ in crowd[:5]]
+                answers = [await reader.readexactly(1) for reader, _ in connections[:5]]
             assert answers == 5 * [b"\x16"]
             member = await Handshaking.begin(victim, context_of(victim, BAD))
             assert await member.finish(hello(1), len(hello(2))) == hello(2)
-            for reader, _ in crowd[5:]:
+            for reader, _ in connections[5:]:
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(reader.readexactly(1), 0.001)
             member.writer.transport.abort()
-            disperse(crowd)
+            abort_all(connections)
 
     asyncio.run(scenario())
 
@@ -530,7 +530,7 @@ def test_a_members_mark_is_recognised_in_a_fragmented_first_record() -> None:
             for at in range(0, len(first), 100):
                 member.writer.write(first[at : at + 100])
                 await member.writer.drain()
-                await asyncio.sleep(0.001)  # so that they are pieces
+                await asyncio.sleep(0.001)  # so that they arrive as fragments
             assert await member.finish(hello(1), len(hello(2))) == hello(2)
             member.writer.transport.abort()
 
@@ -554,7 +554,7 @@ def test_a_first_frame_that_is_too_long_is_refused_before_anything_is_allocated(
     ("lane", "length"),
     [
         (Lane.CONTROL, 0),
-        (Lane.CONTROL, CONTROL_BYTES_MAX + 1),  # a chunk's length, but not where chunks travel
+        (Lane.CONTROL, CONTROL_BYTES_MAX + 1),  # a chunk's length, but on the control lane
         (Lane.CONTROL, 2**32 - 1),
         (Lane.WEIGHTS, FRAME_BYTES_MAX + 1),
     ],
@@ -624,7 +624,7 @@ def test_many_strangers_leave_neither_memory_nor_open_files_behind() -> None:
             await visit(30)
             after, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-            # Were each of the 90 visits to leave its link behind, that would be 90 buffers of
+            # If each of the 90 connections left its link behind, that would be 90 buffers of
             # 65,536 bytes; on a busy machine a few links are still closing.
             assert after - before < 4 * 65_536
             await still_works()

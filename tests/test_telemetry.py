@@ -1,4 +1,4 @@
-"""The telemetry server: which callers it answers, and what they can make it hold."""
+"""The telemetry server: which clients it answers, and bounds on what they can occupy."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from defl.node.report.telemetry import (
     Server,
     write_private,
 )
-from support.node_here import Member, NodeHere, until
+from support.in_process_node import InProcessNode, Member, until
 from support.statuses import status
 
 TIME_LIMIT_S = 20.0
@@ -32,7 +32,7 @@ METRICS = b"defl_round 1"
 # --- Which callers are answered ----------------------------------------------------------------
 
 
-LONG = 50_000_000  # more than the kernel takes over while nobody reads
+LONG = 50_000_000  # more than the kernel buffers for a client that does not read
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
@@ -42,7 +42,7 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 
 async def last_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Until the server disconnects, which it must do."""
+    """All bytes until the server disconnects, which it must do."""
     data = bytearray()
     async with asyncio.timeout(TIME_LIMIT_S):
         with contextlib.suppress(ConnectionError):
@@ -117,9 +117,7 @@ def test_a_request_for_a_loopback_name_is_answered(host: str) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/status"])
-def test_a_web_page_whose_name_was_rebound_to_loopback_learns_nothing(
-    path: str, headers: list[str]
-) -> None:
+def test_dns_rebinding_to_loopback_reveals_nothing(path: str, headers: list[str]) -> None:
     async def scenario(here: Answering) -> None:
         answer = await here.ask(path, *headers, f"Authorization: Bearer {TOKEN}")
         assert answer.startswith(b"421 ")
@@ -150,7 +148,7 @@ def test_only_get_is_answered() -> None:
     run(scenario)
 
 
-def test_the_token_file_is_private_even_where_a_public_file_was(tmp_path: Path) -> None:
+def test_the_token_file_is_private_even_if_it_replaces_a_public_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("older", encoding="ascii")
     path.chmod(0o644)
@@ -216,7 +214,7 @@ def test_a_flapping_peer_causes_a_bounded_number_of_log_lines(tmp_path: Path) ->
     folders = Nodes(tmp_path / "federation", 4, 1).local.nodes
 
     async def scenario() -> None:
-        here = NodeHere(folders[2])
+        here = InProcessNode(folders[2])
         async with here.running():
             for _ in range(3 * PEER_LINES_BURST):
                 async with Member(folders[1]).connected(here.node.me):
@@ -231,7 +229,7 @@ def test_a_running_node_gives_its_status_to_clients_that_can_read_its_token(tmp_
     folder = Nodes(tmp_path / "federation", 4, 1).local.nodes[2]
 
     async def scenario() -> None:
-        async with NodeHere(folder).running():
+        async with InProcessNode(folder).running():
             token = folder / TOKEN_FILE
             assert stat.S_IMODE(token.stat().st_mode) == 0o600
             current = await asyncio.to_thread(running_status, folder)

@@ -1,4 +1,4 @@
-"""Figures of each round reach an experiment tracker, whose failures never affect the node."""
+"""Each round's figures reach an experiment tracker, whose failures never affect the node."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def log(stream: io.StringIO) -> Log:
 
 
 def ended(tracking: Tracking) -> int:
-    """The exit code of the tracker, which ends by itself once the node has closed it."""
+    """The exit code of the tracker, which exits once the node closes its input."""
     tracking.close()
     return tracking._process.wait(LIMIT_S)
 

@@ -70,7 +70,7 @@ def test_four_members_exchange_eight_megabytes_all_to_all() -> None:
                 await peer.until(lambda p=peer: len(p.received) == 6)
                 for other in peers:
                     if other is not peer:
-                        parts = [frame for who, _, frame in peer.received if who == other.me]
+                        parts = [frame for sender, _, frame in peer.received if sender == other.me]
                         assert b"".join(parts) == blobs[other.me]
 
     asyncio.run(scenario())
@@ -109,7 +109,7 @@ def test_a_busy_receiver_slows_the_sender_and_its_queue_stays_bounded() -> None:
         limits = shorter(queue_bytes_max=8 * MB)
         async with pair(first={"limits": limits}, second={"on_frame": handle}) as (a, b):
             accepted = 0
-            for _ in range(200):  # far more than the kernel's buffers take
+            for _ in range(200):  # far more than the kernel buffers
                 accepted += a.send(b, bytes(MB), Lane.WEIGHTS)
                 assert a.transport.queued_bytes(b.me, Lane.WEIGHTS) <= 8 * MB
                 await asyncio.sleep(0)
@@ -182,26 +182,26 @@ def test_a_restarted_member_is_reconnected_by_the_dialling_side(restarted: int) 
     async def scenario() -> None:
         listeners = [listener() for _ in range(4)]
         cards = cards_of(listeners)
-        spare = listeners[restarted].dup()  # the second life listens at the same address
+        spare = listeners[restarted].dup()  # the restarted member listens at the same address
         for bound in listeners[2:]:
             bound.close()
-        stays, goes = (Peer(i, cards, listeners[i]) for i in (1 - restarted, restarted))
-        async with running(stays):
-            async with running(goes):
-                await stays.until_connected(goes)
-            await stays.until(lambda: not stays.transport.connected(goes.me))
+        remaining, leaving = (Peer(i, cards, listeners[i]) for i in (1 - restarted, restarted))
+        async with running(remaining):
+            async with running(leaving):
+                await remaining.until_connected(leaving)
+            await remaining.until(lambda: not remaining.transport.connected(leaving.me))
             again = Peer(restarted, cards, spare)
             async with running(again):
-                await stays.until_connected(again)
-                await again.until_connected(stays)
-                assert stays.events[:3] == [
-                    ("connected", goes.me),
-                    ("disconnected", goes.me),
-                    ("connected", goes.me),
+                await remaining.until_connected(again)
+                await again.until_connected(remaining)
+                assert remaining.events[:3] == [
+                    ("connected", leaving.me),
+                    ("disconnected", leaving.me),
+                    ("connected", leaving.me),
                 ]
-                stays.send(again, b"to the second life")
+                remaining.send(again, b"to the second life")
                 await again.until(lambda: again.received)
-                assert stays.transport.stats.reconnects[goes.me] >= 2
+                assert remaining.transport.stats.reconnects[leaving.me] >= 2
 
     asyncio.run(scenario())
 
@@ -219,7 +219,7 @@ def test_a_newer_connection_of_a_member_replaces_a_dead_one() -> None:
         async def never(_: float) -> None:
             await asyncio.Event().wait()
 
-        first.transport._wait = never  # the first life is hung: it does not come back
+        first.transport._wait = never  # the first connection hangs for good
         async with running(b, first):
             await b.until_connected(first)
             await first.until_connected(b)
@@ -298,7 +298,7 @@ def test_a_renewed_certificate_of_the_same_key_is_accepted_by_its_card() -> None
     asyncio.run(scenario())
 
 
-def test_back_off_grows_to_its_bound_and_is_jittered() -> None:
+def test_backoff_grows_to_its_bound_with_jitter() -> None:
     async def scenario() -> None:
         waits: list[float] = []
         enough = asyncio.Event()
@@ -314,7 +314,7 @@ def test_back_off_grows_to_its_bound_and_is_jittered() -> None:
         for bound in listeners[:3]:
             if bound is not listeners[2]:
                 bound.close()
-        listeners[3].close()  # nobody answers there
+        listeners[3].close()  # no member answers there
         c = Peer(2, cards, listeners[2], limits=TransportLimits(), wait=passing)
         async with running(c):
             async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""Signatures and certificates with real Ed25519: what is accepted, and each way to be refused."""
+"""Signatures and certificates with real Ed25519: what is accepted, and what is refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -140,7 +140,7 @@ def test_a_signature_of_a_nonexistent_member_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", STATEMENTS)
 def test_a_statement_of_another_federation_with_the_same_keys_is_refused(kind: str) -> None:
-    """Only the chain id differs: keys, epoch and genesis block are made the same."""
+    """Only the chain id differs: keys, epoch and genesis block are the same."""
     other = Small(rounds=4)
     assert other.federation.committee == SMALL.federation.committee
     verifier = Verifier(other.federation, SMALL.scheme, SMALL.genesis.id)
@@ -151,7 +151,7 @@ def test_a_statement_of_another_federation_with_the_same_keys_is_refused(kind: s
 
 @pytest.mark.parametrize("kind", STATEMENTS)
 def test_a_statement_of_another_epoch_is_refused(kind: str) -> None:
-    """Only the epoch differs: even the chain id is made the same."""
+    """Only the epoch differs: even the chain id is the same."""
     other = Small(epoch=1)
     other.federation.__dict__["chain"] = SMALL.chain
     verifier = Verifier(other.federation, SMALL.scheme, SMALL.genesis.id)
@@ -162,7 +162,7 @@ def test_a_statement_of_another_epoch_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["vote", "timeout", "proposal"])
 def test_a_statement_that_claims_another_epoch_is_refused_as_such(kind: str) -> None:
-    """Also when it is correctly signed for that epoch, by the same keys."""
+    """Even if it is correctly signed for that epoch by the same keys."""
     ahead = Small(epoch=1)
     ahead.chain = SMALL.chain
     message: Any = {

@@ -1,4 +1,4 @@
-"""For whom a node waits before its AGG, for how long, and what broken promises cost."""
+"""Which members a node waits for before its AGG, how long, and the cost of broken promises."""
 
 from functools import cache
 
@@ -100,7 +100,7 @@ def test_no_agg_is_submitted_before_a_quorum_of_one_base_has_delivered() -> None
     assert bench.waiting.vote_at == 3.0
 
 
-def test_the_minimum_time_holds_even_if_nobody_is_awaited() -> None:
+def test_the_minimum_time_holds_even_if_no_member_is_awaited() -> None:
     bench = Bench()
     bench.deliver(0, 1, 2, now=0.25)
 
@@ -130,7 +130,7 @@ def test_the_first_round_begins_when_a_quorum_has_announced_itself() -> None:
 
 
 def test_an_announcement_after_the_first_update_does_not_restart_the_round() -> None:
-    """Others' announcements were lost; a late one must not make the quorum look quick."""
+    """Other announcements were lost; a late one must not make the quorum look fast."""
     bench = Bench()
     bench.promise(0, 0.0, 0.0)
     bench.deliver(0, 1, 2, now=2.0)
@@ -146,7 +146,7 @@ def test_a_member_of_the_last_round_gets_twice_its_slowest_time() -> None:
 
     assert bench.waiting.vote_at == opened_at + GRANT * 10.0
     bench.deliver(3, now=opened_at + 11.0)
-    assert bench.waiting.vote_at == opened_at + 1.0, "at once: nobody else is awaited"
+    assert bench.waiting.vote_at == opened_at + 1.0, "at once: no other member is awaited"
 
 
 def test_a_member_as_fast_as_the_others_gets_twice_their_time() -> None:
@@ -213,7 +213,7 @@ def test_no_wait_exceeds_the_bounds(max_s: float, longest: float) -> None:
 # --- Accounts --------------------------------------------------------------------------------
 
 
-def test_only_waiting_in_vain_is_charged_to_the_member_and_to_all() -> None:
+def test_only_futile_waits_are_charged_to_the_member_and_the_common_budget() -> None:
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     assert bench.waiting.vain_s(NodeId(3)) == bench.waiting._vain_s == 0.0
@@ -231,7 +231,7 @@ def test_only_waiting_in_vain_is_charged_to_the_member_and_to_all() -> None:
 
 
 def test_a_node_that_voted_early_charges_what_the_others_waited() -> None:
-    """Otherwise liars use up the patience of one node after the other."""
+    """Otherwise liars would drain the budgets of the nodes one by one."""
     bench = Bench()
     opened_at = bench.first_round(slowest_s=10.0)
     bench.deliver(0, 1, 2, now=opened_at + 1.0)
@@ -268,7 +268,7 @@ def test_either_budget_suffices_for_a_wait(account: str) -> None:
     assert bench.waiting.vote_at == opened_at + GRANT * 10.0
 
 
-def test_the_first_round_charges_nobody() -> None:
+def test_the_first_round_charges_no_member() -> None:
     bench = Bench()
     for member in range(4):
         bench.promise(member, 0.0, 0.0)
@@ -489,12 +489,12 @@ LIARS = {
 # Rounds that are long compared with a training of half a second.
 LONG_TIMING = Timing(gst_lt_min_s=4.0, gst_lt_max_s=3600.0)
 # As short as they can be: nothing hides the waiting, and one promise of 50 rounds' length is
-# believed in the first round. Over 40 rounds that alone is more than half of them.
+# accepted in the first round. Over 40 rounds that alone is more than half of them.
 SHORT_TIMING = Timing(gst_lt_min_s=1.0, gst_lt_max_s=3600.0)
 
 
 def time_of(nodes: int, rounds: int, plans: list[Plan], timing: Timing) -> tuple[float, float]:
-    """Of the whole run, and of its first round."""
+    """The time of the whole run, and of its first round."""
     training_s = 0.5 if timing is LONG_TIMING else 1.0
     work = {member: steady(training_s) for member in range(nodes)}
     result = Model(
@@ -524,7 +524,7 @@ def test_broken_promises_cost_at_most_half_as_much_again_as_silence(nodes: int, 
 def test_the_cost_of_broken_promises_over_40_shortest_rounds_is_bounded(
     nodes: int, kind: str
 ) -> None:
-    """The first belief, then half of the useful time and 32 rounds for early bad luck."""
+    """The first promise, then half of the useful time, and 32 rounds for early bad luck."""
     liars = (nodes - 1) // 3
     plans = [LIARS[kind](number, liars) for number in range(liars)]
     lied, first = time_of(nodes, 40, plans, SHORT_TIMING)
@@ -556,7 +556,7 @@ def test_a_returning_member_takes_part_again_within_three_rounds(nodes: int, fac
 
 
 def test_a_noisy_slow_member_takes_part_although_liars_drain_the_common_budget() -> None:
-    """They fail in every other round, and vote early in the rest to shut it out."""
+    """They break their promise in every other round, and vote early in the rest to exclude it."""
 
     def draining(round_: int, _model: Model) -> Move:
         if round_ % 2:

@@ -207,7 +207,7 @@ def test_bytes_of_another_length_are_refused(codec: str, change: int) -> None:
         check_payload(payload, SCHEMA, codec)
 
 
-def test_changes_need_something_that_they_are_changes_of() -> None:
+def test_int8_changes_require_a_base() -> None:
     with pytest.raises(UserError, match="base"):
         encode(BASE, SCHEMA, "int8")
     with pytest.raises(UserError, match="base"):

@@ -1,6 +1,6 @@
 """The wheel, installed into an empty environment outside the checkout, works.
 
-What is missing from the package data, or imported but not among the dependencies, shows only here.
+Only this test detects missing package data and undeclared dependencies.
 """
 
 import os
@@ -33,7 +33,7 @@ def run(*command: str | Path, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scripts' folder of an environment that holds the wheel and its dependencies alone."""
+    """The script folder of an environment with only the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("wheel")
     quiet = ("--quiet", "--disable-pip-version-check")
     pip = (sys.executable, "-m", "pip")
@@ -47,7 +47,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_demo_runs_from_the_wheel_without_any_extra(installed: Path, tmp_path: Path) -> None:
-    """And prints the lines that the README shows, apart from what differs from run to run."""
+    """It prints the lines that the README shows, except for what differs between runs."""
     text = run(installed / "defl", "demo", "--nodes", "4", "--rounds", "4", folder=tmp_path)
 
     readme = (PROJECT / "README.md").read_text(encoding="utf-8")

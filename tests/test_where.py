@@ -1,8 +1,8 @@
-"""ARCHITECTURE.md's table "Where is ...?": each place does what its question says, and no other.
+"""ARCHITECTURE.md's table "Where is ...?": the places that do it, and no others.
 
-The first part reads the source as syntax trees: `found` collects every place that does the thing,
-and must give `only`. It must also find an intruder: a planted function that does the same.
-The second part runs the places: if one is changed, so is what it decides.
+The first part reads the source as syntax trees: `search` collects every place that does the thing
+and must return `only`. It must also detect an intruder: an added function that does the same. The
+second part runs the places: a change to one changes the behaviour.
 """
 
 import ast
@@ -61,7 +61,7 @@ def closes_a_round(source: Source) -> set[str]:
 
 
 def waits_for_a_member(source: Source) -> set[str]:
-    """Which files read the agreed limits of waiting, and who submits an AGG."""
+    """Files that read the agreed limits of waiting, and places that submit an AGG."""
     machine = {
         file: text
         for file, text in source.items()
@@ -79,14 +79,14 @@ def turns_weights_into_bytes(source: Source) -> set[str]:
 
 
 def decides_who_is_left_out(source: Source) -> set[str]:
-    """Which folders make the weights of updates, and who applies a rule to a round."""
+    """Folders that compute the weights of updates, and places that apply a rule to a round."""
     result = "defl.aggregation.aggregate.AggregationResult"
     deciding = callers(source, "defl.aggregation.geometric.Verdict", result)
     return {place.split("/")[0] for place in deciding} | users(source, "self.function")
 
 
 def pins_tls_keys(source: Source) -> set[str]:
-    """Who makes a TLS context or says whom it trusts, and who compares peers' certificates."""
+    """Places that create or configure a TLS context, or compare peers' certificates."""
     making = callers(
         source, "ssl.SSLContext", "ssl.create_default_context", "ssl._create_unverified_context"
     )
@@ -98,7 +98,7 @@ def pins_tls_keys(source: Source) -> set[str]:
 
 
 def certificate_comparers(source: Source) -> set[str]:
-    """Of peers: those in node/net. The preflight compares this node's own files."""
+    """Comparisons of peers' certificates. The preflight compares this node's own files."""
     comparers = set()
     for file, text in source.items():
         if file.startswith("node/net/"):
@@ -116,7 +116,7 @@ def certificate_comparers(source: Source) -> set[str]:
 
 
 def runs_user_code(source: Source) -> set[str]:
-    """Who loads or calls a client, and who starts the process for that."""
+    """Places that load or call a client, and places that start the process for it."""
     own = {file: text for file, text in source.items() if not file.startswith("clients/")}
     process = "defl.node.work.worker_process"
     loading = users(own, "defl.node.work.user_code.load_client")
@@ -127,7 +127,7 @@ def runs_user_code(source: Source) -> set[str]:
 
 
 def writes_to_disk(source: Source) -> set[str]:
-    """Who changes the state of a running node; OPERATING.md's list of files has its own test."""
+    """Places that change a running node's state; OPERATING.md's list of files has its own test."""
     blobs = (".blobs.store_chunk", ".blobs.place", ".blobs.sync", ".blobs.drop")
     return users(source, ".records.persist", *blobs) | callers(source, ".writing.persist")
 
@@ -147,9 +147,9 @@ def offered_by_import(source: Source) -> set[str]:
 @dataclass(frozen=True)
 class Claim:
     places: tuple[str, ...]  # that the table names
-    found: Callable[[Source], set[str]]
+    search: Callable[[Source], set[str]]
     only: set[str]
-    intruder: tuple[str, str, str]  # a file, what is added to it, and what is then found as well
+    intruder: tuple[str, str, str]  # a file, the code added to it, and the place then found as well
 
 
 IN_POOL = "pool/intruder.py"
@@ -328,41 +328,41 @@ def test_the_table_names_the_place(question: str) -> None:
 def test_no_other_place_does_it(question: str) -> None:
     claim = CLAIMS[question]
 
-    assert claim.found(product()) == claim.only
+    assert claim.search(product()) == claim.only
 
 
 @pytest.mark.parametrize("question", CLAIMS)
-def test_an_intruder_is_found(question: str) -> None:
+def test_an_intruder_is_detected(question: str) -> None:
     claim = CLAIMS[question]
     file, code, place = claim.intruder
     planted = {**product(), file: f"{product().get(file, '')}\n{code}\n"}
 
-    assert claim.found(planted) == claim.only | {place}
+    assert claim.search(planted) == claim.only | {place}
 
 
 @pytest.mark.parametrize("question", CLAIMS)
-def test_a_place_that_stops_doing_it_is_noticed(question: str) -> None:
+def test_a_place_that_no_longer_does_it_is_detected(question: str) -> None:
     claim = CLAIMS[question]
     files = {place.split(":")[0] for place in claim.places} or {"__init__.py"}
     emptied = {**product(), **dict.fromkeys(files, "")}
 
-    assert claim.found(emptied) != claim.only
+    assert claim.search(emptied) != claim.only
 
 
 # --- The places at work --------------------------------------------------------------------------
 
 
 def test_in_a_run_every_vote_is_signed_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whatever way a vote's statement reaches a signer."""
+    """However a vote's statement reaches a signer."""
     statements: set[bytes] = set()
     signed_by: dict[bytes, str] = {}
     statement, sign = messages.statement, NoopSigner.sign
 
     def record_statement(tag: Tag, *fields: object) -> Digest:
-        made = statement(tag, *fields)
+        digest = statement(tag, *fields)
         if tag is Tag.VOTE:
-            statements.add(made)
-        return made
+            statements.add(digest)
+        return digest
 
     def record_signer(self: NoopSigner, message: Digest) -> bytes:
         signed_by[message] = sys._getframe(1).f_code.co_qualname
@@ -399,7 +399,9 @@ def test_a_slow_member_is_waited_for_there(monkeypatch: pytest.MonkeyPatch) -> N
     assert SLOW not in authors_of_the_second_round()
 
 
-def test_the_default_rule_leaves_out_whom_its_judge_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_rule_leaves_out_the_members_its_judge_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(1)
     base = np.zeros(50, np.float32)
     rows = [rng.normal(1, 0.1, 50).astype(np.float32) for _ in range(6)]
@@ -422,14 +424,14 @@ def test_the_default_rule_leaves_out_whom_its_judge_names(monkeypatch: pytest.Mo
     assert left_out() != [6]
 
 
-def test_what_a_node_gets_back_at_a_restart_is_what_it_persists() -> None:
-    """`forget_round` deletes, and the chunks of blobs are stored beside the records."""
+def test_a_restart_recovers_what_a_node_persists() -> None:
+    """Except `forget_round`, which deletes, and blobs, which are stored beside the records."""
     kept = {field.rstrip("s") for field in Persist.__struct_fields__} - {"forget_round"}
 
     assert kept == {field.rstrip("s") for field in Durable.__struct_fields__} - {"held"}
 
 
-def test_the_public_names_are_loaded_from_where_they_are_said_to_be() -> None:
+def test_the_public_names_are_defined_in_the_package() -> None:
     assert set(dir(defl)) - {"__version__"} == set(defl.__all__)
     assert all(getattr(defl, name).__module__.startswith("defl.") for name in defl.__all__)
 

@@ -1,4 +1,4 @@
-"""Messages as bytes: golden files, one canonical form, and rubbish as the peer's fault.
+"""Messages as bytes: golden files, one canonical form, and garbage as a peer fault.
 
 `tests/golden/KIND.hex` holds the bytes of one message of each kind. They are a contract with
 other implementations: after an intended change of format, `python tests/test_wire.py` rewrites
@@ -313,7 +313,7 @@ def test_a_chunk_is_recognised_by_its_first_bytes(message: Message) -> None:
     assert says_chunk(encode(message)) == isinstance(message, Chunk)
 
 
-# --- Rubbish ---------------------------------------------------------------------------------
+# --- Garbage ---------------------------------------------------------------------------------
 
 quick = settings(max_examples=300, deadline=None, derandomize=True)
 
@@ -368,7 +368,7 @@ tagged = st.tuples(st.sampled_from([1, 2, *range(10, 19), *range(30, 38), 50, 51
         [pair[0], *(pair[1] if isinstance(pair[1], list) else [pair[1]])]
     )
 )
-rubbish = (
+garbage = (
     st.binary(max_size=200)
     | with_bytes_changed()
     | with_a_part_replaced()
@@ -378,8 +378,8 @@ rubbish = (
 
 
 @quick
-@given(rubbish)
-def test_decoding_rubbish_gives_a_message_or_malformed_and_never_anything_else(
+@given(garbage)
+def test_decoding_garbage_gives_a_message_or_malformed_and_nothing_else(
     frame: bytes,
 ) -> None:
     try:
@@ -390,8 +390,8 @@ def test_decoding_rubbish_gives_a_message_or_malformed_and_never_anything_else(
 
 
 @quick
-@given(rubbish, st.integers(-1, 5))
-def test_ingress_turns_rubbish_into_an_event_or_a_peer_fault_and_never_anything_else(
+@given(garbage, st.integers(-1, 5))
+def test_ingress_turns_garbage_into_an_event_or_a_peer_fault_and_nothing_else(
     frame: bytes, peer: int
 ) -> None:
     try:
@@ -415,7 +415,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 65535, 65536, 70000])
 def test_a_chunk_of_any_size_is_canonical_and_one_with_a_longer_head_is_not(size: int) -> None:
-    """The check does not encode the data again, so each form of the head is tried."""
+    """The check does not re-encode the data, so every form of the header is tested."""
     chunk = Chunk(digest_of(b"blob"), 7, memoryview(bytes(size)))
     frame = encode(chunk)
 

@@ -37,7 +37,7 @@ def row(*values: float) -> Row:
 
 
 class Store:
-    """Blobs by digest, and the order to aggregate them."""
+    """Blobs by digest, and the request to aggregate them."""
 
     def __init__(self, codec: str = "fp32", schema: Schema | None = None) -> None:
         facts: dict[str, Any] = {"codec": codec}
@@ -150,7 +150,7 @@ def test_the_memory_of_a_rule_travels_in_the_model_from_round_to_round() -> None
         model = model_row(store.federation, payload)
 
     alignments = model[50:54].tolist()
-    assert alignments[0] < -1, "of member 0, though its update was the second"
+    assert alignments[0] < -1, "of member 0, although its update is the second"
     assert min(alignments[1:]) > 1
     assert (model[54:] != 0).any(), "the last aggregate's change, for the next round"
 
@@ -194,13 +194,13 @@ def test_validation_agrees_with_check_payload(codec: str, data: list[int], chang
     store = Store(codec, MIXED)
     exact = len(encode(np.zeros(6, dtype=np.float32), MIXED, codec, np.zeros(6, dtype=np.float32)))
     payload = bytes(data)[: exact + change]
-    found = None
+    reason = None
     try:
         check_payload(payload, MIXED, codec)
     except BadBlob as fault:
-        found = str(fault)
+        reason = str(fault)
 
-    assert validate(store.federation, payload) == found
+    assert validate(store.federation, payload) == reason
 
 
 # --- The plain mean --------------------------------------------------------------------------

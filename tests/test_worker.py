@@ -1,4 +1,4 @@
-"""User code and arithmetic in child processes: what they are given and what they produce."""
+"""User code and arithmetic in child processes: their inputs and their results."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Crashes, hangs and lies of a child process, which must not stop the node; and its end."""
+"""Crashes, hangs and false results of a child process do not stop the node; and its shutdown."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ def project(tmp_path: Path) -> Path:
     return write_client(tmp_path / "project")
 
 
-# --- Failing ---------------------------------------------------------------------------------
+# --- Failures --------------------------------------------------------------------------------
 
 
 def test_a_failing_client_is_reported_and_the_next_work_succeeds(project: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_missing_input_fails_the_work_with_a_reason(project: Path) -> None:
     run(scenario())
 
 
-# --- Ending ----------------------------------------------------------------------------------
+# --- Shutdown --------------------------------------------------------------------------------
 
 
 def test_close_kills_the_children_and_their_descendants(project: Path) -> None:

@@ -1,4 +1,4 @@
-"""The memory: what a rule remembers is an entry of the model, and agreed like the rest of it."""
+"""The memory: a rule's state is an entry of the model, agreed on like the rest of it."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,9 @@ def test_sample_covers_trainable_columns_only_and_all_of_their_range() -> None:
     assert not ((columns >= 30_000) & (columns < 30_500)).any()
     assert columns.min() < 20
     assert columns.max() > 50_480
-    assert len(set(np.diff(columns).tolist())) > 5, "a regular stride would follow a layer's rows"
+    assert len(set(np.diff(columns).tolist())) > 5, (
+        "a regular stride would align with a layer's rows"
+    )
 
 
 def test_cosines_are_between_each_change_and_the_last() -> None:

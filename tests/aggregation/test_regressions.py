@@ -107,7 +107,7 @@ def test_denormal_changes_count_as_zero() -> None:
 
 def test_rows_of_wrong_shape_or_type_are_refused() -> None:
     rows, base = synthetic_round(7, 4, 100)
-    for wrong in (rows[0][:99], rows[0].astype(np.float64)):
+    for malformed in (rows[0][:99], rows[0].astype(np.float64)):
         for name in RULES:
             with pytest.raises(PreconditionBroken):
-                RULES[name]([wrong, *rows[1:]], base, 0, ties_for(4))
+                RULES[name]([malformed, *rows[1:]], base, 0, ties_for(4))

@@ -36,7 +36,7 @@ def test_alignment_is_the_cosine_with_the_other_inliers() -> None:
     assert cosines == pytest.approx([half, half, 1 / 5**0.5, -2 / 5**0.5])
 
 
-def test_zero_change_is_aligned_with_nobody() -> None:
+def test_zero_change_is_aligned_with_no_member() -> None:
     gram = Gram(np.zeros(2, dtype=np.float32))
     gram.add([np.zeros(2, dtype=np.float32), np.ones(2, dtype=np.float32)])
     geometry = gram.measured().geometry
@@ -90,13 +90,13 @@ def test_above_the_gate_a_mean_below_a_share_of_the_median_is_suspect() -> None:
 
 
 def test_new_member_is_suspect_only_when_the_round_exceeds_the_gate() -> None:
-    """So a member that was offline in the first rounds is not left out for ever."""
+    """So a member that was offline in the first rounds is not left out forever."""
     reputations = [Reputation(), *[Reputation(4.0, 10.0)] * 3]
     assert suspects(reputations, 1, gate_exceeded=False) == frozenset()
     assert suspects(reputations, 1, gate_exceeded=True) == {0}
 
 
-def test_nobody_is_suspect_before_a_round_has_counted() -> None:
+def test_no_member_is_suspect_before_a_round_has_counted() -> None:
     assert suspects([Reputation()] * 4, 1, gate_exceeded=True) == frozenset()
 
 
@@ -141,7 +141,7 @@ def test_unaligned_member_is_suspect_in_the_very_first_round() -> None:
     assert left_out(result) == [0, 1]
 
 
-def test_without_attack_nobody_is_ever_left_out() -> None:
+def test_without_attack_no_member_is_ever_left_out() -> None:
     federation = Federation(flipping=0)
     for _ in range(30):
         assert left_out(federation.round()) == []
@@ -184,7 +184,7 @@ def remembered_rounds(draw: st.DrawFn) -> tuple[list[Row], PastRounds, int]:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(remembered_rounds())
 def test_whatever_is_remembered_the_gate_holds_and_at_most_f_are_left_out(drawn) -> None:  # type: ignore[no-untyped-def]
-    """So attackers who frame honest members gain at most f honest rows left out."""
+    """So attackers that frame honest members cause at most f honest rows to be left out."""
     rows, past, faults = drawn
     base = np.zeros(12, dtype=np.float32)
     result = adaptive(rows, base, faults, ties_for(len(rows)), past=past)

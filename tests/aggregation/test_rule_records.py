@@ -52,7 +52,7 @@ def test_documentation_lists_every_rule_as_its_record_describes_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["mean", "bulyan"])
-def test_unknown_rule_is_answered_with_the_known_ones(name: str) -> None:
+def test_unknown_rule_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UserError, match=f"no aggregation rule is named '{name}'.*multi_krum"):
         rule_named(name)
 

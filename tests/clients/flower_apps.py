@@ -1,4 +1,4 @@
-"""Small Flower projects, made in a test's folder from the lines in which they differ."""
+"""Small Flower projects, created from the lines in which they differ."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An exported PyTorch model loads in plain torch and is as good as its node reported."""
+"""An exported PyTorch model loads in plain torch with the accuracy reported."""
 
 import importlib.util
 import json

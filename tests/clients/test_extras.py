@@ -18,7 +18,7 @@ REQUIRES = ["click>=8.1", 'torch>=2.4; extra == "torch"', 'scikit-learn>=1.4; ex
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A copy in site-packages whose metadata are the test's."""
+    """A copy in site-packages with metadata that the test sets."""
     origin = SimpleNamespace(text=None)
     monkeypatch.setattr(defl, "__file__", str(tmp_path / "lib/site-packages/defl/__init__.py"))
     distribution = SimpleNamespace(read_text=lambda _: origin.text)
@@ -66,7 +66,7 @@ def test_from_a_wheel_the_command_names_the_packages_themselves(
     assert install_command("mlflow") == "pip install mlflow"
 
 
-def test_no_message_names_a_package_that_is_in_no_index() -> None:
+def test_no_message_names_an_unpublished_package() -> None:
     naming = [
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")

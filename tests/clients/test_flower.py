@@ -1,4 +1,4 @@
-"""Unmodified Flower projects as clients: run by real nodes, or refused with a sentence.
+"""Unmodified Flower projects as clients: run by real nodes, or refused with the reason.
 
 This file runs on two releases of Flower; the Makefile says which.
 """
@@ -43,7 +43,7 @@ NODE_1_OF_4 = {"DEFL_NODE": "1", "DEFL_NODES": "4"}
 
 @pytest.fixture(autouse=True)
 def _modules_of_one_project_only() -> Iterator[None]:
-    """Projects share a package's name; a node's process knows one of them only."""
+    """Projects share a package name, but a node's process loads only one of them."""
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
@@ -79,9 +79,9 @@ def test_a_quick_start_project_is_trained_by_real_nodes_with_no_server(
     report = json.loads(done.stdout)
     assert report["digests_equal"]
     assert report["rounds_closed"] == read_project(place).rounds == 3
-    found = [entry["metrics"][accuracy] for entry in report["evaluation"].values()]
-    assert len(found) == 4
-    assert min(found) > 0.7, "ten classes by chance are right in a tenth"
+    accuracies = [entry["metrics"][accuracy] for entry in report["evaluation"].values()]
+    assert len(accuracies) == 4
+    assert min(accuracies) > 0.7, "chance is 0.1 for ten classes"
     assert "its FedAvg is not run: DeFL aggregates by adaptive" in done.stderr
     arrays, _ = read_model(tmp_path / "out" / "node-0" / "model.safetensors")
     assert set(arrays) == {*names, ENTRY}
@@ -161,7 +161,7 @@ def test_a_client_mod_runs_with_the_client(tmp_path: Path) -> None:
 
     trained, _ = client.train(client.initial_weights(), Round(1))
 
-    assert len(set(trained["0"].tolist())) == 3, "each of the three equal values has its noise"
+    assert len(set(trained["0"].tolist())) == 3, "each of the three equal values has its own noise"
 
 
 def test_overrides_replace_values_of_the_projects_run_config(tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_overrides_replace_values_of_the_projects_run_config(tmp_path: Path) -> 
 
 
 def test_the_node_config_is_the_partition_and_the_organisations_settings(tmp_path: Path) -> None:
-    told = MESSAGE_CLIENT.replace('"num-examples": 1', "**context.node_config")
-    project = small_project(tmp_path / "app", client=told)
+    client = MESSAGE_CLIENT.replace('"num-examples": 1', "**context.node_config")
+    project = small_project(tmp_path / "app", client=client)
     environment = {**NODE_1_OF_4, "DEFL_FLOWER_NODE_CONFIG": "partition-id=7 beds=120"}
     client = FlowerClient(project, environment)
 
@@ -206,7 +206,7 @@ def test_a_strategy_without_initial_parameters_asks_the_first_client(tmp_path: P
     assert arrays["0"].tolist() == [0, 0, 0], "the first partition's, always"
 
 
-def test_a_numpy_client_without_a_server_app_gives_the_weights_itself(tmp_path: Path) -> None:
+def test_without_a_server_app_a_numpy_client_supplies_the_initial_weights(tmp_path: Path) -> None:
     project = small_project(tmp_path / "app", client=NUMPY_CLIENT, components=CLIENT_ONLY)
 
     start, arrays = start_of(project, tmp_path / "start")
@@ -215,7 +215,7 @@ def test_a_numpy_client_without_a_server_app_gives_the_weights_itself(tmp_path: 
     assert arrays["0"].tolist() == [0, 0, 0]
 
 
-def test_the_founder_of_a_federation_gets_the_weights_from_the_projects_folder(
+def test_federation_create_reads_the_initial_weights_from_the_projects_folder(
     tmp_path: Path,
 ) -> None:
     """As `defl federation create --model defl.clients.flower:client --project PATH` does."""
@@ -228,7 +228,7 @@ def test_the_founder_of_a_federation_gets_the_weights_from_the_projects_folder(
 
 
 @pytest.mark.parametrize("style", ["message", "numpy"])
-def test_a_strategy_that_waits_for_more_nodes_than_exist_is_shown_enough(
+def test_a_strategy_that_requires_more_nodes_than_exist_does_not_block(
     style: str, tmp_path: Path
 ) -> None:
     if style == "message":
@@ -364,9 +364,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_an_unsupported_project_is_refused_with_the_reason(what: str, tmp_path: Path) -> None:
-    parts, sentence = REFUSED[what]
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_unsupported_project_is_refused_with_the_reason(case: str, tmp_path: Path) -> None:
+    parts, sentence = REFUSED[case]
     project = small_project(tmp_path / "app", **parts)
 
     with pytest.raises(UserError, match=sentence):
@@ -414,7 +414,7 @@ def test_the_command_prints_the_reason_and_exits_with_status_2(tmp_path: Path) -
     assert not out.exists()
 
 
-def test_a_failed_download_at_every_client_ends_the_run_with_the_apps_error(
+def test_a_download_that_fails_at_every_client_ends_the_run_with_the_apps_error(
     tmp_path: Path,
 ) -> None:
     offline = MESSAGE_CLIENT.replace(
@@ -448,7 +448,7 @@ def test_a_failed_download_at_every_client_ends_the_run_with_the_apps_error(
 def test_an_invalid_reply_to_a_training_is_refused_with_the_reason(
     change: tuple[str, str], sentence: str | None, tmp_path: Path
 ) -> None:
-    """None: any key of the record will do."""
+    """None: any key of the record is accepted."""
     text = MESSAGE_CLIENT.replace(*change).replace("import Array,", "import Error, Array,")
     client = FlowerClient(small_project(tmp_path / "app", client=text), NODE_1_OF_4)
     weights = client.initial_weights()

@@ -1,4 +1,4 @@
-"""Training code that fails, at real nodes: what its owner sees, and that the others continue."""
+"""Training code that fails on real nodes: its owner sees the reason, and the others continue."""
 
 import json
 import re
@@ -70,7 +70,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_failing_training_is_reported_in_words_and_rounds_close_without_that_node(
+def test_a_training_failure_is_reported_and_rounds_close_without_that_node(
     project: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "nodes"
@@ -97,7 +97,7 @@ def test_failing_training_is_reported_in_words_and_rounds_close_without_that_nod
     assert "without=node-3" in (out / "node-0" / "node.log").read_text(encoding="utf-8")
 
     status = defl("node", "status", str(out / "node-3"))
-    assert status.returncode == 1  # it does not run any more
+    assert status.returncode == 1  # it no longer runs
     assert "in a row" not in status.stdout  # it trained again in the end
     assert "last error    training for round 5 took longer" in status.stdout
 
@@ -135,7 +135,7 @@ def test_training_that_fails_at_every_node_ends_the_run_with_the_users_traceback
         (CLIENT.replace("np.float32)}", "np.float64)}"), "only float32 is shared; convert it"),
     ],
 )
-def test_a_client_without_first_weights_ends_the_run_before_it_begins(
+def test_a_client_without_initial_weights_stops_the_run_before_it_starts(
     project: Path, tmp_path: Path, code: str, reason: str
 ) -> None:
     (project / "client.py").write_text(code, encoding="utf-8")

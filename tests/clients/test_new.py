@@ -1,4 +1,4 @@
-"""`defl new`: projects that run the first time with no network; what cannot be, in words."""
+"""`defl new`: new projects run at once without a network; invalid requests are refused."""
 
 import errno
 import importlib.util
@@ -19,8 +19,8 @@ from defl.clients.extras import install_command
 from defl.errors import UserError
 
 LIMIT_S = 300.0
-# Every process of the run reads this first: it reaches nobody but this machine, and has no
-# package whose name stands in HIDDEN.
+# Every process of the run loads this first. It blocks connections to other machines and hides the
+# packages that HIDDEN names.
 ALONE = """
 import importlib.abc, os, socket, sys
 
@@ -53,11 +53,11 @@ def alone(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "HIDDEN": ""}
 
 
-def make(folder: Path, template: str) -> dict[str, Any]:
+def new_project(folder: Path, template: str) -> dict[str, Any]:
     result = CliRunner().invoke(cli, ["new", str(folder), "--template", template, "--json"])
     assert result.exit_code == 0, result.output
-    made: dict[str, Any] = json.loads(result.output)
-    return made
+    created: dict[str, Any] = json.loads(result.output)
+    return created
 
 
 def python(*arguments: str, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
@@ -83,9 +83,9 @@ def test_a_new_project_runs_at_once_without_a_network_and_learns(
     tmp_path: Path, alone: dict[str, str], template: str, hidden: str, accuracy: float
 ) -> None:
     project = tmp_path / "my-project"
-    made = make(project, template)
+    created = new_project(project, template)
     assert {"client.py", "data.py", "defl.toml", "README.md", "test_client.py"} <= set(
-        made["files"]
+        created["files"]
     )
     assert (project / "README.md").read_text(encoding="utf-8").startswith("# my-project\n")
 
@@ -107,7 +107,7 @@ def test_a_new_project_runs_at_once_without_a_network_and_learns(
 def test_a_new_projects_own_test_passes(
     tmp_path: Path, alone: dict[str, str], template: str
 ) -> None:
-    make(tmp_path / "mine", template)
+    new_project(tmp_path / "mine", template)
 
     tested = python(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "mine"), env=alone
@@ -117,10 +117,8 @@ def test_a_new_projects_own_test_passes(
     assert "1 passed" in tested.stdout
 
 
-def test_the_nodes_split_the_data_without_overlap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(tmp_path / "mine", "numpy")
+def test_nodes_train_on_disjoint_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new_project(tmp_path / "mine", "numpy")
     spec = importlib.util.spec_from_file_location("irises", tmp_path / "mine" / "data.py")
     assert spec is not None
     assert spec.loader is not None
@@ -136,9 +134,9 @@ def test_the_nodes_split_the_data_without_overlap(
     assert {len(part) for part in parts} == {2, 3}
 
 
-def test_the_irises_are_fishers(tmp_path: Path) -> None:
+def test_the_iris_data_is_fishers(tmp_path: Path) -> None:
     """50 of each species; the means are those of table 1 of the 1936 paper."""
-    make(tmp_path / "mine", "numpy")
+    new_project(tmp_path / "mine", "numpy")
     rows = (tmp_path / "mine" / "iris.csv").read_text(encoding="utf-8").splitlines()[1:]
     for species, means in {
         "setosa": (5.006, 3.428, 1.462, 0.246),
@@ -204,7 +202,7 @@ def test_a_template_whose_package_is_missing_says_what_to_install(
     assert f"install it with: {install_command('torch', 'sklearn')}" in refused.stderr
     assert not project.exists()
 
-    make(project, "torch")
+    new_project(project, "torch")
     ran = python(*command, "run", str(project), env=without)
     assert ran.returncode == 2
     assert "no module named 'torch'" in ran.stderr
@@ -215,11 +213,11 @@ IMPORT_ALL = """
 import importlib, pkgutil, defl
 
 failed = []
-for found in pkgutil.walk_packages(defl.__path__, "defl."):
+for module in pkgutil.walk_packages(defl.__path__, "defl."):
     try:
-        importlib.import_module(found.name)
+        importlib.import_module(module.name)
     except ImportError as error:
-        failed.append(found.name)
+        failed.append(module.name)
 print(*failed)
 """
 

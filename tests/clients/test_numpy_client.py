@@ -15,7 +15,7 @@ def train(weights: Weights, round_: Round) -> tuple[Weights, Metrics]:
     return {**weights, "slope": weights["slope"] + np.float32(round_)}, {"loss": 0.5}
 
 
-def test_functions_make_a_client_and_the_initial_arrays_are_not_changed() -> None:
+def test_functions_form_a_client_and_the_initial_arrays_stay_unchanged() -> None:
     client = FunctionClient(INITIAL, train, entry_roles={"mine": "local"})
     schema = schema_of(client.initial_weights(), roles_of(client))
     training = Training(client, schema)

@@ -1,4 +1,4 @@
-"""scikit-learn estimators as clients: their weights travel, their schedules stay at home."""
+"""scikit-learn estimators as clients: their weights are shared, their schedules stay local."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ ESTIMATORS = {
 
 
 def data(count: int = 200) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-    """Three classes that a line can tell apart, and a linear quantity."""
+    """Three linearly separable classes, and a linear target."""
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 3, count)
     inputs = rng.standard_normal((count, 5)) + np.eye(3, 5)[labels] * 4
@@ -60,7 +60,7 @@ def test_an_estimator_learns_over_rounds_from_its_weights_alone(name: str) -> No
 
     after = training.evaluate(row)
     assert after[metric] > max(before, 0.85)
-    # Without test data the score is of the training data.
+    # Without test data the score is that of the training data.
     assert metrics[metric] == pytest.approx(after[metric])
     assert after["examples"] == 200
     predicted = client.estimator(training._weights(row)).predict(data()[0][:5])
@@ -68,7 +68,7 @@ def test_an_estimator_learns_over_rounds_from_its_weights_alone(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_a_round_depends_on_its_weights_seed_and_number_and_on_nothing_else(name: str) -> None:
+def test_a_round_depends_only_on_its_weights_seed_and_number(name: str) -> None:
     first, second = (client_of(ESTIMATORS[name], seed=4) for _ in range(2))
     start = first.initial_weights()
     first.train(start, Round(1))
@@ -127,7 +127,7 @@ def test_sparse_data_single_precision_and_an_absent_class_are_accepted() -> None
 
 
 @pytest.mark.parametrize(
-    ("estimator", "options", "says"),
+    ("estimator", "options", "reason"),
     [
         (
             RandomForestClassifier(),
@@ -143,8 +143,8 @@ def test_sparse_data_single_precision_and_an_absent_class_are_accepted() -> None
     ],
 )
 def test_an_unsuitable_estimator_is_refused_with_the_reason(
-    estimator: Any, options: Any, says: str
+    estimator: Any, options: Any, reason: str
 ) -> None:
     inputs, labels, _ = data()
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=reason):
         SklearnClient(estimator, inputs, labels, **options)

@@ -1,4 +1,4 @@
-"""PyTorch models as clients: their state as named arrays, and a round that can be repeated."""
+"""PyTorch models as clients: their state as named arrays, and reproducible rounds."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from defl.errors import UserError, WeightsError
 from defl.ids import Round
 from defl.schema import DType, Role
 
-torch.set_num_threads(1)  # tiny models: threads would only wait for each other
+torch.set_num_threads(1)  # tiny models: more threads would only slow them down
 SGD = {"lr": 0.1, "momentum": 0.9}
 
 
@@ -87,16 +87,16 @@ def test_a_schedule_scales_the_learning_rate_by_round() -> None:
     for round_ in (1, 2):
         client.train(client.initial_weights(), Round(round_))
 
-    rates = [made.param_groups[0]["lr"] for made in optimizers]
+    rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     assert rates == pytest.approx([0.05, 0.005])
 
 
 def test_mixed_precision_computes_in_half_precision_where_the_device_supports_it() -> None:
-    seen = []
+    observed = []
 
     def train(model: nn.Module, context: RoundContext) -> dict[str, float]:
         with context.autocast():
-            seen.append((context.half, model(torch.zeros(2, 1, 6, 6)).dtype))
+            observed.append((context.half, model(torch.zeros(2, 1, 6, 6)).dtype))
         return {}
 
     for mixed in (True, False):
@@ -104,19 +104,19 @@ def test_mixed_precision_computes_in_half_precision_where_the_device_supports_it
         trained, _ = client.train(client.initial_weights(), Round(1))
         assert trained["0.weight"].dtype == np.float32
 
-    assert seen == [(torch.bfloat16, torch.bfloat16), (None, torch.float32)]
-    nowhere = RoundContext(Round(1), torch.device("meta"), Settings(mixed_precision=True))
-    assert nowhere.half is None
+    assert observed == [(torch.bfloat16, torch.bfloat16), (None, torch.float32)]
+    meta = RoundContext(Round(1), torch.device("meta"), Settings(mixed_precision=True))
+    assert meta.half is None
 
 
 def test_channels_last_reaches_weights_and_batches() -> None:
-    seen = []
+    observed = []
 
     def train(model: nn.Module, context: RoundContext) -> dict[str, float]:
         last = torch.channels_last
         batch = context.put({"image": torch.zeros(2, 3, 6, 6), "label": [torch.zeros(2)]})
         weight = next(model.parameters())
-        seen.append(
+        observed.append(
             (weight.is_contiguous(memory_format=last), batch["image"].stride()[1], batch["label"])
         )
         return {}
@@ -127,7 +127,7 @@ def test_channels_last_reaches_weights_and_batches() -> None:
     client = TorchClient(wide, train, settings=Settings(device="cpu", channels_last=True))
     trained, _ = client.train(client.initial_weights(), Round(1))
 
-    (channels_last, stride, label) = seen[0]
+    (channels_last, stride, label) = observed[0]
     assert channels_last
     assert stride == 1
     assert label[0].shape == (2,)
@@ -185,15 +185,15 @@ def test_a_regression_has_a_loss_and_no_accuracy() -> None:
 
 
 @pytest.mark.parametrize("own_generator", [False, True])
-def test_a_round_depends_on_its_weights_seed_and_number_and_on_nothing_else(
+def test_a_round_depends_only_on_its_weights_seed_and_number(
     own_generator: bool,
 ) -> None:
-    def made() -> TorchClient:
+    def new_client() -> TorchClient:
         generator = torch.Generator() if own_generator else None
         loader = DataLoader(images(), batch_size=16, shuffle=True, generator=generator)
         return client_of(train=loader)
 
-    first, second = made(), made()
+    first, second = new_client(), new_client()
     start = first.initial_weights()
     assert same(start, second.initial_weights())
     first.train(start, Round(1))
@@ -232,8 +232,8 @@ def test_batch_norm_statistics_stay_local_unless_the_settings_share_them() -> No
     assert local["1.running_mean"] == local["1.running_var"] == (Role.LOCAL, DType.FLOAT32)
     assert shared["1.running_mean"] == (Role.STATISTIC, DType.FLOAT32)
     assert shared["1.running_var"] == (Role.VARIANCE, DType.FLOAT32)
-    for found in (local, shared):
-        assert found["1.num_batches_tracked"] == (Role.LOCAL, DType.INT64)
+    for entries in (local, shared):
+        assert entries["1.num_batches_tracked"] == (Role.LOCAL, DType.INT64)
 
 
 def test_local_statistics_continue_from_round_to_round_and_are_in_no_row() -> None:
@@ -296,7 +296,7 @@ def test_settings_override_the_role_of_an_entry_and_refuse_an_unknown_name() -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "reason"),
     [
         ({"epochs": 0}, "at least one"),
         ({"steps": 0}, "at least one"),
@@ -305,8 +305,8 @@ def test_settings_override_the_role_of_an_entry_and_refuse_an_unknown_name() -> 
         ({"train": [{"x": 1}]}, "a batch is a dict, not a pair"),
     ],
 )
-def test_invalid_arguments_are_refused_with_the_reason(options: Any, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_invalid_arguments_are_refused_with_the_reason(options: Any, reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
         (client := client_of(**options)).train(client.initial_weights(), Round(1))
 
 

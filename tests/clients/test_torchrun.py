@@ -1,4 +1,4 @@
-"""One organisation, two real processes under torchrun with gloo, and one client to the node."""
+"""One client that trains in two real processes under torchrun with gloo."""
 
 import os
 import textwrap
@@ -15,7 +15,7 @@ from defl.errors import UserError
 from defl.ids import Round
 from defl.schema import Weights
 
-# Each process has its own slope to learn from; what comes back is the mean of both.
+# Each process learns its own slope; the result is the mean of both.
 SCRIPT = """
 import os
 import torch
@@ -53,9 +53,9 @@ serve(make)
 def client(tmp_path: Path) -> Iterator[TorchrunClient]:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
-    made = TorchrunClient(script, processes=2)
-    yield made
-    made.close()
+    started = TorchrunClient(script, processes=2)
+    yield started
+    started.close()
 
 
 def weight(value: float) -> Weights:

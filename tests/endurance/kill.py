@@ -18,8 +18,8 @@ from defl.lab.experiments.processes import Nodes
 LIMIT_S = 900.0
 
 
-def one_after_the_other(nodes: Nodes, rng: random.Random, pause_s: float) -> None:
-    """One node dies every few seconds and is started again a little later."""
+def one_at_a_time(nodes: Nodes, rng: random.Random, pause_s: float) -> None:
+    """Kills one node every few seconds and restarts it a little later."""
     nodes.start()
     last = nodes.rounds - 1
     until = time.monotonic() + LIMIT_S
@@ -47,7 +47,7 @@ def all_at_once(nodes: Nodes, rng: random.Random, times: int) -> None:
 
 
 def one_away(nodes: Nodes, tau: int) -> None:
-    """One node misses more rounds than are kept, and comes back by a snapshot."""
+    """One node misses more rounds than are kept, and catches up from a snapshot."""
     away = 0
     nodes.start()
     nodes.wait(lambda: nodes.round(away) >= 1, LIMIT_S)
@@ -63,26 +63,26 @@ def trial(name: str, count: int, rounds: int, rng: random.Random, pause_s: float
         nodes = Nodes(Path(folder), count, rounds, train_s=0.5)
         started = time.monotonic()
         try:
-            if name == "one after the other":
-                one_after_the_other(nodes, rng, pause_s)
+            if name == "one at a time":
+                one_at_a_time(nodes, rng, pause_s)
             elif name == "all at once":
                 all_at_once(nodes, rng, times=3)
             else:
                 one_away(nodes, tau=2)
-            wrong = nodes.judge()
+            violations = nodes.judge()
         except AssertionError as failed:
-            wrong = [str(failed)]
+            violations = [str(failed)]
         finally:
             nodes.close()
         took = time.monotonic() - started
         print(f"{name}: {count} nodes, {rounds} rounds, {nodes.kills} kills, {took:.0f} s: "
-              f"{'ok' if not wrong else 'FAILED'}", flush=True)  # fmt: skip
-        for line in wrong:
+              f"{'ok' if not violations else 'FAILED'}", flush=True)  # fmt: skip
+        for line in violations:
             print(f"    {line}")
-    return not wrong
+    return not violations
 
 
-TRIALS = ("one after the other", "all at once", "one away for more than tau rounds")
+TRIALS = ("one at a time", "all at once", "one away for more than tau rounds")
 
 
 def main() -> int:

@@ -2,8 +2,8 @@
 
     python tests/endurance/long.py [--nodes 4] [--rounds 300]
 
-Prints what each node holds at a tenth of the rounds, half of them, and the end, and fails if the
-end holds more than a quarter above the first tenth.
+Prints the disk and memory of node 0 after a tenth of the rounds, half of them, and at the end.
+Fails if the last figure exceeds the first by more than a quarter.
 """
 
 import argparse
@@ -43,16 +43,16 @@ def main() -> int:
                 held.append((disk, memory))
                 print(f"round {due}: disk {disk} bytes, memory {memory} bytes", flush=True)
             nodes.finish(LIMIT_S)
-            wrong = nodes.judge()
+            violations = nodes.judge()
         finally:
             nodes.close()
     for name, first, last in zip(("disk", "memory"), held[0], held[-1], strict=True):
         if last > first * GROWTH_MAX:
-            wrong.append(f"{name} grew from {first} to {last} bytes")
+            violations.append(f"{name} grew from {first} to {last} bytes")
     took = time.monotonic() - started
-    verdict = ", ".join(wrong) or "ok"
+    verdict = ", ".join(violations) or "ok"
     print(f"{chosen.nodes} nodes, {chosen.rounds} rounds in {took:.0f} s: {verdict}")
-    return 1 if wrong else 0
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Removes one safety rule at a time from a copy of the source and shows that a test notices.
+"""Removes one safety rule at a time from a copy of the source and checks that a test fails.
 
     python tests/mutants/run.py [NAME ...]
 
-A mutant is killed when its test fails on the mutated copy. A mutant whose text is not found, or
-whose copy cannot even be imported, is broken, and counts as alive.
+A mutant is killed when its test fails on the mutated copy. A mutant whose text does not
+occur, or whose copy cannot be imported, is broken and counts as alive.
 """
 
 import os
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).parent.parent.parent
-TESTS_FAILED = 1  # pytest's exit code; 2 and more: it could not even run them
+TESTS_FAILED = 1  # pytest's exit code; from 2 on: the tests could not run
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ MUTANTS = [Mutant(**entry) for entry in TABLE["mutant"]]
 
 
 def verdict(mutant: Mutant) -> str:
-    """'killed', or why it is not."""
+    """'killed', or the reason why not."""
     with tempfile.TemporaryDirectory(prefix="defl-mutant-") as folder:
         copy = Path(folder) / "src"
         shutil.copytree(PROJECT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,7 @@
-"""One node's pool, or its client, on a bench: with a disk or a ledger, without a network."""
+"""For tests of the pool and of the round client: one of each, without a network.
+
+`PoolBench` adds a simulated disk, `ClientBench` a pool and a ledger.
+"""
 
 from defl.client import ClientEffects, RoundClient
 from defl.finish import Finish
@@ -27,8 +30,8 @@ from support.builders import Small
 ME = NodeId(0)
 
 
-class Host:
-    """One node's pool with its disk; effects are done in the order of duty."""
+class PoolBench:
+    """One node's pool with its disk; effects are carried out in the order of duty."""
 
     def __init__(self, small: Small, round_: int = 0) -> None:
         self.small = small
@@ -70,19 +73,21 @@ class Host:
         return self.settle(now)
 
     def deliver(self, peer: int, manifest: Manifest, payload: bytes) -> PoolEffects:
-        """All chunks; what the last one led to."""
+        """Deliver all chunks; returns the effects of the last one."""
         self.chunk(peer, manifest.digest, 0, payload[:256])
         return self.chunk(peer, manifest.digest, 1, payload[256:])
 
-    def checked(self, digest: Digest) -> PoolEffects:
+    def validate(self, digest: Digest) -> PoolEffects:
         self.pool.validated(digest, validate(self.small.federation, self.disk.read(digest)))
         return self.settle()
 
-    def take_in(self, author: int, round_: int, manifest: Manifest, payload: bytes) -> PoolEffects:
-        """The whole way from an offer to the ack."""
+    def acknowledge(
+        self, author: int, round_: int, manifest: Manifest, payload: bytes
+    ) -> PoolEffects:
+        """All steps from an offer to its ack."""
         self.receive(author, self.small.offer(author, round_, manifest))
         self.deliver(author, manifest, payload)
-        return self.checked(manifest.digest)
+        return self.validate(manifest.digest)
 
     def publish(self, round_: int, manifest: Manifest, payload: bytes) -> PoolEffects:
         self.disk.store_blob(manifest, payload, 256)
@@ -104,8 +109,8 @@ def acks_sent(effects: PoolEffects) -> list[Message]:
     return [message for _, message in sent(effects, StoreAck)]
 
 
-def requested(effects: PoolEffects) -> list[tuple[int, int]]:
-    """(whom, which chunk)"""
+def chunk_requests(effects: PoolEffects) -> list[tuple[int, int]]:
+    """(peer, chunk index) of each request."""
     return [
         (item.to[0], item.message.index)
         for item in effects.send
@@ -114,7 +119,7 @@ def requested(effects: PoolEffects) -> list[tuple[int, int]]:
 
 
 class ClientBench:
-    """One node's client with its pool, and a ledger that is told what was committed."""
+    """One node's round client with its pool, and a ledger that the test commits to."""
 
     def __init__(self, rounds: int = 5, *, muted: bool = False) -> None:
         self.small = Small(real=False, rounds=rounds)
@@ -131,7 +136,7 @@ class ClientBench:
         self.client.set_state(self.state, 0.0)
 
     def restart(self, now: float) -> None:
-        """The client forgets what is only in memory."""
+        """Replaces the client by a new one, which has lost everything kept only in memory."""
         federation, signer = self.small.federation, self.small.signers[ME]
         self.client = RoundClient(federation, ME, signer, self.pool, (), self.finish)
         self.client.set_state(self.state, now)
@@ -149,7 +154,7 @@ class ClientBench:
         self.client.set_state(self.state, now)
 
     def close_round(self, *authors: int, now: float) -> None:
-        """With these members' updates alone; the last AGG closes it."""
+        """Commits these members' updates and a quorum of AGGs, which closes the round."""
         round_ = self.state.round + 1
         updates = []
         for author in authors:
@@ -161,7 +166,7 @@ class ClientBench:
         assert self.state.round == round_
 
     def fetch(self) -> None:
-        """The peers answer everything that was asked for."""
+        """A peer delivers all committed blobs."""
         for manifest, payload in self.blobs.values():
             self.pool.receive(NodeId(1), ManifestAnswer(manifest), 0.0)
             for index in range(len(manifest.chunks)):
@@ -176,7 +181,7 @@ class ClientBench:
         return self.client.take()
 
     def to_round(self, round_: int, now: float) -> None:
-        """Closed, fetched and aggregated up to here."""
+        """Close, fetch and aggregate all rounds up to this one."""
         while self.state.round < round_:
             self.close_round(0, 1, 2, 3, now=now)
             self.at(now)

@@ -1,7 +1,7 @@
-"""Small federations and correctly signed messages, for tests only.
+"""For most test files: small federations and correctly signed messages.
 
-`Small` knows the private keys of all its members, so it can make whatever any of them, honest or
-not, could say. `tampered` changes fields of a frozen message and keeps the signature.
+`Small` holds the private keys of all its members, so it can sign any message that any of them,
+honest or not, could send. `tampered` changes fields of a frozen message and keeps the signature.
 """
 
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ def with_charter(federation: Federation, **fields: Any) -> Federation:
 
 
 def name(text: str) -> Digest:
-    """A digest that stands for something that the test does not need to have."""
+    """A digest of something that the test refers to but does not need."""
     return digest_of(text.encode())
 
 
@@ -88,7 +88,7 @@ def nodes(*members: int) -> tuple[NodeId, ...]:
 
 
 def let_sign(participant: Participant, now: float = 0.0) -> Output:
-    """So many others answer that they have seen nothing that the node signs from now on."""
+    """Enough peers report that they have seen nothing from the node, so it may sign from now on."""
     committee = participant.federation.committee
     others = [member for member in committee.members if member != participant.me]
     output = participant.handle(Tick(), now)
@@ -135,7 +135,7 @@ class Small:
         return self.signers[member].sign(message)
 
     def first(self, count: int | None = None) -> tuple[NodeId, ...]:
-        """The first members, a quorum unless told otherwise."""
+        """The first `count` members, by default a quorum."""
         return nodes(*range(self.quorum if count is None else count))
 
     # --- Consensus -------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Small:
         return Timeout(self.epoch, View(view), high_qc, tc, NodeId(author), signature)
 
     def tc(self, view: int, qc: QC | None = None, high_views: Sequence[int] | None = None) -> TC:
-        """Of the first q members; `qc` is carried, whatever views they report."""
+        """A TC of the first q members; it carries `qc`, whatever views they report."""
         qc = self.genesis_qc if qc is None else qc
         views = tuple(View(v) for v in (high_views or [qc.view] * self.quorum))
         signatures = tuple(
@@ -177,7 +177,7 @@ class Small:
         parent: Block | None = None,
         **fields: Any,
     ) -> Block:
-        """On `parent` (the genesis block), with a true QC; fields given replace the honest ones."""
+        """A block on `parent` (default: genesis) with a valid QC; `fields` replace honest ones."""
         parent = self.genesis if parent is None else parent
         qc = self.genesis_qc if parent.height == 0 else self.qc(parent.view, parent.id)
         honest = Header(
@@ -212,7 +212,7 @@ class Small:
     # --- Pool and ledger -------------------------------------------------------------------
 
     def blob(self, seed: int, base: Digest | None = None) -> tuple[Manifest, bytes]:
-        """Some valid update; other seeds give other bytes."""
+        """A valid update; each seed gives other bytes."""
         schema = self.federation.schema
         row = np.random.default_rng(seed).standard_normal(schema.values).astype(np.float32)
         payload = bytes(encode(row, schema, "fp32"))
@@ -269,7 +269,7 @@ class Small:
     # --- One of each -----------------------------------------------------------------------
 
     def messages(self) -> list[Message]:
-        """One valid message of every kind, all of member 1 where an author is named."""
+        """One valid message of every kind, by member 1 where it names an author."""
         transactions = (self.upd(0, 1), self.agg(2, 1))
         block = self.block(transactions)
         by_member_1 = Block(replace(block.header, author=NodeId(1)), transactions)
@@ -303,7 +303,7 @@ class Small:
         ]
 
     def statements(self, author: int, offer: Offer) -> Statements:
-        """One of each kind, all by this author."""
+        """One statement of each kind, all by this author."""
         header = replace(self.block().header, author=NodeId(author))
         signed = self.proposal(Block(header, ()))
         return Statements(

@@ -1,4 +1,7 @@
-"""Four organisations' folders and the file that they agree on, made by the commands themselves."""
+"""For tests of the command line: four members' folders and their federation.toml.
+
+The commands themselves create both.
+"""
 
 import json
 from dataclasses import dataclass
@@ -74,6 +77,6 @@ def cards_in(folder: Path) -> list[Path]:
 
 
 def create(folder: Path, cards: list[Path], *options: object) -> CommandResult:
-    """With weights from a file, unless the options name a model."""
+    """Run `federation create`, with weights from a file unless the options name a model."""
     model = () if "--model" in options else ("--model", weights_file(folder))
     return defl("federation", "create", *cards, *model, "-o", folder / "federation.toml", *options)

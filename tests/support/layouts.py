@@ -1,4 +1,4 @@
-"""Tiny files in the official layouts, as the tests need them."""
+"""For tests of datasets and of documented commands: tiny files in the official layouts."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ def old_pickle(value: object) -> bytes:
 
 def cifar_batch(labels: list[int], seed: int) -> bytes:
     images = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072)).astype(np.uint8)
-    images[:, 0] = labels  # so that a test sees that images and labels stay together
+    images[:, 0] = labels  # lets a test check that images and labels stay together
     return old_pickle({b"data": images, b"labels": labels, b"batch_label": b"tiny"})
 
 
@@ -63,7 +63,7 @@ def tweets(rows: list[tuple[str, str]]) -> bytes:
 
 
 def many_tweets(count: int) -> list[tuple[str, str]]:
-    """Negative ones first, as in the official file; every third text comes again."""
+    """Negative ones first, as in the official file; every third text is a repetition."""
     words = ("rain", "sun", "late", "home", "work", "game", "tired", "happy")
     rng = np.random.default_rng(7)
     rows = []

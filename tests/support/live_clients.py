@@ -1,4 +1,4 @@
-"""Tiny live clients: each one's data pull the model towards a point of its own."""
+"""For tests of `defl.simulate`: tiny clients, each of which pulls the model to its own point."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ VALUES = 20
 
 
 class PointClient:
-    """Trains half of the way to its point; `on_train` may replace what it returns."""
+    """Trains halfway to its point; `on_train` may replace the result."""
 
     def __init__(
         self,

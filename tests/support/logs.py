@@ -1,4 +1,4 @@
-"""Log lines into a stream of the test's own."""
+"""For tests that read log lines: a log that writes to a given stream."""
 
 import logging
 from typing import TextIO
@@ -7,7 +7,7 @@ from defl.node.report.log import HumanFormatter, JsonFormatter, Log
 
 
 def log_to(stream: TextIO, *, as_json: bool = True) -> Log:
-    """On a logger of its own, so that several nodes in one process keep their lines apart."""
+    """Each log has its own logger, so several nodes in one process do not mix their lines."""
     logger = logging.Logger("defl.test", logging.INFO)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if as_json else HumanFormatter())

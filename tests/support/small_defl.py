@@ -1,7 +1,7 @@
-"""`defl` where the paper's tables are small and made batches count as CIFAR-10's official ones.
+"""For test_doc_commands.py: `defl` with small tables and synthetic batches in place of CIFAR-10.
 
-The test of the documents starts it for the lines that would take hours and a download. Everything
-is changed while this file is imported: the processes that run cells import it again.
+It runs documented lines that would otherwise take hours and a download. The patches are applied on
+import, because the processes that run cells import this file again.
 """
 
 import os
@@ -16,7 +16,7 @@ from defl.lab.experiments.paper import report
 from defl.lab.experiments.paper.settings import DataKind
 
 NODES = 4
-ROWS = 2  # nobody attacks, and one does
+ROWS = 2  # without an attack, and with one attacker
 
 for batch in Path(os.environ["DEFL_DATA"], cifar10.BATCHES).iterdir():
     cifar10.OFFICIAL_MD5[batch.name] = md5(batch.read_bytes(), usedforsecurity=False).hexdigest()

@@ -1,7 +1,7 @@
-"""Places in the package's source that use a name, found in its syntax trees.
+"""For test_where.py: the places in the package's source that use a name.
 
 A place is "file.py:Class.method", or the file alone for code outside functions. Names are followed
-through imports, so that an alias hides nothing; a call through a variable is not seen.
+through imports, so an alias hides nothing; calls through variables are missed.
 """
 
 import ast
@@ -41,7 +41,7 @@ class Use:
 
 
 def full_names(file: str, tree: ast.Module) -> dict[str, str]:
-    """What each name of a module stands for: imported from elsewhere, or defined here."""
+    """The full name of each name that a module imports or defines."""
     module = f"defl.{file.removesuffix('.py').replace('/', '.')}"
     names = {}
     for node in ast.walk(tree):
@@ -66,7 +66,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def functions(file: str, tree: ast.Module) -> Iterator[tuple[str, list[ast.stmt]]]:
-    """Each function and method with its place; what is left belongs to the file."""
+    """Each function and method with its place; all other code belongs to the file."""
     own: list[ast.stmt] = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -106,7 +106,7 @@ def all_uses(source: Source) -> Iterator[Use]:
 
 
 def callers(source: Source, *names: str) -> set[str]:
-    """Who calls one of these; a name with a leading dot is a method, of whatever object."""
+    """Places that call one of these names; a leading dot means a method of any object."""
     return {use.place for use in all_uses(source) if use.called and use.name.endswith(names)}
 
 

@@ -1,4 +1,4 @@
-"""Statuses of nodes as tests need them."""
+"""For tests that display or serve a node's status: a complete one, with chosen changes."""
 
 from msgspec.structs import replace
 
@@ -41,5 +41,5 @@ NEW = NodeStatus(
 
 
 def status(**changes: object) -> NodeStatus:
-    """That of a node that has just started, with these changes."""
+    """The status of a node that has just started, with these changes."""
     return replace(NEW, **changes)

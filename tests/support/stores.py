@@ -1,4 +1,4 @@
-"""A small node's state on real files, for the tests of its records, its blobs and both together."""
+"""For tests of storage: a small node's records and blobs in real files."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def new_storage(folder: Path) -> Iterator[Storage]:
 
 
 def reopened(storage: Storage) -> Durable:
-    """What a new process recovers."""
+    """The state that a new process recovers."""
     storage.close()
     with Storage.open(storage.folder) as again:
         return again.recovered()

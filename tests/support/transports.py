@@ -1,4 +1,4 @@
-"""Real transports on loopback for tests: members, their cards, and who received what."""
+"""For tests of networking: real transports on loopback that record what they receive."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ CHAIN = digest_of(b"a federation")
 FRAME_BYTES_MAX = 5 * 2**20
 CONTROL_BYTES_MAX = 4 * 2**20
 TIME_LIMIT_S = 20.0
-# Back-off in milliseconds, so that no test waits for it.
+# A backoff of milliseconds, so that no test waits for it.
 QUICK = TransportLimits(backoff_first_s=0.001, backoff_max_s=0.01)
 IDENTITIES = [make_identity(f"member {i}") for i in range(4)]
 
@@ -32,7 +32,7 @@ def address_of(bound: socket.socket) -> str:
 
 
 class Peer:
-    """A transport, what it received, and a way to wait until something is so."""
+    """A transport, the frames it received, and a way to wait for a condition."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class Peer:
         self._changed.set()
         return self._on_frame(peer, lane, frame) if self._on_frame else None
 
-    def _event(self, what: str, peer: NodeId) -> None:
-        self.events.append((what, peer))
+    def _event(self, kind: str, peer: NodeId) -> None:
+        self.events.append((kind, peer))
         self._changed.set()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Waits for frames and connections, and looks at counters now and then."""
+        """Wakes up for frames and connections, and regularly for counters."""
         async with asyncio.timeout(TIME_LIMIT_S):
             while not condition():
                 self._changed.clear()
@@ -104,7 +104,7 @@ def cards_of(
 
 @asynccontextmanager
 async def running(*peers: Peer) -> AsyncIterator[None]:
-    """Starts and closes them; an error that asyncio would only have logged fails the test."""
+    """Starts and closes these peers; an error that asyncio would only log fails the test."""
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     try:
@@ -120,7 +120,7 @@ async def running(*peers: Peer) -> AsyncIterator[None]:
 async def pair(
     *, first: dict[str, Any] | None = None, second: dict[str, Any] | None = None
 ) -> AsyncIterator[tuple[Peer, Peer]]:
-    """Members 0 and 1 of four, connected; the options are those of `Peer`."""
+    """Members 0 and 1 of four, connected; takes options of `Peer`."""
     listeners = [listener() for _ in range(4)]
     cards = cards_of(listeners)
     for bound in listeners[2:]:
@@ -138,6 +138,6 @@ def shorter(limits: TransportLimits = QUICK, **changes: Any) -> TransportLimits:
 
 
 def receiving(**changes: Any) -> TransportLimits:
-    """With other limits for those who have not proved who they are. Dials as rarely as a real node:
-    a member that is not there must not cost the test its time."""
+    """Other limits for unauthenticated connections. Dials as rarely as a real node, so that an
+    absent member costs the test no time."""
     return TransportLimits(accept=AcceptLimits(**changes))

@@ -1,7 +1,8 @@
-"""Rounds of n members that really wait (`defl.waiting`), without consensus, blobs or bytes.
+"""For test_waiting.py: rounds of n members with the real `defl.waiting` and nothing else.
 
-An update or AGG is committed a fixed time after it is submitted, and everybody sees it at once.
-That is enough to judge how long rounds take and who is in them, over hundreds of rounds.
+There are no consensus, blobs or bytes: an update or AGG is committed a fixed time after it is
+submitted, and all members see it at once. That is enough to measure how long rounds take and who
+takes part, over hundreds of rounds.
 """
 
 import random
@@ -22,11 +23,11 @@ BASE = Digest(bytes(32))
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a liar does in a round."""
+    """A liar's actions in a round."""
 
     delivers_s: float | None = None  # after the opening; None: not at all
-    promises_s: float | None = None  # None: says nothing
-    votes_s: float | None = None  # when it says AGG
+    promises_s: float | None = None  # None: no promise
+    votes_s: float | None = None  # when it submits its AGG; None: never
 
 
 Plan = Callable[[int, "Model"], Move]
@@ -43,12 +44,12 @@ class Member:
     waiting: Waiting
     own: OwnPace = field(default_factory=OwnPace)
     busy_for: int | None = None  # the round that it trains for
-    paced: int = 0  # the round for which it has said its pace
+    paced: int = 0  # the last round for which it sent its pace
 
 
 @dataclass(slots=True)
 class Result:
-    rounds: list[frozenset[NodeId]]  # whose updates each has
+    rounds: list[frozenset[NodeId]]  # the authors of each round's updates
     lasted_s: list[float]
     paces: int
 

@@ -1,4 +1,4 @@
-"""A worker on a bench: a client whose behaviour depends on the round, and blobs as files."""
+"""For tests of the worker: a client whose behaviour depends on the round, and blobs as files."""
 
 import asyncio
 import textwrap
@@ -21,7 +21,7 @@ from support.builders import Small
 SMALL = Small(real=False)
 WAIT_S = 30.0
 
-# What the client does depends on the round that it is asked for.
+# In each round this client behaves, or misbehaves, in another way.
 CLIENT = """
 import ctypes, os, subprocess, sys, time
 import numpy as np
@@ -165,7 +165,7 @@ async def failure(attempt: Awaitable[object]) -> str:
 
 
 def alive(pid: int) -> bool:
-    """A zombie that waits for its new parent counts as gone."""
+    """Whether a process exists; a zombie does not count."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

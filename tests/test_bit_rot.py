@@ -1,4 +1,4 @@
-"""Bytes that change on the disk are served to nobody and fetched again."""
+"""Bytes that changed on the disk are never served, and are fetched again."""
 
 import asyncio
 import errno
@@ -19,9 +19,9 @@ from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
 from defl.output import ChunkLost, Envelope, ServeChunk, StoreChunk, Tick
 from defl.participant import Participant
-from support.benches import Host, acks_sent, requested, sent
+from support.benches import PoolBench, acks_sent, chunk_requests, sent
 from support.builders import Small, nodes
-from support.node_here import Member, NodeHere, until
+from support.in_process_node import InProcessNode, Member, until
 
 SMALL = Small(real=False)  # a blob has two chunks: 256 and 144 bytes
 CHUNK = SMALL.federation.chunk_bytes
@@ -31,7 +31,7 @@ BLOB, BYTES = SMALL.blob(1)
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
-    """With one blob, whose chunks are all old enough to be hashed again."""
+    """Holds one blob whose chunks are all old enough to be hashed again."""
     monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
     Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
     with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
@@ -77,7 +77,7 @@ def test_a_rotten_chunk_is_discarded_instead_of_read(storage: Storage, damage: s
         storage.blobs.path(BLOB.digest)
     with pytest.raises(LocalFault, match="is not held") as again:
         storage.blobs.read_chunk(BLOB.digest, 1)
-    assert not isinstance(again.value, ChunkRotten), "it is found once"
+    assert not isinstance(again.value, ChunkRotten), "it is reported once"
 
 
 def test_a_discarded_chunk_can_be_stored_again(storage: Storage) -> None:
@@ -163,7 +163,7 @@ def test_only_old_chunks_are_hashed_before_they_are_served(
     assert hashed == [BYTES[:CHUNK]]
 
 
-def test_a_rotten_chunk_is_served_to_nobody_and_reported_once(
+def test_a_rotten_chunk_is_never_served_and_is_reported_once(
     storage: Storage,
 ) -> None:
     rot(storage.blobs.path(BLOB.digest), 0)
@@ -191,43 +191,43 @@ def test_a_rotten_chunk_is_served_to_nobody_and_reported_once(
 
 
 def test_a_lost_chunk_is_fetched_again_and_not_served_meanwhile() -> None:
-    host = Host(SMALL)
-    (ack,) = host.take_in(AUTHOR, 1, BLOB, BYTES).acks
-    del host.disk.blobs[BLOB.digest].chunks[1]
+    bench = PoolBench(SMALL)
+    (ack,) = bench.acknowledge(AUTHOR, 1, BLOB, BYTES).acks
+    del bench.disk.blobs[BLOB.digest].chunks[1]
 
-    host.pool.refetch_chunk(BLOB.digest, 1)
+    bench.pool.refetch_chunk(BLOB.digest, 1)
 
-    assert {chunk for _, chunk in requested(host.settle())} == {1}
-    assert not host.pool.has(BLOB.digest)
-    assert sent(host.receive(OTHER, ChunkRequest(BLOB.digest, 1)), NotHeld)
-    assert host.receive(OTHER, ChunkRequest(BLOB.digest, 0)).send == [
+    assert {chunk for _, chunk in chunk_requests(bench.settle())} == {1}
+    assert not bench.pool.has(BLOB.digest)
+    assert sent(bench.receive(OTHER, ChunkRequest(BLOB.digest, 1)), NotHeld)
+    assert bench.receive(OTHER, ChunkRequest(BLOB.digest, 0)).send == [
         ServeChunk(OTHER, BLOB.digest, 0)
     ]
-    assert acks_sent(host.chunk(3, BLOB.digest, 1, BYTES[256:])) == [ack]
-    assert host.pool.has(BLOB.digest)
-    assert host.disk.read(BLOB.digest) == BYTES
+    assert acks_sent(bench.chunk(3, BLOB.digest, 1, BYTES[256:])) == [ack]
+    assert bench.pool.has(BLOB.digest)
+    assert bench.disk.read(BLOB.digest) == BYTES
 
 
 def test_a_chunk_lost_during_a_fetch_is_fetched_again() -> None:
-    host = Host(SMALL)
-    host.pool.need((Round(1), AUTHOR), BLOB.digest, nodes(1, 2))
-    host.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
-    host.chunk(1, BLOB.digest, 0, BYTES[:256])
+    bench = PoolBench(SMALL)
+    bench.pool.need((Round(1), AUTHOR), BLOB.digest, nodes(1, 2))
+    bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    bench.chunk(1, BLOB.digest, 0, BYTES[:256])
 
-    host.pool.refetch_chunk(BLOB.digest, 0)
+    bench.pool.refetch_chunk(BLOB.digest, 0)
 
-    assert {chunk for _, chunk in requested(host.settle())} == {0, 1}
-    host.deliver(2, BLOB, BYTES)
-    assert host.pool.has(BLOB.digest)
+    assert {chunk for _, chunk in chunk_requests(bench.settle())} == {0, 1}
+    bench.deliver(2, BLOB, BYTES)
+    assert bench.pool.has(BLOB.digest)
 
 
 def test_a_lost_chunk_of_a_dropped_blob_is_not_fetched() -> None:
-    host = Host(SMALL)
+    bench = PoolBench(SMALL)
 
-    host.pool.refetch_chunk(BLOB.digest, 0)
+    bench.pool.refetch_chunk(BLOB.digest, 0)
 
-    assert host.settle().send == []
-    assert host.pool.stored["fetches"] == 0
+    assert bench.settle().send == []
+    assert bench.pool.stored["fetches"] == 0
 
 
 def test_a_participant_requests_a_chunk_that_its_driver_lost() -> None:
@@ -250,25 +250,27 @@ def test_a_node_logs_a_rotten_chunk_and_fetches_it_again(
     folders = Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes
 
     async def scenario() -> None:
-        here, member = NodeHere(folders[2]), Member(folders[1])
+        here, member = InProcessNode(folders[2]), Member(folders[1])
         victim, model = here.node.me, here.node.federation.initial
         path = here.node.storage.blobs.path(model)
         good = path.read_bytes()[1024:2048]
         rot(path, 1500)
         async with here.running(), member.connected(victim):
-            member.say(victim, ChunkRequest(model, 1))
-            await until(lambda: member.told(NotHeld, by=victim))
-            assert not member.told(Chunk, by=victim)
+            member.send(victim, ChunkRequest(model, 1))
+            await until(lambda: member.messages(NotHeld, sender=victim))
+            assert not member.messages(Chunk, sender=victim)
             (line,) = here.logged("damage found")
             assert f"{model.hex()} is corrupt in chunk 1" in line["what"]
 
-            await until(lambda: ChunkRequest(model, 1) in member.told(ChunkRequest, by=victim))
-            member.say(victim, Chunk(model, 1, memoryview(good)), Lane.WEIGHTS)
+            await until(
+                lambda: ChunkRequest(model, 1) in member.messages(ChunkRequest, sender=victim)
+            )
+            member.send(victim, Chunk(model, 1, memoryview(good)), Lane.WEIGHTS)
             await until(lambda: here.node.participant.pool.has(model))
             await until(path.exists)
-            member.say(victim, ChunkRequest(model, 1))
-            await until(lambda: member.told(Chunk, by=victim))
-            (chunk,) = member.told(Chunk, by=victim)
+            member.send(victim, ChunkRequest(model, 1))
+            await until(lambda: member.messages(Chunk, sender=victim))
+            (chunk,) = member.messages(Chunk, sender=victim)
             assert isinstance(chunk, Chunk)
             assert chunk.data == good
         assert not here.node.measures.peer_faults

@@ -1,4 +1,4 @@
-"""What the checker is shown: certificates, states, disks, and what it sees of a participant."""
+"""For the tests of the simulator's checker: certificates, states, disks and a stub participant."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -47,22 +47,22 @@ def digest(text: str) -> Digest:
 
 
 def checker_of_four() -> Checker:
-    """Of four members, of whom the last lies."""
+    """A checker of four members, the last of which is Byzantine."""
     return Checker(FEDERATION, SCHEME, honest=lambda member: member != LIAR)
 
 
 def failed(checker: Checker) -> set[str]:
-    assert {what.partition(":")[0] for what in checker.violations} == checker_says(checker)
-    return checker_says(checker)
+    assert {line.partition(":")[0] for line in checker.violations} == failed_verdicts(checker)
+    return failed_verdicts(checker)
 
 
-def checker_says(checker: Checker) -> set[str]:
+def failed_verdicts(checker: Checker) -> set[str]:
     assert tuple(checker.verdicts) == CHECKS
     return {check for check, holds in checker.verdicts.items() if not holds}
 
 
-class Conversation(Transcript):
-    """What was said in an honest run: genuine blocks and certificates to bend."""
+class MessageLog(Transcript):
+    """The messages of an honest run: genuine blocks and certificates to tamper with."""
 
     def __init__(self) -> None:
         super().__init__([].append)
@@ -73,8 +73,8 @@ class Conversation(Transcript):
 
 
 @cache
-def honest_conversation() -> tuple[Message, ...]:
-    transcript = Conversation()
+def honest_messages() -> tuple[Message, ...]:
+    transcript = MessageLog()
     cluster = cluster_of(4, rounds=3, seed=1, transcript=transcript)
     assert cluster.federation == FEDERATION
     cluster.run()
@@ -83,16 +83,16 @@ def honest_conversation() -> tuple[Message, ...]:
 
 
 def honest_blocks() -> list[Block]:
-    """Linked, the first one on the genesis block."""
-    found = {m.block.view: m.block for m in honest_conversation() if isinstance(m, Proposal)}
-    chain = [found[view] for view in sorted(found)]
+    """A chain of blocks that starts on the genesis block."""
+    by_view = {m.block.view: m.block for m in honest_messages() if isinstance(m, Proposal)}
+    chain = [by_view[view] for view in sorted(by_view)]
     assert all(b.parent == a.id for a, b in pairwise(chain))
     return chain
 
 
 def qc(view: int, block: Digest, members: tuple[int, ...], signatures: int | None = None) -> QC:
-    said = vote_statement(CHAIN, EPOCH, View(view), block)
-    signed = [SIGNERS[member].sign(said) for member in members]
+    statement = vote_statement(CHAIN, EPOCH, View(view), block)
+    signed = [SIGNERS[member].sign(statement) for member in members]
     given = tuple(signed) if signatures is None else tuple(signed * signatures)[:signatures]
     return QC(View(view), block, bitmap_of(map(NodeId, members), 4), given)
 
@@ -107,7 +107,7 @@ def tc(view: int, highs: tuple[int, ...], carried: QC) -> TC:
 
 
 def upd(round_: int, author: int, name: Digest, ackers: tuple[int, ...] = (0, 1, 2)) -> Upd:
-    said = ack_statement(CHAIN, EPOCH, Round(round_), NodeId(author), name, NO_DIGEST, 256)
+    statement = ack_statement(CHAIN, EPOCH, Round(round_), NodeId(author), name, NO_DIGEST, 256)
     unsigned = Upd(
         Round(round_),
         NodeId(author),
@@ -115,7 +115,7 @@ def upd(round_: int, author: int, name: Digest, ackers: tuple[int, ...] = (0, 1,
         256,
         NO_DIGEST,
         bitmap_of(map(NodeId, ackers), 4),
-        tuple(SIGNERS[acker].sign(said) for acker in ackers),
+        tuple(SIGNERS[acker].sign(statement) for acker in ackers),
         NOISE,
     )
     return replace(unsigned, signature=SIGNERS[author].sign(unsigned.statement(CHAIN, EPOCH)))
@@ -138,8 +138,8 @@ ALL_CLOSED = LedgerState(Round(3), (), (), (closed(2, *UPDATES), closed(3, *UPDA
 
 
 @dataclass
-class Looks:
-    """As much of a participant as the checker looks at."""
+class ParticipantStub:
+    """Those attributes of a participant that the checker reads."""
 
     me: NodeId
     state: LedgerState
@@ -155,10 +155,10 @@ class Looks:
 
 
 def disk(*, whole: bool = True, data: bytes = PAYLOAD) -> Disk:
-    made = Disk(Durable(record=None))
+    new = Disk(Durable(record=None))
     if whole:
-        made.store_chunk(StoreChunk(MODEL, 0, data))
-    return made
+        new.store_chunk(StoreChunk(MODEL, 0, data))
+    return new
 
 
 def conclude(
@@ -167,8 +167,10 @@ def conclude(
     disks: tuple[Disk, ...] = (),
     stored: dict[str, int] | None = None,
 ) -> set[str]:
-    looks = [Looks(NodeId(i), state, stored or {}) for i, state in enumerate(states)]
-    given = disks or tuple(disk() for _ in looks)
-    honest: list[tuple[Participant, Disk]] = list(zip(looks, given, strict=True))
+    participants = [
+        ParticipantStub(NodeId(i), state, stored or {}) for i, state in enumerate(states)
+    ]
+    given = disks or tuple(disk() for _ in participants)
+    honest: list[tuple[Participant, Disk]] = list(zip(participants, given, strict=True))
     checker.conclude(honest, rounds_due=True)
     return failed(checker)

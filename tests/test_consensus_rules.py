@@ -1,4 +1,4 @@
-"""The pure rules, each as a table: what commits, what locks, what may be proposed and counted."""
+"""The pure consensus rules as tables: commit, lock, proposals, votes and timeouts."""
 
 from dataclasses import dataclass, field
 
@@ -50,8 +50,8 @@ def qc_0(genesis: Block) -> QC:
 
 
 @dataclass
-class Grown:
-    """A tree of blocks by name, drawn as `a1 b2<a c3<b x4<a`: name, view and parent."""
+class NamedTree:
+    """A tree of named blocks, written as `a1 b2<a c3<b x4<a`: name, view and parent."""
 
     rules: ChainRules = HOTSTUFF
     blocks: dict[str, Block] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Grown:
         root = Tape().root_of(Tape().genesis())
         self.blocks["g"] = Block(genesis_header(digest_of(b"chain"), 0, root), ())
 
-    def grow(self, drawing: str, *, transactions: tuple[Transaction, ...] = ()) -> "Grown":
+    def grow(self, drawing: str, *, transactions: tuple[Transaction, ...] = ()) -> "NamedTree":
         for word in drawing.split():
             block, _, parent = word.partition("<")
             self.blocks[block[0]] = self._child(
@@ -96,7 +96,7 @@ class Grown:
 # --- Commit: Algorithm 4 of HotStuff, section 3.2 of Jolteon --------------------------------
 
 COMMITS = [
-    # the tree, the certified block, what three-chain and what two-chain commit by its QC
+    # the tree, the certified block, the blocks that its QC commits by three-chain and by two-chain
     ("a2 b3<a c4<b", "c", "a", "b"),  # three in consecutive views
     ("a2 b3<a", "b", None, "a"),  # two only
     ("a2", "a", None, None),  # one only
@@ -117,7 +117,7 @@ COMMITS = [
 def test_a_qc_commits_the_first_of_a_chain_in_consecutive_views(
     drawing: str, certified: str, three: str | None, two: str | None
 ) -> None:
-    grown = Grown().grow(drawing)
+    grown = NamedTree().grow(drawing)
     for rules, expected in ((HOTSTUFF, three), (JOLTEON, two)):
         committed = rules.committed_by_qc_on(grown[certified], grown.get)
         assert (grown.name(committed.id) if committed is not None else None) == expected
@@ -125,7 +125,7 @@ def test_a_qc_commits_the_first_of_a_chain_in_consecutive_views(
 
 TARGETS = [
     ("a1 b2<a c3<b d4<c", "c", "a", "b"),
-    ("a1 b2<a c3<b d5<c e7<d", "e", "a", "b"),  # gaps commit nothing new: what c showed stays
+    ("a1 b2<a c3<b d5<c e7<d", "e", "a", "b"),  # gaps commit nothing new: c's commit stays
     ("a1 b3<a c5<b", "c", "g", "g"),
 ]
 
@@ -135,7 +135,7 @@ def test_a_block_names_what_the_qcs_in_its_own_chain_commit(
     drawing: str, parent: str, three: str, two: str
 ) -> None:
     for rules, expected in ((HOTSTUFF, three), (JOLTEON, two)):
-        grown = Grown(rules).grow(drawing)
+        grown = NamedTree(rules).grow(drawing)
         assert grown.name(commit_target(grown[parent], rules, grown.get)) == expected
 
 
@@ -143,7 +143,7 @@ def test_a_block_names_what_the_qcs_in_its_own_chain_commit(
 
 
 def test_a_three_chain_vote_locks_on_the_qc_inside_the_parent_a_two_chain_vote_on_its_own() -> None:
-    grown = Grown().grow("a1 b2<a c3<b")
+    grown = NamedTree().grow("a1 b2<a c3<b")
 
     assert HOTSTUFF.lock_after_vote(grown["c"], grown["b"]) == qc_on(grown["a"])
     assert JOLTEON.lock_after_vote(grown["c"], grown["b"]) == qc_on(grown["b"])
@@ -154,7 +154,7 @@ LOCKS = [
     (3, 3, True, True),
     (1, 3, True, True),
     (4, 3, False, True),  # a newer QC frees
-    (3, 3, False, False),  # as new is not newer
+    (3, 3, False, False),  # an equal view is not newer
     (2, 3, False, False),
     (0, 0, True, True),
 ]
@@ -210,8 +210,8 @@ ADMISSIBLE = [
     ("a TC of an earlier view", 5, tc_of(6, *REPORTS), LEADER, False),
     ("a TC of its own view", 5, tc_of(8, *REPORTS), LEADER, False),
     ("a TC besides the QC of the view before", 7, tc_of(7, *REPORTS), LEADER, False),
-    ("somebody who is not the leader", 7, None, NodeId(2), False),
-    ("somebody who is not the leader, a TC", 5, tc_of(7, *REPORTS), NodeId(2), False),
+    ("a member that is not the leader", 7, None, NodeId(2), False),
+    ("a member that is not the leader, a TC", 5, tc_of(7, *REPORTS), NodeId(2), False),
 ]
 
 
@@ -225,7 +225,7 @@ def test_an_admissible_proposal_carries_a_certificate_of_the_view_before(
 # --- Tree and chain -------------------------------------------------------------------------
 
 
-def tree_of(grown: Grown, names: str) -> Tree:
+def tree_of(grown: NamedTree, names: str) -> Tree:
     tree = Tree(grown["g"])
     for name in names:
         assert tree.add(grown[name])
@@ -233,7 +233,7 @@ def tree_of(grown: Grown, names: str) -> Tree:
 
 
 def test_a_path_leads_to_the_ancestor_a_fork_or_a_missing_block() -> None:
-    grown = Grown().grow("a1 b2<a c3<b x4<a y5<x")
+    grown = NamedTree().grow("a1 b2<a c3<b x4<a y5<x")
     tree = tree_of(grown, "abcxy")
 
     assert tree.path(grown["c"], grown["g"]) == ([grown["a"], grown["b"], grown["c"]], grown["g"])
@@ -246,7 +246,7 @@ def test_a_path_leads_to_the_ancestor_a_fork_or_a_missing_block() -> None:
 
 
 def test_a_tree_drops_forks_older_than_the_highest_qc_and_what_lies_below_its_root() -> None:
-    grown = Grown().grow("a1 b2<a c3<b d4<c e5<d f6<e x4<a y5<x z6<y")
+    grown = NamedTree().grow("a1 b2<a c3<b d4<c e5<d f6<e x4<a y5<x z6<y")
     tree = tree_of(grown, "abcdefxyz")
     tree.drop_forks(grown["d"])
 
@@ -260,7 +260,7 @@ def test_a_tree_drops_forks_older_than_the_highest_qc_and_what_lies_below_its_ro
 
 
 def test_no_fork_is_dropped_while_an_ancestor_of_the_certified_block_is_missing() -> None:
-    grown = Grown().grow("a1 b2<a c3<b d4<c x2<a")
+    grown = NamedTree().grow("a1 b2<a c3<b d4<c x2<a")
     tree = tree_of(grown, "abxd")
     tree.drop_forks(grown["d"])
 
@@ -269,20 +269,20 @@ def test_no_fork_is_dropped_while_an_ancestor_of_the_certified_block_is_missing(
 
 
 def test_a_block_with_an_impossible_height_is_not_stored() -> None:
-    grown = Grown().grow("a1 b2<a")
-    absurd = Grown().grow("a1 b2<a")["b"]
+    grown = NamedTree().grow("a1 b2<a")
+    absurd = NamedTree().grow("a1 b2<a")["b"]
     absurd = replace(absurd, header=replace(absurd.header, height=Height(2**40)))
     low = replace(absurd, header=replace(absurd.header, height=Height(1)))
 
     assert not tree_of(grown, "a").add(absurd)
     assert not tree_of(grown, "a").add(low)
-    assert not tree_of(grown, "").add(absurd)  # also while the parent is not known
+    assert not tree_of(grown, "").add(absurd)  # even while the parent is unknown
 
 
 def test_a_full_tree_drops_the_oldest_block_that_no_certificate_names() -> None:
-    grown = Grown().grow("a1 b2<a c3<b")
+    grown = NamedTree().grow("a1 b2<a c3<b")
     tree = tree_of(grown, "ab")
-    siblings = [Grown().grow(f"a1 b2<a s{view}<b")["s"] for view in range(3, 3 + BLOCKS_MAX)]
+    siblings = [NamedTree().grow(f"a1 b2<a s{view}<b")["s"] for view in range(3, 3 + BLOCKS_MAX)]
     for sibling in siblings:
         assert tree.add(sibling)
 
@@ -292,7 +292,7 @@ def test_a_full_tree_drops_the_oldest_block_that_no_certificate_names() -> None:
     assert tree.extends(siblings[-1], grown["g"])
 
 
-def chain_of(grown: Grown, names: str) -> Chain[bytes]:
+def chain_of(grown: NamedTree, names: str) -> Chain[bytes]:
     chain = Chain(grown.rules, Tape(), grown["g"], Durable(None))
     for name in names:
         chain.add(grown[name])
@@ -300,19 +300,19 @@ def chain_of(grown: Grown, names: str) -> Chain[bytes]:
 
 
 def test_after_a_restart_with_too_many_blocks_the_certified_ones_stay() -> None:
-    grown = Grown().grow("a1 b2<a")
-    siblings = [Grown().grow(f"s{view}")["s"] for view in range(4, 4 + 2 * BLOCKS_MAX)]
+    grown = NamedTree().grow("a1 b2<a")
+    siblings = [NamedTree().grow(f"s{view}")["s"] for view in range(4, 4 + 2 * BLOCKS_MAX)]
     durable = Durable(None, blocks=(grown["a"], *siblings, grown["b"]))
     chain = Chain(grown.rules, Tape(), grown["g"], durable)
     chain.drop_forks(grown["b"])  # it has the highest QC
-    chain.add(Grown().grow("a1 b2<a c3<b")["c"])
+    chain.add(NamedTree().grow("a1 b2<a c3<b")["c"])
 
     assert len(chain) == BLOCKS_MAX
     assert chain.get(grown["b"].id) is not None
 
 
 def test_ancestors_commit_first_and_nothing_commits_twice() -> None:
-    grown = Grown().grow("a1 b3<a c4<b d5<c")
+    grown = NamedTree().grow("a1 b3<a c4<b d5<c")
     chain = chain_of(grown, "abcd")
 
     assert chain.commit(grown["c"]) == []
@@ -323,7 +323,7 @@ def test_ancestors_commit_first_and_nothing_commits_twice() -> None:
 
 
 def test_a_commit_that_forks_from_the_committed_block_raises() -> None:
-    grown = Grown().grow("a1 b2<a c3<b x4 y5<x z6<y")
+    grown = NamedTree().grow("a1 b2<a c3<b x4 y5<x z6<y")
     chain = chain_of(grown, "abcxyz")
     chain.commit(grown["c"])
     for name in "xyz":
@@ -338,7 +338,7 @@ def test_a_commit_that_forks_from_the_committed_block_raises() -> None:
 
 
 def test_an_installed_snapshot_drops_the_forks_that_it_outdates() -> None:
-    grown = Grown().grow("x1 y2<x a3 b4<a c5<b d6<c z7<y")
+    grown = NamedTree().grow("x1 y2<x a3 b4<a c5<b d6<c z7<y")
     chain = chain_of(grown, "xyz")
     state = Tape().encode(Tape().genesis())
 
@@ -349,7 +349,7 @@ def test_an_installed_snapshot_drops_the_forks_that_it_outdates() -> None:
 
 
 def test_a_missing_ancestor_postpones_the_commit_and_is_named() -> None:
-    grown = Grown().grow("a1 b2<a c3<b d4<c")
+    grown = NamedTree().grow("a1 b2<a c3<b d4<c")
     chain = chain_of(grown, "bcd")
 
     assert chain.commit(grown["d"]) == []
@@ -360,8 +360,8 @@ def test_a_missing_ancestor_postpones_the_commit_and_is_named() -> None:
 
 
 def test_a_header_must_name_the_state_after_its_committed_block() -> None:
-    """The root is that of c(b), no matter how much the voter itself has committed."""
-    grown = Grown().grow("a1", transactions=(mark(1),)).grow("b2<a c3<b d4<c")
+    """The root is that of c(b), however much the voter itself has committed."""
+    grown = NamedTree().grow("a1", transactions=(mark(1),)).grow("b2<a c3<b d4<c")
     chain = chain_of(grown, "abcd")
     after_a, _ = Tape().execute(Tape().genesis(), grown["a"])
     expected = (grown["a"].id, Tape().root_of(after_a))
@@ -414,7 +414,7 @@ def test_a_second_vote_of_one_author_is_evidence_and_does_not_count() -> None:
     assert isinstance(tally.add_vote(vote(3)), QC)
 
 
-def test_a_tc_carries_the_newest_qc_of_its_signers_and_each_ones_view() -> None:
+def test_a_tc_carries_the_newest_qc_of_its_signers_and_each_signers_view() -> None:
     tally = Tally(FOUR)
 
     assert tally.add_timeout(timeout(0, 2)) is None
@@ -435,7 +435,7 @@ def test_a_second_timeout_with_another_qc_is_evidence_and_the_same_bytes_are_not
     assert tally.timeouts_for(View(5)) == 1
 
 
-def test_of_past_views_only_the_last_keeps_its_votes_and_timeouts() -> None:
+def test_only_the_newest_past_view_keeps_its_votes_and_timeouts() -> None:
     tally = Tally(FOUR)
     for view in (1, 2, 3):
         tally.add_vote(vote(0, view=view))
@@ -454,7 +454,7 @@ def pacemaker(**timing: float) -> Pacemaker:
 
 
 def next_view(pace: Pacemaker) -> None:
-    """Members 1 and 2 are heard in every view."""
+    """Members 1 and 2 send a message in every view."""
     pace.enter(View(pace.view + 1))
     pace.heard(LEADER)
     pace.heard(NodeId(2))
@@ -485,7 +485,7 @@ def test_the_timer_runs_exactly_while_there_is_work() -> None:
     assert not pace.expired(99.0)
 
 
-def test_the_period_grows_with_failed_views_alone_and_falls_back_at_a_commit() -> None:
+def test_the_period_grows_only_with_failed_views_and_resets_at_a_commit() -> None:
     pace = pacemaker(view_cap_s=3.0)
     pace.run_while(True, LEADER, 0.0)
     pace.enter(View(2))
@@ -547,7 +547,7 @@ def test_a_leader_silent_for_two_views_gets_little_time() -> None:
     assert pace.period(silent) == 2.0
 
 
-def test_back_off_outlasts_any_delay_also_under_leaders_that_failed() -> None:
+def test_backoff_outlasts_any_delay_even_under_failed_leaders() -> None:
     pace = pacemaker()
     certify_view(pace, took_s=0.001)
     for _ in range(100):
@@ -584,10 +584,10 @@ def test_the_order_of_leaders_changes_with_the_lap_and_with_the_federation() -> 
 
 
 @pytest.mark.parametrize("members", [10, 13, 31, 100])
-def test_whichever_f_members_fail_three_good_leaders_follow_each_other(
+def test_whichever_f_members_fail_three_good_leaders_come_in_a_row(
     members: int,
 ) -> None:
-    """The members fail that hurt most in the first lap; a fixed order would repeat that lap."""
+    """The members that hurt most in the first lap fail; a fixed order would repeat that lap."""
     faults, laps = (members - 1) // 3, 40
     first_lap = order_of_lap(CHAIN, members, 0)
     failed = {first_lap[position] for position in range(1, 3 * faults, 3)}

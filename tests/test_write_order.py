@@ -1,4 +1,4 @@
-"""A node's own blobs are in place before their use, and synced before anything depends on them."""
+"""A node's own blobs are in place before their use, and synced before anything relies on them."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ KINDS = ("blob", "manifest")
 
 
 class Syncs:
-    """The names of files that were synced; each sync waits until it may go on."""
+    """The names of synced files; each sync blocks until the test releases it."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

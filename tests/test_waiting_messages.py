@@ -1,4 +1,4 @@
-"""What an operator reads about waiting: in the status, the log and the metrics."""
+"""What operators see about waiting: status, log and options."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_the_status_names_what_the_node_is_waiting_for(
     assert waiting_sentence(**{**CALM, **changes}) == sentence  # type: ignore[arg-type]
 
 
-def test_lateness_is_a_sentence_with_the_round_and_the_members_pace() -> None:
+def test_lateness_is_reported_with_the_round_and_the_members_pace() -> None:
     late = MemberLateness(rounds=1, round=7, lasted_s=12.0, waited_s=4.0, usual_s=30.0)
     assert str(late) == (
         "late in 1 round; round 7 lasted 12.0 s: it needs 30.0 s, 18.0 s too long; "

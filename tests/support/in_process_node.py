@@ -1,4 +1,7 @@
-"""A real node inside the test's own process, and a member that sends what the test wants."""
+"""For tests of whole nodes: a real node in the test's own process, and a scripted member.
+
+The member has a real transport but no participant: it sends only what the test tells it to.
+"""
 
 import asyncio
 import io
@@ -28,7 +31,9 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(POLL_S)
 
 
-class NodeHere:
+class InProcessNode:
+    """A node with its log kept in memory."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lines = io.StringIO()
@@ -43,7 +48,7 @@ class NodeHere:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Until the block ends; what ended the node with an error fails the test."""
+        """Runs the node until the block ends; an error that ended the node fails the test."""
         running = asyncio.create_task(self.node.run())
         try:
             await until(lambda: self.logged("started") or running.done())
@@ -54,7 +59,7 @@ class NodeHere:
 
 
 class Member:
-    """The transport of a member, without a participant behind it."""
+    """A member's transport without a participant behind it."""
 
     def __init__(self, folder: Path) -> None:
         config = read_node(folder)
@@ -82,15 +87,16 @@ class Member:
     def _frame(self, peer: NodeId, _lane: Lane, frame: Frame) -> None:
         self.received.append((peer, bytes(frame)))
 
-    def told(self, kind: type[Message], by: NodeId) -> Sequence[Message]:
+    def messages(self, kind: type[Message], sender: NodeId) -> Sequence[Message]:
+        """The messages of one type received from one peer."""
         messages = [
             decode(frame, max(self.bytes_max.values()))
             for peer, frame in self.received
-            if peer == by
+            if peer == sender
         ]
         return [message for message in messages if isinstance(message, kind)]
 
-    def say(self, peer: NodeId, message: Message, lane: Lane = Lane.CONTROL) -> None:
+    def send(self, peer: NodeId, message: Message, lane: Lane = Lane.CONTROL) -> None:
         assert self.transport.send(peer, encode(message), lane)
 
     @asynccontextmanager

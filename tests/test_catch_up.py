@@ -1,4 +1,4 @@
-"""A replica that was away: whom it asks, what it believes, and what a quiet log leaves behind."""
+"""Catching up: which peers a replica asks, what it accepts, and what an idle log must prove."""
 
 import pytest
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ def snapshot_of(cluster: Cluster, member: int) -> Snapshot:
 
 
 @BOTH_RULES
-def test_a_genuine_but_older_snapshot_takes_nothing_back(rules: Rules) -> None:
+def test_a_genuine_older_snapshot_rolls_nothing_back(rules: Rules) -> None:
     cluster = cluster_of(4, rounds=4, rules=rules)
     cluster.run(until=lambda: cluster.rounds_closed == 1)
     old = snapshot_of(cluster, 0)
@@ -59,7 +59,7 @@ def test_the_qc_of_a_received_snapshot_moves_the_view(rules: Rules) -> None:
 
 @BOTH_RULES
 def test_a_restart_knows_the_qc_of_its_stored_snapshot(rules: Rules) -> None:
-    """A snapshot may be written without the record."""
+    """A snapshot may be stored without the safety record."""
     cluster = cluster_of(4, rounds=2, rules=rules)
     cluster.run()
     disk = cluster.nodes[0].disk
@@ -74,14 +74,14 @@ def test_a_restart_knows_the_qc_of_its_stored_snapshot(rules: Rules) -> None:
     assert replica.view == snapshot.proof_qc.view + 1
 
 
-def test_a_missing_block_is_asked_of_one_signer_after_the_other() -> None:
-    """The first may be a liar that never answers."""
+def test_a_missing_block_is_requested_from_each_signer_in_turn() -> None:
+    """The first signer may be a liar that never answers."""
     sync = Sync(NodeId(0), retry_s=1.0)
     block = digest_of(b"wanted")
     sync.want(block, (NodeId(0), NodeId(1), NodeId(2), NodeId(3)))
-    asked = [sync.due(float(second)) for second in range(4)]
+    requests = [sync.due(float(second)) for second in range(4)]
 
-    assert asked == [(NodeId(i), block) for i in (1, 2, 3, 1)]
+    assert requests == [(NodeId(i), block) for i in (1, 2, 3, 1)]
     assert sync.due(3.5) is None
 
 
@@ -102,10 +102,10 @@ def test_a_node_catches_up_though_the_first_signer_it_asks_never_answers(rules: 
 
 @BOTH_RULES
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_log_goes_quiet_only_when_a_certified_header_shows_its_last_state(
+def test_a_log_goes_idle_only_when_a_certified_header_names_its_last_state(
     rules: Rules, seed: int
 ) -> None:
-    """A node that joins later finds the last state proven, not only executed."""
+    """A node that connects later gets a proof of the last state."""
     cluster = cluster_of(4, rounds=2, seed=seed, rules=rules)
     replicas = [participant(cluster, member).replica for member in range(4)]
     cluster.run(

@@ -1,5 +1,7 @@
-"""Scenarios from a hostile reading of the protocol: each is a moment at which a careless
-implementation loses safety, an update, or progress. Whole participants, virtual time."""
+"""Moments at which a careless implementation would lose safety, an update, or progress.
+
+Whole participants on virtual time.
+"""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -40,14 +42,14 @@ def participant(cluster: Cluster, member: int):
     return cluster.nodes[member].behaviour.participant
 
 
-def run_until(cluster: Cluster, what: Callable[[], bool]) -> None:
-    """Goes on until `what` holds; a run that ends without it is a failed scenario."""
-    cluster.run(until=what)
-    assert what(), "the scenario never came to its point"
+def run_until(cluster: Cluster, condition: Callable[[], bool]) -> None:
+    """Runs until the condition holds; a run that ends without it fails the test."""
+    cluster.run(until=condition)
+    assert condition(), "the scenario never reached its condition"
 
 
 def all_vote_now(cluster: Cluster, round_: int) -> None:
-    """AGG of every member, though it would wait for a quorum of updates first."""
+    """Every member submits its AGG without waiting for a quorum of updates."""
     for node in cluster.nodes:
         node.behaviour.participant.client._submit_agg(Round(round_))
         cluster.handle(node, Tick())
@@ -59,8 +61,8 @@ def finish(cluster: Cluster) -> None:
     assert cluster.rounds_closed == cluster.federation.rounds
 
 
-class Seen:
-    """Lets everything pass and remembers what was sent."""
+class MessageTap:
+    """Records all messages; `lose` selects the ones to drop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.messages: list[tuple[NodeId, NodeId, Message]] = []
@@ -92,7 +94,7 @@ def test_a_voter_that_restarts_keeps_its_lock_and_its_last_vote(rules: Rules) ->
 
 
 def test_a_timeout_with_a_forged_high_qc_moves_no_view() -> None:
-    """The QC must come with the claim, and be real: views without it are not believed."""
+    """A claimed view counts only with a valid QC for it."""
     cluster = cluster_of(4, rounds=2, seed=3)
     run_until(cluster, lambda: cluster.rounds_closed >= 1)
     honest = participant(cluster, 1).replica
@@ -117,8 +119,8 @@ def test_a_node_that_missed_more_views_than_the_window_catches_up(rules: Rules) 
     run_until(cluster, lambda: participant(cluster, 0).replica.view > 10)
     cluster.crash(away, downtime_s=60.0)
     run_until(cluster, lambda: cluster.nodes[away].alive)
-    gone = participant(cluster, 0).replica.view - participant(cluster, away).replica.view
-    assert gone > 64
+    missed_views = participant(cluster, 0).replica.view - participant(cluster, away).replica.view
+    assert missed_views > 64
 
     cluster.run(until=lambda: participant(cluster, away).state.round >= 18)
     finish(cluster)
@@ -128,8 +130,8 @@ def test_a_node_that_missed_more_views_than_the_window_catches_up(rules: Rules) 
 @pytest.mark.parametrize("power", [False, True])
 def test_progress_resumes_after_all_nodes_die_right_after_voting(rules: Rules, power: bool) -> None:
     cluster = cluster_of(4, rounds=3, seed=9, rules=rules)
-    seen = Seen(cluster)
-    run_until(cluster, lambda: all(len(seen.of(member, Vote)) > 12 for member in range(4)))
+    tap = MessageTap(cluster)
+    run_until(cluster, lambda: all(len(tap.of(member, Vote)) > 12 for member in range(4)))
     views = [participant(cluster, member).replica.record.last_voted_view for member in range(4)]
     for member in range(4):
         cluster.crash(NodeId(member), downtime_s=1.0, power=power)
@@ -141,7 +143,7 @@ def test_progress_resumes_after_all_nodes_die_right_after_voting(rules: Rules, p
 
 
 def test_aggregates_lost_by_all_nodes_before_a_sync_are_recomputed() -> None:
-    """Their updates are safe at their authors; no node has to be there that kept the model."""
+    """Each author still has its update; no node needs to have kept the model."""
     cluster = cluster_of(4, rounds=3, seed=6, conditions=Conditions(work_sigma=0.1))
 
     def models() -> list[Digest | None]:
@@ -166,7 +168,7 @@ def test_an_author_killed_after_one_peer_acked_offers_the_same_blob_again(power:
     """It must not train again: two blobs for one round would be equivocation."""
     cluster = cluster_of(4, rounds=2, seed=4)
     author = NodeId(1)
-    seen = Seen(cluster)
+    tap = MessageTap(cluster)
     acks = 0
 
     def one_ack_passes(_source: NodeId, target: NodeId, message: Message) -> bool:
@@ -176,23 +178,23 @@ def test_an_author_killed_after_one_peer_acked_offers_the_same_blob_again(power:
             return acks > 1
         return False
 
-    seen.lose = one_ack_passes
+    tap.lose = one_ack_passes
     run_until(cluster, lambda: acks >= 1)
-    first = seen.of(author, Offer)[0]
+    first = tap.of(author, Offer)[0]
     assert isinstance(first, Offer)
     cluster.crash(author, downtime_s=1.0, power=power)
-    seen.lose = lambda _s, _t, _m: False
+    tap.lose = lambda _s, _t, _m: False
     finish(cluster)
 
-    offered = {m.manifest.digest for m in seen.of(author, Offer) if m.round == first.round}
+    offered = {m.manifest.digest for m in tap.of(author, Offer) if m.round == first.round}
     assert offered == {first.manifest.digest}
 
 
 def test_a_restarted_author_does_not_retrain_a_round_it_offered() -> None:
     cluster = cluster_of(4, rounds=2, seed=4)
     author = NodeId(1)
-    seen = Seen(cluster)
-    run_until(cluster, lambda: bool(seen.of(author, Offer)))
+    tap = MessageTap(cluster)
+    run_until(cluster, lambda: bool(tap.of(author, Offer)))
     trained = []
     start_work = cluster._start_work
 
@@ -212,14 +214,14 @@ def test_the_last_agg_before_the_last_update_closes_the_round_with_that_update()
     """AGG votes are recorded, so the update that completes the round closes it at once."""
     cluster = cluster_of(4, rounds=1, seed=6)
     late = {NodeId(2), NodeId(3)}
-    seen = Seen(cluster)
-    # Two members' offers do not get through until everybody's time is over.
-    seen.lose = lambda source, _t, message: source in late and isinstance(message, Offer)
+    tap = MessageTap(cluster)
+    # Two members' offers are dropped until every wait is over.
+    tap.lose = lambda source, _t, message: source in late and isinstance(message, Offer)
     run_until(cluster, lambda: len(participant(cluster, 0).state.current) == 2)
     all_vote_now(cluster, 1)
     run_until(cluster, lambda: len(participant(cluster, 0).state.voters) == 4)
     assert cluster.rounds_closed == 0
-    seen.lose = lambda _s, _t, _m: False
+    tap.lose = lambda _s, _t, _m: False
     finish(cluster)
 
     closed = participant(cluster, 0).state.closed[-1]
@@ -230,16 +232,17 @@ def test_the_last_agg_before_the_last_update_closes_the_round_with_that_update()
 def test_idle_nodes_send_the_last_qc_to_a_node_that_missed_it(rules: Rules) -> None:
     cluster = cluster_of(4, rounds=1, seed=3, rules=rules)
     lone = NodeId(2)
-    seen = Seen(cluster)
+    tap = MessageTap(cluster)
     run_until(cluster, lambda: len(participant(cluster, 0).state.current) >= 2)
-    # From here the lone node hears no vote: it cannot form the QCs that let the others rest.
-    seen.lose = lambda _s, target, message: target == lone and isinstance(message, Vote | Proposal)
+    # From here on the lone node receives no votes, so it cannot form the QCs that let the others
+    # idle.
+    tap.lose = lambda _s, target, message: target == lone and isinstance(message, Vote | Proposal)
     others = [NodeId(m) for m in range(4) if m != lone]
 
-    def others_rest() -> bool:
+    def others_are_idle() -> bool:
         return all(participant(cluster, m).replica.wake_at is None for m in others)
 
-    run_until(cluster, others_rest)
+    run_until(cluster, others_are_idle)
     assert participant(cluster, lone).replica.record.high_qc.view < max(
         participant(cluster, m).replica.record.high_qc.view for m in others
     )
@@ -247,13 +250,13 @@ def test_idle_nodes_send_the_last_qc_to_a_node_that_missed_it(rules: Rules) -> N
         cluster,
         lambda: len({participant(cluster, m).replica.record.high_qc.view for m in range(4)}) == 1,
     )
-    answered = [m for s, t, m in seen.messages if t == lone and isinstance(m, Certificates)]
+    answered = [m for s, t, m in tap.messages if t == lone and isinstance(m, Certificates)]
     assert answered
     finish(cluster)
 
 
 def test_three_blocks_committed_at_once_with_a_round_close_in_the_first() -> None:
-    """A node that syncs commits several blocks in one event; every one of them is executed."""
+    """A node that catches up commits several blocks in one event and executes each of them."""
     cluster = cluster_of(4, rounds=2, seed=12)
     behind = NodeId(3)
     most = 0
@@ -271,7 +274,7 @@ def test_three_blocks_committed_at_once_with_a_round_close_in_the_first() -> Non
 
     def hold_one_proposal(source: NodeId, target: NodeId, message: Message) -> bool:
         if isinstance(message, BlockRequest) and source == behind:
-            return True  # nobody else is to bring it
+            return True  # no other path for it
         if isinstance(message, Proposal) and target == behind and not held:
             held.append(message)
             return True
@@ -287,25 +290,25 @@ def test_three_blocks_committed_at_once_with_a_round_close_in_the_first() -> Non
     assert most >= 3
 
 
-def test_a_dead_authors_transaction_is_relayed_by_the_one_node_that_heard_it() -> None:
+def test_a_dead_authors_transaction_is_relayed_by_the_one_node_that_received_it() -> None:
     cluster = cluster_of(4, rounds=1, seed=10)
-    author, heard = NodeId(1), NodeId(3)
-    seen = Seen(cluster)
+    author, relay = NodeId(1), NodeId(3)
+    tap = MessageTap(cluster)
 
-    def only_one_hears(source: NodeId, target: NodeId, message: Message) -> bool:
+    def only_relay_receives(source: NodeId, target: NodeId, message: Message) -> bool:
         if source != author:
             return False
         if isinstance(message, Gossip):
-            return target != heard
-        # Nor does its transaction travel in a block of its own.
+            return target != relay
+        # Nor does a block of its own carry the transaction.
         return isinstance(message, Proposal)
 
-    seen.lose = only_one_hears
-    run_until(cluster, lambda: bool(seen.of(author, Gossip)))
-    gossip = seen.of(author, Gossip)[0]
+    tap.lose = only_relay_receives
+    run_until(cluster, lambda: bool(tap.of(author, Gossip)))
+    gossip = tap.of(author, Gossip)[0]
     assert isinstance(gossip, Gossip)
-    run_until(cluster, lambda: any(t == heard for s, t, m in seen.messages if m is gossip))
-    run_until(cluster, lambda: participant(cluster, heard).replica.stored["transactions"] > 0)
+    run_until(cluster, lambda: any(t == relay for s, t, m in tap.messages if m is gossip))
+    run_until(cluster, lambda: participant(cluster, relay).replica.stored["transactions"] > 0)
     cluster.crash(author, downtime_s=10_000.0, power=False)
     run_until(cluster, lambda: participant(cluster, 0).state.round == 1)
 
@@ -321,17 +324,17 @@ def test_a_node_without_a_safety_record_follows_and_signs_nothing() -> None:
     run_until(cluster, lambda: cluster.rounds_closed == 1)
     cluster.crash(lost, downtime_s=0.5, power=False)
     cluster.nodes[lost].disk.record = None
-    seen = Seen(cluster)
+    tap = MessageTap(cluster)
     run_until(cluster, lambda: participant(cluster, 0).state.round == 4)
     run_until(cluster, lambda: participant(cluster, lost).state.round == 4)
 
-    signed = [m for m in seen.messages if m[0] == lost and isinstance(m[2], Vote | Timeout | Offer)]
+    signed = [m for m in tap.messages if m[0] == lost and isinstance(m[2], Vote | Timeout | Offer)]
     assert signed == []
     assert participant(cluster, lost).replica.observing is not None
 
 
 def test_a_node_that_receives_its_own_later_signature_stops_signing() -> None:
-    """Its disk was rolled back to an old copy: the log remembers what it signed since."""
+    """Its disk was rolled back to an old copy, but the log contains what it signed since."""
     cluster = cluster_of(4, rounds=4, seed=2)
     rolled = NodeId(2)
     run_until(cluster, lambda: participant(cluster, rolled).replica.view > 5)
@@ -349,13 +352,13 @@ def test_a_node_that_receives_its_own_later_signature_stops_signing() -> None:
 def test_a_node_behind_the_pruned_log_catches_up_from_a_proven_snapshot() -> None:
     cluster = cluster_of(4, rounds=12, seed=7)
     away = NodeId(0)
-    seen = Seen(cluster)
+    tap = MessageTap(cluster)
     run_until(cluster, lambda: cluster.rounds_closed == 1)
     cluster.crash(away, downtime_s=40.0, power=True)
     finish(cluster)
 
-    assert [m for s, t, m in seen.messages if t == away and type(m).__name__ == "Snapshot"]
-    assert any(isinstance(m, BlockRequest) for m in seen.of(away, BlockRequest))
+    assert [m for s, t, m in tap.messages if t == away and type(m).__name__ == "Snapshot"]
+    assert any(isinstance(m, BlockRequest) for m in tap.of(away, BlockRequest))
     assert participant(cluster, away).state.round == Round(12)
 
 
@@ -363,22 +366,22 @@ def test_a_node_restored_from_a_snapshot_has_the_same_closed_rounds_as_the_other
     """The memory is in the model that the ledger names: the checker compares every model."""
     cluster = cluster_of(4, rounds=12, seed=7, aggregation="adaptive")
     away = NodeId(0)
-    seen = Seen(cluster)
+    tap = MessageTap(cluster)
     run_until(cluster, lambda: cluster.rounds_closed == 1)
     cluster.crash(away, downtime_s=40.0, power=True)
     finish(cluster)
 
-    assert [m for s, t, m in seen.messages if t == away and type(m).__name__ == "Snapshot"]
+    assert [m for s, t, m in tap.messages if t == away and type(m).__name__ == "Snapshot"]
     federation = cluster.federation
     last = [participant(cluster, member).client.model(Round(12)) for member in range(4)]
     assert last[0] is not None
     assert last == [last[0]] * 4
     payload = cluster.nodes[away].disk.read(last[0].digest)
     memory = model_row(federation, payload)[federation.schema.columns(Role.MEMORY)[0]]
-    assert all(memory[1:4] > 1), "the three that were there are of good standing"
+    assert all(memory[1:4] > 1), "the three members present have a good reputation"
 
 
-def test_the_same_seed_makes_the_same_run() -> None:
+def test_the_same_seed_reproduces_the_same_run() -> None:
     def fingerprint() -> tuple[object, ...]:
         cluster = cluster_of(4, rounds=4, seed=11, conditions=Conditions(loss=0.1, crash_rate=0.01))
         cluster.run()
@@ -389,7 +392,7 @@ def test_the_same_seed_makes_the_same_run() -> None:
 
 
 def test_an_idle_federation_sends_nothing() -> None:
-    """When the last round is closed and shown, no timer of consensus runs anywhere."""
+    """Once the last round is closed and proven, no consensus timer runs anywhere."""
     cluster = cluster_of(4, rounds=1, seed=4)
     run_until(
         cluster,
@@ -404,7 +407,7 @@ def test_an_idle_federation_sends_nothing() -> None:
 
 
 def test_an_observer_stays_one_across_restarts() -> None:
-    """Shown its own later signature once, it must not forget that and sign after all."""
+    """Once it has seen its own later signature, it must not forget that and sign again."""
     cluster = cluster_of(4, rounds=6, seed=2)
     rolled = NodeId(2)
     run_until(cluster, lambda: participant(cluster, rolled).replica.view > 5)
@@ -420,12 +423,12 @@ def test_an_observer_stays_one_across_restarts() -> None:
         ),
     )
     cluster.crash(rolled, downtime_s=0.5, power=False)
-    seen = Seen(cluster)
+    tap = MessageTap(cluster)
     run_until(cluster, lambda: participant(cluster, 0).state.round == 6)
 
     assert participant(cluster, rolled).replica.observing is not None
-    assert not seen.of(rolled, Vote)
-    assert not seen.of(rolled, Timeout)
+    assert not tap.of(rolled, Vote)
+    assert not tap.of(rolled, Timeout)
 
 
 def test_an_observer_does_not_answer_every_timeout_with_a_broadcast() -> None:
@@ -439,8 +442,8 @@ def test_an_observer_does_not_answer_every_timeout_with_a_broadcast() -> None:
     qc = participant(cluster, 2).replica.record.high_qc
     timeouts = [Timeout(0, view, qc, None, NodeId(author), bytes(64)) for author in (0, 1)]
     sent = [
-        node.behaviour.handle(Received(said.author, said), cluster.now).send
-        for said in timeouts * 20
+        node.behaviour.handle(Received(timeout.author, timeout), cluster.now).send
+        for timeout in timeouts * 20
     ]
 
     assert sum(len(items) for items in sent) <= 2
@@ -473,7 +476,7 @@ def test_answers_to_block_requests_are_rate_limited_per_peer() -> None:
     replica = participant(cluster, 0).replica
     request = BlockRequest(replica.record.high_qc.block, type(replica.head.height)(0))
     node = cluster.nodes[0]
-    answers, later = 0, cluster.now + 10  # whatever it asked before is long answered
+    answers, later = 0, cluster.now + 10  # all earlier requests have been answered by then
     for _ in range(100):
         sent = node.behaviour.handle(Received(NodeId(3), request), later).send
         answers += sum(type(item.message).__name__ in ("Blocks", "Snapshot") for item in sent)
@@ -481,12 +484,12 @@ def test_answers_to_block_requests_are_rate_limited_per_peer() -> None:
     assert answers == BLOCK_ANSWERS_PER_PERIOD_MAX
 
 
-def test_an_author_without_memory_keeps_to_the_offer_a_peer_shows_it() -> None:
-    """It is adopted and made durable, so that no later restart offers another."""
+def test_an_author_that_lost_its_offer_adopts_the_one_a_peer_shows_it() -> None:
+    """The adopted offer is durable, so no later restart offers another one."""
     cluster = cluster_of(4, rounds=2, seed=4)
-    seen = Seen(cluster)
-    run_until(cluster, lambda: bool(seen.of(1, Offer)))
-    offer = seen.of(1, Offer)[0]
+    tap = MessageTap(cluster)
+    run_until(cluster, lambda: bool(tap.of(1, Offer)))
+    offer = tap.of(1, Offer)[0]
     fresh = cluster_of(4, rounds=2, seed=4)
     output = fresh.nodes[1].behaviour.handle(Received(NodeId(0), offer), 0.0)
 
@@ -497,12 +500,12 @@ def test_an_author_without_memory_keeps_to_the_offer_a_peer_shows_it() -> None:
 
 @BOTH_RULES
 def test_n_minus_f_updates_with_different_bases_do_not_close_a_round(rules: Rules) -> None:
-    """Certified, committed, and trained from something else: the round waits for an honest one."""
+    """Certified and committed, but with another base: the round waits for an honest update."""
     liar, slow = NodeId(1), NodeId(3)
     elsewhere = digest_of(b"another model")
     cluster: Cluster
 
-    class FromElsewhere(Honest):
+    class OtherBase(Honest):
         def handle(self, event: Event, now: float) -> Output:
             if not isinstance(event, Trained):
                 return self.participant.handle(event, now)
@@ -510,20 +513,20 @@ def test_n_minus_f_updates_with_different_bases_do_not_close_a_round(rules: Rule
             cluster.nodes[liar].disk.store_blob(
                 manifest, cluster.nodes[liar].disk.read(event.manifest.digest), 4096
             )
-            self.participant.pool.muted = False  # it does not wait until it has asked the others
+            self.participant.pool.muted = False  # skips asking the other members first
             self.participant.pool.publish(event.round, manifest)
             return self.participant.handle(Tick(), now)
 
-    wrap = {liar: lambda participant, _signer, _rng: FromElsewhere(participant)}
+    wrap = {liar: lambda participant, _signer, _rng: OtherBase(participant)}
     cluster = cluster_of(4, rounds=1, seed=3, rules=rules, byzantine=wrap)
-    seen = Seen(cluster)
-    seen.lose = lambda source, _t, message: source == slow and isinstance(message, Offer)
+    tap = MessageTap(cluster)
+    tap.lose = lambda source, _t, message: source == slow and isinstance(message, Offer)
     run_until(cluster, lambda: len(participant(cluster, 0).state.current) == 3)
     all_vote_now(cluster, 1)
     run_until(cluster, lambda: len(participant(cluster, 0).state.voters) == 4)
     assert {ref.base for ref in participant(cluster, 0).state.current} >= {elsewhere}
     assert cluster.rounds_closed == 0, "n - f updates and all AGGs, but only two of one base"
-    seen.lose = lambda _s, _t, _m: False
+    tap.lose = lambda _s, _t, _m: False
     finish(cluster)
 
     closed = participant(cluster, 0).state.closed[-1]

@@ -1,4 +1,4 @@
-"""What a user's client is given, and what it is told when it gives the wrong thing back."""
+"""The client protocol: what a user's client receives, and the error for each invalid result."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ ROW = np.arange(8, dtype=np.float32)
 
 
 class Learner:
-    """Adds one to everything that is shared and counts its steps; `answer` overrides that."""
+    """Adds one to all entries; `answer` overrides the result."""
 
     def __init__(self, answer: Any = ...) -> None:
         self.answer = answer
@@ -69,7 +69,7 @@ def test_float32_is_trained_and_integers_and_booleans_stay_local() -> None:
     assert SCHEMA.values == 8
 
 
-def test_roles_may_be_given_by_name_as_roles_or_as_words() -> None:
+def test_roles_may_be_given_as_role_values_or_strings() -> None:
     schema = schema_of(FIRST, roles={"layer.bias": Role.LOCAL, "layer.weight": "variance"})
 
     assert [entry.role for entry in schema.entries] == [
@@ -94,7 +94,7 @@ def test_an_integer_cannot_be_shared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "roles", "says"),
+    ("weights", "roles", "reason"),
     [
         (FIRST, {"layer.wieght": "local"}, r"'layer.wieght', which the weights do not have"),
         (FIRST, {"layer.bias": "frozen"}, r"role 'frozen'; there are: trainable, statistic"),
@@ -102,8 +102,10 @@ def test_an_integer_cannot_be_shared() -> None:
         ({"x": [1.0, 2.0]}, {}, r"'x' is a list, not an array"),
     ],
 )
-def test_a_schema_that_cannot_be_is_refused_in_words(weights: Any, roles: Any, says: str) -> None:
-    with pytest.raises(WeightsError, match=says):
+def test_an_impossible_schema_is_refused_with_the_reason(
+    weights: Any, roles: Any, reason: str
+) -> None:
+    with pytest.raises(WeightsError, match=reason):
         schema_of(weights, roles)
 
 
@@ -112,7 +114,7 @@ def test_a_schema_must_share_something() -> None:
         schema_of({"steps": np.zeros(1, dtype=np.int64)})
 
 
-def test_a_client_may_say_itself_what_is_done_with_its_entries() -> None:
+def test_a_client_may_choose_the_roles_of_its_entries() -> None:
     class Knowing(Learner):
         def roles(self) -> Mapping[str, str]:
             return {"layer.bias": "statistic"}
@@ -124,7 +126,7 @@ def test_a_client_may_say_itself_what_is_done_with_its_entries() -> None:
 # --- Training --------------------------------------------------------------------------------
 
 
-def test_a_row_is_trained_and_comes_back_as_a_row_with_metrics() -> None:
+def test_training_turns_a_row_into_a_row_with_metrics() -> None:
     trained, metrics = training().train(ROW, Round(1))
 
     assert trained.dtype == np.float32
@@ -144,7 +146,9 @@ def test_the_client_sees_named_arrays_in_the_schemas_shapes_and_order() -> None:
     assert given["layer.steps"].tolist() == 0
 
 
-def test_what_the_client_does_to_its_arrays_harms_neither_the_row_nor_the_first_weights() -> None:
+def test_a_client_that_modifies_its_arrays_changes_neither_the_row_nor_the_initial_weights() -> (
+    None
+):
     row = ROW.copy()
     row.flags.writeable = False
     run = training()
@@ -165,14 +169,14 @@ def test_local_entries_are_kept_between_rounds_and_never_in_the_row() -> None:
     assert run.local["layer.steps"] == 3
 
 
-def test_evaluation_gives_metrics_and_leaves_local_entries_alone() -> None:
+def test_evaluation_returns_metrics_and_does_not_change_local_entries() -> None:
     run = training()
 
     assert run.evaluate(ROW) == {"mean": 2.5}
     assert run.local["layer.steps"] == 0
 
 
-def test_initial_weights_make_the_first_row() -> None:
+def test_the_initial_weights_become_the_first_row() -> None:
     assert initial_row(Learner(), SCHEMA).tolist() == [0, 1, 2, 3, 4, 5, 0.5, -0.5]
 
 
@@ -197,12 +201,12 @@ def test_what_the_rule_remembers_is_not_the_clients_business_and_travels_as_it_w
     assert initial_row(Learner(), schema)[ROW.size :].tolist() == [0] * (schema.values - ROW.size)
 
 
-def test_a_client_cannot_call_an_entry_of_its_own_the_memory() -> None:
+def test_a_client_cannot_give_an_entry_the_memory_role() -> None:
     with pytest.raises(WeightsError, match="cannot have the role 'memory'"):
         schema_of(FIRST, {"layer.bias": "memory"})
 
 
-# --- Wrong answers ---------------------------------------------------------------------------
+# --- Invalid results -------------------------------------------------------------------------
 
 GOOD: dict[str, Any] = {name: array.copy() for name, array in FIRST.items()}
 
@@ -212,7 +216,7 @@ def but(**changes: Any) -> dict[str, Any]:
     return GOOD | {names.get(name, name): value for name, value in changes.items()}
 
 
-WRONG: dict[str, tuple[Any, str]] = {
+INVALID: dict[str, tuple[Any, str]] = {
     "a forgotten return": (None, "returned nothing; end it with `return weights, metrics`"),
     "weights alone": (GOOD, "returned a dict alone; end it with"),
     "three things": ((GOOD, {}, 12), "returned 3 things instead of two"),
@@ -243,19 +247,19 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a huge value": ((but(layer_bias=np.array([0, 1e30], dtype=np.float32)), {}), "'layer.bias'"),
     "no metrics": ((GOOD, None), "metrics as a NoneType; return a dict"),
     "a number for metrics": ((GOOD, 0.5), "metrics as a float; return a dict"),
-    "a metric in words": ((GOOD, {"loss": "low"}), r"metric 'loss' as a str; .*float\("),
+    "a metric as text": ((GOOD, {"loss": "low"}), r"metric 'loss' as a str; .*float\("),
     "a metric that is an array": ((GOOD, {"loss": np.zeros(1)}), "metric 'loss' as a ndarray"),
-    "a metric that is a truth": ((GOOD, {"done": True}), "metric 'done' as a bool"),
+    "a boolean metric": ((GOOD, {"done": True}), "metric 'done' as a bool"),
     "a metric without a name": ((GOOD, {3: 1.0}), "names a metric 3"),
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_answer_is_refused_by_name_and_says_what_to_do(what: str) -> None:
-    answer, says = WRONG[what]
+@pytest.mark.parametrize("case", INVALID)
+def test_an_invalid_result_is_refused_by_entry_name_with_advice(case: str) -> None:
+    answer, reason = INVALID[case]
     run = training(answer)
     before = run.local
-    with pytest.raises(WeightsError, match=says):
+    with pytest.raises(WeightsError, match=reason):
         run.train(ROW, Round(1))
 
     assert {name: array.tolist() for name, array in run.local.items()} == {
@@ -263,7 +267,7 @@ def test_a_wrong_answer_is_refused_by_name_and_says_what_to_do(what: str) -> Non
     }
 
 
-def test_a_right_answer_in_another_order_with_numpy_numbers_is_accepted() -> None:
+def test_a_valid_result_in_another_order_with_numpy_numbers_is_accepted() -> None:
     answer = (dict(reversed(GOOD.items())), {"loss": np.float32(0.5), "samples": np.int64(3)})
     trained, metrics = training(answer).train(ROW, Round(1))
 
@@ -283,14 +287,14 @@ def test_a_local_entry_may_hold_anything() -> None:
     assert trained.tolist() == [0]
 
 
-def test_a_client_that_does_not_fit_the_federation_is_found_out_before_the_first_round() -> None:
+def test_a_client_that_does_not_fit_the_federation_is_refused_before_the_first_round() -> None:
     other = schema_of({"another": np.zeros(1, dtype=np.float32)})
     for act in (lambda: Training(Learner(), other), lambda: initial_row(Learner(), other)):
         with pytest.raises(WeightsError, match="initial_weights did not return 'another'"):
             act()
 
 
-def test_an_evaluation_that_returns_nothing_is_told_so() -> None:
+def test_an_evaluation_that_returns_nothing_is_refused_with_the_reason() -> None:
     class Forgetful(Learner):
         def evaluate(self, _weights: Weights) -> Any:
             return None

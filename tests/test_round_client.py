@@ -37,7 +37,7 @@ def test_waiting_gates_only_the_nodes_own_agg_and_training_starts_at_once() -> N
     assert bench.aggs_at(1000.0) == [], "without a quorum of updates an AGG closes nothing"
 
 
-def test_one_agg_is_submitted_when_nobody_is_awaited_and_the_minimum_time_is_over() -> None:
+def test_one_agg_is_submitted_when_no_member_is_awaited_and_the_minimum_time_is_over() -> None:
     bench = ClientBench()
     bench.at(0.0)
     bench.commit(*(bench.small.upd(author, 1) for author in (ME, 1, 2)), now=GST_LT_S / 4)
@@ -92,7 +92,7 @@ def paces(bench: ClientBench, now: float) -> list[tuple[int, int]]:
     ]
 
 
-def test_everybody_announces_itself_in_the_first_round_and_later_only_those_left_out() -> None:
+def test_all_members_announce_themselves_in_the_first_round_and_later_only_those_left_out() -> None:
     bench = ClientBench()
     assert paces(bench, 0.0) == [(1, 0)]
     assert paces(bench, 1.0) == [], "once is enough"
@@ -121,7 +121,7 @@ def test_a_late_node_states_how_long_it_took_and_runs_one_training_at_a_time() -
         assert not any(isinstance(work, Train) for work in bench.at(now).work)
         bench.aggregated(bench.state.round)
         assert bench.at(now).work == [], "one training at a time"
-        assert paces(bench, now) == [], "it cannot tell how long the first one takes"
+        assert paces(bench, now) == [], "it does not know yet how long the first one takes"
     bench.client.trained(Trained(Round(1), manifest), 50.0)
 
     done = bench.at(50.0)
@@ -131,7 +131,7 @@ def test_a_late_node_states_how_long_it_took_and_runs_one_training_at_a_time() -
 
 
 def test_a_node_whose_update_was_committed_too_late_states_the_longer_time_next_round() -> None:
-    """A slow link delays an update like a slow processor: each round it asks for more time."""
+    """A slow link delays an update like a slow processor does: it states more time each round."""
     bench = ClientBench()
     bench.at(0.0)
     manifest, _ = bench.small.blob(1)
@@ -173,9 +173,9 @@ def test_a_working_node_sends_its_pace_to_a_peer_that_connects() -> None:
     bench.at(2.0)
     bench.client.connected(NodeId(2), 2.5)
 
-    (told,) = bench.client.take().send
-    assert told.to == (NodeId(2),)
-    assert told.message == bench.small.pace(ME, 2, 1500)
+    (envelope,) = bench.client.take().send
+    assert envelope.to == (NodeId(2),)
+    assert envelope.message == bench.small.pace(ME, 2, 1500)
 
 
 def test_a_node_that_has_delivered_sends_no_pace_to_a_peer_that_connects() -> None:
@@ -189,13 +189,13 @@ def test_a_node_that_has_delivered_sends_no_pace_to_a_peer_that_connects() -> No
 
 
 def test_a_node_announces_itself_in_the_first_round_after_its_start() -> None:
-    """All members may have restarted; then none knows which others are still up."""
+    """All members may have restarted, and then none knows which others are up."""
     bench = ClientBench()
     bench.close_round(0, 1, 2, now=1.0)
     bench.restart(2.0)
     assert paces(bench, 2.0) == [(2, 0)]
     bench.client.receive_pace(NodeId(1), bench.small.pace(1, 2, 0), 2.1)
-    assert bench.client.take().send == [], "everybody does: nothing is passed on"
+    assert bench.client.take().send == [], "all members do: no pace is relayed"
 
     bench.close_round(0, 1, 2, now=3.0)
     assert paces(bench, 3.0) == []
@@ -238,7 +238,7 @@ def test_a_trained_update_is_offered_and_not_trained_again() -> None:
 
 
 def test_a_node_whose_update_is_committed_does_not_train_for_that_round() -> None:
-    """Even if its disk has lost the offer: the log has the update."""
+    """Even if its disk has lost the offer: the update is in the log."""
     bench = ClientBench()
     bench.commit(bench.small.upd(ME, 1), now=0.0)
 

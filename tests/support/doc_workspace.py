@@ -1,7 +1,7 @@
-"""The place in which the documents' command lines are run: everything that they name is there.
+"""For test_doc_commands.py: a folder with every file that the documents' command lines name.
 
-The tutorial makes most of it. Whatever else a document takes for granted (a data folder, which some
-call FOLDER, the members' cards, a client in task.py) is put beside it here.
+The tutorial creates most of them. This module adds whatever else a document assumes: a data folder
+(some call it FOLDER), the members' cards, a client in task.py.
 """
 
 import gzip
@@ -31,7 +31,7 @@ SMALL_DEFL = (str(Path(__file__).with_name("small_defl.py")),)
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs lines as a reader would type them, with a `defl` in the path that is this one."""
+    """Runs lines as a reader would type them; the `defl` on its PATH is this checkout's."""
 
     home: Path
 
@@ -49,7 +49,7 @@ class Shell:
     def run(
         self, line: str, folder: Path, *, small: bool = False
     ) -> "subprocess.CompletedProcess[str]":
-        """One that takes too long is interrupted, so that it ends the nodes that it started."""
+        """Runs a line; on timeout interrupts it, so that it stops the nodes it started."""
         process = subprocess.Popen(
             [BASH, "-c", line],
             cwd=folder,
@@ -59,17 +59,17 @@ class Shell:
             text=True,
         )
         try:
-            said, complained = process.communicate(timeout=LIMIT_S)
+            stdout, stderr = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             process.communicate()
             raise
-        return subprocess.CompletedProcess(line, process.returncode, said, complained)
+        return subprocess.CompletedProcess(line, process.returncode, stdout, stderr)
 
     def start(
         self, line: str, folder: Path, log: int = subprocess.DEVNULL
     ) -> "subprocess.Popen[str]":
-        """A line that runs on, in another terminal."""
+        """Starts a line that keeps running, as in another terminal."""
         return subprocess.Popen(
             [BASH, "-c", f"exec env {line}"],
             cwd=folder,
@@ -81,20 +81,20 @@ class Shell:
 
     @contextmanager
     def running(self, line: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
-        """A node that has said that it started; within the block it is to be asked to end."""
+        """A node that has logged its start; the block must make it stop."""
         process = self.start(line, folder, subprocess.PIPE)
         assert process.stderr is not None
         try:
-            said = []
-            for told in process.stderr:
-                said.append(told)
-                if " started " in told:
+            log = []
+            for log_line in process.stderr:
+                log.append(log_line)
+                if " started " in log_line:
                     break
             else:
-                raise AssertionError(f"{line}\n{''.join(said)}")
+                raise AssertionError(f"{line}\n{''.join(log)}")
             yield process
             _, rest = process.communicate(timeout=LIMIT_S)
-            assert process.returncode == 0, f"{line}\n{''.join(said)}{rest}"
+            assert process.returncode == 0, f"{line}\n{''.join(log)}{rest}"
         finally:
             if process.poll() is None:
                 process.kill()
@@ -128,19 +128,19 @@ def _make_data(folder: Path) -> None:
             path.write_bytes(gzip.compress(head + values.tobytes()))
 
 
-def furnish(folder: Path, shell: Shell) -> None:
-    """What the documents name beside what the tutorial has made in the folder."""
+def add_files(folder: Path, shell: Shell) -> None:
+    """Add the files that documents name and the tutorial does not create."""
     for card in folder.glob("*/*.card.toml"):
         shutil.copy(card, folder)
     for file in (folder / "irises").iterdir():
         if file.is_file():
-            shutil.copy(file, folder)  # a project in the folder itself, whose client is
-    (folder / "client.py").rename(folder / "task.py")  # in task.py
+            shutil.copy(file, folder)  # so that the folder itself is a project
+    (folder / "client.py").rename(folder / "task.py")
     (folder / "docs").mkdir()
     (folder / "tests").symlink_to(ROOT / "tests")
     (folder / "FOLDER").symlink_to(shell.home / "data")
-    made = shell.run("defl new digits --template torch", folder)
-    assert made.returncode == 0, made.stderr
+    created = shell.run("defl new digits --template torch", folder)
+    assert created.returncode == 0, created.stderr
     for name, best in (
         ("proven.safetensors", "best.safetensors"),
         ("round-certificate.json", "best-certificate.json"),
