@@ -189,7 +189,7 @@ def test_initial_weights_that_are_not_finite_are_not_blamed_on_a_training() -> N
         initial_row(Broken(), schema_of(FIRST))
 
 
-def test_what_the_rule_remembers_is_not_the_clients_business_and_travels_as_it_was() -> None:
+def test_the_rules_memory_is_hidden_from_the_client_and_passed_through_unchanged() -> None:
     schema = with_memory(SCHEMA, 4)
     learner = Learner()
     row = np.concatenate([ROW, np.arange(schema.values - ROW.size, dtype=np.float32)])

@@ -67,7 +67,7 @@ def processes_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_run_has_one_model_and_knows_who_attacked_and_who_was_away(project: Path) -> None:
+def test_a_run_ends_with_one_model_and_reports_attackers_and_absent_members(project: Path) -> None:
     # Long enough in round 2 for the kill to come before the update.
     slower = CLIENT.replace("time.sleep(0.05)", "time.sleep(1.5 if round_ == 2 else 0.05)")
     (project / "client.py").write_text(slower, encoding="utf-8")

@@ -194,12 +194,12 @@ def test_invalid_arguments_are_refused_with_the_allowed_values(
 @pytest.mark.parametrize(
     "fields", [{"work_s": -1.0}, {"latency_s": float("nan")}, {"bandwidth_bytes_s": 0.0}]
 )
-def test_a_world_that_cannot_be_is_refused(fields: dict[str, float]) -> None:
+def test_impossible_conditions_are_refused(fields: dict[str, float]) -> None:
     with pytest.raises(defl.UserError, match=f"{next(iter(fields))} is "):
         defl.Conditions(**fields)
 
 
-def test_a_clients_own_exception_comes_through_with_the_member_and_the_round() -> None:
+def test_a_clients_exception_propagates_with_the_member_and_the_round() -> None:
     def fail(round_: int) -> None:
         if round_ == 2:
             raise KeyError("no such column")
