@@ -116,6 +116,8 @@ def split(line: str) -> tuple[click.Command, list[str], list[str]]:
 def is_whole(line: str) -> bool:
     """Whether the line can be run; otherwise it only names a command."""
     command, _, arguments = split(line)
+    if isinstance(command, click.Group):
+        return False
     return bool(arguments) or not any(parameter.required for parameter in command.params)
 
 

@@ -508,6 +508,7 @@ def silent_time(nodes: int, rounds: int, timing: Timing) -> tuple[float, float]:
     return time_of(nodes, rounds, [silent] * ((nodes - 1) // 3), timing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", SIZES)
 @pytest.mark.parametrize("kind", LIARS)
 def test_broken_promises_cost_at_most_half_as_much_again_as_silence(nodes: int, kind: str) -> None:
