@@ -203,9 +203,9 @@ class Process:
             return
         if not isinstance(done, Trained):
             raise TypeError(f"training was answered by {type(done).__name__}")
-        path = self._worker.made(done)
-        row = decode(path.read_bytes(), self._federation.schema, self._federation.codec, train.base)
-        path.unlink()
+        made = self._worker.made(done)
+        row = decode(made.read_bytes(), self._federation.schema, self._federation.codec, train.base)
+        made.unlink()
         report = self._worker.training
         samples = report.metrics.get(SAMPLES_METRIC, 1) if report is not None else 1
         await self._events.put(
