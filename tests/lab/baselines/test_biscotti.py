@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 from points import World, distance, points
 
+from defl.committee import faults_of
 from defl.errors import BadBlob, BadBlock, BadSignature, PeerFault, UserError
 from defl.ids import NodeId, digest_of
 from defl.lab.baselines.blockchain import (
@@ -30,7 +31,7 @@ ROUNDS = 4
 @pytest.mark.parametrize("threat", ["sign_flip_1", "sign_flip_4", "gaussian_1", "label_flip"])
 @pytest.mark.parametrize("nodes", [4, 7])
 def test_biscotti_leaves_attackers_out_and_fl_does_not(threat: str, nodes: int) -> None:
-    threats = attacked(nodes, threat, (nodes - 1) // 3)
+    threats = attacked(nodes, threat, faults_of(nodes))
     task = points(500)
     kept_out = run_cell(Cell("biscotti", nodes, ROUNDS, threats=threats), task)
     swallowed = run_cell(Cell("fl", nodes, ROUNDS, threats=threats), task)

@@ -26,21 +26,21 @@ def test_message_survives_splitting_into_any_number_of_parts(size: int) -> None:
     message = fl.FlModel(Round(3), bytes(range(256)) * 4)
     message = fl.FlModel(Round(3), message.payload[:size])
     inbox = Inbox(frames())
-    heard = [inbox.take(PEER, Lane.WEIGHTS, frame) for frame in frames().encode(message, 7)]
+    messages = [inbox.take(PEER, Lane.WEIGHTS, frame) for frame in frames().encode(message, 7)]
 
-    assert heard[:-1] == [None] * (len(heard) - 1)
-    assert heard[-1] == message
+    assert messages[:-1] == [None] * (len(messages) - 1)
+    assert messages[-1] == message
     assert lane_of(message) is Lane.WEIGHTS
 
 
 def test_parts_of_different_peers_and_lanes_do_not_mix() -> None:
     inbox = Inbox(frames())
     one, two = fl.FlModel(Round(1), bytes(300)), fl.FlModel(Round(2), b"\1" * 300)
-    heard = []
+    messages = []
     for a, b in zip(frames().encode(one, 0), frames().encode(two, 0), strict=True):
-        heard += [inbox.take(PEER, Lane.WEIGHTS, a), inbox.take(NodeId(2), Lane.WEIGHTS, b)]
+        messages += [inbox.take(PEER, Lane.WEIGHTS, a), inbox.take(NodeId(2), Lane.WEIGHTS, b)]
 
-    assert [message for message in heard if message] == [one, two]
+    assert [message for message in messages if message] == [one, two]
 
 
 def test_lost_part_loses_only_its_own_message() -> None:
@@ -52,8 +52,8 @@ def test_lost_part_loses_only_its_own_message() -> None:
             inbox.take(PEER, Lane.WEIGHTS, frame)
 
     following = fl.FlModel(Round(2), bytes(300))
-    heard = [inbox.take(PEER, Lane.WEIGHTS, frame) for frame in frames().encode(following, 1)]
-    assert heard[-1] == following
+    messages = [inbox.take(PEER, Lane.WEIGHTS, frame) for frame in frames().encode(following, 1)]
+    assert messages[-1] == following
 
 
 def test_oversized_message_is_rejected_before_it_is_complete() -> None:

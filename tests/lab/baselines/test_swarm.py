@@ -23,41 +23,41 @@ def record(
     return world.machines[author]._replica.record(kind, Round(round_), digest, 0)
 
 
-def ordered(world: World, said: Record) -> LogBlock | None:
+def ordered(world: World, submitted: Record) -> LogBlock | None:
     """The block that the ordering service makes of a record, if it makes one."""
-    output = world.machines[ORDERER].handle(SeatReceived(said.author, said), 0.0)
+    output = world.machines[ORDERER].handle(SeatReceived(submitted.author, submitted), 0.0)
     return output.send[0].message if output.send else None
 
 
 def ready(world: World) -> tuple[NodeId, list[SeatEnvelope]]:
     """All nodes are READY for round 1 with a model of their number: the leader and its output."""
     size = world.initial.size
-    asked: dict[int, list[SeatEnvelope]] = {}
+    requests: dict[int, list[SeatEnvelope]] = {}
     for node in range(4):
         machine = world.machines[node]
         machine._learner.begin()
         row = np.full(size, node, dtype=np.float32)
-        said = machine.handle(SeatTrained(Round(1), row), 0.0).send[0].message
-        block = ordered(world, said)
+        submitted = machine.handle(SeatTrained(Round(1), row), 0.0).send[0].message
+        block = ordered(world, submitted)
         for peer in range(4):
-            heard = world.machines[peer].handle(SeatReceived(NodeId(ORDERER), block), 0.0)
-            asked[peer] = list(heard.send)
+            output = world.machines[peer].handle(SeatReceived(NodeId(ORDERER), block), 0.0)
+            requests[peer] = list(output.send)
     leader = world.machines[0].leader
     assert leader is not None
-    return leader, asked[leader]
+    return leader, requests[leader]
 
 
 def test_record_is_ordered_once_and_only_from_its_author() -> None:
     world = World(swarm.SwarmProfile(), real_signatures=True)
-    said = record(world, 1, OrderingKind.ENROLL)
+    enrolled = record(world, 1, OrderingKind.ENROLL)
 
-    assert ordered(world, said) is not None
-    assert ordered(world, said) is None
+    assert ordered(world, enrolled) is not None
+    assert ordered(world, enrolled) is None
     assert ordered(world, record(world, 1, OrderingKind.READY, round_=99)) is None
     with pytest.raises(WrongAuthor):
-        world.machines[ORDERER].handle(SeatReceived(NodeId(2), said), 0.0)
+        world.machines[ORDERER].handle(SeatReceived(NodeId(2), enrolled), 0.0)
     with pytest.raises(BadSignature):
-        ordered(world, replace(said, round=Round(2)))
+        ordered(world, replace(enrolled, round=Round(2)))
 
 
 def test_blocks_execute_in_order_and_forged_ones_are_rejected() -> None:
@@ -77,10 +77,10 @@ def test_blocks_execute_in_order_and_forged_ones_are_rejected() -> None:
 
 
 def test_leader_requests_exactly_the_announced_models() -> None:
-    leader, said = ready(World(swarm.SwarmProfile()))
+    leader, sent = ready(World(swarm.SwarmProfile()))
 
-    asks = {envelope.to[0] for envelope in said if isinstance(envelope.message, WeightsRequest)}
-    assert asks == {0, 1, 2, 3} - {leader}
+    peers = {envelope.to[0] for envelope in sent if isinstance(envelope.message, WeightsRequest)}
+    assert peers == {0, 1, 2, 3} - {leader}
 
 
 def test_model_that_differs_from_its_announcement_is_not_merged() -> None:
@@ -99,15 +99,15 @@ def test_merge_counts_only_from_the_designated_leader() -> None:
     other = next(node for node in range(4) if node != leader)
     bystander = next(node for node in range(4) if node not in (leader, other))
 
-    def heard(author: int) -> list[object]:
+    def requests_after(author: int) -> list[object]:
         block = ordered(
             world, record(world, author, OrderingKind.MERGED, digest=digest_of(b"model"))
         )
         output = world.machines[bystander].handle(SeatReceived(NodeId(ORDERER), block), 0.0)
         return [envelope.message for envelope in output.send]
 
-    assert heard(other) == []
-    assert heard(leader) == [WeightsRequest(digest_of(b"model"))]
+    assert requests_after(other) == []
+    assert requests_after(leader) == [WeightsRequest(digest_of(b"model"))]
 
 
 def test_hash_gives_every_node_its_share_of_leadership() -> None:

@@ -77,9 +77,9 @@ def restated(**other: object) -> Calls:
     made, arguments, state = np.zeros(3, np.uint8).__reduce__()
     assert isinstance(state, tuple)
     names = ("version", "shape", "dtype", "by_column", "data")
-    said = {**dict(zip(names, state, strict=True)), **other}
+    fields = {**dict(zip(names, state, strict=True)), **other}
     array = Calls(made)
-    array.call = (made, arguments, tuple(said[name] for name in names))
+    array.call = (made, arguments, tuple(fields[name] for name in names))
     return array
 
 

@@ -27,7 +27,7 @@ class Server(ThreadingHTTPServer):
         self.lengths = True
         self.status: int | None = None
         self.content = CONTENT
-        self.asked: list[str | None] = []
+        self.requested_ranges: list[str | None] = []
 
     def source(self, checksum: str | None = None, bytes_max: int = 10**6) -> DownloadSource:
         return DownloadSource(
@@ -43,22 +43,22 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = self.server
-        asked = self.headers["Range"]
-        server.asked.append(asked)
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+        requested = self.headers["Range"]
+        server.requested_ranges.append(requested)
+        start = int(requested.removeprefix("bytes=").removesuffix("-")) if requested else 0
         size = len(server.content)
         if server.status:
             self.send_error(server.status)
             return
-        if asked and server.ranges and start >= size:
+        if requested and server.ranges and start >= size:
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{size}")
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
         body = server.content[start:] if server.ranges else server.content
-        self.send_response(206 if asked and server.ranges else 200)
-        if asked and (server.ranges or server.claims_ranges):
+        self.send_response(206 if requested and server.ranges else 200)
+        if requested and (server.ranges or server.claims_ranges):
             self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
         if server.lengths:
             self.send_header("Content-Length", str(len(body)))
@@ -81,14 +81,14 @@ def checksum(data: bytes) -> str:
 
 
 def test_download_is_complete_and_reports_progress(server: Server, tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    steps: list[tuple[str, int, int]] = []
 
-    path = download(server.source(checksum(CONTENT)), tmp_path, lambda *step: told.append(step))
+    path = download(server.source(checksum(CONTENT)), tmp_path, lambda *step: steps.append(step))
 
     assert path == tmp_path / "tiny" / "tiny.bin"
     assert path.read_bytes() == CONTENT
-    assert told[-1] == ("tiny.bin", len(CONTENT), len(CONTENT))
-    assert [there for _, there, _ in told] == sorted(there for _, there, _ in told)
+    assert steps[-1] == ("tiny.bin", len(CONTENT), len(CONTENT))
+    assert [there for _, there, _ in steps] == sorted(there for _, there, _ in steps)
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -98,7 +98,7 @@ def test_broken_connection_is_resumed(server: Server, tmp_path: Path) -> None:
     path = download(server.source(checksum(CONTENT)), tmp_path)
 
     assert path.read_bytes() == CONTENT
-    assert server.asked == [None, "bytes=100000-", "bytes=150000-"]
+    assert server.requested_ranges == [None, "bytes=100000-", "bytes=150000-"]
 
 
 def test_partial_file_of_an_earlier_call_is_resumed(server: Server, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_partial_file_of_an_earlier_call_is_resumed(server: Server, tmp_path: Pa
     path = download(server.source(checksum(CONTENT)), tmp_path)
 
     assert path.read_bytes() == CONTENT
-    assert server.asked[-1] == "bytes=100000-"
+    assert server.requested_ranges[-1] == "bytes=100000-"
 
 
 def test_server_without_ranges_sends_the_whole_file_again(server: Server, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_full_response_is_not_appended_to_a_partial_file(server: Server, tmp_pat
     server.cuts = [100_000]
 
     assert download(server.source(), tmp_path).read_bytes() == CONTENT
-    assert server.asked == [None, "bytes=100000-"]
+    assert server.requested_ranges == [None, "bytes=100000-"]
 
 
 def test_download_without_progress_is_given_up(server: Server, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_download_without_progress_is_given_up(server: Server, tmp_path: Path) -
     with pytest.raises(UserError, match="broke off"):
         download(server.source(), tmp_path)
 
-    assert len(server.asked) == 1 + CUTS_MAX
+    assert len(server.requested_ranges) == 1 + CUTS_MAX
 
 
 def test_complete_partial_file_is_not_requested_again(server: Server, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_complete_partial_file_is_not_requested_again(server: Server, tmp_path: 
     (tmp_path / "tiny" / "tiny.bin.part").write_bytes(CONTENT)
 
     assert download(server.source(checksum(CONTENT)), tmp_path).read_bytes() == CONTENT
-    assert server.asked == [f"bytes={len(CONTENT)}-"]
+    assert server.requested_ranges == [f"bytes={len(CONTENT)}-"]
 
 
 def test_partial_file_longer_than_the_source_starts_over(server: Server, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_wrong_checksum_leaves_no_file_behind(server: Server, tmp_path: Path) ->
     assert list((tmp_path / "tiny").iterdir()) == []
 
 
-@pytest.mark.parametrize("lengths", [True, False], ids=["told", "not told"])
+@pytest.mark.parametrize("lengths", [True, False], ids=["announced", "not announced"])
 def test_oversized_response_does_not_fill_the_disk(
     server: Server, tmp_path: Path, lengths: bool
 ) -> None:
@@ -173,12 +173,12 @@ def test_oversized_response_does_not_fill_the_disk(
 
 
 def test_file_announced_as_too_large_is_not_downloaded(server: Server, tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    steps: list[tuple[str, int, int]] = []
 
     with pytest.raises(UserError, match="has 300000 bytes, more than 200000"):
-        download(server.source(bytes_max=200_000), tmp_path, lambda *step: told.append(step))
+        download(server.source(bytes_max=200_000), tmp_path, lambda *step: steps.append(step))
 
-    assert told == []
+    assert steps == []
     assert list((tmp_path / "tiny").iterdir()) == []
 
 
@@ -213,7 +213,7 @@ def test_only_missing_data_sets_are_downloaded(
     assert checked == [tmp_path / "tiny" / "tiny.bin"]
     with pytest.raises(UserError, match="no train-images"):
         fetched("mnist", tmp_path)
-    assert len(server.asked) == 1
+    assert len(server.requested_ranges) == 1
 
 
 def test_missing_folder_and_unknown_data_set_are_clear_errors() -> None:

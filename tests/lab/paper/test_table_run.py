@@ -89,13 +89,13 @@ def test_without_resume_every_cell_is_measured_again_and_the_later_line_counts(
 ) -> None:
     [cell, *_] = tiny_table().cells()
     results = run_cells([cell], tmp_path, None, processes=1, resume=False, on_progress=silent)
-    wrong = msgspec.structs.replace(results[cell], accuracy=0.123)
-    (tmp_path / CELLS_FILE).write_bytes(msgspec.json.encode(Line(cell, wrong)) + b"\n")
+    altered = msgspec.structs.replace(results[cell], accuracy=0.123)
+    (tmp_path / CELLS_FILE).write_bytes(msgspec.json.encode(Line(cell, altered)) + b"\n")
 
     kept = run_cells([cell], tmp_path, None, processes=1, resume=True, on_progress=silent)
     anew = run_cells([cell], tmp_path, None, processes=1, resume=False, on_progress=silent)
 
-    assert kept[cell] == wrong
+    assert kept[cell] == altered
     assert anew[cell] == results[cell] == finished(tmp_path)[cell]
 
 

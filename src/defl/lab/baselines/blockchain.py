@@ -242,7 +242,7 @@ def check_block(
     for update in block.updates:
         accepted = decided(block.verdicts, len(verifiers), update.author) == update.commitment
         if accepted != update.accepted:
-            raise BadBlock(f"the update of {update.author} is not what the verifiers said of it")
+            raise BadBlock(f"the update of {update.author} contradicts the verifiers' verdict")
         bare = commitments_only and not update.payload
         if not bare and digest_of(update.payload) != update.commitment:
             raise BadBlock(f"the update of {update.author} is not what was committed to")

@@ -1,1 +1,1 @@
-"""Experiments and benchmarks: what is measured, and the tables and pictures made of it."""
+"""Experiments and benchmarks, and the tables and pictures of their results."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from defl.clients.protocol import Client
 from defl.committee import Timing
@@ -107,19 +107,18 @@ class CostCell(Struct, frozen=True, tag="costs"):
             processes.require_no_failure()
         finally:
             processes.close()
-        final = [last_status(node) for node in local.nodes]
-        states = [to_builtins(status) if status else {} for status in final]
-        _require_rounds(states, self.rounds)
+        states = [status for node in local.nodes if (status := last_status(node)) is not None]
+        _require_rounds([status.round for status in states], self.rounds, self.nodes)
         blobs = [_bytes_in((node / "state" / BLOBS).rglob("*")) for node in local.nodes]
-        stored = [int(state["disk_bytes"]) for state in states]
+        stored = [status.disk_bytes for status in states]
         return CostResult(
             model_bytes=_model_bytes(folder),
             memory_bytes=watch.peak_bytes,
             gpu_bytes=watch.gpu_peak_bytes,
             stored_bytes=tuple(stored),
             log_bytes=tuple(all_ - blob for all_, blob in zip(stored, blobs, strict=True)),
-            sent_bytes=_lanes(states, "sent"),
-            received_bytes=_lanes(states, "received"),
+            sent_bytes=tuple(status.sent_bytes for status in states),
+            received_bytes=tuple(status.received_bytes for status in states),
             seconds=time.monotonic() - started,
         )
 
@@ -146,7 +145,8 @@ class CostCell(Struct, frozen=True, tag="costs"):
             states = seats.finish(LIMIT_S)
         finally:
             seats.close()
-        _require_rounds(states[: self.nodes], self.rounds)
+        closed = [int(state.get("round", 0)) for state in states[: self.nodes]]
+        _require_rounds(closed, self.rounds, self.nodes)
         stored = [folder / name / STORED for name in seats.names]
         return CostResult(
             model_bytes=_model_bytes(folder),
@@ -179,9 +179,8 @@ def _lanes(states: list[dict[str, Any]], way: str) -> tuple[int, ...]:
     return tuple(sum(int(lane[way]) for lane in state["traffic"].values()) for state in states)
 
 
-def _require_rounds(states: list[dict[str, Any]], rounds: int) -> None:
-    closed = [state.get("round") for state in states]
-    if closed != [rounds] * len(closed):
+def _require_rounds(closed: list[int], rounds: int, nodes: int) -> None:
+    if closed != [rounds] * nodes:
         raise UserError(f"some nodes lack the model of round {rounds}; last rounds: {closed}")
 
 

@@ -102,18 +102,18 @@ def findings(results: Results) -> list[Finding]:
         }
         for name in ("received_bytes", "sent_bytes", "sent_by_node")
     }
-    made = [*_traffic(growths, largest, sizes[-1]), _storage(largest)]
+    answers = [*_traffic(growths, largest, sizes[-1]), _storage(largest)]
     if all(cost.memory_bytes for cost in by_place.values()):
         memory = {
             system: [float(by_place[system, n].memory_bytes or 0) for n in sizes]
             for system in SYSTEM_WORDS
         }
-        made += _memory(sizes, memory)
+        answers += _memory(sizes, memory)
     if all(cost.gpu_bytes for cost in largest.values()):
         gpu = {system: cost.gpu_bytes or 0 for system, cost in largest.items()}
         statement = "GPU memory is the same in all systems"
-        made.append(Finding(statement, _close(gpu.values()), _megabytes(gpu)))
-    return made
+        answers.append(Finding(statement, _close(gpu.values()), _megabytes(gpu)))
+    return answers
 
 
 def _traffic(

@@ -39,10 +39,10 @@ def require_matplotlib() -> None:
         raise UserError(f"pictures need matplotlib: {install_command('paper')}") from error
 
 
-def plot_table(table: Table, made: Sequence[TableEntry], note: str, path: Path) -> None:
+def plot_table(table: Table, entries: Sequence[TableEntry], note: str, path: Path) -> None:
     """Bars are measured here; black marks are the paper's."""
     figure = _figure(1.0 + 1.15 * len(table.rows), 1.1 + 3.0 * len(table.datasets))
-    by_place = {(e.dataset, e.setting, e.system): e for e in made}
+    by_place = {(e.dataset, e.setting, e.system): e for e in entries}
     width = 0.8 / len(SYSTEM_WORDS)
     panels = figure.subplots(len(table.datasets), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (dataset, _) in zip(panels, table.datasets, strict=True):
@@ -83,11 +83,11 @@ def plot_study(accuracies: Mapping[tuple[str, str | None], float], note: str, pa
     figure = _figure(9.5, 5.6)
     panels = figure.subplots(len(ALPHAS), 1, sharex=True)
     for axes, words in zip(panels, ALPHAS, strict=True):
-        found = [accuracies[words, merge] for merge in MERGES]
+        values = [accuracies[words, merge] for merge in MERGES]
         colours = [_STUDIED.get(merge, ("tab:grey", ""))[0] for merge in MERGES]
-        bars = axes.barh(range(len(found)), found, color=colours)
+        bars = axes.barh(range(len(values)), values, color=colours)
         axes.bar_label(bars, fmt="%.3f", padding=3, fontsize=8)
-        axes.set_yticks(range(len(found)), list(MERGES.values()), fontsize=8)
+        axes.set_yticks(range(len(values)), list(MERGES.values()), fontsize=8)
         axes.invert_yaxis()
         axes.set_ylabel("a round's model is\nthe mean of", fontsize=9)
         axes.set_title(f"{words} data, four honest nodes", loc="left", fontsize=10)
@@ -120,10 +120,10 @@ def plot_costs(title: str, results: Mapping[CostCell, CostResult], note: str, pa
     for axes, words, value, style in shown:
         for system, name in SYSTEM_WORDS.items():
             of_system = {c.nodes: value(r) for c, r in results.items() if c.system == system}
-            points = sorted((nodes, found) for nodes, found in of_system.items() if found > 0)
+            points = sorted((nodes, size) for nodes, size in of_system.items() if size > 0)
             axes.plot(
                 [nodes for nodes, _ in points],
-                [found / MB for _, found in points],
+                [size / MB for _, size in points],
                 style,
                 marker=MARKS[system],
                 color=COLOURS[system],

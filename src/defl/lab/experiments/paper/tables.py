@@ -74,13 +74,13 @@ def entries(
     table: Table, cells: Cells, results: Mapping[AccuracyCell, AccuracyResult]
 ) -> list[TableEntry]:
     paper = paper_accuracies()
-    made = []
+    rows = []
     for (dataset, setting, system), repeats in cells.items():
         values = [results[cell].accuracy for cell in repeats]
         spread = stdev(values) if len(values) > 1 else None
         theirs = paper[table.name, dataset, setting, system]
-        made.append(TableEntry(dataset, setting, system, mean(values), spread, theirs, len(values)))
-    return made
+        rows.append(TableEntry(dataset, setting, system, mean(values), spread, theirs, len(values)))
+    return rows
 
 
 def csv_rows(entries: Sequence[TableEntry]) -> list[dict[str, str | int]]:
