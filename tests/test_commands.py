@@ -178,7 +178,7 @@ def test_a_failed_founding_leaves_an_empty_folder_empty(
     tmp_path: Path, error: type[BaseException]
 ) -> None:
     def found_federation() -> None:
-        with founding_folder(tmp_path, "defl-test-") as folder:
+        with founding_folder(tmp_path, "defl-test-", lambda _: None) as folder:
             (folder / "node-0").mkdir()
             (folder / "node-0" / "node.key").touch()
             (folder / "federation.toml").touch()

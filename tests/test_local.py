@@ -9,7 +9,8 @@ import pytest
 from defl.errors import UserError
 from defl.lab.experiments.processes import Nodes
 from defl.node.setup import local
-from defl.node.setup.local import free_ports
+from defl.node.setup.local import founding_folder, free_ports
+from defl.running.folders import held
 
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -39,3 +40,39 @@ def test_a_node_that_cannot_start_is_reported_at_once_with_the_reason(tmp_path: 
             nodes.finish(60.0)
     finally:
         nodes.close()
+
+
+def test_a_run_that_loses_the_race_for_a_folder_deletes_nothing_of_the_winner(
+    tmp_path: Path,
+) -> None:
+    key = tmp_path / "node-0.key"
+
+    def lose(folder: Path) -> None:
+        """Another run has taken the folder, and has begun to write, since it was seen empty."""
+        key.write_text("the winner's", encoding="utf-8")
+        with held(folder), held(folder):
+            raise AssertionError("held twice")
+
+    with (
+        pytest.raises(UserError, match="another run is using it"),
+        founding_folder(tmp_path, "defl-test-", lose),
+    ):
+        raise AssertionError("the folder is the other run's")
+
+    assert key.read_text(encoding="utf-8") == "the winner's"
+
+
+def test_a_folder_that_was_filled_before_it_was_held_is_refused_and_left_alone(
+    tmp_path: Path,
+) -> None:
+    key = tmp_path / "node-0.key"
+
+    with (
+        pytest.raises(UserError, match="not an empty folder"),
+        founding_folder(
+            tmp_path, "defl-test-", lambda _: key.write_bytes(b"another run's") and None
+        ),
+    ):
+        raise AssertionError("the folder is not empty")
+
+    assert key.exists()

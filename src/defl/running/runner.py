@@ -109,8 +109,11 @@ def run(
             active = ActiveRun(earlier, _reopened(wanted), killed, audience, started)
             first_line = f"resuming the run in {wanted}: {active.rounds_closed}"
         else:
-            with founding_folder(wanted, PREFIX) as folder:
+
+            def hold(folder: Path) -> None:
                 stack.enter_context(held(folder))
+
+            with founding_folder(wanted, PREFIX, hold) as folder:
                 _announce(audience, f"getting the initial weights from {source} ...")
                 if flower is not None:
                     plan, notes = _prepared(plan, folder, run_config, node_config)

@@ -9,7 +9,7 @@ import random
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,14 +66,17 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def founding_folder(wanted: Path | None, prefix: str) -> Iterator[Path]:
+def founding_folder(
+    wanted: Path | None, prefix: str, hold: Callable[[Path], None]
+) -> Iterator[Path]:
     """An empty folder, or a new temporary one; left as it was if no federation is founded in it.
 
-    This includes interrupts: half a federation is useless, and it holds keys.
+    This includes interrupts: half a federation is useless, and it holds keys. `hold` keeps other
+    runs out, or raises: from then on what is in the folder is ours to delete.
     """
     existed = wanted is not None and wanted.exists()
-    if wanted is not None and existed and (not wanted.is_dir() or any(wanted.iterdir())):
-        raise UserError(f"{wanted} is not an empty folder; name a new one with --out")
+    if wanted is not None and existed:
+        _require_empty(wanted)
     try:
         folder = wanted or Path(tempfile.mkdtemp(prefix=prefix))
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,6 +85,8 @@ def founding_folder(wanted: Path | None, prefix: str) -> Iterator[Path]:
             f"{error.filename or wanted}: no folder can be created there: {error.strerror}; "
             "name another one with --out"
         ) from error
+    hold(folder)
+    _require_empty(folder)  # another run may have founded its federation here before we held it
     try:
         yield folder
     except BaseException:
@@ -93,6 +98,11 @@ def founding_folder(wanted: Path | None, prefix: str) -> Iterator[Path]:
         if not existed:
             folder.rmdir()
         raise
+
+
+def _require_empty(folder: Path) -> None:
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise UserError(f"{folder} is not an empty folder; name a new one with --out")
 
 
 def existing_local(folder: Path) -> Local:
