@@ -17,7 +17,8 @@ Examples:
   defl clean --yes            delete without asking
 
 Only your own folders are deleted, and only those that `defl run` and `defl demo` created in the
-temporary directory. Folders named with --out and folders of running federations stay.
+temporary directory. Folders of running federations stay, and so do folders named with --out,
+unless you put them there under such a name.
 
 Exit code 0: deleted, or there was nothing to delete; 1: you declined; 130: interrupted.
 """
