@@ -69,4 +69,4 @@ endurance: $(STAMP)
 	$(VENV)/bin/python tests/endurance/long.py
 
 clean:
-	rm -rf $(VENV) $(FLOWER_OLD) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER_OLD) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
