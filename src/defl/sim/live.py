@@ -158,6 +158,6 @@ def _calling(method: str, node: NodeId, round_: Round) -> Iterator[None]:
         yield
     except WeightsError as error:
         raise type(error)(f"{place}: {error}") from error
-    except Exception as error:
+    except Exception as error:  # user code may raise anything; it is raised again, with its place
         error.add_note(f"raised by the {method} of client {node} ({place})")
         raise

@@ -10,7 +10,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,17 +87,20 @@ def founding_folder(
         ) from error
     hold(folder)
     _require_empty(folder)  # another run may have founded its federation here before we held it
-    try:
+    with ExitStack() as unfinished:
+        unfinished.callback(_undo, folder, existed=existed)
         yield folder
-    except BaseException:
-        for inside in folder.iterdir():
-            if inside.is_dir():
-                shutil.rmtree(inside)
-            else:
-                inside.unlink()
-        if not existed:
-            folder.rmdir()
-        raise
+        unfinished.pop_all()  # founded: it stays
+
+
+def _undo(folder: Path, *, existed: bool) -> None:
+    for inside in folder.iterdir():
+        if inside.is_dir():
+            shutil.rmtree(inside)
+        else:
+            inside.unlink()
+    if not existed:
+        folder.rmdir()
 
 
 def _require_empty(folder: Path) -> None:
