@@ -311,10 +311,11 @@ class Duty:
         digest = result.event.manifest.digest
         self._synced.discard(digest)
         if isinstance(result.work, Train):
-            result.unsynced = {digest, result.work.base} - self._synced
             self._placed.append(result)
-            for blob in sorted(result.unsynced):
-                self._sync(blob)
+            for blob in (result.work.base, digest):
+                if blob not in self._synced:
+                    result.unsynced.add(blob)
+                    self._sync(blob)
             self._settle_results()
         else:
             self._deliver(result.work, result.event)
@@ -344,9 +345,8 @@ class Duty:
     def _settle_results(self) -> None:
         placed, self._placed = self._placed, []
         for result in placed:
-            lost = sorted(result.unsynced & self._lost.keys())
-            if lost:
-                reason = self._lost[lost[0]]
+            reason = next((self._lost[blob] for blob in result.unsynced & self._lost.keys()), None)
+            if reason is not None:
                 self._deliver(result.work, WorkFailed(result.work, reason))
                 self._lose(result.event.manifest.digest, reason)
             elif result.unsynced:
