@@ -10,16 +10,16 @@ from defl.duty import (
     Action,
     Completion,
     Deliver,
-    Drop,
+    DropBlob,
     Dropped,
     Duty,
     NotPlaced,
     Persisted,
-    Place,
+    PlaceBlob,
     Placed,
     Report,
     Stored,
-    Sync,
+    SyncBlob,
     Synced,
     SyncFailed,
     Worked,
@@ -78,14 +78,14 @@ def record(number: int) -> Persist:
 def placed_model(duty: Duty) -> None:
     """The model was aggregated by this process and is being synced."""
     assert duty.take(Output(work=(AGGREGATE,))) == [AGGREGATE]
-    assert duty.done(Worked(AGGREGATE, AGGREGATED)) == [Place(MODEL)]
-    assert duty.done(Placed(MODEL.digest)) == [Deliver(AGGREGATED), Sync(MODEL.digest)]
+    assert duty.done(Worked(AGGREGATE, AGGREGATED)) == [PlaceBlob(MODEL)]
+    assert duty.done(Placed(MODEL.digest)) == [Deliver(AGGREGATED), SyncBlob(MODEL.digest)]
 
 
 def trained(duty: Duty) -> list[Action]:
     """An update was trained and is in place; returns what may be done then."""
     assert duty.take(Output(work=(TRAIN,))) == [TRAIN]
-    assert duty.done(Worked(TRAIN, TRAINED)) == [Place(UPDATE)]
+    assert duty.done(Worked(TRAIN, TRAINED)) == [PlaceBlob(UPDATE)]
     return duty.done(Placed(UPDATE.digest))
 
 
@@ -109,7 +109,7 @@ def test_nothing_of_an_output_is_done_before_its_record_is_durable() -> None:
         Report((), (notice,)),
         FIRST,
         TRAIN,
-        Drop(UPDATE.digest),
+        DropBlob(UPDATE.digest),
     ]
 
 
@@ -170,20 +170,20 @@ def test_a_blob_is_dropped_after_the_work_that_reads_it() -> None:
     duty.take(Output(work=(VALIDATE,)))
     assert duty.take(Output(drop=(OTHERS.digest,))) == []
     validated = Validated(OTHERS.digest, None)
-    assert duty.done(Worked(VALIDATE, validated)) == [Deliver(validated), Drop(OTHERS.digest)]
+    assert duty.done(Worked(VALIDATE, validated)) == [Deliver(validated), DropBlob(OTHERS.digest)]
 
 
 def test_a_base_is_dropped_after_the_participant_has_heard_of_the_update_trained_from_it() -> None:
     duty = Duty()
-    assert trained(duty) == [Sync(MODEL.digest), Sync(UPDATE.digest)]
+    assert trained(duty) == [SyncBlob(MODEL.digest), SyncBlob(UPDATE.digest)]
     assert duty.take(Output(drop=(MODEL.digest,))) == []
     assert duty.done(Synced(MODEL.digest)) == []
-    assert duty.done(Synced(UPDATE.digest)) == [Deliver(TRAINED), Drop(MODEL.digest)]
+    assert duty.done(Synced(UPDATE.digest)) == [Deliver(TRAINED), DropBlob(MODEL.digest)]
 
 
 def test_a_blob_is_written_again_only_after_it_was_dropped() -> None:
     duty = Duty()
-    assert duty.take(Output(drop=(OTHERS.digest,))) == [Drop(OTHERS.digest)]
+    assert duty.take(Output(drop=(OTHERS.digest,))) == [DropBlob(OTHERS.digest)]
     assert duty.take(Output(store=(FIRST,), work=(VALIDATE,))) == []
     assert duty.done(Dropped(OTHERS.digest)) == [FIRST]
     assert duty.done(Stored(OTHERS.digest, 0)) == [VALIDATE]
@@ -225,7 +225,7 @@ def test_an_update_is_offered_once_it_and_the_model_it_was_trained_from_are_sync
 ) -> None:
     duty = Duty()
     placed_model(duty)
-    assert trained(duty) == [Sync(UPDATE.digest)]  # that of the model is under way
+    assert trained(duty) == [SyncBlob(UPDATE.digest)]  # that of the model is under way
     syncs = [Synced(MODEL.digest), Synced(UPDATE.digest)]
     first, last = syncs if base_first else reversed(syncs)
     assert duty.done(first) == []
@@ -234,7 +234,7 @@ def test_an_update_is_offered_once_it_and_the_model_it_was_trained_from_are_sync
 
 def test_a_model_of_an_earlier_process_or_of_a_peer_is_synced_before_an_update_is_offered() -> None:
     duty = Duty()  # knows nothing about the model's blob
-    assert trained(duty) == [Sync(MODEL.digest), Sync(UPDATE.digest)]
+    assert trained(duty) == [SyncBlob(MODEL.digest), SyncBlob(UPDATE.digest)]
 
 
 def test_a_model_is_synced_again_after_one_of_its_chunks_was_fetched_back() -> None:
@@ -243,7 +243,7 @@ def test_a_model_is_synced_again_after_one_of_its_chunks_was_fetched_back() -> N
     duty.done(Synced(MODEL.digest))
     duty.take(Output(store=(StoreChunk(MODEL, 0, b"x"),)))
     duty.done(Stored(MODEL.digest, 0))
-    assert trained(duty) == [Sync(MODEL.digest), Sync(UPDATE.digest)]
+    assert trained(duty) == [SyncBlob(MODEL.digest), SyncBlob(UPDATE.digest)]
 
 
 def test_after_a_failed_sync_no_update_is_offered_and_the_blob_is_fetched_again() -> None:
@@ -251,27 +251,27 @@ def test_after_a_failed_sync_no_update_is_offered_and_the_blob_is_fetched_again(
     placed_model(duty)
     assert duty.take(Output(work=(TRAIN,))) == [TRAIN]
     assert duty.done(SyncFailed(MODEL.digest, "an I/O error")) == []  # training still reads it
-    assert duty.done(Worked(TRAIN, TRAINED)) == [Place(UPDATE)]
+    assert duty.done(Worked(TRAIN, TRAINED)) == [PlaceBlob(UPDATE)]
     assert duty.done(Placed(UPDATE.digest)) == [
-        Sync(UPDATE.digest),
+        SyncBlob(UPDATE.digest),
         Deliver(WorkFailed(TRAIN, "an I/O error")),
-        Drop(MODEL.digest),
+        DropBlob(MODEL.digest),
     ]
     assert duty.done(Dropped(MODEL.digest)) == [Deliver(BlobLost(MODEL.digest))]
-    assert duty.done(Synced(UPDATE.digest)) == [Drop(UPDATE.digest)]
+    assert duty.done(Synced(UPDATE.digest)) == [DropBlob(UPDATE.digest)]
 
 
 def test_a_blob_that_was_fetched_again_after_a_failed_sync_is_synced_anew() -> None:
     duty = Duty()
     placed_model(duty)
-    assert duty.done(SyncFailed(MODEL.digest, "an I/O error")) == [Drop(MODEL.digest)]
+    assert duty.done(SyncFailed(MODEL.digest, "an I/O error")) == [DropBlob(MODEL.digest)]
     assert duty.take(Output(store=(StoreChunk(MODEL, 0, b"x"),))) == []  # not into the old file
     assert duty.done(Dropped(MODEL.digest)) == [
         Deliver(BlobLost(MODEL.digest)),
         StoreChunk(MODEL, 0, b"x"),
     ]
     duty.done(Stored(MODEL.digest, 0))
-    assert trained(duty) == [Sync(MODEL.digest), Sync(UPDATE.digest)]
+    assert trained(duty) == [SyncBlob(MODEL.digest), SyncBlob(UPDATE.digest)]
 
 
 def test_an_update_whose_own_sync_fails_is_not_offered() -> None:
@@ -280,7 +280,7 @@ def test_an_update_whose_own_sync_fails_is_not_offered() -> None:
     duty.done(Synced(MODEL.digest))
     assert duty.done(SyncFailed(UPDATE.digest, "an I/O error")) == [
         Deliver(WorkFailed(TRAIN, "an I/O error")),
-        Drop(UPDATE.digest),
+        DropBlob(UPDATE.digest),
     ]
 
 
@@ -290,7 +290,7 @@ def test_a_result_that_cannot_be_placed_is_failed_work() -> None:
     duty.done(Worked(TRAIN, TRAINED))
     failed = Deliver(WorkFailed(TRAIN, "no such file"))
     assert duty.done(NotPlaced(UPDATE.digest, "no such file")) == [failed]
-    assert duty.take(Output(drop=(MODEL.digest,))) == [Drop(MODEL.digest)]  # nothing reads it
+    assert duty.take(Output(drop=(MODEL.digest,))) == [DropBlob(MODEL.digest)]  # nothing reads it
 
 
 # --- Every interleaving ------------------------------------------------------------------------
@@ -320,12 +320,12 @@ class Disk:
                 self.reading.extend(inputs_of(action))
                 done = TRAINED if isinstance(action, Train) else Validated(OTHERS.digest, None)
                 return Worked(action, done)
-            case Place(manifest=manifest):
+            case PlaceBlob(manifest=manifest):
                 return Placed(manifest.digest)
-            case Sync(digest=digest):
+            case SyncBlob(digest=digest):
                 assert self.whole(digest)
                 return Synced(digest)
-            case Drop(digest=digest):
+            case DropBlob(digest=digest):
                 assert digest not in self.reading
                 return Dropped(digest)
             case ServeChunk(digest=digest, index=index):

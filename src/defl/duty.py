@@ -57,19 +57,19 @@ class WriteRecords(Struct, frozen=True):
     persists: tuple[Persist, ...]
 
 
-class Place(Struct, frozen=True):
+class PlaceBlob(Struct, frozen=True):
     """Move the worker's result to where blobs are. Ends with Placed or NotPlaced."""
 
     manifest: Manifest
 
 
-class Sync(Struct, frozen=True):
+class SyncBlob(Struct, frozen=True):
     """Make a whole blob survive a power cut. Ends with Synced or SyncFailed."""
 
     digest: Digest
 
 
-class Drop(Struct, frozen=True):
+class DropBlob(Struct, frozen=True):
     """Ends with Dropped."""
 
     digest: Digest
@@ -89,8 +89,8 @@ class Deliver(Struct, frozen=True):
 
 
 # StoreChunk ends with Stored, work with Worked. Envelope and ServeChunk have no completion.
-Step = StoreChunk | ServeChunk | Envelope | Work | Place | Drop  # it concerns blobs
-Action = WriteRecords | Report | Sync | Deliver | Step
+Step = StoreChunk | ServeChunk | Envelope | Work | PlaceBlob | DropBlob  # it concerns blobs
+Action = WriteRecords | Report | SyncBlob | Deliver | Step
 
 # --- What was done ---------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class Duty:
         if output.committed or output.notices:
             self._actions.append(Report(output.committed, output.notices))
         self._waiting.extend(output.work)
-        self._waiting.extend(map(Drop, output.drop))
+        self._waiting.extend(map(DropBlob, output.drop))
 
     # --- Blobs -----------------------------------------------------------------------------
 
@@ -266,11 +266,11 @@ class Duty:
 
     def _may_start(self, step: Step) -> bool:
         match step:
-            case StoreChunk() | Place():
+            case StoreChunk() | PlaceBlob():
                 return self._dropping.isdisjoint(_blobs_of(step))
             case ServeChunk(digest=digest, index=index):
                 return index not in self._storing.get(digest, ())
-            case Drop(digest=digest):
+            case DropBlob(digest=digest):
                 busy = (self._storing, self._placing, self._syncing, self._dropping)
                 return not self._readers[digest] and not any(digest in where for where in busy)
             case _:
@@ -283,18 +283,18 @@ class Duty:
             case StoreChunk(manifest=manifest, index=index):
                 self._storing.setdefault(manifest.digest, set()).add(index)
                 self._synced.discard(manifest.digest)
-            case Drop(digest=digest):
+            case DropBlob(digest=digest):
                 self._dropping.add(digest)
                 self._synced.discard(digest)
             case Validate() | Aggregate() | Train():
                 self._readers.update(inputs_of(step))
-            case ServeChunk() | Envelope() | Place():
+            case ServeChunk() | Envelope() | PlaceBlob():
                 pass
 
     def _cancel_drop(self, digest: Digest) -> None:
         """The blob is wanted again before it was dropped: its bytes are as good as new ones."""
         if digest not in self._lost:
-            self._waiting = [step for step in self._waiting if step != Drop(digest)]
+            self._waiting = [step for step in self._waiting if step != DropBlob(digest)]
 
     # --- Results ---------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Duty:
             digest = result.manifest.digest
             self._cancel_drop(digest)
             self._placing[digest] = _Result(work, result)
-            self._waiting.append(Place(result.manifest))
+            self._waiting.append(PlaceBlob(result.manifest))
         else:
             self._deliver(work, result)
 
@@ -324,7 +324,7 @@ class Duty:
     def _sync(self, digest: Digest) -> None:
         if digest not in self._syncing and digest not in self._lost:
             self._syncing.add(digest)
-            self._actions.append(Sync(digest))
+            self._actions.append(SyncBlob(digest))
 
     def _sync_done(self, digest: Digest) -> None:
         self._syncing.discard(digest)
@@ -340,7 +340,7 @@ class Duty:
 
     def _lose(self, digest: Digest, reason: str) -> None:
         self._lost[digest] = reason
-        self._waiting.append(Drop(digest))
+        self._waiting.append(DropBlob(digest))
 
     def _settle_results(self) -> None:
         placed, self._placed = self._placed, []
@@ -363,9 +363,9 @@ class Duty:
 
 def _blobs_of(step: Step) -> tuple[Digest, ...]:
     match step:
-        case StoreChunk(manifest=manifest) | Place(manifest=manifest):
+        case StoreChunk(manifest=manifest) | PlaceBlob(manifest=manifest):
             return (manifest.digest,)
-        case ServeChunk(digest=digest) | Drop(digest=digest):
+        case ServeChunk(digest=digest) | DropBlob(digest=digest):
             return (digest,)
         case Envelope(message=message):
             return (message.digest,) if isinstance(message, StoreAck) else ()

@@ -18,12 +18,12 @@ from defl.duty import (
     Action,
     Completion,
     Deliver,
-    Drop,
+    DropBlob,
     Duty,
-    Place,
+    PlaceBlob,
     Report,
     Stored,
-    Sync,
+    SyncBlob,
     Worked,
     WriteRecords,
 )
@@ -171,7 +171,7 @@ class Driver:
     def _do_all(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case WriteRecords() | StoreChunk() | Place() | Sync() | Drop():
+                case WriteRecords() | StoreChunk() | PlaceBlob() | SyncBlob() | DropBlob():
                     self._writing.begin(action)
                 case Envelope() | ServeChunk():
                     self._outlets.send(action)

@@ -41,7 +41,7 @@ from defl.sim import task
 from defl.sim.checks import Checker
 from defl.sim.conditions import Conditions
 from defl.sim.disk import Disk
-from defl.sim.driver import Driver, DriverWorld, Inputs
+from defl.sim.driver import DriverWorld, Inputs, VirtualDriver
 from defl.sim.durability import InputsCheck, RecordCheck
 from defl.sim.network import Network
 from defl.sim.processor import Processor, ProcessorWorld
@@ -98,7 +98,7 @@ class SimNode:
     tick_at: float | None = None  # on the world's clock
     copies: deque[Disk] | None = None  # of its disk after each of the last writes
     processor: Processor | None = None  # of the running process
-    driver: Driver | None = None  # of the running process
+    driver: VirtualDriver | None = None  # of the running process
     records: RecordCheck | None = None
 
 
@@ -202,7 +202,7 @@ class Cluster:
             node.processor.stop()
         node.processor = Processor(node.ingress, budget, cost_s, world)
         check = InputsCheck(node.id, self.checker.violate) if node.honest else None
-        node.driver = Driver(
+        node.driver = VirtualDriver(
             node.disk, self.conditions.writes, self.federation.chunk_bytes, self._world(node), check
         )
 

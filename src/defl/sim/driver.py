@@ -14,11 +14,11 @@ from defl.duty import (
     Action,
     Completion,
     Deliver,
-    Drop,
+    DropBlob,
     Duty,
-    Place,
+    PlaceBlob,
     Report,
-    Sync,
+    SyncBlob,
     Worked,
     WriteRecords,
 )
@@ -64,7 +64,7 @@ class DriverWorld:
     sync_fails: Callable[[], bool]
 
 
-class Driver:
+class VirtualDriver:
     def __init__(
         self,
         disk: Disk,
@@ -140,7 +140,7 @@ class Driver:
 
     def _do(self, action: Action) -> None:
         match action:
-            case WriteRecords() | StoreChunk() | Place() | Sync() | Drop():
+            case WriteRecords() | StoreChunk() | PlaceBlob() | SyncBlob() | DropBlob():
                 self._writes.add(action)
             case Envelope() | ServeChunk():
                 self._world.send(action)

@@ -12,13 +12,13 @@ from random import Random
 
 from defl.duty import (
     Completion,
-    Drop,
+    DropBlob,
     Dropped,
     Persisted,
-    Place,
+    PlaceBlob,
     Placed,
     Stored,
-    Sync,
+    SyncBlob,
     Synced,
     SyncFailed,
     WriteRecords,
@@ -31,7 +31,7 @@ from defl.sim.disk import Disk
 RETRY_S = 1.0
 HALF = 0.5
 
-Write = WriteRecords | StoreChunk | Place | Sync | Drop
+Write = WriteRecords | StoreChunk | PlaceBlob | SyncBlob | DropBlob
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ class Writes:
         match write:
             case WriteRecords():
                 return self._records
-            case StoreChunk() | Drop():
+            case StoreChunk() | DropBlob():
                 return self._chunks
-            case Place() | Sync():
+            case PlaceBlob() | SyncBlob():
                 return self._own_blobs
 
     def _begin(self, thread: Thread) -> None:
@@ -97,15 +97,15 @@ class Writes:
                 return times.record_s
             case StoreChunk():
                 return times.chunk_s
-            case Place():
+            case PlaceBlob():
                 return times.place_s
-            case Sync():
+            case SyncBlob():
                 return times.sync_s
-            case Drop():
+            case DropBlob():
                 return times.drop_s
 
     def _blocked(self, write: Write) -> bool:
-        return self._disk.full and not isinstance(write, Sync | Drop)
+        return self._disk.full and not isinstance(write, SyncBlob | DropBlob)
 
     def _end(self, thread: Thread) -> None:
         if self._dead:
@@ -128,13 +128,13 @@ class Writes:
             case StoreChunk(manifest=manifest, index=index):
                 self._disk.store_chunk(write)
                 completion = Stored(manifest.digest, index)
-            case Place(manifest=manifest):
+            case PlaceBlob(manifest=manifest):
                 payload = self.results.pop(manifest.digest)
                 self._disk.place(manifest, payload, self._chunk_bytes)
                 completion = Placed(manifest.digest)
-            case Sync(digest=digest):
+            case SyncBlob(digest=digest):
                 completion = self._sync(digest)
-            case Drop(digest=digest):
+            case DropBlob(digest=digest):
                 self._disk.drop(digest)
                 completion = Dropped(digest)
         self._world.written()

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from defl.duty import (
     Completion,
-    Drop,
+    DropBlob,
     Dropped,
     NotPlaced,
     Persisted,
-    Place,
+    PlaceBlob,
     Placed,
     Stored,
-    Sync,
+    SyncBlob,
     Synced,
     SyncFailed,
     WriteRecords,
@@ -44,7 +44,7 @@ RECOVERED: dict[type[Exhausted], str] = {
     NoDescriptors: "files can be opened again",
 }
 
-Write = WriteRecords | StoreChunk | Place | Sync | Drop
+Write = WriteRecords | StoreChunk | PlaceBlob | SyncBlob | DropBlob
 TakeResult = Callable[[Manifest], Path]  # the worker's file with this blob
 
 
@@ -89,22 +89,22 @@ class Writing:
             thread.shutdown()
 
     def _job(self, write: Write) -> Job:
-        records, blobs = self._storage.records, self._storage.blobs
+        storage = self._storage
         match write:
             case WriteRecords(persists=persists):
-                return Job(self._records, partial(records.persist, *persists), Persisted())
+                return Job(self._records, partial(storage.records.persist, *persists), Persisted())
             case StoreChunk(manifest=manifest, index=index):
                 done = Stored(manifest.digest, index)
-                return Job(self._chunks, partial(blobs.store_chunk, write), done)
-            case Place(manifest=manifest):
+                return Job(self._chunks, partial(storage.blobs.store_chunk, write), done)
+            case PlaceBlob(manifest=manifest):
                 digest = manifest.digest
-                place = partial(blobs.place, manifest, self._take_result(manifest))
+                place = partial(storage.blobs.place, manifest, self._take_result(manifest))
                 return Job(self._own_blobs, place, Placed(digest), partial(NotPlaced, digest))
-            case Sync(digest=digest):
-                sync = partial(blobs.sync, digest)
+            case SyncBlob(digest=digest):
+                sync = partial(storage.blobs.sync, digest)
                 return Job(self._own_blobs, sync, Synced(digest), partial(SyncFailed, digest))
-            case Drop(digest=digest):
-                return Job(self._chunks, partial(blobs.drop, digest), Dropped(digest))
+            case DropBlob(digest=digest):
+                return Job(self._chunks, partial(storage.blobs.drop, digest), Dropped(digest))
 
     def _attempt(self, job: Job, lacked: type[Exhausted] | None) -> None:
         """`lacked` is what an earlier attempt failed for."""
