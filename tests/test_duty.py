@@ -250,14 +250,15 @@ def test_after_a_failed_sync_no_update_is_offered_and_the_blob_is_fetched_again(
     duty = Duty()
     placed_model(duty)
     assert duty.take(Output(work=(TRAIN,))) == [TRAIN]
-    assert duty.done(SyncFailed(MODEL.digest, "an I/O error")) == []  # training still reads it
+    # At once, though training still reads it.
+    assert duty.done(SyncFailed(MODEL.digest, "an I/O error")) == [DropBlob(MODEL.digest)]
+    assert duty.done(Dropped(MODEL.digest)) == [Deliver(BlobLost(MODEL.digest))]
+    assert duty.take(Output(store=(StoreChunk(MODEL, 0, b"x"),))) == [StoreChunk(MODEL, 0, b"x")]
     assert duty.done(Worked(TRAIN, TRAINED)) == [PlaceBlob(UPDATE)]
     assert duty.done(Placed(UPDATE.digest)) == [
         SyncBlob(UPDATE.digest),
         Deliver(WorkFailed(TRAIN, "an I/O error")),
-        DropBlob(MODEL.digest),
     ]
-    assert duty.done(Dropped(MODEL.digest)) == [Deliver(BlobLost(MODEL.digest))]
     assert duty.done(Synced(UPDATE.digest)) == [DropBlob(UPDATE.digest)]
 
 

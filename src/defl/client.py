@@ -81,6 +81,7 @@ class RoundClient:
         )
         self._working: set[Work] = set()
         self._retry: dict[Work, tuple[int, float]] = {}  # failures so far, when to retry
+        self._advanced_at = 0.0
         self._effects = ClientEffects()
         self._trained: Trained | None = None  # held back until this node may sign
         self.muted = False  # signs nothing for now
@@ -88,7 +89,8 @@ class RoundClient:
 
     @property
     def wake_at(self) -> float | None:
-        times = [at for work, (_, at) in self._retry.items() if work not in self._working]
+        # What was due at the last advance has been tried, or waits for something else.
+        times = [at for _, at in self._retry.values() if at > self._advanced_at]
         if self._vote_at is not None and not self.muted:
             times.append(self._vote_at)
         return min(times, default=None)
@@ -204,6 +206,7 @@ class RoundClient:
         """Do whatever the present state allows and requires."""
         if self._state is None:
             return
+        self._advanced_at = now
         self._announce_pace(now)
         if self._vote_at is not None and now >= self._vote_at and not self.muted:
             self._voted = True

@@ -12,7 +12,8 @@ as it takes, and returns one completion for each action that has one. All orderi
   the model that it was trained from: if all members lose power at once, each author still has its
   update, and each model exists or can be aggregated again.
 - A failed sync stays failed: the disk may have lost the bytes, and a second sync would not say so.
-  The blob is dropped and fetched or computed again.
+  The blob is dropped at once, even under its readers, and fetched or computed again: nobody could
+  tell after a restart that its sync had failed.
 """
 
 from collections import Counter, deque
@@ -159,6 +160,7 @@ class Duty:
         self._syncing: set[Digest] = set()
         self._synced: set[Digest] = set()  # known to survive a power cut
         self._lost: dict[Digest, str] = {}  # failed syncs, until the blob is dropped
+        self._dropped_early: dict[Digest, str] = {}  # of these, until their readers are done
         self._dropping: set[Digest] = set()
         self._actions: list[Action] = []
 
@@ -210,8 +212,8 @@ class Duty:
                 self._sync_failed(digest, reason)
             case Dropped(digest=digest):
                 self._dropping.discard(digest)
-                if self._lost.pop(digest, None) is not None:
-                    self._actions.append(Deliver(BlobLost(digest)))
+                if digest in self._lost:
+                    self._blob_lost(digest, self._lost.pop(digest))
         return self._take_actions()
 
     def _take_actions(self) -> list[Action]:
@@ -266,13 +268,17 @@ class Duty:
 
     def _may_start(self, step: Step) -> bool:
         match step:
-            case StoreChunk() | PlaceBlob():
-                return self._dropping.isdisjoint(_blobs_of(step))
+            case StoreChunk(manifest=manifest, index=index):
+                digest = manifest.digest
+                return digest not in self._dropping and index not in self._storing.get(digest, ())
+            case PlaceBlob(manifest=manifest):
+                return manifest.digest not in self._dropping
             case ServeChunk(digest=digest, index=index):
                 return index not in self._storing.get(digest, ())
             case DropBlob(digest=digest):
                 busy = (self._storing, self._placing, self._syncing, self._dropping)
-                return not self._readers[digest] and not any(digest in where for where in busy)
+                read = digest in self._readers and digest not in self._lost
+                return not read and not any(digest in where for where in busy)
             case _:
                 blobs = _blobs_of(step)
                 stored = self._storing.keys().isdisjoint(blobs)
@@ -322,7 +328,7 @@ class Duty:
             self._sync(digest)  # while the next training runs
 
     def _sync(self, digest: Digest) -> None:
-        if digest not in self._syncing and digest not in self._lost:
+        if not any(digest in where for where in (self._syncing, self._lost, self._dropped_early)):
             self._syncing.add(digest)
             self._actions.append(SyncBlob(digest))
 
@@ -342,10 +348,16 @@ class Duty:
         self._lost[digest] = reason
         self._waiting.append(DropBlob(digest))
 
+    def _blob_lost(self, digest: Digest, reason: str) -> None:
+        if digest in self._readers:
+            self._dropped_early[digest] = reason
+        self._actions.append(Deliver(BlobLost(digest)))
+
     def _settle_results(self) -> None:
         placed, self._placed = self._placed, []
         for result in placed:
-            reason = next((self._lost[blob] for blob in result.unsynced & self._lost.keys()), None)
+            lost = {**self._lost, **self._dropped_early}
+            reason = next((lost[blob] for blob in result.unsynced & lost.keys()), None)
             if reason is not None:
                 self._deliver(result.work, WorkFailed(result.work, reason))
                 self._lose(result.event.manifest.digest, reason)
@@ -358,6 +370,8 @@ class Duty:
         """The participant hears of it, and the inputs are no longer needed for it."""
         self._readers.subtract(inputs_of(work))
         self._readers += Counter()  # without those that nothing reads
+        for digest in self._dropped_early.keys() - self._readers.keys():
+            del self._dropped_early[digest]
         self._actions.append(Deliver(event))
 
 

@@ -119,10 +119,18 @@ class Disk:
             self.lost.add(digest)
 
     def is_whole(self, digest: Digest) -> bool:
-        """All chunks are here, or some were but the disk has failed."""
+        """All chunks are here, or were until the disk failed."""
         blob = self.blobs.get(digest)
-        here = blob is not None and (blob.whole or blob.damaged)
-        return here or digest in self.lost
+        return (blob is not None and blob.whole) or self._failed(digest)
+
+    def is_synced(self, digest: Digest) -> bool:
+        """It survives a power cut, or would have if the disk had not failed."""
+        blob = self.blobs.get(digest)
+        return (blob is not None and blob.synced) or self._failed(digest)
+
+    def _failed(self, digest: Digest) -> bool:
+        blob = self.blobs.get(digest)
+        return digest in self.lost or (blob is not None and blob.damaged)
 
     def read(self, digest: Digest) -> bytes:
         return self.blobs[digest].payload
@@ -131,8 +139,11 @@ class Disk:
         self.blobs = {digest: blob for digest, blob in self.blobs.items() if blob.synced}
 
     def recovered(self) -> Durable:
-        """What a new process finds; it checks every chunk and discards the damaged ones."""
+        """What a new process finds; it checks every chunk and discards the damaged ones. It cannot
+        tell that an earlier process saw a sync fail and died before it dropped the blob."""
         for digest, blob in self.blobs.items():
+            if blob.sync_failed:
+                self.lost.add(digest)
             for index in sorted(blob.rotten):
                 self.discard(digest, index)
         return Durable(

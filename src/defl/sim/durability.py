@@ -62,9 +62,8 @@ class RecordCheck:
             return
         self._require(offer.round in disk.offers, f"its offer for round {offer.round}")
         for digest, name in ((manifest.digest, "update"), (manifest.base, "base")):
-            blob = disk.blobs.get(digest)
-            synced = blob is not None and blob.synced
-            self._require(synced, f"the {name} of its offer for round {offer.round}")
+            what = f"the {name} of its offer for round {offer.round}"
+            self._require(disk.is_synced(digest), what)
 
     def _is_first(self, round_: Round, digest: Digest) -> bool:
         if (round_, digest) in self._offered:

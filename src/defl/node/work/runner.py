@@ -11,6 +11,7 @@ from defl.node.report.results import Results
 from defl.node.store.blobs import Blobs
 from defl.node.work.worker import Result, Worker
 from defl.output import Aggregate, Train, Work, WorkFailed
+from defl.work import inputs_of
 
 
 class WorkRunner:
@@ -36,7 +37,8 @@ class WorkRunner:
 
     async def run(self, work: Work) -> Result | WorkFailed:
         try:
-            done = await self._worker.run(work, self._blobs.path, self._blobs.take_spare)
+            with self._blobs.reading(inputs_of(work)):
+                done = await self._worker.run(work, self._blobs.path, self._blobs.take_spare)
         except (WorkerFailed, LocalFault, OSError) as failed:
             self._log.warning("work failed", work=type(work).__name__, why=failed)
             return WorkFailed(work, str(failed))
