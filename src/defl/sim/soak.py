@@ -1,13 +1,16 @@
 """Random scenarios until time is up. A seed decides the faults, the liars and the size."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
-from defl.committee import Rules, faults_of
+from defl.aggregation.conditions import BLANCHARD
+from defl.aggregation.rules import RULES
+from defl.committee import CHUNK_BYTES_MIN, DEFAULTS, TAU_MIN, Charter, Rules, faults_of
 from defl.ids import NodeId
+from defl.schema import Codec
 from defl.sim.byzantine import KINDS
 from defl.sim.conditions import (
     MESSAGE_KINDS,
@@ -28,9 +31,17 @@ LARGE = 31
 QUORUM_ONLY_SHARE = 0.15
 # Where one more member may fail: the share in which a disk is rolled back.
 ROLLBACK_SHARE = 0.3
+# For each agreed fact: the share in which it is not the default. Such chunks are so small that even
+# these models have several.
+OTHER_FACT_SHARE = 0.3
+# Rules that can be computed at every size; those of Krum's condition cannot with few members.
+OTHER_RULES = [rule.name for rule in RULES.values() if rule.condition is not BLANCHARD]
 # Planned faults begin within this time and last no longer than the second one.
 FAULTS_WITHIN_S = 30.0
 FAULT_S_MAX = 30.0
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +64,32 @@ def scenario(seed: int) -> Options:
         nodes=nodes,
         rounds=rng.randint(1, 2) if nodes == LARGE else rng.randint(2, 6),
         seed=seed,
-        rules=rng.choice(list(Rules)),
+        charter=_charter(random.Random(f"soak/charter/{seed}")),
         byzantine=_liars(rng, nodes, quorum_only=quorum_only),
-        tau=rng.choice((2, 2, 3)),
         conditions=conditions,
         values=rng.choice((16, 64, 300)),
-        chunk_bytes=rng.choice((256, 4096)),
     )
     liars = placed(options)
     if len(liars) < faults_of(nodes) and rng.random() < ROLLBACK_SHARE:
         rollback = _rollback(rng, [NodeId(i) for i in range(nodes) if i not in liars])
         options = replace(options, conditions=replace(conditions, rollbacks=(rollback,)))
     return options
+
+
+def _charter(rng: random.Random) -> Charter:
+    """The facts that ship, and now and then another: each is drawn on its own."""
+
+    def another(value: T, others: Sequence[T]) -> T:
+        return rng.choice(others) if rng.random() < OTHER_FACT_SHARE else value
+
+    return Charter(
+        DEFAULTS.schema,
+        rules=rng.choice(list(Rules)),
+        tau=another(DEFAULTS.tau, (TAU_MIN + 1,)),
+        aggregation=another(DEFAULTS.aggregation, OTHER_RULES),
+        codec=another(DEFAULTS.codec, (Codec.BF16, Codec.INT8)),
+        chunk_bytes=another(DEFAULTS.chunk_bytes, (CHUNK_BYTES_MIN,)),
+    )
 
 
 def _rollback(rng: random.Random, honest: list[NodeId]) -> Rollback:
@@ -158,7 +183,7 @@ def soak(seconds: float, seed: int, progress: Callable[[int, int], None]) -> Soa
         report = simulate(options)
         scenarios += 1
         events += report.events
-        kind = f"n={options.nodes} {options.rules.value}"
+        kind = f"n={options.nodes} {options.charter.rules.value}"
         by_kind[kind] = by_kind.get(kind, 0) + 1
         if not report.ok:
             failures.append((options.seed, report))
