@@ -71,16 +71,15 @@ def test_scenarios_use_every_size_kind_of_fault_and_rule_set() -> None:
     assert all(options.rounds <= 2 for options in SCENARIOS if options.nodes == LARGE)
 
 
-def test_most_scenarios_run_each_default_and_some_another_fact() -> None:
+def test_most_scenarios_run_the_defaults_and_some_another_rule_or_codec() -> None:
     charters = [options.charter for options in SCENARIOS]
 
-    for fact in ("tau", "aggregation", "codec", "chunk_bytes"):
+    for fact in ("aggregation", "codec"):
         default = [getattr(charter, fact) == getattr(DEFAULTS, fact) for charter in charters]
-        assert 0.6 < sum(default) / len(SCENARIOS) < 0.8, fact
-    assert {charter.timing for charter in charters} == {DEFAULTS.timing}
+        assert 0.7 < sum(default) / len(SCENARIOS) < 0.9, fact
+    assert {charter.aggregation for charter in charters} == set(OTHER_RULES)
     assert {charter.codec for charter in charters} == set(Codec)
-    assert len({charter.aggregation for charter in charters}) > 5
-    assert sum(charter == DEFAULTS for charter in charters) > len(SCENARIOS) / 12
+    assert {charter.timing for charter in charters} == {DEFAULTS.timing}
 
 
 def test_some_scenarios_have_models_of_many_chunks() -> None:

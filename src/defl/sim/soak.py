@@ -1,14 +1,14 @@
 """Random scenarios until time is up. A seed decides the faults, the liars and the size."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from defl.aggregation.conditions import BLANCHARD
 from defl.aggregation.rules import RULES
-from defl.committee import CHUNK_BYTES_MIN, DEFAULTS, TAU_MIN, Charter, Rules, faults_of
+from defl.committee import CHUNK_BYTES_MIN, DEFAULTS, Charter, Rules, faults_of
 from defl.ids import NodeId
 from defl.schema import Codec
 from defl.sim.byzantine import KINDS
@@ -31,17 +31,13 @@ LARGE = 31
 QUORUM_ONLY_SHARE = 0.15
 # Where one more member may fail: the share in which a disk is rolled back.
 ROLLBACK_SHARE = 0.3
-# For each agreed fact: the share in which it is not the default. Such chunks are so small that even
-# these models have several.
-OTHER_FACT_SHARE = 0.3
+# Share of scenarios with a rule drawn from all, and with a codec drawn from all.
+OTHER_SHARE = 0.3
 # Rules that can be computed at every size; those of Krum's condition cannot with few members.
 OTHER_RULES = [rule.name for rule in RULES.values() if rule.condition is not BLANCHARD]
 # Planned faults begin within this time and last no longer than the second one.
 FAULTS_WITHIN_S = 30.0
 FAULT_S_MAX = 30.0
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +56,29 @@ def scenario(seed: int) -> Options:
     conditions = _conditions(rng, nodes)
     if quorum_only:
         conditions = replace(conditions, **_restarts(rng, nodes))
+    rounds = rng.randint(1, 2) if nodes == LARGE else rng.randint(2, 6)
+    rules = rng.choice(list(Rules))
+    byzantine = _liars(rng, nodes, quorum_only=quorum_only)
+    tau = rng.choice((DEFAULTS.tau, DEFAULTS.tau, DEFAULTS.tau + 1))
+    values = rng.choice((16, 64, 300))
+    # Even such a small model has several of the smallest chunks.
+    chunk_bytes = rng.choice((CHUNK_BYTES_MIN, DEFAULTS.chunk_bytes))
+    aggregation, codec = _rule_and_codec(random.Random(f"soak/rule/{seed}"))
     options = Options(
         nodes=nodes,
-        rounds=rng.randint(1, 2) if nodes == LARGE else rng.randint(2, 6),
+        rounds=rounds,
         seed=seed,
-        charter=_charter(random.Random(f"soak/charter/{seed}")),
-        byzantine=_liars(rng, nodes, quorum_only=quorum_only),
+        charter=Charter(
+            DEFAULTS.schema,
+            tau=tau,
+            rules=rules,
+            aggregation=aggregation,
+            codec=codec,
+            chunk_bytes=chunk_bytes,
+        ),
+        values=values,
+        byzantine=byzantine,
         conditions=conditions,
-        values=rng.choice((16, 64, 300)),
     )
     liars = placed(options)
     if len(liars) < faults_of(nodes) and rng.random() < ROLLBACK_SHARE:
@@ -76,19 +87,13 @@ def scenario(seed: int) -> Options:
     return options
 
 
-def _charter(rng: random.Random) -> Charter:
-    """The facts that ship, and now and then another: each is drawn on its own."""
-
-    def another(value: T, others: Sequence[T]) -> T:
-        return rng.choice(others) if rng.random() < OTHER_FACT_SHARE else value
-
-    return Charter(
-        DEFAULTS.schema,
-        rules=rng.choice(list(Rules)),
-        tau=another(DEFAULTS.tau, (TAU_MIN + 1,)),
-        aggregation=another(DEFAULTS.aggregation, OTHER_RULES),
-        codec=another(DEFAULTS.codec, (Codec.BF16, Codec.INT8)),
-        chunk_bytes=another(DEFAULTS.chunk_bytes, (CHUNK_BYTES_MIN,)),
+def _rule_and_codec(rng: random.Random) -> tuple[str, Codec]:
+    """Mostly those that ship. They have an `rng` of their own, so that the rest of a scenario stays
+    the same when there are more of them."""
+    other_rule, other_codec = rng.choice(OTHER_RULES), rng.choice(list(Codec))
+    return (
+        other_rule if rng.random() < OTHER_SHARE else DEFAULTS.aggregation,
+        other_codec if rng.random() < OTHER_SHARE else DEFAULTS.codec,
     )
 
 
