@@ -366,7 +366,7 @@ def test_a_node_behind_the_pruned_log_catches_up_from_a_proven_snapshot() -> Non
 
 def test_a_node_restored_from_a_snapshot_has_the_same_closed_rounds_as_the_others() -> None:
     """The memory is in the model that the ledger names: the checker compares every model."""
-    cluster = cluster_of(4, rounds=12, seed=7, aggregation="adaptive")
+    cluster = cluster_of(4, rounds=12, seed=7)
     away = NodeId(0)
     tap = MessageTap(cluster)
     run_until(cluster, lambda: cluster.rounds_closed == 1)

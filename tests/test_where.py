@@ -19,7 +19,8 @@ from defl import messages
 from defl.aggregation import adaptive
 from defl.aggregation.geometric import Verdict
 from defl.aggregation.gram import Geometry
-from defl.aggregation.rules import DEFAULT, rule_named
+from defl.aggregation.rules import rule_named
+from defl.committee import DEFAULTS
 from defl.crypto import Tag
 from defl.ids import Digest, NodeId
 from defl.output import Durable, Persist
@@ -402,7 +403,7 @@ def test_the_default_rule_leaves_out_the_members_its_judge_names(
     ties = [bytes([i]) for i in range(7)]
 
     def left_out() -> list[int]:
-        weights = rule_named(DEFAULT)(rows, base, 2, ties).weights
+        weights = rule_named(DEFAULTS.aggregation)(rows, base, 2, ties).weights
         return [row for row, weight in enumerate(weights) if weight == 0]
 
     judge = adaptive.judge_adaptive

@@ -5,10 +5,11 @@ import resource
 import sys
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import click
 
-from defl.committee import Rules
+from defl.cli.agreed_facts import agreed_facts, charter_of
 from defl.errors import UserError
 from defl.ids import NodeId
 from defl.sim.conditions import (
@@ -20,6 +21,7 @@ from defl.sim.conditions import (
     parse_rollback,
 )
 from defl.sim.run import Options, SimReport, simulate
+from defl.sim.scenario import VALUES
 from defl.sim.soak import Soaked, scenario, soak
 from defl.sim.transcript import Transcript
 
@@ -33,6 +35,8 @@ Examples:
   defl sim --partition '0,1|2,3@2-20'             two halves from second 2 to 20
   defl sim --censor Vote@2-20 --kill 1@10         votes are lost for a while; node 1 restarts
   defl sim --pace 3=50 --rounds 40                one member trains 50 times longer
+  defl sim --aggregation multi_krum --codec int8  another rule, and smaller updates
+  defl sim --values 5000 --chunk-bytes 1024       a model of many chunks
   defl sim --soak 600                             random scenarios for ten minutes
   defl sim --scenario 1234                        repeat one of them by its seed
 """
@@ -69,13 +73,8 @@ def memory_bytes() -> int | None:
 @click.option("--nodes", default=4, show_default=True, help="Members, 4 to 100.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds of learning to close.")
 @click.option("--seed", default=1, show_default=True, help="Seed of all randomness.")
-@click.option(
-    "--rules",
-    type=click.Choice([rules.value for rules in Rules]),
-    default=Rules.HOTSTUFF.value,
-    show_default=True,
-    help="Three-chain HotStuff or two-chain Jolteon.",
-)
+@agreed_facts
+@click.option("--values", default=VALUES, show_default=True, help="Size of the model.")
 @click.option(
     "--byzantine", multiple=True, metavar="KIND[:COUNT]", help="Byzantine members; repeatable."
 )
@@ -123,7 +122,6 @@ def memory_bytes() -> int | None:
 @click.option("--latency", default=0.02, show_default=True, help="Minimum delay in seconds.")
 @click.option("--jitter", default=0.02, show_default=True, help="Mean delay added to the latency.")
 @click.option("--bandwidth", default=10e6, show_default=True, help="Bytes per second on each link.")
-@click.option("--tau", default=2, show_default=True, help="Rounds whose weights are kept.")
 @click.option(
     "--real-signatures", is_flag=True, help="Ed25519 instead of free signatures (slower)."
 )
@@ -139,7 +137,7 @@ def sim(
     nodes: int,
     rounds: int,
     seed: int,
-    rules: str,
+    values: int,
     byzantine: tuple[str, ...],
     loss: float,
     duplication: float,
@@ -159,18 +157,19 @@ def sim(
     latency: float,
     jitter: float,
     bandwidth: float,
-    tau: int,
     real_signatures: bool,
     soak_s: float | None,
     soak_seed: int | None,
     transcript: str | None,
     as_json: bool,
+    **facts: Any,
 ) -> None:
     """Run a whole federation on a virtual clock, with faults and liars, and check it.
 
-    The nodes are the real ones: only wire, disk, clock and training are simulated. Faults strike
-    until half of the rounds have closed; then the network is calm. The same seed prints the same
-    bytes, except for wall time and memory.
+    The nodes are the real ones: only wire, disk, clock and training are simulated. The facts that
+    members agree on have the options and defaults of `defl federation create`. Faults strike until
+    half of the rounds have closed; then the network is calm. The same seed prints the same bytes,
+    except for wall time and memory.
 
     Exit code 0: every check holds; 1: one does not; 2: it cannot be run as asked.
     """
@@ -184,9 +183,9 @@ def sim(
             nodes=nodes,
             rounds=rounds,
             seed=seed,
-            rules=Rules(rules),
+            charter=charter_of(facts),
+            values=values,
             byzantine=tuple(_kind_and_count(text) for text in byzantine),
-            tau=tau,
             real_signatures=real_signatures,
             conditions=Conditions(
                 latency_s=latency,
@@ -247,11 +246,12 @@ class _Progress:
 
 
 def _text(report: SimReport) -> str:
-    options = report.options
+    options, charter = report.options, report.options.charter
     byzantine = ", ".join(f"{count} {kind}" for kind, count in options.byzantine) or "all honest"
     seconds = report.virtual_s / max(1, report.rounds_closed)
     lines = [
-        f"{options.nodes} nodes, {options.rules.value}, seed {options.seed}; {byzantine}",
+        f"{options.nodes} nodes, {charter.rules}, seed {options.seed}; {byzantine}",
+        f"aggregation     {charter.aggregation}, updates as {charter.codec}",
         (
             f"rounds closed   {report.rounds_closed} of {options.rounds}"
             f"   ({seconds:.2f} virtual seconds each)"

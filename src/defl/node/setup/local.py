@@ -14,9 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from defl.aggregation.rules import DEFAULT
 from defl.clients.protocol import Roles, schema_of
-from defl.committee import Charter, Rules, Timing, require_counts
+from defl.committee import DEFAULTS, Charter, Rules, Timing, require_counts
 from defl.errors import UserError
 from defl.founding import found
 from defl.node.report.model_file import write_model
@@ -36,7 +35,6 @@ from defl.node.work.first_weights import first_weights
 from defl.schema import Weights
 
 FEDERATION_FILE = "federation.toml"
-CHUNK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +120,9 @@ def make_local(
     rounds: int,
     *,
     timing: Timing,
-    aggregation: str = DEFAULT,
-    rules: Rules = Rules.HOTSTUFF,
-    chunk_bytes: int = CHUNK_BYTES,
+    aggregation: str = DEFAULTS.aggregation,
+    rules: Rules = DEFAULTS.rules,
+    chunk_bytes: int = DEFAULTS.chunk_bytes,
     log_format: LogFormat = LogFormat.TEXT,
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
