@@ -54,6 +54,9 @@ TRANSACTIONS_PER_MEMBER = 4
 SLICE_SIGNATURES = 16
 
 
+Decode = Callable[[bytes | memoryview, int], Message]
+
+
 class Proof(Enum):
     """Why a message may be believed, and what that costs."""
 
@@ -147,7 +150,7 @@ class Ingress:
         genesis = genesis_of(federation, Ledger(federation))
         self._verifier = Verifier(federation, scheme, genesis.id)
 
-    def read(self, peer: NodeId, frame: bytes | memoryview) -> Message:
+    def read(self, peer: NodeId, frame: bytes | memoryview, decode: Decode = decode) -> Message:
         """Run every check that needs neither a signature nor the node's state."""
         if not 0 <= peer < self._committee.size:
             raise WrongAuthor(f"member {peer} does not exist")

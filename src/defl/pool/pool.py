@@ -361,10 +361,15 @@ class Pool:
 
     # --- What the client needs -------------------------------------------------------------
 
+    def keep(self, label: Label, digest: Digest) -> bool:
+        """Keep this blob under this label; False if it is missing."""
+        if self._index.labelled(label) != digest:
+            self._relabel(label, digest)
+        return self._index.has(digest)
+
     def need(self, label: Label, digest: Digest, sources: tuple[NodeId, ...]) -> bool:
         """Keep this blob under this label and fetch it if it is missing; True if it is present."""
-        self._relabel(label, digest)
-        if self._index.has(digest):
+        if self.keep(label, digest):
             return True
         manifest = self._index.manifest(digest) or self._transfer.manifest(digest)
         self._transfer.want(digest, sources, manifest, self._index.chunks(digest))
