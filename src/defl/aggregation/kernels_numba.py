@@ -1,22 +1,21 @@
 """The inner loops over columns, compiled: the same bits as kernels_numpy.py, several times faster.
 
-Nothing here may be compiled with a flag that lets the compiler reorder or fuse floating-point
-operations. Signatures are fixed, so that nothing is compiled while a round waits. Loops walk all
-rows of a round together, a few columns at a time, so that each row is read from memory once and
+Signatures are fixed, so that nothing is compiled while a round waits. Loops walk all rows of a
+round together, a few columns at a time, so that each row is read from memory once and
 intermediate results stay in the nearest caches; pointers.py says why they run over raw memory.
 
 numba computes int32 expressions in 64 bits. The np.int32(...) casts let LLVM narrow them again,
 and only narrow loops become vector instructions.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
-from numba import boolean, float32, float64, int32, int64, njit, types, void
+from numba import boolean, float32, float64, int32, int64, types, void
 from numpy.typing import NDArray
 
-from defl.aggregation import grid
+from defl.aggregation import eigen_numba, grid
+from defl.aggregation.compiling import compiled, inlined
 from defl.aggregation.network import middle_network
 from defl.aggregation.pointers import (
     addresses,
@@ -31,12 +30,12 @@ from defl.aggregation.pointers import (
 )
 
 NAME = "numba"
+EIGEN = eigen_numba  # the loops over small matrices
 
 # Plain module names: a compiled function treats globals as constants.
 BLOCK = grid.BLOCK
 NUMBER_BITS = grid.NUMBER_BITS
 EXPONENT_MIN = grid.EXPONENT_MIN
-SUMS_PER_PAIR = grid.SUMS_PER_PAIR
 NOT_FINITE = grid.NOT_FINITE
 NO_SIGN = np.int32(0x7FFFFFFF)
 LOW_HALF = np.int32(0xFFFF)
@@ -53,35 +52,25 @@ NUMBERS_BYTES = 2 * BLOCK
 BLOCKS = 8  # put on the grid at a time: 4 KB of every row
 SUMMED = 1 << 13  # columns summed at a time, 64 KB of float64
 TILE = 128  # columns sorted at a time: 50 rows of them fit into the nearest cache
+SCALED_BYTES = 8 * TILE  # of float64
 LINE = 64  # bytes in a cache line
 
 ADDRESSES = types.Array(int64, 1, "C", readonly=True)
 COMPARATORS = types.Array(int32, 2, "C", readonly=True)
-
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def compiled(signature: object) -> Callable[[Function], Function]:
-    """Compile once, cache the code beside the module, release the GIL while running."""
-
-    def decorate(function: Function) -> Function:
-        try:
-            result: Function = njit(signature, nogil=True, cache=True)(function)
-        except (RuntimeError, OSError):  # no writable cache folder, or a full disk
-            result = njit(signature, nogil=True)(function)
-        return result
-
-    return decorate
-
-
-def inlined(function: Function) -> Function:
-    """Compile into the callers."""
-    part: Function = njit(nogil=True)(function)
-    return part
+GROUPS = types.Array(int32, 2, "C", readonly=True)
 
 
 def columns_per_pass(rows: int) -> int:  # noqa: ARG001 - as in kernels_numpy
     return 1 << 18  # enough to hide the cost of a call, few enough to spread over threads
+
+
+@inlined
+def aligned(address: int) -> int:
+    """The next start of a cache line: wide loads that cross one take twice as long.
+
+    A buffer that is aligned has room for one line more.
+    """
+    return (address + LINE - 1) // LINE * LINE
 
 
 @inlined
@@ -167,15 +156,18 @@ def block_product(mine: NDArray[np.int16], theirs: NDArray[np.int16]) -> np.int3
 
 
 @inlined
-def add_products(numbers: int, exponents: int, rows: int, first: int, sums: int) -> None:
+def add_products(
+    numbers: int, exponents: int, rows: int, first: int, sums: int, pairs: int
+) -> None:
     """Add one block's products of row i >= first with row j <= i, by the power of their unit."""
     powers, totals = shorts_at(exponents), longs_at(sums)
+    pair = 0
     for i in range(first, rows):
         mine = shorts_at(numbers + i * NUMBERS_BYTES)
         for j in range(i + 1):
             product = block_product(mine, shorts_at(numbers + j * NUMBERS_BYTES))
-            pair = i * (i + 1) // 2 + j
-            totals[pair * SUMS_PER_PAIR + powers[i] + powers[j]] += product
+            totals[(powers[i] + powers[j]) * pairs + pair] += product
+            pair += 1
 
 
 @compiled(void(ADDRESSES, int64, int64, int64, int64[:, ::1], boolean[::1]))
@@ -230,6 +222,7 @@ def measure_at(
                 count,
                 first,
                 sums.ctypes.data,
+                sums.shape[1],
             )
 
 
@@ -289,6 +282,63 @@ def weighted_sum(
 ) -> None:
     """As kernels_numpy.weighted_sum."""
     weighted_sum_at(addresses(rows, out.shape[0]), np.array(weights, dtype=np.float64), out)
+
+
+@inlined
+def sum_group(group: int, count: int, scaled: int, total: int) -> None:
+    """Sum a tile of the rows whose indices are at `group`, first to last, four at a time."""
+    rows, sums = ints_at(group), doubles_at(total)
+    first = doubles_at(scaled + rows[0] * SCALED_BYTES)
+    for k in range(TILE):
+        sums[k] = first[k]
+    done = 1
+    while done + 4 <= count:
+        a = doubles_at(scaled + rows[done] * SCALED_BYTES)
+        b = doubles_at(scaled + rows[done + 1] * SCALED_BYTES)
+        c = doubles_at(scaled + rows[done + 2] * SCALED_BYTES)
+        d = doubles_at(scaled + rows[done + 3] * SCALED_BYTES)
+        for k in range(TILE):
+            sums[k] = (((sums[k] + a[k]) + b[k]) + c[k]) + d[k]
+        done += 4
+    while done < count:
+        row = doubles_at(scaled + rows[done] * SCALED_BYTES)
+        for k in range(TILE):
+            sums[k] += row[k]
+        done += 1
+
+
+@compiled(void(ADDRESSES, GROUPS, float64, float32[:, ::1]))
+def group_means_at(
+    rows: NDArray[np.int64], groups: NDArray[np.int32], share: float, out: NDArray[np.float32]
+) -> None:
+    columns, count = out.shape[1], groups.shape[1]
+    buffer = np.zeros((rows.size + 2, TILE), np.float64)
+    total = aligned(buffer.ctypes.data)
+    scaled = total + SCALED_BYTES
+    for start in range(0, columns, TILE):
+        # Columns beyond the last, in a partial tile, are summed along and not written.
+        size = min(TILE, columns - start)
+        for i in range(rows.size):
+            prefetch_columns(rows[i] + 4 * (start + TILE), TILE)
+            row, to = floats_at(rows[i] + 4 * start), doubles_at(scaled + i * SCALED_BYTES)
+            for k in range(size):
+                to[k] = np.float64(row[k]) * share
+        for group in range(groups.shape[0]):
+            sum_group(int64(groups.ctypes.data) + 4 * group * count, count, scaled, total)
+            sums = doubles_at(total)
+            means = floats_at(int64(out.ctypes.data) + 4 * (group * columns + start))
+            for k in range(size):
+                means[k] = np.float32(sums[k])
+
+
+def group_means(
+    rows: Sequence[NDArray[np.float32]],
+    groups: NDArray[np.int32],
+    share: float,
+    out: NDArray[np.float32],
+) -> None:
+    """As kernels_numpy.group_means."""
+    group_means_at(addresses(rows, out.shape[1]), groups, share, out)
 
 
 @inlined
