@@ -18,6 +18,7 @@ from defl.aggregation import eigen_numba, grid
 from defl.aggregation.compiling import compiled, inlined
 from defl.aggregation.network import middle_network
 from defl.aggregation.pointers import (
+    ADDRESSES,
     addresses,
     bits_of,
     doubles_at,
@@ -25,9 +26,10 @@ from defl.aggregation.pointers import (
     floats_at,
     ints_at,
     longs_at,
-    prefetch,
+    prefetch_columns,
     shorts_at,
 )
+from defl.aggregation.sums_numba import group_means, weighted_sum  # noqa: F401 - loops, too
 
 NAME = "numba"
 EIGEN = eigen_numba  # the loops over small matrices
@@ -50,33 +52,13 @@ HALF = BLOCK // 2
 BLOCK_BYTES = 4 * BLOCK  # of float32
 NUMBERS_BYTES = 2 * BLOCK
 BLOCKS = 8  # put on the grid at a time: 4 KB of every row
-SUMMED = 1 << 13  # columns summed at a time, 64 KB of float64
 TILE = 128  # columns sorted at a time: 50 rows of them fit into the nearest cache
-SCALED_BYTES = 8 * TILE  # of float64
-LINE = 64  # bytes in a cache line
 
-ADDRESSES = types.Array(int64, 1, "C", readonly=True)
 COMPARATORS = types.Array(int32, 2, "C", readonly=True)
-GROUPS = types.Array(int32, 2, "C", readonly=True)
 
 
 def columns_per_pass(rows: int) -> int:  # noqa: ARG001 - as in kernels_numpy
     return 1 << 18  # enough to hide the cost of a call, few enough to spread over threads
-
-
-@inlined
-def aligned(address: int) -> int:
-    """The next start of a cache line: wide loads that cross one take twice as long.
-
-    A buffer that is aligned has room for one line more.
-    """
-    return (address + LINE - 1) // LINE * LINE
-
-
-@inlined
-def prefetch_columns(address: int, columns: int) -> None:
-    for k in range(0, 4 * columns, LINE):
-        prefetch(address + k)
 
 
 @inlined
@@ -238,107 +220,6 @@ def measure(
     measure_at(at[:-1], int(at[-1]), base.shape[0], first, sums, finite)
     result: list[bool] = finite.tolist()
     return result
-
-
-@inlined
-def add_four(
-    rows: NDArray[np.int64], weights: NDArray[np.float64], offset: int, size: int, total: int
-) -> None:
-    a, b = floats_at(rows[0] + offset), floats_at(rows[1] + offset)
-    c, d = floats_at(rows[2] + offset), floats_at(rows[3] + offset)
-    of_a, of_b, of_c, of_d = weights[0], weights[1], weights[2], weights[3]
-    sums = doubles_at(total)
-    for k in range(size):
-        two = (sums[k] + np.float64(a[k]) * of_a) + np.float64(b[k]) * of_b
-        sums[k] = (two + np.float64(c[k]) * of_c) + np.float64(d[k]) * of_d
-
-
-@compiled(void(ADDRESSES, float64[::1], float32[::1]))
-def weighted_sum_at(
-    rows: NDArray[np.int64], weights: NDArray[np.float64], out: NDArray[np.float32]
-) -> None:
-    buffer = np.zeros(SUMMED, np.float64)
-    total = doubles_at(buffer.ctypes.data)
-    for start in range(0, out.size, SUMMED):
-        size = min(SUMMED, out.size - start)
-        first = floats_at(rows[0] + 4 * start)
-        for k in range(size):
-            total[k] = np.float64(first[k]) * weights[0]
-        done = 1
-        while done + 4 <= rows.size:
-            add_four(rows[done:], weights[done:], 4 * start, size, buffer.ctypes.data)
-            done += 4
-        for i in range(done, rows.size):
-            row = floats_at(rows[i] + 4 * start)
-            for k in range(size):
-                total[k] += np.float64(row[k]) * weights[i]
-        to = floats_at(out.ctypes.data + 4 * start)
-        for k in range(size):
-            to[k] = np.float32(total[k])
-
-
-def weighted_sum(
-    rows: Sequence[NDArray[np.float32]], weights: Sequence[float], out: NDArray[np.float32]
-) -> None:
-    """As kernels_numpy.weighted_sum."""
-    weighted_sum_at(addresses(rows, out.shape[0]), np.array(weights, dtype=np.float64), out)
-
-
-@inlined
-def sum_group(group: int, count: int, scaled: int, total: int) -> None:
-    """Sum a tile of the rows whose indices are at `group`, first to last, four at a time."""
-    rows, sums = ints_at(group), doubles_at(total)
-    first = doubles_at(scaled + rows[0] * SCALED_BYTES)
-    for k in range(TILE):
-        sums[k] = first[k]
-    done = 1
-    while done + 4 <= count:
-        a = doubles_at(scaled + rows[done] * SCALED_BYTES)
-        b = doubles_at(scaled + rows[done + 1] * SCALED_BYTES)
-        c = doubles_at(scaled + rows[done + 2] * SCALED_BYTES)
-        d = doubles_at(scaled + rows[done + 3] * SCALED_BYTES)
-        for k in range(TILE):
-            sums[k] = (((sums[k] + a[k]) + b[k]) + c[k]) + d[k]
-        done += 4
-    while done < count:
-        row = doubles_at(scaled + rows[done] * SCALED_BYTES)
-        for k in range(TILE):
-            sums[k] += row[k]
-        done += 1
-
-
-@compiled(void(ADDRESSES, GROUPS, float64, float32[:, ::1]))
-def group_means_at(
-    rows: NDArray[np.int64], groups: NDArray[np.int32], share: float, out: NDArray[np.float32]
-) -> None:
-    columns, count = out.shape[1], groups.shape[1]
-    buffer = np.zeros((rows.size + 2, TILE), np.float64)
-    total = aligned(buffer.ctypes.data)
-    scaled = total + SCALED_BYTES
-    for start in range(0, columns, TILE):
-        # Columns beyond the last, in a partial tile, are summed along and not written.
-        size = min(TILE, columns - start)
-        for i in range(rows.size):
-            prefetch_columns(rows[i] + 4 * (start + TILE), TILE)
-            row, to = floats_at(rows[i] + 4 * start), doubles_at(scaled + i * SCALED_BYTES)
-            for k in range(size):
-                to[k] = np.float64(row[k]) * share
-        for group in range(groups.shape[0]):
-            sum_group(int64(groups.ctypes.data) + 4 * group * count, count, scaled, total)
-            sums = doubles_at(total)
-            means = floats_at(int64(out.ctypes.data) + 4 * (group * columns + start))
-            for k in range(size):
-                means[k] = np.float32(sums[k])
-
-
-def group_means(
-    rows: Sequence[NDArray[np.float32]],
-    groups: NDArray[np.int32],
-    share: float,
-    out: NDArray[np.float32],
-) -> None:
-    """As kernels_numpy.group_means."""
-    group_means_at(addresses(rows, out.shape[1]), groups, share, out)
 
 
 @inlined
