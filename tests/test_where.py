@@ -129,7 +129,7 @@ def runs_user_code(source: Source) -> set[str]:
 def writes_to_disk(source: Source) -> set[str]:
     """Places that change a running node's state; OPERATING.md's list of files has its own test."""
     blobs = (".blobs.store_chunk", ".blobs.place", ".blobs.sync", ".blobs.drop")
-    return users(source, ".records.persist", *blobs) | callers(source, ".writing.persist")
+    return users(source, ".records.persist", *blobs) | callers(source, "._writing.begin")
 
 
 def offered_by_import(source: Source) -> set[str]:
@@ -279,17 +279,10 @@ CLAIMS = {
         (
             "output.py:Persist",
             "node/store/writing.py:Writing",
-            "node/node.py:Node._perform_all",
+            "duty.py:Duty",
         ),
         writes_to_disk,
-        {
-            "node/store/writing.py:Writing.persist",
-            "node/store/writing.py:Writing.store_chunk",
-            "node/store/writing.py:Writing.place_aggregate",
-            "node/store/writing.py:Writing.place_update",
-            "node/store/writing.py:Writing.drop",
-            "node/node.py:Node._perform_all",
-        },
+        {"node/store/writing.py:Writing._job", "node/driver.py:Driver._do_all"},
         (
             "node/report/results.py",
             "def save(storage, persist): storage.records.persist(persist)",
