@@ -244,7 +244,7 @@ class RoundClient:
 
     def _announce_waiting(self, now: float) -> None:
         """Announce new members to wait for; a delivery is not news."""
-        if self._vote_at is None:
+        if self._vote_at is None or self._waits_for.issuperset(self._waiting.awaited):
             return
         waits_for = {member: at - now for member, at in self.deadlines.items() if at > now}
         if waits_for.keys() - self._waits_for and self._state is not None:
