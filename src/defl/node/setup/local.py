@@ -31,6 +31,7 @@ from defl.node.setup.config import (
     write_federation,
 )
 from defl.node.setup.identity import Card, make_card, make_identity
+from defl.node.work.environment import ONE_THREAD
 from defl.node.work.first_weights import first_weights
 from defl.schema import Weights
 
@@ -160,7 +161,7 @@ def make_local(
 
 def environment_of(member: int, count: int) -> dict[str, str]:
     """Tells the user's code which part of the data is its own."""
-    return {**os.environ, "DEFL_NODE": str(member), "DEFL_NODES": str(count)}
+    return {**ONE_THREAD, **os.environ, "DEFL_NODE": str(member), "DEFL_NODES": str(count)}
 
 
 def make_nodes(
