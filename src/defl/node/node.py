@@ -14,7 +14,7 @@ from typing import Any
 from defl.duty import Report
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError
 from defl.ids import Digest, NodeId, Round
-from defl.messages import Gossip
+from defl.messages import Gossip, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
@@ -50,6 +50,7 @@ from defl.output import (
     ServeChunk,
     Train,
     Trained,
+    Validate,
     Work,
     WorkFailed,
 )
@@ -251,12 +252,19 @@ class Node:
             for transaction in item.message.transactions:
                 if transaction.author == self.me:
                     self.measures.submitted(transaction)
+        if isinstance(item.message, StoreAck):
+            ack = item.message
+            self.log.debug(
+                "acknowledged", author=ack.author, round=ack.round, digest=ack.digest.hex()
+            )
         frame = encode(item.message)
         for peer in item.to if item.to is not None else self.federation.committee.members:
             if peer != self.me:
                 self.transport.send(peer, frame, Lane.CONTROL)
 
     async def _work(self, work: Work) -> Result | WorkFailed:
+        if isinstance(work, Validate):
+            self.log.debug("received", digest=work.manifest.digest.hex())
         done = await self._runner.run(work)
         if isinstance(work, Train) and isinstance(done, Trained):
             self._evaluations.begin(Round(work.round - 1), work.base)
