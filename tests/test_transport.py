@@ -1,6 +1,7 @@
 """Frames between members over real TLS on loopback."""
 
 import asyncio
+import socket
 from random import Random
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from defl.budget import TokenBucket
 from defl.errors import Malformed, UserError
 from defl.ids import NodeId
-from defl.node.net.framing import SendQueue, Traffic
+from defl.node.net.framing import Link, SendQueue, Traffic
 from defl.node.net.transport import Frame, Lane, Refusal, Transport, TransportLimits
 from defl.node.setup.identity import make_card, make_identity
 from support.transports import (
@@ -95,6 +96,26 @@ def test_a_stalled_weights_lane_does_not_delay_control_frames() -> None:
             await b.until(lambda: len(b.received) == 11)
             lanes = [lane for _, lane, _ in b.received]
             assert lanes[:2] == [Lane.WEIGHTS, Lane.CONTROL]
+
+    asyncio.run(scenario())
+
+
+def test_a_small_frame_never_waits_for_an_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections: list[asyncio.BaseTransport] = []
+    made = Link.connection_made
+
+    def record(link: Link, connection: asyncio.BaseTransport) -> None:
+        connections.append(connection)
+        made(link, connection)
+
+    monkeypatch.setattr(Link, "connection_made", record)
+
+    async def scenario() -> None:
+        async with pair():
+            assert len(connections) == 4  # both ends of both lanes
+            for connection in connections:
+                end = connection.get_extra_info("socket")
+                assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     asyncio.run(scenario())
 
