@@ -218,7 +218,7 @@ class RoundClient:
             self._aggregate(now)
         elif self._state.round == self._federation.rounds:
             self._finish.attest(self._state.round, model.digest, now)
-        else:
+        elif self._pool.has(model.digest):  # else the disk lost it, and it is fetched back
             self._train(Round(self._state.round + 1), model, now)
 
     @property

@@ -45,6 +45,7 @@ from defl.messages import (
 )
 from defl.output import (
     Aggregated,
+    BlobLost,
     ChunkLost,
     Connected,
     Durable,
@@ -254,7 +255,9 @@ class Participant:
             case Trained():
                 self._client.trained(event, now)
             case ChunkLost(digest=digest, index=index):
-                self._pool.refetch_chunk(digest, index)
+                self._pool.refetch(digest, (index,))
+            case BlobLost(digest=digest):
+                self._pool.refetch(digest)
             case WorkFailed(work=work):
                 if isinstance(work, Validate):
                     self._pool.not_validated(work.manifest.digest)

@@ -4,6 +4,7 @@ The driver's store holds the bytes; the pool knows which ones it holds. It decid
 rounds: the client says what it needs, and the ledger's round moves retention.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from defl.committee import Federation
@@ -168,12 +169,14 @@ class Pool:
                 held = self._index.chunks(ack.digest)
                 self._transfer.want(ack.digest, self._members, manifest, held)
 
-    def refetch_chunk(self, digest: Digest, index: int) -> None:
-        """A chunk rotted on disk. Others rely on this copy, so fetch it back from them."""
-        if not self._index.has_chunk(digest, index):
+    def refetch(self, digest: Digest, chunks: Iterable[int] | None = None) -> None:
+        """The disk lost chunks (None: all). Others rely on this copy, so fetch it back."""
+        held = self._index.chunks(digest)
+        lost = held if chunks is None else held & frozenset(chunks)
+        if not lost:
             return
-        self._index.lose_chunk(digest, index)
-        self._transfer.cancel(digest)  # a fetch under way starts again, with this chunk too
+        self._index.lose_chunks(digest, lost)
+        self._transfer.cancel(digest)  # a fetch under way starts again, with these chunks too
         manifest, held = self._index.manifest(digest), self._index.chunks(digest)
         self._transfer.want(digest, self._members, manifest, held)
 
