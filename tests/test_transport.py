@@ -9,7 +9,7 @@ import pytest
 from defl.budget import TokenBucket
 from defl.errors import Malformed, UserError
 from defl.ids import NodeId
-from defl.node.net.framing import Link, SendQueue, Traffic
+from defl.node.net.framing import PARSE_FRAMES, Link, SendQueue, Traffic
 from defl.node.net.transport import Frame, Lane, Refusal, Transport, TransportLimits
 from defl.node.setup.identity import make_card, make_identity
 from support.transports import (
@@ -116,6 +116,25 @@ def test_a_small_frame_never_waits_for_an_acknowledgement(monkeypatch: pytest.Mo
             for connection in connections:
                 end = connection.get_extra_info("socket")
                 assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    asyncio.run(scenario())
+
+
+def test_a_burst_of_frames_leaves_turns_for_other_connections() -> None:
+    async def scenario() -> None:
+        handled_before_turn: list[int] = []
+
+        def handle(_peer: NodeId, _lane: Lane, _frame: Frame) -> None:
+            if not handled_before_turn:
+                turn = lambda: handled_before_turn.append(len(b.received))  # noqa: E731
+                asyncio.get_running_loop().call_soon(turn)
+
+        async with pair(second={"on_frame": handle}) as (a, b):
+            for i in range(100):  # they leave together
+                assert a.send(b, bytes([i]))
+            await b.until(lambda: len(b.received) == 100)
+            assert handled_before_turn[0] <= PARSE_FRAMES
+            assert [frame[0] for _, _, frame in b.received] == list(range(100))
 
     asyncio.run(scenario())
 

@@ -6,8 +6,9 @@
 import asyncio
 import errno
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from defl.output import (
     ChunkLost,
     Connected,
     Envelope,
+    Event,
     Faulted,
     ModelReady,
     Notice,
@@ -264,17 +266,28 @@ class Node:
 
     # --- What peers send -------------------------------------------------------------------
 
-    async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
-        """The link that brought the frame is not read further until this returns."""
+    def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:  # noqa: ARG002
+        """The link that brought the frame is not read further until this is done: its next frame
+        is judged after this one was handled."""
         try:
-            event = await self._verifier.admit(peer, frame)
+            event = self._verifier.admit(peer, frame)
+        except PeerFault as fault:
+            event = Faulted(peer, str(fault))
+        if isawaitable(event) or isinstance(event, ReceivedChunk):
+            return self._admit_later(peer, event)
+        if event is not None:
+            self._driver.feed(event)
+        return None if self._driver.is_caught_up else self._driver.caught_up()
+
+    async def _admit_later(self, peer: NodeId, admission: Event | Awaitable[Event | None]) -> None:
+        try:
+            event = await admission if isawaitable(admission) else admission
         except PeerFault as fault:
             event = Faulted(peer, str(fault))
         if isinstance(event, ReceivedChunk):
             await self._driver.chunk_room.acquire()
         if event is not None:
             self._driver.feed(event)
-            # The next frame of this link is judged after this one was handled.
             await self._driver.caught_up()
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
