@@ -12,9 +12,11 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
+from defl.crypto import Ed25519Scheme, ReportingSigner
 from defl.duty import Report
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError
 from defl.ids import Digest, NodeId, Round
+from defl.ingress import Ingress
 from defl.messages import Gossip
 from defl.node.driver import Driver, Outlets
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
@@ -87,7 +89,9 @@ class Node:
         durable = self.storage.recovered()
         for fault in self.storage.faults:
             log.warning("damage found at start", what=fault)
-        self.participant = Participant(federation, self.me, identity.signer, durable)
+        ingress = Ingress(federation, Ed25519Scheme())
+        signer = ReportingSigner(identity.signer, partial(ingress.remember_own, self.me))
+        self.participant = Participant(federation, self.me, signer, durable)
         self.transport = Transport(
             me=self.me,
             identity=identity,
@@ -132,7 +136,7 @@ class Node:
         self.writing = Writing(self.storage, self.worker.take_output, log)
         outlets = Outlets(self._send, self._report, self._work)
         self._driver = Driver(self.participant, self.writing, outlets)
-        self._verifier = FrameVerifier(federation, self.participant.wanted)
+        self._verifier = FrameVerifier(federation.committee, ingress, self.participant.wanted)
         self._serving = Serving(
             self._read_frame,
             self._rotten,

@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from inspect import isawaitable
 
 from defl.budget import Budget
-from defl.committee import Federation
-from defl.crypto import Ed25519Scheme
+from defl.committee import Committee
 from defl.ids import NodeId
 from defl.ingress import Examined, Ingress
 from defl.messages import Message
@@ -29,10 +28,10 @@ Wanted = Callable[[NodeId, Message], Message | Question | None]
 
 
 class FrameVerifier:
-    def __init__(self, federation: Federation, wanted: Wanted) -> None:
+    def __init__(self, committee: Committee, ingress: Ingress, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._ingress = Ingress(federation, Ed25519Scheme())
-        self._budget = Budget(federation.committee)
+        self._ingress = ingress
+        self._budget = Budget(committee)
         self._thread = ThreadPoolExecutor(1, "defl-verifying")
 
     def close(self) -> None:
