@@ -6,14 +6,17 @@
 import asyncio
 import errno
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
+from defl.crypto import Ed25519Scheme, ReportingSigner
 from defl.duty import Report
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError
 from defl.ids import Digest, NodeId, Round
+from defl.ingress import Ingress
 from defl.messages import Gossip, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
@@ -42,6 +45,7 @@ from defl.output import (
     ChunkLost,
     Connected,
     Envelope,
+    Event,
     Faulted,
     ModelReady,
     Notice,
@@ -86,7 +90,9 @@ class Node:
         durable = self.storage.recovered()
         for fault in self.storage.faults:
             log.warning("damage found at start", what=fault)
-        self.participant = Participant(federation, self.me, identity.signer, durable)
+        ingress = Ingress(federation, Ed25519Scheme())
+        signer = ReportingSigner(identity.signer, partial(ingress.remember_own, self.me))
+        self.participant = Participant(federation, self.me, signer, durable)
         self.transport = Transport(
             me=self.me,
             identity=identity,
@@ -131,7 +137,7 @@ class Node:
         self.writing = Writing(self.storage, self.worker.take_output, log)
         outlets = Outlets(self._send, self._report, self._work)
         self._driver = Driver(self.participant, self.writing, outlets)
-        self._verifier = FrameVerifier(federation, self.participant.wanted)
+        self._verifier = FrameVerifier(federation.committee, ingress, self.participant.wanted)
         self._serving = Serving(
             self._read_frame,
             self._rotten,
@@ -272,17 +278,28 @@ class Node:
 
     # --- What peers send -------------------------------------------------------------------
 
-    async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
-        """The link that brought the frame is not read further until this returns."""
+    def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:  # noqa: ARG002
+        """The link that brought the frame is not read further until this is done: its next frame
+        is judged after this one was handled."""
         try:
-            event = await self._verifier.admit(peer, frame)
+            event = self._verifier.admit(peer, frame)
+        except PeerFault as fault:
+            event = Faulted(peer, str(fault))
+        if isawaitable(event) or isinstance(event, ReceivedChunk):
+            return self._admit_later(peer, event)
+        if event is not None:
+            self._driver.feed(event)
+        return None if self._driver.is_caught_up else self._driver.caught_up()
+
+    async def _admit_later(self, peer: NodeId, admission: Event | Awaitable[Event | None]) -> None:
+        try:
+            event = await admission if isawaitable(admission) else admission
         except PeerFault as fault:
             event = Faulted(peer, str(fault))
         if isinstance(event, ReceivedChunk):
             await self._driver.chunk_room.acquire()
         if event is not None:
             self._driver.feed(event)
-            # The next frame of this link is judged after this one was handled.
             await self._driver.caught_up()
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
