@@ -349,6 +349,15 @@ def test_a_training_that_succeeds_after_a_failure_does_not_keep_the_node_awake()
     assert bench.client.wake_at is None
 
 
+def test_a_model_whose_bytes_are_lost_is_fetched_back_before_training() -> None:
+    bench = ClientBench()
+    bench.pool.refetch(bench.model.digest)
+    assert bench.at(1000.0).work == []
+    bench.pool.keep_model(Round(0), bench.model)
+
+    assert [type(work) for work in bench.at(1001.0).work] == [Train]
+
+
 def test_the_failure_of_stale_work_does_not_keep_the_node_awake() -> None:
     bench = ClientBench(rounds=1)
     (train,) = bench.at(0.0).work
