@@ -508,7 +508,7 @@ def test_an_exhauster_among_31_members_forges_no_more_updates_than_its_frames_ho
     """Regression: it made all 44 million quorums, and such a scenario of a soak never ended."""
     small = Small(31, real=False)
     participant = Participant(small.federation, LIAR, small.signers[LIAR], small.durable())
-    liar = Exhauster(participant, small.signers[LIAR], Random(1))
+    liar = Exhauster(participant, small.signers[LIAR], Random(1))  # noqa: S311
     offer = small.offer(LIAR, 1, small.blob(1)[0])
     for member in range(31):
         liar._collect(small.ack(member, offer))
