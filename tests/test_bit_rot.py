@@ -195,7 +195,7 @@ def test_a_lost_chunk_is_fetched_again_and_not_served_meanwhile() -> None:
     (ack,) = bench.acknowledge(AUTHOR, 1, BLOB, BYTES).acks
     del bench.disk.blobs[BLOB.digest].chunks[1]
 
-    bench.pool.refetch_chunk(BLOB.digest, 1)
+    bench.pool.refetch(BLOB.digest, (1,))
 
     assert {chunk for _, chunk in chunk_requests(bench.settle())} == {1}
     assert not bench.pool.has(BLOB.digest)
@@ -214,7 +214,7 @@ def test_a_chunk_lost_during_a_fetch_is_fetched_again() -> None:
     bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
     bench.chunk(1, BLOB.digest, 0, BYTES[:256])
 
-    bench.pool.refetch_chunk(BLOB.digest, 0)
+    bench.pool.refetch(BLOB.digest, (0,))
 
     assert {chunk for _, chunk in chunk_requests(bench.settle())} == {0, 1}
     bench.deliver(2, BLOB, BYTES)
@@ -224,7 +224,7 @@ def test_a_chunk_lost_during_a_fetch_is_fetched_again() -> None:
 def test_a_lost_chunk_of_a_dropped_blob_is_not_fetched() -> None:
     bench = PoolBench(SMALL)
 
-    bench.pool.refetch_chunk(BLOB.digest, 0)
+    bench.pool.refetch(BLOB.digest, (0,))
 
     assert bench.settle().send == []
     assert bench.pool.stored["fetches"] == 0

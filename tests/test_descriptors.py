@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from defl.duty import Completion, Persisted, PlaceBlob, WriteRecords
 from defl.errors import NoDescriptors, WorkerFailed
 from defl.ids import Digest, NodeId
 from defl.lab.experiments.processes import Nodes
@@ -37,6 +38,10 @@ CHUNKS = [
     StoreChunk(BLOB, index, BYTES[start : start + SMALL.federation.chunk_bytes])
     for index, start in enumerate(range(0, len(BYTES), SMALL.federation.chunk_bytes))
 ]
+
+
+def unexpected(fault: BaseException) -> None:
+    raise fault
 
 
 @contextlib.contextmanager
@@ -70,24 +75,21 @@ def test_a_write_waits_for_a_file_descriptor_and_loses_nothing(
     lines = io.StringIO()
 
     async def scenario() -> None:
-        writes = Writing(storage, log_to(lines))
-
-        async def write() -> None:
-            if kind == "an own update":
-                await writes.place_update(BLOB, storage.work / "update")
-            else:
-                for chunk in CHUNKS:
-                    await writes.store_chunk(chunk)
-
-        written = asyncio.create_task(write())
+        done: list[Completion] = []
+        writes = Writing(storage, lambda _: storage.work / "update", log_to(lines))
+        writes.start(done.append, fail=unexpected)
+        begun = [PlaceBlob(BLOB)] if kind == "an own update" else CHUNKS
         with none_left():
+            for write in begun:
+                writes.begin(write)
             await until(lambda: writes.no_descriptors)
             assert not writes.disk_full
             # Records need no new file, so voting continues.
             record = first_record(SMALL.epoch, SMALL.genesis_qc)
-            await writes.persist([Persist(record=record)])
-            assert not written.done()
-        await written
+            writes.begin(WriteRecords((Persist(record=record),)))
+            await until(lambda: done)
+            assert done == [Persisted()]
+        await until(lambda: len(done) == 1 + len(begun))
         assert not writes.no_descriptors
         writes.close()
 

@@ -19,8 +19,8 @@ from defl.node.files import PID_FILE, STARTED_FILE, TOKEN_FILE
 from defl.node.report.log import Log, configure_logging
 from defl.node.report.status_client import last_status, running_status
 from defl.node.setup.config import LogFormat, read_node
-from defl.node.setup.processes import PARENT_VARIABLE
 from defl.node.store.storage import lock_holder
+from defl.node.work.orphans import PARENT_VARIABLE
 
 if TYPE_CHECKING:
     from defl.node.node import Node

@@ -14,9 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from defl.aggregation.rules import DEFAULT
 from defl.clients.protocol import Roles, schema_of
-from defl.committee import Charter, Rules, Timing, require_counts
+from defl.committee import DEFAULTS, Charter, Rules, Timing, require_counts
 from defl.errors import UserError
 from defl.founding import found
 from defl.node.report.model_file import write_model
@@ -33,11 +32,11 @@ from defl.node.setup.config import (
     write_federation,
 )
 from defl.node.setup.identity import Card, make_card, make_identity
+from defl.node.work.environment import ONE_THREAD
 from defl.node.work.first_weights import first_weights
 from defl.schema import Weights
 
 FEDERATION_FILE = "federation.toml"
-CHUNK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +122,9 @@ def make_local(
     rounds: int,
     *,
     timing: Timing,
-    aggregation: str = DEFAULT,
-    rules: Rules = Rules.HOTSTUFF,
-    chunk_bytes: int = CHUNK_BYTES,
+    aggregation: str = DEFAULTS.aggregation,
+    rules: Rules = DEFAULTS.rules,
+    chunk_bytes: int = DEFAULTS.chunk_bytes,
     log_format: LogFormat = LogFormat.TEXT,
     log_level: LogLevel = LogLevel.INFO,
     work_time_max_s: float = WORK_TIME_MAX_S,
@@ -166,7 +165,7 @@ def make_local(
 
 def environment_of(member: int, count: int) -> dict[str, str]:
     """Tells the user's code which part of the data is its own."""
-    return {**os.environ, "DEFL_NODE": str(member), "DEFL_NODES": str(count)}
+    return {**ONE_THREAD, **os.environ, "DEFL_NODE": str(member), "DEFL_NODES": str(count)}
 
 
 def make_nodes(

@@ -53,7 +53,7 @@ SOUND_FOR_S = 600.0
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredFile:
     manifest: Manifest
     chunks: set[int]
     sound_at: float = field(default_factory=time.monotonic)  # first chunk written, or all checked
@@ -71,7 +71,7 @@ class Blobs:
         self._folder = folder
         self._chunk_bytes = chunk_bytes
         self._reserve_bytes = reserve_bytes
-        self._stored: dict[Digest, Stored] = {}
+        self._stored: dict[Digest, StoredFile] = {}
         self._lock = threading.RLock()
         self._serial = itertools.count()
         self._freeing = ThreadPoolExecutor(1, "defl-freeing")
@@ -124,7 +124,7 @@ class Blobs:
         return present
 
     def _restore(self, manifest: Manifest, chunks: set[int]) -> None:
-        digest, stored = manifest.digest, Stored(manifest, chunks)
+        digest, stored = manifest.digest, StoredFile(manifest, chunks)
         whole, part = self._path(digest, "blob"), self._path(digest, "part")
         if whole.exists() and not stored.whole:
             missing = sorted(set(range(len(manifest.chunks))) - chunks)
@@ -167,7 +167,7 @@ class Blobs:
     def _count_chunk(self, manifest: Manifest, index: int) -> None:
         digest = manifest.digest
         with self._lock:
-            stored = self._stored.setdefault(digest, Stored(manifest, set()))
+            stored = self._stored.setdefault(digest, StoredFile(manifest, set()))
             if stored.whole:
                 return  # this node computed the same blob in the meantime
             stored.chunks.add(index)
@@ -213,7 +213,7 @@ class Blobs:
                 self._write_manifest(manifest)
                 payload.replace(self._path(digest, "blob"))
                 self._path(digest, "part").unlink(missing_ok=True)
-                self._stored[digest] = Stored(manifest, set(range(len(manifest.chunks))))
+                self._stored[digest] = StoredFile(manifest, set(range(len(manifest.chunks))))
 
     def sync(self, digest: Digest) -> None:
         """On return a whole blob survives a power cut; one that was dropped meanwhile need not."""
@@ -342,7 +342,7 @@ class Blobs:
             raise self._discard(stored, index)
         return frame.toreadonly()
 
-    def _discard(self, stored: Stored, index: int) -> LocalFault:
+    def _discard(self, stored: StoredFile, index: int) -> LocalFault:
         """Stop holding a damaged chunk. Returns the error to raise: ChunkRotten the first time."""
         digest = stored.manifest.digest
         with self._lock, disk_faults(f"discard chunk {index} of blob {digest.hex()}"):

@@ -1,6 +1,6 @@
-"""A piece of work from its order to its result: run by the worker, stored, logged.
+"""A piece of work from its order to its result: run by the worker and logged.
 
-The result goes back to the participant as an event; a failure is one too.
+A failure is a result too. A blob that the work made waits as a file until it is placed.
 """
 
 from defl.errors import LocalFault, WorkerFailed
@@ -9,9 +9,8 @@ from defl.node.report.log import Log
 from defl.node.report.non_finite import warn_not_finite
 from defl.node.report.results import Results
 from defl.node.store.blobs import Blobs
-from defl.node.store.writing import Writing
-from defl.node.work.worker import Worker
-from defl.output import Aggregate, Aggregated, Event, Train, Trained, Work, WorkFailed
+from defl.node.work.worker import Result, Worker
+from defl.output import Aggregate, Train, Work, WorkFailed
 from defl.work import inputs_of
 
 
@@ -20,14 +19,12 @@ class WorkRunner:
         self,
         worker: Worker,
         blobs: Blobs,
-        writing: Writing,
         history: RoundHistory,
         results: Results,
         log: Log,
     ) -> None:
         self._worker = worker
         self._blobs = blobs
-        self._writing = writing
         self._history = history
         self._results = results
         self._log = log
@@ -38,14 +35,10 @@ class WorkRunner:
         except WorkerFailed as failed:
             self._log.warning("the worker does not start; the next work retries", why=failed)
 
-    async def run(self, work: Work) -> Event:
+    async def run(self, work: Work) -> Result | WorkFailed:
         try:
             with self._blobs.reading(inputs_of(work)):
                 done = await self._worker.run(work, self._blobs.path, self._blobs.take_spare)
-            if isinstance(done, Aggregated):
-                await self._writing.place_aggregate(done.manifest, self._worker.take_output(done))
-            if isinstance(done, Trained):
-                await self._writing.place_update(done.manifest, self._worker.take_output(done))
         except (WorkerFailed, LocalFault, OSError) as failed:
             self._log.warning("work failed", work=type(work).__name__, why=failed)
             return WorkFailed(work, str(failed))
