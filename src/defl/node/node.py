@@ -17,7 +17,7 @@ from defl.duty import Report
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError
 from defl.ids import Digest, NodeId, Round
 from defl.ingress import Ingress
-from defl.messages import Gossip, StoreAck
+from defl.messages import Gossip, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
@@ -258,11 +258,11 @@ class Node:
             for transaction in item.message.transactions:
                 if transaction.author == self.me:
                     self.measures.submitted(transaction)
-        if isinstance(item.message, StoreAck):
-            ack = item.message
-            self.log.debug(
-                "acknowledged", author=ack.author, round=ack.round, digest=ack.digest.hex()
-            )
+        match item.message:
+            case Offer(author=author, round=round_) if author == self.me:
+                self.log.debug("offered", round=round_)
+            case StoreAck(author=author, round=round_, digest=digest):
+                self.log.debug("acknowledged", author=author, round=round_, digest=digest.hex())
         frame = encode(item.message)
         for peer in item.to if item.to is not None else self.federation.committee.members:
             if peer != self.me:
