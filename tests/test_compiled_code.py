@@ -1,10 +1,12 @@
-"""Compiled loops are cached in a writable place and loaded before the first round."""
+"""Compiled loops are cached in a writable place, and loaded before the first round if at all."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
+from defl.aggregation import kernels_numba, kernels_numpy
+from defl.aggregation.kernels import NUMBERS_COMPILED_MIN, best, compiled
 from defl.node.work import compiled_code
 from defl.node.work.compiled_code import FOLDER, SETTING, cache_settings, is_writable
 from defl.node.work.worker import Worker
@@ -44,7 +46,8 @@ def test_the_arithmetic_process_loads_compiled_code_before_its_first_request(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
-        worker = Worker(None, tmp_path, Small(real=False).federation)
+        large = Small(real=False, values=NUMBERS_COMPILED_MIN, chunk_bytes=2**22)
+        worker = Worker(None, tmp_path, large.federation)
         try:
             await worker.start()
             maps = Path(f"/proc/{worker.pids[1]}/maps")
@@ -55,6 +58,13 @@ def test_the_arithmetic_process_loads_compiled_code_before_its_first_request(
             await worker.close()
 
     asyncio.run(scenario())
+
+
+def test_rounds_of_small_models_do_not_load_the_compiled_loops() -> None:
+    compiled.cache_clear()  # as in a new process
+    assert best(NUMBERS_COMPILED_MIN - 1) is kernels_numpy
+    assert best(NUMBERS_COMPILED_MIN) is kernels_numba
+    assert best(1) is kernels_numba, "once they are loaded"
 
 
 def test_only_the_arithmetic_process_gets_the_cache_setting(

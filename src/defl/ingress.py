@@ -187,6 +187,10 @@ class Ingress:
             )
         return Received(peer, message)
 
+    def remember_own(self, me: NodeId, message: Digest, signature: bytes) -> None:
+        """This node's votes and acks come back in certificates and need no check."""
+        self._verifier.remember(me, message, signature)
+
     def admit(self, peer: NodeId, frame: bytes | memoryview) -> Received | ReceivedChunk:
         """All steps at once, for a caller that wants every message and charges no budget."""
         examined = self.examine(peer, self.read(peer, frame))

@@ -54,7 +54,7 @@ def test_mixing_equals_its_definition_for(
     case: str, loops: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, sharing = ROUNDS[case]
-    monkeypatch.setattr(kernels, "best", lambda: loops)
+    monkeypatch.setattr(kernels, "best", lambda _: loops)
     base = np.zeros(COLUMNS, dtype=np.float32)
     groups = nearest(measure(rows, base, ALONE).geometry, ROWS - FAULTS)
     assert max(groups.count(group) for group in groups) == sharing

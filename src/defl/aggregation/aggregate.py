@@ -50,8 +50,8 @@ def weighted_sum(
     """
     if not rows or len(rows) != len(weights):
         raise PreconditionBroken(f"{len(rows)} rows and {len(weights)} weights do not pair up")
-    run = loops or kernels.best()
     columns = rows[0].shape[0]
+    run = loops or kernels.best(len(rows) * columns)
     result = np.empty(columns, dtype=np.float32)
     counted = [plain(row) for row, weight in zip(rows, weights, strict=True) if weight]
     shares = [float(weight) for weight in weights if weight]

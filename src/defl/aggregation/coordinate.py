@@ -53,7 +53,7 @@ def middle_mean(
     loops: ModuleType | None = None,
 ) -> Row:
     """The mean of the given places of every sorted column."""
-    run = loops or kernels.best()
+    run = loops or kernels.best(rows * columns)
     first, last = places
     result = np.empty(columns, dtype=np.float32)
     width = max(1, min(COLUMNS_PER_PASS_MAX, BITS_PER_PASS // rows))

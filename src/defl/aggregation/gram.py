@@ -81,7 +81,7 @@ class Gram:
         self.finite: list[bool] = []
         self._counted = [slice(0, base.shape[0])] if counted is None else list(counted)
         self._workers = workers
-        self._loops = loops or kernels.best()
+        self._loops = loops
         self._sums: list[list[int]] = []
 
     def add(self, rows: Sequence[NDArray[np.float32]]) -> None:
@@ -105,13 +105,14 @@ class Gram:
 
     def _part(self, lane: int, first: int) -> tuple[NDArray[np.int64], list[bool]]:
         count = len(self.rows)
-        width = self._loops.columns_per_pass(count)
+        loops = self._loops or kernels.best(count * self.base.shape[0])
+        width = loops.columns_per_pass(count)
         pairs = sum(range(first + 1, count + 1))
         sums = np.zeros((SUMS_PER_PAIR, pairs), dtype=np.int64)
         finite = [True] * count
         for part in self._passes(width, lane):
             columns = [row[part] for row in self.rows]
-            here = self._loops.measure(columns, self.base[part], first, sums)
+            here = loops.measure(columns, self.base[part], first, sums)
             finite = [both and one for both, one in zip(finite, here, strict=True)]
         for part in self._workers.passes(self.base.shape[0], width, lane):
             if self._counted != [slice(0, self.base.shape[0])]:

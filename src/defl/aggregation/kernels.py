@@ -1,17 +1,30 @@
-"""Selects the inner loops: compiled if numba (extra `fast`) is installed, otherwise NumPy.
+"""Selects the inner loops: compiled if numba (extra `fast`) is installed and worth its start.
 
 Both give the same bits, so nodes with and without numba agree; a test compares them.
 """
 
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 
 from defl.aggregation import kernels_numpy
 
+# Loading numba costs a second of processor time and 70 MB (compiling for the first time, three
+# seconds). NumPy needs 5 ms longer per million numbers, so for smaller rounds that never pays.
+NUMBERS_COMPILED_MIN = 1 << 22
 
-def best() -> ModuleType:
-    if find_spec("numba") is None:
+
+def best(numbers: int) -> ModuleType:
+    """The loops for rows with so many numbers in total: compiled ones also for a few numbers, once
+    they are loaded."""
+    loaded = compiled.cache_info().currsize > 0
+    if (numbers < NUMBERS_COMPILED_MIN and not loaded) or find_spec("numba") is None:
         return kernels_numpy
+    return compiled()
+
+
+@cache
+def compiled() -> ModuleType:
     from defl.aggregation import kernels_numba  # noqa: PLC0415 - an optional extra
 
     return kernels_numba

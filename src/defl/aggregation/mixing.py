@@ -43,12 +43,12 @@ class Mixer:
         self._distinct = np.array(distinct, dtype=np.int32)
         self._places = [distinct.index(group) for group in groups]
         self._share = 1.0 / len(groups[0])
-        self._loops = kernels.best()
 
     def mixed(self, columns: Sequence[Row]) -> list[Row]:
         """The mixed rows; those with equal groups are one array."""
         means = np.empty((len(self._distinct), columns[0].shape[0]), dtype=np.float32)
-        self._loops.group_means(columns, self._distinct, self._share, means)
+        loops = kernels.best(len(columns) * columns[0].shape[0])
+        loops.group_means(columns, self._distinct, self._share, means)
         return [means[place] for place in self._places]
 
 

@@ -16,8 +16,6 @@ from defl.node.setup.config import (
     renew_card,
 )
 from defl.node.setup.identity import make_card, make_identity, split_address
-from defl.node.setup.preflight import preflight
-from defl.node.setup.requirements import all_hold
 
 INIT_EXAMPLES = """
 Example:
@@ -143,6 +141,10 @@ def card(folder: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def check(folder: Path, peers: bool, as_json: bool) -> None:
     """Is the node ready? Checks key, certificate, card, federation, clock, disk, port and peers."""
+    # Not at the top: a node that starts needs neither.
+    from defl.node.setup.preflight import preflight  # noqa: PLC0415
+    from defl.node.setup.requirements import all_hold  # noqa: PLC0415
+
     checks = preflight(folder, peers=peers)
     ready = all_hold(checks)
     if as_json:

@@ -14,6 +14,7 @@ from defl.errors import UserError
 from defl.ids import NodeId
 from defl.sim.conditions import (
     Conditions,
+    WriteTimes,
     parse_censor,
     parse_kill,
     parse_one_way,
@@ -82,6 +83,9 @@ def memory_bytes() -> int | None:
 @click.option("--duplication", default=0.0, help="Share of messages delivered twice.")
 @click.option("--crash-rate", default=0.0, help="Chance that a node crashes at an event.")
 @click.option("--disk-full-rate", default=0.0, help="Chance that a disk fills up at a write.")
+@click.option("--slow-disk", default=1.0, metavar="FACTOR", help="Writes take this much longer.")
+@click.option("--sync-failure-rate", default=0.0, help="Chance that the sync of a blob fails.")
+@click.option("--rot-rate", default=0.0, help="Chance that a stored chunk rots at a write.")
 @click.option(
     "--crash-all", multiple=True, type=float, metavar="SECOND", help="All nodes crash at once."
 )
@@ -143,6 +147,9 @@ def sim(
     duplication: float,
     crash_rate: float,
     disk_full_rate: float,
+    slow_disk: float,
+    sync_failure_rate: float,
+    rot_rate: float,
     crash_all: tuple[float, ...],
     partition: tuple[str, ...],
     rollback: tuple[str, ...],
@@ -195,6 +202,9 @@ def sim(
                 duplication=duplication,
                 crash_rate=crash_rate,
                 disk_full_rate=disk_full_rate,
+                writes=WriteTimes().slower(slow_disk),
+                sync_failure_rate=sync_failure_rate,
+                rot_rate=rot_rate,
                 all_crash_at_s=crash_all,
                 clock_skew=clock_skew,
                 work_factors=tuple(_node_and_factor(text, nodes) for text in pace),

@@ -91,9 +91,13 @@ class Driver:
         self._events.append(event)
         self._go_on()
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Has every event so far been handled?"""
+        return not self._events
+
     async def caught_up(self) -> None:
-        """Returns when every event so far has been handled."""
-        while self._events:
+        while not self.is_caught_up:
             self._caught_up.clear()
             await self._caught_up.wait()
 

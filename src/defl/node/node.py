@@ -6,15 +6,18 @@
 import asyncio
 import errno
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
+from defl.crypto import Ed25519Scheme, ReportingSigner
 from defl.duty import Report
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError
 from defl.ids import Digest, NodeId, Round
-from defl.messages import Gossip
+from defl.ingress import Ingress
+from defl.messages import Gossip, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
@@ -42,6 +45,7 @@ from defl.output import (
     ChunkLost,
     Connected,
     Envelope,
+    Event,
     Faulted,
     ModelReady,
     Notice,
@@ -50,6 +54,7 @@ from defl.output import (
     ServeChunk,
     Train,
     Trained,
+    Validate,
     Work,
     WorkFailed,
 )
@@ -85,7 +90,9 @@ class Node:
         durable = self.storage.recovered()
         for fault in self.storage.faults:
             log.warning("damage found at start", what=fault)
-        self.participant = Participant(federation, self.me, identity.signer, durable)
+        ingress = Ingress(federation, Ed25519Scheme())
+        signer = ReportingSigner(identity.signer, partial(ingress.remember_own, self.me))
+        self.participant = Participant(federation, self.me, signer, durable)
         self.transport = Transport(
             me=self.me,
             identity=identity,
@@ -130,7 +137,7 @@ class Node:
         self.writing = Writing(self.storage, self.worker.take_output, log)
         outlets = Outlets(self._send, self._report, self._work)
         self._driver = Driver(self.participant, self.writing, outlets)
-        self._verifier = FrameVerifier(federation, self.participant.wanted)
+        self._verifier = FrameVerifier(federation.committee, ingress, self.participant.wanted)
         self._serving = Serving(
             self._read_frame,
             self._rotten,
@@ -242,39 +249,61 @@ class Node:
     def _read_frame(self, digest: Digest, index: int) -> memoryview:
         return self.storage.blobs.read_chunk(digest, index, partial(chunk_head, digest, index))
 
-    def _rotten(self, digest: Digest, index: int, rotten: ChunkRotten) -> None:
+    def _rotten(self, rotten: ChunkRotten) -> None:
         self.log.warning("damage found", what=f"{rotten}: it is fetched again from the others")
-        self._driver.feed(ChunkLost(digest, index))
+        self._driver.feed(ChunkLost(Digest(rotten.digest), rotten.index))
 
     def _send_message(self, item: Envelope) -> None:
         if isinstance(item.message, Gossip):
             for transaction in item.message.transactions:
                 if transaction.author == self.me:
                     self.measures.submitted(transaction)
+        match item.message:
+            case Offer(author=author, round=round_) if author == self.me:
+                self.log.debug("offered", round=round_)
+            case StoreAck(author=author, round=round_, digest=digest):
+                self.log.debug("acknowledged", author=author, round=round_, digest=digest.hex())
         frame = encode(item.message)
         for peer in item.to if item.to is not None else self.federation.committee.members:
             if peer != self.me:
                 self.transport.send(peer, frame, Lane.CONTROL)
 
     async def _work(self, work: Work) -> Result | WorkFailed:
-        done = await self._runner.run(work)
+        if isinstance(work, Validate):
+            self.log.debug("received", digest=work.manifest.digest.hex())
+        try:
+            done = await self._runner.run(work)
+        except ChunkRotten as rotten:
+            self._rotten(rotten)
+            return WorkFailed(work, str(rotten))
         if isinstance(work, Train) and isinstance(done, Trained):
             self._evaluations.begin(Round(work.round - 1), work.base)
         return done
 
     # --- What peers send -------------------------------------------------------------------
 
-    async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
-        """The link that brought the frame is not read further until this returns."""
+    def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:  # noqa: ARG002
+        """The link that brought the frame is not read further until this is done: its next frame
+        is judged after this one was handled."""
         try:
-            event = await self._verifier.admit(peer, frame)
+            event = self._verifier.admit(peer, frame)
+        except PeerFault as fault:
+            event = Faulted(peer, str(fault))
+        if isawaitable(event) or isinstance(event, ReceivedChunk):
+            return self._admit_later(peer, event)
+        if event is not None:
+            self._driver.feed(event)
+        return None if self._driver.is_caught_up else self._driver.caught_up()
+
+    async def _admit_later(self, peer: NodeId, admission: Event | Awaitable[Event | None]) -> None:
+        try:
+            event = await admission if isawaitable(admission) else admission
         except PeerFault as fault:
             event = Faulted(peer, str(fault))
         if isinstance(event, ReceivedChunk):
             await self._driver.chunk_room.acquire()
         if event is not None:
             self._driver.feed(event)
-            # The next frame of this link is judged after this one was handled.
             await self._driver.caught_up()
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from defl.errors import UserError
 from defl.node.setup.config import CONFIG_FILE, KEY_FILE
 from defl.node.setup.local import Local
-from defl.node.store.storage import lock_holder
 
 PREFIX = "defl-run-"
 # Includes the prefix that the demonstrations of older releases used.
@@ -52,6 +51,8 @@ def held(folder: Path) -> Iterator[None]:
 
 def running_nodes(folder: Path) -> list[Path]:
     """Nodes of an earlier run whose processes are still alive."""
+    from defl.node.store.storage import lock_holder  # noqa: PLC0415 - a new run needs no store
+
     nodes = sorted(path.parent for path in folder.glob(f"*/{CONFIG_FILE}"))
     return [node for node in nodes if lock_holder(node / STATE) is not None]
 

@@ -20,6 +20,7 @@ from defl.sim.conditions import (
     OneWay,
     Partition,
     Rollback,
+    WriteTimes,
 )
 from defl.sim.run import Options, SimReport, placed, simulate
 
@@ -146,6 +147,9 @@ def _conditions(rng: random.Random, nodes: int) -> Conditions:
         work_s=rng.choice((0.1, 0.5, 3.0)),
         calm_after_s=60.0,
         signature_s=rng.choice((0.0, 0.0001, 0.0005)),
+        writes=WriteTimes().slower(rng.choice((0.0, 1.0, 1.0, 30.0))),
+        sync_failure_rate=sometimes(0.2, 0.1),
+        rot_rate=sometimes(0.2, 0.02),
     )
 
 

@@ -146,7 +146,7 @@ def bench_rules(
         n=members,
         d=columns,
         faults_max=faults_max,
-        loops=kernels.best().NAME,
+        loops=kernels.best(members * columns).NAME,
         threads=THREADS,
         read_seconds=median(readings),
         skipped=unavailable() if rivals else ["byzfl", "flwr"],

@@ -24,6 +24,7 @@ from defl.node.setup.config import (
     INITIAL_FILE,
     WORK_TIME_MAX_S,
     LogFormat,
+    LogLevel,
     NodeConfig,
     create_node,
     membership_of,
@@ -31,6 +32,7 @@ from defl.node.setup.config import (
     write_federation,
 )
 from defl.node.setup.identity import Card, make_card, make_identity
+from defl.node.work.environment import ONE_THREAD
 from defl.node.work.first_weights import first_weights
 from defl.schema import Weights
 
@@ -124,6 +126,7 @@ def make_local(
     rules: Rules = DEFAULTS.rules,
     chunk_bytes: int = DEFAULTS.chunk_bytes,
     log_format: LogFormat = LogFormat.TEXT,
+    log_level: LogLevel = LogLevel.INFO,
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
     keep_best: str = "",
@@ -149,7 +152,9 @@ def make_local(
         timing=timing,
     )
     clients = [(others or {}).get(number, client) for number in range(count)]
-    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track, keep_best)
+    cards = make_nodes(
+        folder, clients, project, log_format, work_time_max_s, track, keep_best, log_level
+    )
     membership = membership_of(cards, rounds=rounds)
     founding = found(draft, membership, draft.schema.flatten(weights))
     federation = founding.federation
@@ -160,7 +165,7 @@ def make_local(
 
 def environment_of(member: int, count: int) -> dict[str, str]:
     """Tells the user's code which part of the data is its own."""
-    return {**os.environ, "DEFL_NODE": str(member), "DEFL_NODES": str(count)}
+    return {**ONE_THREAD, **os.environ, "DEFL_NODE": str(member), "DEFL_NODES": str(count)}
 
 
 def make_nodes(
@@ -171,6 +176,7 @@ def make_nodes(
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
     keep_best: str = "",
+    log_level: LogLevel = LogLevel.INFO,
 ) -> list[Card]:
     """Identities, settings and cards; node i has the folder node-i."""
     cards = []
@@ -185,6 +191,7 @@ def make_nodes(
             client=client,
             project=str(project.resolve()),
             log_format=log_format,
+            log_level=log_level,
             work_time_max_s=work_time_max_s,
             track=track,
             keep_best=keep_best,

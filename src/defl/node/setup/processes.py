@@ -19,10 +19,9 @@ from defl.errors import UserError
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import last_status, running_status
 from defl.node.setup.local import Local, environment_of
-from defl.node.store.storage import RESERVE_BYTES
+from defl.node.work.orphans import PARENT_VARIABLE
 
 LOG_FILE = "node.log"
-PARENT_VARIABLE = "DEFL_PARENT"  # the process that a node ends with
 STOP_S = 10.0
 LOG_SHOWN_CHARACTERS = 2000
 
@@ -130,6 +129,8 @@ class Processes:
 
 def _disk_hint(node: Path) -> str:
     """On a full disk the log may not mention it."""
+    from defl.node.store.storage import RESERVE_BYTES  # noqa: PLC0415 - only a failure needs it
+
     disk = os.statvfs(node)
     free = disk.f_bavail * disk.f_frsize
     if free >= RESERVE_BYTES:

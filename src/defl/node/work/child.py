@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from defl.errors import WorkerFailed
+from defl.node.work.user_code import LOAD_S
 from defl.node.work.worker_process import (
     FRAME_BYTES_MAX,
     Answer,
@@ -34,7 +35,7 @@ LOG_QUOTE_BYTES = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildLimits:
-    start_s: float = 120.0  # enough to import a learning framework from a cold disk
+    start_s: float = LOAD_S
     client_s: float = 3600.0  # one training
     evaluation_s: float = 60.0  # one evaluation
     own_s: float = 600.0  # one check or aggregation

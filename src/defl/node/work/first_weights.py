@@ -15,9 +15,7 @@ from types import TracebackType
 from defl.clients.arrays_file import read_arrays, write_arrays
 from defl.clients.protocol import Roles, checked_arrays, roles_of
 from defl.errors import UserError
-from defl.node.work.child import ChildLimits
-from defl.node.work.user_code import load_client
-from defl.node.work.worker_process import reason_of
+from defl.node.work.user_code import LOAD_S, load_client, reason_of
 from defl.schema import Array
 
 ROLES = "roles.json"
@@ -31,7 +29,6 @@ def first_weights(
     if not project.is_dir():
         raise UserError(f"{project}: no such folder; name the one that holds your training code")
     with tempfile.TemporaryDirectory(prefix="defl-first-") as folder:
-        limit_s = ChildLimits().start_s
         try:
             done = subprocess.run(  # noqa: S603 - our own module
                 [sys.executable, "-P", "-m", "defl.node.work.first_weights", client, ".", folder],
@@ -40,12 +37,12 @@ def first_weights(
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=limit_s,
+                timeout=LOAD_S,
                 check=False,
             )
         except subprocess.TimeoutExpired:
             raise UserError(
-                f"{client}: its initial weights took longer than {limit_s:g} s"
+                f"{client}: its initial weights took longer than {LOAD_S:g} s"
             ) from None
         if done.returncode != 0:
             why = done.stderr.strip() or f"its process ended with status {done.returncode}"

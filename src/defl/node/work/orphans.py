@@ -1,10 +1,11 @@
-"""Ending a child process together with its parent, whatever it is doing."""
+"""Ending a process together with its parent: a child at once, a node cleanly."""
 
 import ctypes
 import os
 import signal
 import sys
 
+PARENT_VARIABLE = "DEFL_PARENT"  # names the process that a node ends with
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl's option
 
 

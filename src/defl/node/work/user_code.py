@@ -1,15 +1,21 @@
-"""Loading an organisation's client: "module:attribute" in its project folder."""
+"""An organisation's client, "module:attribute" in its project folder: loading it, its errors."""
 
 import importlib
 import sys
+import traceback
 from functools import reduce
 from pathlib import Path
 from typing import cast
 
+import defl
 from defl.clients.extras import install_command
 from defl.clients.protocol import Client
-from defl.errors import UserError
+from defl.errors import DeflError, UserError
 
+# Enough to import a learning framework from a cold disk.
+LOAD_S = 120.0
+# Of a traceback; with it, an answer stays a small frame.
+REASON_CHARACTERS_MAX = 8000
 METHODS = ("initial_weights", "train", "evaluate")
 # Modules of the ready-made clients, and the extra that installs each.
 EXTRAS = {"torch": "torch", "sklearn": "sklearn", "flwr": "flower"}
@@ -52,3 +58,23 @@ def load_client(spec: str, project: Path) -> Client:
 def _how_to_install(module: str | None) -> str:
     extra = EXTRAS.get((module or "").partition(".")[0])
     return f"; install it with: {install_command(extra)}" if extra else ""
+
+
+def reason_of(error: BaseException) -> str:
+    """The traceback as the author of the client wants to see it: without our own frames."""
+    described = traceback.TracebackException.from_exception(error)
+    ours = str(Path(defl.__file__).parent)
+    shown: traceback.TracebackException | None = described
+    while shown is not None:
+        frames = [
+            frame for frame in shown.stack if not frame.filename.startswith((ours, "<frozen"))
+        ]
+        shown.stack = traceback.StackSummary.from_list(frames)
+        shown = shown.__cause__ or shown.__context__
+    if described.stack:
+        text = "".join(described.format())
+    elif isinstance(error, DeflError):
+        text = str(error)
+    else:
+        text = "".join(described.format_exception_only())
+    return text.strip()[-REASON_CHARACTERS_MAX:]

@@ -20,6 +20,7 @@ from defl.messages import Manifest
 from defl.node.store.storage import WORK
 from defl.node.work.child import Child, ChildLimits
 from defl.node.work.compiled_code import cache_settings
+from defl.node.work.environment import KEPT_MEMORY, ONE_THREAD, THREAD_SETTINGS
 from defl.node.work.local_entries import LOCAL_FILE
 from defl.node.work.worker_process import (
     POSTPONE,
@@ -48,24 +49,6 @@ TakeSpare = Callable[[int, Path], bool]  # moves a spare file of this size to th
 
 def no_spare(_size: int, _to: Path) -> bool:
     return False
-
-
-THREAD_SETTINGS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
-
-
-# A child needs the memory that it frees after one round again in the next. The C library's
-# allocator therefore keeps arrays of up to 32 MiB (its maximum) and half a GiB in total, which
-# spares the system from clearing the same pages again and again.
-KEPT_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
-    "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20),
-}
 
 
 # A signal may reach a child that has not begun the evaluation yet, so it is repeated.
@@ -113,7 +96,7 @@ class Worker:
             folder / "arithmetic.log",
             {
                 **variables,
-                **dict.fromkeys(THREAD_SETTINGS, "1"),
+                **ONE_THREAD,
                 **cache_settings(variables, folder),
             },
             limits,

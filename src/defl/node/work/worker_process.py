@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
@@ -27,16 +26,15 @@ from types import FrameType, TracebackType
 import msgspec
 from msgspec import Struct
 
-import defl
 from defl.aggregation import kernels
 from defl.clients.protocol import Client, Metrics, Training
 from defl.committee import Federation
-from defl.errors import DeflError, UserError
+from defl.errors import UserError
 from defl.ids import Digest, Round
 from defl.messages import Manifest
 from defl.node.work.local_entries import read_local, write_local
 from defl.node.work.orphans import die_with
-from defl.node.work.user_code import load_client
+from defl.node.work.user_code import load_client, reason_of
 from defl.output import Aggregate
 from defl.pool.weights import Payload
 from defl.schema import Array, Weights
@@ -44,7 +42,6 @@ from defl.work import Write, aggregate, model_row, update_blob, validate
 
 # The longest answer is a manifest with the most chunks, or a traceback.
 FRAME_BYTES_MAX = 2**20
-REASON_CHARACTERS_MAX = 8000
 # A base and an update of every member.
 FILES_MAX = 128
 # Metrics are for people: excess ones are dropped, so that the status stays readable.
@@ -272,26 +269,6 @@ def _mapped(file: int) -> memoryview:
 # --- The process -----------------------------------------------------------------------------
 
 
-def reason_of(error: BaseException) -> str:
-    """The traceback as the author of the client wants to see it: without our own frames."""
-    described = traceback.TracebackException.from_exception(error)
-    ours = str(Path(defl.__file__).parent)
-    shown: traceback.TracebackException | None = described
-    while shown is not None:
-        frames = [
-            frame for frame in shown.stack if not frame.filename.startswith((ours, "<frozen"))
-        ]
-        shown.stack = traceback.StackSummary.from_list(frames)
-        shown = shown.__cause__ or shown.__context__
-    if described.stack:
-        text = "".join(described.format())
-    elif isinstance(error, DeflError):
-        text = str(error)
-    else:
-        text = "".join(described.format_exception_only())
-    return text.strip()[-REASON_CHARACTERS_MAX:]
-
-
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     die_with(int(sys.argv[2]))
@@ -315,7 +292,9 @@ def main() -> None:
     signal.signal(POSTPONE, runner.postpone)
     channel.sendall(frame_of(Ready()))
     if setup.client is None:
-        kernels.best()  # loads or compiles for seconds, so that no round has to wait for it
+        # Loads or compiles for seconds, so that no round has to wait for it.
+        federation = setup.federation
+        kernels.best(federation.committee.size * federation.schema.values)
     while True:
         request, files = _receive(channel)
         channel.sendall(frame_of(runner.do(request, files)))
