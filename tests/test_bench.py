@@ -78,7 +78,8 @@ def test_phases_follow_the_update_that_was_submitted_last() -> None:
     def log(me: int, submitted: float, received: float) -> list[dict[str, Any]]:
         lines: list[dict[str, Any]] = [
             {"event": "round closed", "round": 6, "time": 1.0},
-            {"event": "trained", "round": 7, "time": 4.5, "ended": 4.0, "seconds": 2.0},
+            {"event": "trained", "round": 7, "time": 4.25, "ended": 4.0, "seconds": 2.0},
+            {"event": "offered", "round": 7, "time": 4.5},
         ]
         for author in {0, 1, 2, 3} - {me}:
             of = {"author": author, "round": 7, "digest": f"update of {author}"}

@@ -336,7 +336,7 @@ def _is_upd(tx: Upd | Agg) -> bool:
 
 @BOTH_RULES
 def test_a_malformed_update_is_never_acknowledged(rules: Rules) -> None:
-    cluster, recording = run_with("malformed", rules, rounds=6)
+    cluster, recording = run_with("malformed", rules, rounds=9)
 
     size = 4 * cluster.federation.schema.values
     reasons = " / ".join(recording.reasons(LIAR))

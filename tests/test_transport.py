@@ -26,6 +26,8 @@ from support.transports import (
     shorter,
 )
 
+pytestmark = pytest.mark.usefixtures("on_both_loops")
+
 MB = 2**20
 
 

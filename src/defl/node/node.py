@@ -17,7 +17,7 @@ from defl.duty import Report
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError
 from defl.ids import Digest, NodeId, Round
 from defl.ingress import Ingress
-from defl.messages import Gossip, StoreAck
+from defl.messages import Gossip, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
@@ -249,20 +249,20 @@ class Node:
     def _read_frame(self, digest: Digest, index: int) -> memoryview:
         return self.storage.blobs.read_chunk(digest, index, partial(chunk_head, digest, index))
 
-    def _rotten(self, digest: Digest, index: int, rotten: ChunkRotten) -> None:
+    def _rotten(self, rotten: ChunkRotten) -> None:
         self.log.warning("damage found", what=f"{rotten}: it is fetched again from the others")
-        self._driver.feed(ChunkLost(digest, index))
+        self._driver.feed(ChunkLost(Digest(rotten.digest), rotten.index))
 
     def _send_message(self, item: Envelope) -> None:
         if isinstance(item.message, Gossip):
             for transaction in item.message.transactions:
                 if transaction.author == self.me:
                     self.measures.submitted(transaction)
-        if isinstance(item.message, StoreAck):
-            ack = item.message
-            self.log.debug(
-                "acknowledged", author=ack.author, round=ack.round, digest=ack.digest.hex()
-            )
+        match item.message:
+            case Offer(author=author, round=round_) if author == self.me:
+                self.log.debug("offered", round=round_)
+            case StoreAck(author=author, round=round_, digest=digest):
+                self.log.debug("acknowledged", author=author, round=round_, digest=digest.hex())
         frame = encode(item.message)
         for peer in item.to if item.to is not None else self.federation.committee.members:
             if peer != self.me:
@@ -271,7 +271,11 @@ class Node:
     async def _work(self, work: Work) -> Result | WorkFailed:
         if isinstance(work, Validate):
             self.log.debug("received", digest=work.manifest.digest.hex())
-        done = await self._runner.run(work)
+        try:
+            done = await self._runner.run(work)
+        except ChunkRotten as rotten:
+            self._rotten(rotten)
+            return WorkFailed(work, str(rotten))
         if isinstance(work, Train) and isinstance(done, Trained):
             self._evaluations.begin(Round(work.round - 1), work.base)
         return done

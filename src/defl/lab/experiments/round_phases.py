@@ -2,8 +2,8 @@
 
 A round closes when the last update commits, so the path follows the member whose UPD was submitted
 last: from the close of the previous round, through its training and the transfer of its blob to
-the member whose ack completed the certificate, to its own close of the round. The lines "received"
-and "acknowledged" are logged at level debug.
+the member whose ack completed the certificate, to its own close of the round. The lines "offered",
+"received" and "acknowledged" are logged at level debug.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ def _critical_path(logs: Sequence[Log], quorum: int, number: int) -> Times:
         _line(log, "round closed", round=number - 1)["time"],
         trained["ended"] - trained["seconds"],
         trained["ended"],
-        trained["time"],
+        _line(log, "offered", round=number)["time"],
         received,
         submitted[author],
         _line(log, "round closed", round=number)["time"],
