@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from defl.duty import OUTPUTS_MAX
 from defl.errors import LocalFault
-from defl.ids import Digest, Round
+from defl.ids import Digest, NodeId, Round
 from defl.lab.experiments.processes import Nodes
 from defl.messages import Message, NotHeld
 from defl.node import node as driver
 from defl.node.files import PORT_FILE, STATUS_FILE
+from defl.node.net.framing import Lane
 from defl.node.report.model_file import shared_row, write_model
 from defl.node.report.results import MODEL
 from defl.node.store.records import Records
 from defl.node.store.storage import Storage
 from defl.output import Envelope, Event, ModelReady, Output, Persist, Tick
-from support.in_process_node import InProcessNode, until
+from support.in_process_node import InProcessNode, Member, until
 
 
 @pytest.fixture
@@ -135,6 +137,50 @@ def test_records_decided_while_the_disk_is_busy_are_written_in_one_batch(
     assert written == [1, 2]
 
 
+def test_a_peer_that_reconnects_while_the_disk_is_busy_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes
+    here, sender = InProcessNode(folders[1]), NodeId(0)
+    free = threading.Event()
+    monkeypatch.setattr(Records, "persist", lambda _records, *_persists: free.wait())
+    record = Persist(record=here.node.storage.recovered().record)
+    monkeypatch.setattr(here.node.participant, "handle", lambda _event, _now: Output(record))
+    received = here.node.transport.stats.traffic[sender, Lane.CONTROL]
+
+    async def reconnect() -> None:
+        before = received.frames_in
+        member = Member(folders[sender])
+        async with member.connected(here.node.me):
+            member.send(here.node.me, NotHeld(Digest(bytes(32))))
+            await until(lambda: received.frames_in > before)
+        await until(lambda: not here.node.transport.connected(sender))
+
+    def frames_waiting() -> int:
+        return sum("_delivered" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+    async def reconnect_again_and_again() -> None:
+        driver = here.node._driver
+        for _ in range(OUTPUTS_MAX + 2):
+            driver.feed(Tick())
+        assert not driver.is_caught_up
+        await reconnect()
+        events, frames = len(driver._events), frames_waiting()
+        for _ in range(3):
+            await reconnect()
+        assert len(driver._events) == events
+        assert frames_waiting() == frames
+
+    async def scenario() -> None:
+        async with here.running():
+            try:
+                await reconnect_again_and_again()
+            finally:
+                free.set()
+
+    asyncio.run(scenario())
+
+
 def test_a_record_that_cannot_be_written_ends_the_node(
     here: InProcessNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +205,7 @@ def test_an_error_in_the_machine_ends_the_node_whoever_fed_the_event(
         async with here.running():
             monkeypatch.setattr(here.node.participant, "handle", broken)
             here.node._driver.feed(Tick())
+            await until(lambda: here.logged("stopped"))
 
     with pytest.raises(AssertionError, match="this cannot be"):
         asyncio.run(scenario())

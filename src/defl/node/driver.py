@@ -30,6 +30,7 @@ from defl.duty import (
 from defl.node.store.writing import Writing
 from defl.output import (
     Aggregated,
+    Connected,
     Envelope,
     Event,
     ReceivedChunk,
@@ -88,6 +89,8 @@ class Driver:
 
     def feed(self, event: Event) -> None:
         """Decided now, or when the disk has caught up."""
+        if isinstance(event, Connected) and event in self._events:
+            return  # a peer that reconnects again and again is one event
         self._events.append(event)
         self._go_on()
 

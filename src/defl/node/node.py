@@ -289,17 +289,21 @@ class Node:
             event = self._verifier.admit(peer, frame)
         except PeerFault as fault:
             event = Faulted(peer, str(fault))
-        if isawaitable(event) or isinstance(event, ReceivedChunk):
+        behind = not self._driver.is_caught_up
+        if behind or isawaitable(event) or isinstance(event, ReceivedChunk):
             return self._admit_later(peer, event)
         if event is not None:
             self._driver.feed(event)
         return None if self._driver.is_caught_up else self._driver.caught_up()
 
-    async def _admit_later(self, peer: NodeId, admission: Event | Awaitable[Event | None]) -> None:
+    async def _admit_later(
+        self, peer: NodeId, admission: Event | Awaitable[Event | None] | None
+    ) -> None:
         try:
             event = await admission if isawaitable(admission) else admission
         except PeerFault as fault:
             event = Faulted(peer, str(fault))
+        await self._driver.caught_up()
         if isinstance(event, ReceivedChunk):
             await self._driver.chunk_room.acquire()
         if event is not None:

@@ -209,6 +209,9 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         reason = self.broken or (str(error) or type(error).__name__ if error else "closed")
         self._use = self._large = self._rest = None
+        if self._handling is not None:
+            # A peer that reconnects again and again must not leave a frame behind each time.
+            self._handling.cancel()
         if not self.hello.done():
             self.hello.set_exception(ConnectionResetError(reason))
             self.hello.exception()  # marks it as retrieved: there may be no waiter any more
