@@ -1,12 +1,16 @@
-"""Which tests are slow: real processes, long simulations. `make test-fast` leaves them out.
+"""Which tests are slow, and which run on both event loops.
 
-A file is listed here when its tests are slow together; a single slow test in a quick file carries
-the marker itself.
+`make test-fast` leaves the slow ones out: real processes, long simulations. A file is listed here
+when its tests are slow together; a single slow test in a quick file carries the marker itself.
 """
 
+import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 HERE = Path(__file__).parent
 SLOW_FILES = {
@@ -60,3 +64,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(HERE).as_posix() in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
+
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(params=LOOPS)
+def on_both_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncio.run` uses each of the loops that a node may run on."""
+
+    def run(scenario: Coroutine[Any, Any, Any]) -> Any:
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            return runner.run(scenario)
+
+    monkeypatch.setattr(asyncio, "run", run)

@@ -3,9 +3,12 @@
 import gzip
 import json
 import math
+import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +19,10 @@ from defl.errors import UserError
 from defl.lab.datasets.mnist import mnist
 from defl.lab.experiments import robustness
 from defl.lab.experiments.bench_round import WARM_UP, timed_rounds
+from defl.lab.experiments.processor_times import ProcessorTimes
 from defl.lab.experiments.robustness_cell import RobustnessCell, run_cell
 from defl.lab.experiments.robustness_table import heat_map
+from defl.lab.experiments.round_phases import critical_paths, durations
 from defl.lab.partition import cut
 
 
@@ -65,6 +70,45 @@ def test_time_outside_training_excludes_the_longest_training_of_the_round() -> N
     assert {(round_.longest_training_s, round_.shortest_training_s) for round_ in timed} == {
         (6.0, 2.0)
     }
+
+
+def test_phases_follow_the_update_that_was_submitted_last() -> None:
+    """Member 1 of 4 is last; its certificate needs its own ack and those of two others."""
+
+    def log(me: int, submitted: float, received: float) -> list[dict[str, Any]]:
+        lines: list[dict[str, Any]] = [
+            {"event": "round closed", "round": 6, "time": 1.0},
+            {"event": "trained", "round": 7, "time": 4.25, "ended": 4.0, "seconds": 2.0},
+            {"event": "offered", "round": 7, "time": 4.5},
+        ]
+        for author in {0, 1, 2, 3} - {me}:
+            of = {"author": author, "round": 7, "digest": f"update of {author}"}
+            lines += [
+                {"event": "received", "digest": of["digest"], "time": received},
+                {"event": "acknowledged", **of, "time": received + 0.25},
+            ]
+        upd = {"kind": "UPD", "round": 7, "ms": 1000 * (9.0 - submitted)}
+        return [
+            *lines,
+            {"event": "committed", **upd, "time": 9.0},
+            {"event": "round closed", "round": 7, "time": 9.0},
+        ]
+
+    logs = [log(0, 6.5, 6.0), log(1, 8.0, 5.0), log(2, 7.0, 7.0), log(3, 7.5, 7.5)]
+
+    assert critical_paths(logs, quorum=3, first_round=7) == [(1.0, 2.0, 4.0, 4.5, 7.0, 8.0, 9.0)]
+    assert durations(critical_paths(logs, 3, 7)) == [1.0, 2.0, 0.5, 2.5, 1.0, 1.0]
+
+
+def test_processor_time_of_a_process_is_that_between_two_times() -> None:
+    before = time.time()
+    with ProcessorTimes([os.getpid()], every_s=0.001) as times:
+        used = time.process_time()
+        while time.process_time() < used + 0.01:
+            pass
+
+    assert times.used(before, time.time())["node"] >= 0.01
+    assert times.used(before - 2, before - 1)["node"] == 0
 
 
 @pytest.mark.parametrize("attack", robustness.ATTACKS)

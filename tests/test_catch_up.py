@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from defl.committee import Rules
 from defl.consensus.sync import Sync
 from defl.ids import NodeId, digest_of
-from defl.ledger import Ledger
+from defl.ledger import Ledger, LedgerState
 from defl.messages import Snapshot, Status
 from defl.output import Durable
 from defl.participant import Participant
@@ -108,13 +108,16 @@ def test_a_log_goes_idle_only_when_a_certified_header_names_its_last_state(
     """A node that connects later gets a proof of the last state."""
     cluster = cluster_of(4, rounds=2, seed=seed, rules=rules)
     replicas = [participant(cluster, member).replica for member in range(4)]
-    cluster.run(
-        until=lambda: (
-            cluster.rounds_closed == 2 and all(replica.wake_at is None for replica in replicas)
-        )
-    )
+
+    def stored(member: int) -> LedgerState | None:
+        snapshot = cluster.nodes[member].disk.snapshot
+        return Ledger(cluster.federation).decode(snapshot.state) if snapshot is not None else None
+
+    def idle() -> bool:
+        return cluster.rounds_closed == 2 and all(replica.wake_at is None for replica in replicas)
+
+    cluster.run(until=lambda: idle() and all(stored(m) == r.state for m, r in enumerate(replicas)))
 
     for member, replica in enumerate(replicas):
         assert replica.wake_at is None
-        proven = Ledger(cluster.federation).decode(snapshot_of(cluster, member).state)
-        assert proven == replica.state
+        assert stored(member) == replica.state

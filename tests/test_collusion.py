@@ -14,6 +14,8 @@ from defl.crypto import Signer
 from defl.ids import Digest, NodeId
 from defl.messages import Gossip, Offer, StoreAck, Upd
 from defl.output import (
+    Aggregate,
+    Aggregated,
     Durable,
     Envelope,
     Event,
@@ -21,6 +23,12 @@ from defl.output import (
     Output,
     Received,
     ServeChunk,
+    Train,
+    Trained,
+    Validate,
+    Validated,
+    Work,
+    WorkFailed,
 )
 from defl.participant import Participant, first_durable
 from defl.pool.certify import Certifier
@@ -58,6 +66,18 @@ class Plot:
         return self.worlds.get(frame, {X, Y})
 
 
+def ends(event: Validated | Aggregated | Trained | WorkFailed, work: Work) -> bool:
+    match event:
+        case Validated(digest=digest):
+            return isinstance(work, Validate) and work.manifest.digest == digest
+        case Aggregated(round=round_):
+            return isinstance(work, Aggregate) and work.round == round_
+        case Trained(round=round_):
+            return isinstance(work, Train) and work.round == round_
+        case WorkFailed(work=failed):
+            return work == failed
+
+
 class TwoWorlds:
     """One member as two participants: X sees one of them and Y the other."""
 
@@ -69,6 +89,7 @@ class TwoWorlds:
         assert initial is not None
         other = Participant(federation, me, signer, first_durable(federation, initial))
         self._participants = {X: participant, Y: other}
+        self._working: set[Work] = set()  # both may order the same; one worker does it for both
 
     def handle(self, event: Event, now: float) -> Output:
         outputs = {w: self._participants[w].handle(event, now) for w in self._worlds(event)}
@@ -76,10 +97,15 @@ class TwoWorlds:
         times = [o.wake_at for o in outputs.values() if o.wake_at is not None]
         # The other participant may be due earlier; an early tick does no harm.
         times += [now + 0.1 for _ in idle]
+        if isinstance(event, Validated | Aggregated | Trained | WorkFailed):
+            self._working = {work for work in self._working if not ends(event, work)}
+        ordered = dict.fromkeys(work for output in outputs.values() for work in output.work)
+        work = tuple(work for work in ordered if work not in self._working)
+        self._working.update(work)
         return Output(
             store=tuple(chunk for output in outputs.values() for chunk in output.store),
             send=tuple(item for w, o in outputs.items() for item in self._split(w, o.send)),
-            work=tuple(dict.fromkeys(work for o in outputs.values() for work in o.work)),
+            work=work,
             wake_at=min(times, default=None),
         )
 

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from rich.console import Console
 from sklearn.datasets import load_digits
 
-from defl.aggregation.rules import DEFAULT
 from defl.cli import demo as command
 from defl.cli.demo_view import live_view, table
+from defl.committee import DEFAULTS
 from defl.errors import UserError
 from defl.ids import Round
 from defl.lab.attacks.attacks import attack_named
@@ -51,7 +51,7 @@ def test_one_poisoned_client_of_seven_destroys_the_mean_but_no_robust_rule(
     alone = last([*clients], "fed_avg", 0)
     assert alone > 0.93
     assert last(attacked, "fed_avg", 0) < 0.3
-    for rule in (DEFAULT, "multi_krum"):
+    for rule in (DEFAULTS.aggregation, "multi_krum"):
         assert last(attacked, rule, 2) > alone - 0.02
 
 

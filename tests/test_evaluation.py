@@ -77,7 +77,7 @@ class EvaluationBench:
     async def train(self, round_: int) -> None:
         done = await self.worker.run(Train(Round(round_), SMALL.initial.digest), self.path)
         assert isinstance(done, Trained)
-        row = np.frombuffer(self.worker.take_output(done).read_bytes(), dtype="<f4")
+        row = np.frombuffer(self.worker.take_output(done.manifest).read_bytes(), dtype="<f4")
         assert (row == np.frombuffer(SMALL.initial_payload, dtype="<f4") + 1).all()
 
     @property

@@ -34,6 +34,8 @@ from defl.node.net.transport import Refusal
 from defl.wire import encode
 from support.in_process_node import InProcessNode, Member, until
 
+pytestmark = pytest.mark.usefixtures("on_both_loops")
+
 TIMING = Timing(view_base_s=0.3, gst_lt_min_s=1.0, gst_lt_max_s=10.0, grace_s=0.5)
 ROUNDS = 4
 ANSWERS = (Blocks, Snapshot, StoreAck, ManifestAnswer, Chunk, NotHeld)

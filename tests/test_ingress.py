@@ -1,14 +1,15 @@
 """Ingress: which peer may send what, the order of the checks, and that no message skips one."""
 
+from functools import partial
 from typing import Any, get_args
 
 import pytest
 from msgspec import Struct
 
 import defl.verifier
-from defl.crypto import Scheme
+from defl.crypto import ReportingSigner, Scheme
 from defl.errors import BadCertificate, BadSignature, Malformed, PeerFault, WrongAuthor, WrongEpoch
-from defl.ids import Digest, NodeId, digest_of
+from defl.ids import Digest, NodeId, View, digest_of
 from defl.ingress import POLICIES, Ingress, Proof
 from defl.messages import (
     Blocks,
@@ -20,6 +21,8 @@ from defl.messages import (
     Snapshot,
     Status,
     Vote,
+    members_in,
+    vote_statement,
 )
 from defl.output import Received, ReceivedChunk
 from defl.participant import Participant
@@ -224,6 +227,23 @@ def test_a_checked_signature_is_not_checked_again_in_another_message() -> None:
     ingress.admit(ME, encode(Certificates(SMALL.qc(1, block), None)))
 
     assert scheme.checked == SMALL.quorum
+
+
+def test_a_nodes_own_signature_is_not_checked_when_it_comes_back() -> None:
+    """Its vote in a QC; a forged one in its name is checked."""
+    scheme = CountingScheme(SMALL.scheme)
+    ingress = Ingress(SMALL.federation, scheme)
+    signer = ReportingSigner(SMALL.signers[ME], partial(ingress.remember_own, ME))
+    block, qc = name("block"), SMALL.qc(1, name("block"))
+    signer.sign(vote_statement(SMALL.federation.chain, 0, View(1), block))
+    ingress.admit(ME, encode(Certificates(qc, None)))
+
+    assert scheme.checked == SMALL.quorum - 1
+
+    position = members_in(qc.signers).index(ME)
+    signatures = (*qc.signatures[:position], bytes(64), *qc.signatures[position + 1 :])
+    with pytest.raises(BadSignature):
+        ingress.admit(ME, encode(Certificates(tampered(qc, signatures=signatures), None)))
 
 
 def test_a_message_with_one_bad_signature_leaves_nothing_in_the_cache() -> None:

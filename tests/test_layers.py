@@ -16,7 +16,7 @@ VALUES_ORDER = (
     "wire", "output",
 )  # fmt: skip
 MACHINE_MODULES = (
-    "ingress", "client", "waiting", "finish", "recall", "evidence", "work", "founding",
+    "ingress", "client", "waiting", "finish", "recall", "evidence", "work", "duty", "founding",
     "output_builder", "participant",
 )  # fmt: skip
 # Top-level package or module -> its layer.

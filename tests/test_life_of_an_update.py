@@ -204,7 +204,7 @@ def test_an_update_takes_the_steps_of_the_table_in_its_order() -> None:
 
 
 def test_a_function_that_is_not_called_is_reported() -> None:
-    unused = "pool/pool.py:Pool.refetch_chunk"
+    unused = "pool/pool.py:Pool.refetch"
 
     violations = life().violations([*steps_of(architecture()), ("merge", unused)])
 

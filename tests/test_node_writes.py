@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from defl.errors import LocalFault
-from defl.ids import Round
+from defl.ids import Digest, Round
 from defl.lab.experiments.processes import Nodes
+from defl.messages import Message, NotHeld
 from defl.node import node as driver
 from defl.node.files import PORT_FILE, STATUS_FILE
 from defl.node.report.model_file import shared_row, write_model
 from defl.node.report.results import MODEL
 from defl.node.store.records import Records
 from defl.node.store.storage import Storage
-from defl.output import ModelReady, Output, Persist
+from defl.output import Envelope, Event, ModelReady, Output, Persist, Tick
 from support.in_process_node import InProcessNode, until
 
 
@@ -94,13 +95,11 @@ def test_a_model_that_the_disk_refuses_is_a_local_fault(here: InProcessNode) -> 
         write_model(here.folder / "missing" / MODEL, federation.schema, row, {})
 
 
-def test_records_queued_while_the_disk_is_busy_are_written_in_one_batch(
+def test_records_decided_while_the_disk_is_busy_are_written_in_one_batch(
     here: InProcessNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = here.node
     written: list[int] = []  # records in each write
     free = threading.Event()
-    done: list[tuple[Output, int]] = []  # what was performed, after how many writes
     persist = Records.persist
 
     def slow(records: Records, *persists: Persist) -> None:
@@ -109,24 +108,57 @@ def test_records_queued_while_the_disk_is_busy_are_written_in_one_batch(
         written.append(len(persists))
 
     monkeypatch.setattr(Records, "persist", slow)
-    monkeypatch.setattr(node, "_perform", lambda output: done.append((output, len(written))))
-    record = node.storage.recovered().record
-    first, second, third = (Output(persist=Persist(record=record), wake_at=t) for t in (1, 2, 3))
-    plain = Output(wake_at=4.0)
+    record = here.node.storage.recovered().record
+    sent: list[Message] = []
+    monkeypatch.setattr(here.node, "_send_message", lambda item: sent.append(item.message))
+    hello, world = (Envelope(None, NotHeld(Digest(bytes([n]) * 32))) for n in (1, 2))
+    decided = [
+        Output(send=(hello,)),
+        *(Output(persist=Persist(record=record), send=(world,)) for _ in range(3)),
+    ]
+
+    def decide(_event: Event, _now: float) -> Output:
+        return decided.pop(0) if decided else Output()
+
+    monkeypatch.setattr(here.node.participant, "handle", decide)
 
     async def scenario() -> None:
-        performing = asyncio.create_task(node._perform_all())
-        for output in (plain, first):
-            node._outputs.put_nowait(output)
-        await until(node._outputs.empty)
-        assert done == [(plain, 0)]  # without a record of its own it does not wait
-        for last in (second, plain, third, None):
-            node._outputs.put_nowait(last)
-        free.set()
-        await performing
+        async with here.running():
+            for _ in range(4):
+                here.node._driver.feed(Tick())
+            await until(lambda: not decided)
+            assert sent == [hello.message]  # without a record of its own it does not wait
+            free.set()
+            await until(lambda: len(sent) == 4)
 
     asyncio.run(scenario())
     assert written == [1, 2]
-    assert done[1:] == [(first, 1), (second, 2), (plain, 2), (third, 2)]
-    node.writing.close()
-    node.storage.close()
+
+
+def test_a_record_that_cannot_be_written_ends_the_node(
+    here: InProcessNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_records: Records, *_persists: Persist) -> None:
+        raise LocalFault("the disk is gone")
+
+    record = here.node.storage.recovered().record
+    monkeypatch.setattr(Records, "persist", broken)
+    decided = Output(persist=Persist(record=record))
+    monkeypatch.setattr(here.node.participant, "handle", lambda _event, _now: decided)
+    with pytest.raises(LocalFault, match="the disk is gone"):
+        asyncio.run(here.node.run())
+
+
+def test_an_error_in_the_machine_ends_the_node_whoever_fed_the_event(
+    here: InProcessNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_event: Event, _now: float) -> Output:
+        raise AssertionError("this cannot be")
+
+    async def scenario() -> None:
+        async with here.running():
+            monkeypatch.setattr(here.node.participant, "handle", broken)
+            here.node._driver.feed(Tick())
+
+    with pytest.raises(AssertionError, match="this cannot be"):
+        asyncio.run(scenario())

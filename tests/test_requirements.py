@@ -8,8 +8,8 @@ import pytest
 
 from defl.aggregation.aggregate import AggregationResult
 from defl.aggregation.fed_avg import fed_avg
-from defl.aggregation.rules import DEFAULT, RULES
-from defl.committee import Charter, Federation, Membership
+from defl.aggregation.rules import RULES
+from defl.committee import DEFAULTS, Charter, Federation, Membership
 from defl.errors import PreconditionBroken
 from defl.node.setup.config import Agreement, read_federation
 from defl.node.setup.requirements import coverage, requirements_of
@@ -124,7 +124,9 @@ def test_a_rule_that_cannot_run_on_the_fewest_rows_is_refused(
             raise PreconditionBroken(f"needs 4 rows, not {len(rows)}")
         return fed_avg(rows, base, faults_max, ties)
 
-    monkeypatch.setitem(RULES, DEFAULT, replace(RULES[DEFAULT], function=picky))
+    monkeypatch.setitem(
+        RULES, DEFAULTS.aggregation, replace(RULES[DEFAULTS.aggregation], function=picky)
+    )
 
     result = create(tmp_path, cards_in(founded))
 

@@ -5,7 +5,7 @@ import pytest
 from defl.client import WORK_RETRY_MAX_S
 from defl.committee import Timing
 from defl.ids import NodeId, Round
-from defl.messages import Agg, Pace
+from defl.messages import Agg, ChunkRequest, Pace
 from defl.output import (
     Aggregate,
     Envelope,
@@ -335,6 +335,41 @@ def test_a_running_retry_does_not_keep_the_node_awake() -> None:
     assert bench.at(1001.0).work == [train]
 
     assert bench.client.wake_at is None
+
+
+def test_a_training_that_succeeds_after_a_failure_does_not_keep_the_node_awake() -> None:
+    bench = ClientBench()
+    (train,) = bench.at(1000.0).work
+    assert isinstance(train, Train)
+    bench.client.failed(WorkFailed(train, "no"), 1000.0)
+    assert bench.at(1001.0).work == [train]
+    bench.client.trained(Trained(Round(1), bench.small.blob(1, train.base)[0]), 1002.0)
+    bench.at(1002.0)
+
+    assert bench.client.wake_at is None
+
+
+def test_a_model_whose_bytes_are_lost_is_fetched_back_before_training() -> None:
+    bench = ClientBench()
+    bench.pool.refetch(bench.model.digest)
+    assert bench.at(1000.0).work == []
+    bench.pool.keep_model(Round(0), bench.model)
+
+    assert [type(work) for work in bench.at(1001.0).work] == [Train]
+
+
+def test_a_node_that_lost_the_initial_weights_gets_them_back_from_the_others() -> None:
+    bench = ClientBench()
+    bench.pool.refetch(bench.model.digest)
+    bench.restart(999.0)
+    bench.pool.take()
+    assert bench.at(1000.0).work == []
+    bench.pool.send_due(1000.0)
+    (asked, *_) = [e.message for e in bench.pool.take().send if isinstance(e, Envelope)]
+    assert asked == ChunkRequest(bench.model.digest, 0)
+    bench.pool.keep_model(Round(0), bench.model)
+
+    assert [type(work) for work in bench.at(1001.0).work] == [Train]
 
 
 def test_the_failure_of_stale_work_does_not_keep_the_node_awake() -> None:

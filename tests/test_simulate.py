@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import defl
-from defl.aggregation.rules import DEFAULT, RULES
+from defl.aggregation.rules import RULES
+from defl.committee import DEFAULTS
 from defl.lab.attacks.attacks import ATTACKS
 from defl.results import OmissionReason
 from defl.sim.byzantine import KINDS
@@ -64,7 +65,7 @@ def test_metrics_that_are_not_numbers_do_not_make_equal_runs_differ() -> None:
 def test_the_default_rule_leaves_an_attacker_out_and_plain_averaging_does_not() -> None:
     robust, plain = (
         defl.simulate(point_clients(7), rounds=4, byzantine={6: "sign_flip_10"}, aggregation=rule)
-        for rule in (DEFAULT, "fed_avg")
+        for rule in (DEFAULTS.aggregation, "fed_avg")
     )
 
     assert robust.attendance[6].left_out == 4

@@ -7,13 +7,16 @@ from itertools import count
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from defl.cli.sim import sim
-from defl.committee import Rules
+from defl.committee import DEFAULTS, Rules
 from defl.errors import UserError
 from defl.ids import NodeId
 from defl.messages import Message, Status, Timeout, Vote
+from defl.node.setup.requirements import require_conditions
 from defl.output import Event, Received
+from defl.schema import Codec
 from defl.sim.cluster import SimNode
 from defl.sim.conditions import (
     Censor,
@@ -28,8 +31,8 @@ from defl.sim.conditions import (
     parse_rollback,
 )
 from defl.sim.run import Options, simulate
-from defl.sim.scenario import cluster_of
-from defl.sim.soak import LARGE, SIZES, scenario
+from defl.sim.scenario import cluster_of, federation_of, signers_of
+from defl.sim.soak import LARGE, OTHER_RULES, SIZES, scenario
 
 SCENARIOS = [scenario(seed) for seed in range(3000)]
 
@@ -58,7 +61,7 @@ def test_scenarios_use_every_size_kind_of_fault_and_rule_set() -> None:
 
     assert set(sizes) == set(SIZES)
     assert sizes[4] > sizes[10] > sizes[LARGE] > 0
-    assert {options.rules for options in SCENARIOS} == set(Rules)
+    assert {options.charter.rules for options in SCENARIOS} == set(Rules)
     assert any(len(cut.groups) == 4 for c in conditions for cut in c.partitions)
     assert any(c.one_way for c in conditions)
     assert {censor.kind for c in conditions for censor in c.censors} >= {"Vote", "Timeout", "Chunk"}
@@ -66,6 +69,33 @@ def test_scenarios_use_every_size_kind_of_fault_and_rule_set() -> None:
     assert any(c.rollbacks for c in conditions)
     assert any(("changing", 1) in options.byzantine for options in SCENARIOS)
     assert all(options.rounds <= 2 for options in SCENARIOS if options.nodes == LARGE)
+
+
+def test_most_scenarios_run_the_defaults_and_some_another_rule_or_codec() -> None:
+    charters = [options.charter for options in SCENARIOS]
+
+    for fact in ("aggregation", "codec"):
+        default = [getattr(charter, fact) == getattr(DEFAULTS, fact) for charter in charters]
+        assert 0.7 < sum(default) / len(SCENARIOS) < 0.9, fact
+    assert {charter.aggregation for charter in charters} == set(OTHER_RULES)
+    assert {charter.codec for charter in charters} == set(Codec)
+    assert {charter.timing for charter in charters} == {DEFAULTS.timing}
+
+
+def test_some_scenarios_have_models_of_many_chunks() -> None:
+    many = [
+        options for options in SCENARIOS if 4 * options.values > 4 * options.charter.chunk_bytes
+    ]
+
+    assert len(many) > len(SCENARIOS) / 20
+
+
+def test_every_rule_of_a_scenario_can_be_computed_with_a_quorum() -> None:
+    for nodes in SIZES:
+        signers, _ = signers_of(nodes, seed=1, real=False)
+        for rule in OTHER_RULES:
+            federation, _ = federation_of(signers, rounds=1, aggregation=rule)
+            require_conditions(federation, strict=False)
 
 
 def test_some_scenarios_leave_exactly_a_quorum_that_all_restart() -> None:
@@ -139,7 +169,7 @@ def test_a_quorum_whose_members_restart_in_isolation_makes_progress() -> None:
             Options(
                 rounds=6,
                 seed=1_000_000,
-                rules=rules,
+                charter=replace(DEFAULTS, rules=rules),
                 byzantine=(("silent", 1),),
                 conditions=conditions,
             )

@@ -42,6 +42,8 @@ from support.transports import (
     running,
 )
 
+pytestmark = pytest.mark.usefixtures("on_both_loops")
+
 BAD = IDENTITIES[1]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 StillWorks = Callable[[], Awaitable[None]]

@@ -1,6 +1,7 @@
 """Frames between members over real TLS on loopback."""
 
 import asyncio
+import socket
 from random import Random
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from defl.budget import TokenBucket
 from defl.errors import Malformed, UserError
 from defl.ids import NodeId
-from defl.node.net.framing import SendQueue, Traffic
+from defl.node.net.framing import PARSE_FRAMES, Link, SendQueue, Traffic
 from defl.node.net.transport import Frame, Lane, Refusal, Transport, TransportLimits
 from defl.node.setup.identity import make_card, make_identity
 from support.transports import (
@@ -24,6 +25,8 @@ from support.transports import (
     running,
     shorter,
 )
+
+pytestmark = pytest.mark.usefixtures("on_both_loops")
 
 MB = 2**20
 
@@ -95,6 +98,45 @@ def test_a_stalled_weights_lane_does_not_delay_control_frames() -> None:
             await b.until(lambda: len(b.received) == 11)
             lanes = [lane for _, lane, _ in b.received]
             assert lanes[:2] == [Lane.WEIGHTS, Lane.CONTROL]
+
+    asyncio.run(scenario())
+
+
+def test_a_small_frame_never_waits_for_an_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
+    connections: list[asyncio.BaseTransport] = []
+    made = Link.connection_made
+
+    def record(link: Link, connection: asyncio.BaseTransport) -> None:
+        connections.append(connection)
+        made(link, connection)
+
+    monkeypatch.setattr(Link, "connection_made", record)
+
+    async def scenario() -> None:
+        async with pair():
+            assert len(connections) == 4  # both ends of both lanes
+            for connection in connections:
+                end = connection.get_extra_info("socket")
+                assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    asyncio.run(scenario())
+
+
+def test_a_burst_of_frames_leaves_turns_for_other_connections() -> None:
+    async def scenario() -> None:
+        handled_before_turn: list[int] = []
+
+        def handle(_peer: NodeId, _lane: Lane, _frame: Frame) -> None:
+            if not handled_before_turn:
+                turn = lambda: handled_before_turn.append(len(b.received))  # noqa: E731
+                asyncio.get_running_loop().call_soon(turn)
+
+        async with pair(second={"on_frame": handle}) as (a, b):
+            for i in range(100):  # they leave together
+                assert a.send(b, bytes([i]))
+            await b.until(lambda: len(b.received) == 100)
+            assert handled_before_turn[0] <= PARSE_FRAMES
+            assert [frame[0] for _, _, frame in b.received] == list(range(100))
 
     asyncio.run(scenario())
 

@@ -19,7 +19,8 @@ from defl import messages
 from defl.aggregation import adaptive
 from defl.aggregation.geometric import Verdict
 from defl.aggregation.gram import Geometry
-from defl.aggregation.rules import DEFAULT, rule_named
+from defl.aggregation.rules import rule_named
+from defl.committee import DEFAULTS
 from defl.crypto import Tag
 from defl.ids import Digest, NodeId
 from defl.output import Durable, Persist
@@ -129,7 +130,7 @@ def runs_user_code(source: Source) -> set[str]:
 def writes_to_disk(source: Source) -> set[str]:
     """Places that change a running node's state; OPERATING.md's list of files has its own test."""
     blobs = (".blobs.store_chunk", ".blobs.place", ".blobs.sync", ".blobs.drop")
-    return users(source, ".records.persist", *blobs) | callers(source, ".writing.persist")
+    return users(source, ".records.persist", *blobs) | callers(source, "._writing.begin")
 
 
 def offered_by_import(source: Source) -> set[str]:
@@ -279,17 +280,10 @@ CLAIMS = {
         (
             "output.py:Persist",
             "node/store/writing.py:Writing",
-            "node/node.py:Node._perform_all",
+            "duty.py:Duty",
         ),
         writes_to_disk,
-        {
-            "node/store/writing.py:Writing.persist",
-            "node/store/writing.py:Writing.store_chunk",
-            "node/store/writing.py:Writing.place_aggregate",
-            "node/store/writing.py:Writing.place_update",
-            "node/store/writing.py:Writing.drop",
-            "node/node.py:Node._perform_all",
-        },
+        {"node/store/writing.py:Writing._job", "node/driver.py:Driver._do_all"},
         (
             "node/report/results.py",
             "def save(storage, persist): storage.records.persist(persist)",
@@ -409,7 +403,7 @@ def test_the_default_rule_leaves_out_the_members_its_judge_names(
     ties = [bytes([i]) for i in range(7)]
 
     def left_out() -> list[int]:
-        weights = rule_named(DEFAULT)(rows, base, 2, ties).weights
+        weights = rule_named(DEFAULTS.aggregation)(rows, base, 2, ties).weights
         return [row for row, weight in enumerate(weights) if weight == 0]
 
     judge = adaptive.judge_adaptive

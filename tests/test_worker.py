@@ -62,7 +62,7 @@ def test_the_worker_checks_and_aggregates_like_the_pure_functions(project: Path)
             done = await b.worker.run(work, b.paths)
             (manifest, payload), judged = aggregate(SMALL.federation, work, blobs.__getitem__)
             assert done == Aggregated(Round(1), manifest)
-            path = b.worker.take_output(done)
+            path = b.worker.take_output(done.manifest)
             assert path.read_bytes() == payload
             assert b.worker.aggregation is not None
             assert b.worker.aggregation.weights == judged.weights

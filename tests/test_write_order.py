@@ -1,4 +1,7 @@
-"""A node's own blobs are in place before their use, and synced before anything relies on them."""
+"""A node's own blobs on a real disk: in place before their use, synced before they are relied on.
+
+The order is duty.py's; here it meets real threads and files.
+"""
 
 import asyncio
 import errno
@@ -9,15 +12,42 @@ from pathlib import Path
 
 import pytest
 
+from defl.duty import (
+    Action,
+    Completion,
+    Deliver,
+    DropBlob,
+    Duty,
+    PlaceBlob,
+    SyncBlob,
+    Worked,
+)
 from defl.errors import LocalFault
+from defl.ids import NO_DIGEST, Round
 from defl.node.report.log import Log
 from defl.node.store.storage import Storage
 from defl.node.store.writing import Writing
+from defl.output import (
+    Aggregate,
+    Aggregated,
+    BlobLost,
+    Event,
+    Output,
+    Train,
+    Trained,
+    Work,
+    WorkFailed,
+)
 from support.builders import Small
+from support.in_process_node import until
 
 SMALL = Small(real=False)
 AGGREGATE, UPDATE = SMALL.blob(1), SMALL.blob(2)
 KINDS = ("blob", "manifest")
+
+
+def unexpected(fault: BaseException) -> None:
+    raise fault
 
 
 class Syncs:
@@ -54,21 +84,56 @@ def syncs(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Syncs:
     return watched
 
 
+class Trainer:
+    """A duty whose writes are real; it has aggregated a model and trained an update from it."""
+
+    def __init__(self, storage: Storage) -> None:
+        files = {
+            AGGREGATE[0].digest: storage.work / "aggregate",
+            UPDATE[0].digest: storage.work / "update",
+        }
+        self._duty = Duty()
+        self.delivered: list[Event] = []
+        self.writing = Writing(storage, lambda manifest: files[manifest.digest], Log())
+        self.writing.start(self.complete, fail=unexpected)
+
+    def complete(self, completion: Completion) -> None:
+        self._do(self._duty.done(completion))
+
+    def work(self, work: Work, result: Aggregated | Trained) -> None:
+        assert self._duty.take(Output(work=(work,))) == [work]
+        self.complete(Worked(work, result))
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Deliver):
+                self.delivered.append(action.event)
+            elif isinstance(action, PlaceBlob | SyncBlob | DropBlob):
+                self.writing.begin(action)
+
+
+AGGREGATE_WORK = Aggregate(Round(1), SMALL.initial.digest, (), NO_DIGEST)
+TRAIN_WORK = Train(Round(2), AGGREGATE[0].digest)
+
+
 def test_an_update_waits_for_the_sync_of_its_aggregate_and_training_does_not(
     storage: Storage, syncs: Syncs
 ) -> None:
     async def scenario() -> None:
-        writing = Writing(storage, Log())
-        await writing.place_aggregate(AGGREGATE[0], storage.work / "aggregate")
+        trainer = Trainer(storage)
+        aggregated, trained = Aggregated(Round(1), AGGREGATE[0]), Trained(Round(2), UPDATE[0])
+        trainer.work(AGGREGATE_WORK, aggregated)
+        await until(lambda: trainer.delivered)
+        assert trainer.delivered == [aggregated]
         assert bytes(storage.blobs.read(AGGREGATE[0].digest)) == AGGREGATE[1]
         assert syncs.done == []
 
-        placed = asyncio.create_task(writing.place_update(UPDATE[0], storage.work / "update"))
+        trainer.work(TRAIN_WORK, trained)
         await asyncio.sleep(0)
-        assert not placed.done()
+        assert trainer.delivered == [aggregated]
         syncs.go_on.set()
-        await placed
-        writing.close()
+        await until(lambda: trainer.delivered == [aggregated, trained])
+        trainer.writing.close()
 
     asyncio.run(scenario())
     expected = [f"{blob[0].digest.hex()}.{kind}" for blob in (AGGREGATE, UPDATE) for kind in KINDS]
@@ -76,21 +141,26 @@ def test_an_update_waits_for_the_sync_of_its_aggregate_and_training_does_not(
     assert syncs.done[-1] == "blobs"  # the folder, with the new names
 
 
-def test_no_update_is_placed_after_the_sync_of_its_aggregate_failed(
+def test_after_a_failed_sync_the_update_is_not_offered_and_the_suspect_blob_is_gone(
     storage: Storage, syncs: Syncs
 ) -> None:
     syncs.failing = True
     syncs.go_on.set()
 
-    async def scenario() -> None:
-        writing = Writing(storage, Log())
-        await writing.place_aggregate(AGGREGATE[0], storage.work / "aggregate")
-        for _ in range(2):
-            with pytest.raises(LocalFault, match="sync blob"):
-                await writing.place_update(UPDATE[0], storage.work / "update")
-        writing.close()
+    async def scenario() -> list[Event]:
+        trainer = Trainer(storage)
+        trainer.work(AGGREGATE_WORK, Aggregated(Round(1), AGGREGATE[0]))
+        trainer.work(TRAIN_WORK, Trained(Round(2), UPDATE[0]))
+        await until(lambda: BlobLost(AGGREGATE[0].digest) in trainer.delivered)
+        await until(lambda: BlobLost(UPDATE[0].digest) in trainer.delivered)
+        trainer.writing.close()
+        return trainer.delivered
 
-    asyncio.run(scenario())
-    assert (storage.work / "update").exists()
-    with pytest.raises(LocalFault, match="not complete here"):
-        storage.blobs.path(UPDATE[0].digest)
+    delivered = asyncio.run(scenario())
+    assert not any(isinstance(event, Trained) for event in delivered)
+    failed = [event for event in delivered if isinstance(event, WorkFailed)]
+    assert [event.work for event in failed] == [TRAIN_WORK]
+    assert "sync blob" in failed[0].reason
+    for blob in (AGGREGATE, UPDATE):
+        with pytest.raises(LocalFault, match="not complete here"):
+            storage.blobs.path(blob[0].digest)

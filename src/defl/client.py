@@ -69,6 +69,8 @@ class RoundClient:
         # A power cut may have lost the bytes; then the model is computed or fetched again.
         self._models = {r: model for r, model in models if pool.has(model.digest)}
         self._state: LedgerState | None = None
+        self._has_delivered = False  # this node's update for the open round is committed
+        self._left_out = True  # the last closed round lacks it; before round 1 it does for all
         self._opened_at = 0.0
         self._waiting = Waiting(federation.committee, federation.timing)
         self._waits_for: frozenset[NodeId] = frozenset()  # as last announced
@@ -81,6 +83,7 @@ class RoundClient:
         )
         self._working: set[Work] = set()
         self._retry: dict[Work, tuple[int, float]] = {}  # failures so far, when to retry
+        self._advanced_at = 0.0
         self._effects = ClientEffects()
         self._trained: Trained | None = None  # held back until this node may sign
         self.muted = False  # signs nothing for now
@@ -88,7 +91,8 @@ class RoundClient:
 
     @property
     def wake_at(self) -> float | None:
-        times = [at for work, (_, at) in self._retry.items() if work not in self._working]
+        # What was due at the last advance has been tried, or waits for something else.
+        times = [at for _, at in self._retry.values() if at > self._advanced_at]
         if self._vote_at is not None and not self.muted:
             times.append(self._vote_at)
         return min(times, default=None)
@@ -118,6 +122,10 @@ class RoundClient:
         started, opened = self._state is None, state.round != self.round
         delivered_before = self._has_delivered
         self._state = state
+        self._has_delivered = state.update_of(self._me) is not None
+        self._left_out = state.last is None or all(
+            ref.author != self._me for ref in state.last.updates
+        )
         self._just_started = started or (self._just_started and not opened)
         self._waiting.set_state(state, now)
         if started or opened:
@@ -137,21 +145,11 @@ class RoundClient:
 
     def _need(self, round_: Round, updates: tuple[Reference, ...]) -> bool:
         """Keep these updates and fetch the missing ones; True if all are present."""
-        present = [
-            self._pool.need((round_, ref.author), ref.digest, (ref.author, *members_in(ref.ackers)))
-            for ref in updates
-        ]
-        return all(present)
-
-    @property
-    def _has_delivered(self) -> bool:
-        return self._state is not None and self._state.update_of(self._me) is not None
-
-    @property
-    def _left_out(self) -> bool:
-        """Does the last closed round lack this node's update? Before round 1 it does for all."""
-        last = self._state.last if self._state is not None else None
-        return last is None or self._me not in {ref.author for ref in last.updates}
+        pool = self._pool
+        missing = [ref for ref in updates if not pool.keep((round_, ref.author), ref.digest)]
+        for ref in missing:
+            pool.need((round_, ref.author), ref.digest, (ref.author, *members_in(ref.ackers)))
+        return not missing
 
     def _open_round(self, state: LedgerState, now: float) -> None:
         if self._left_out and self._pool.offer_for(state.round) is not None:
@@ -183,14 +181,13 @@ class RoundClient:
         takes_s = pace.milliseconds / MILLISECONDS_PER_S
         if not self._waiting.add_promise(pace.author, pace.round, takes_s, now):
             return
-        others = tuple(
-            member
-            for member in self._federation.committee.members
-            if member not in (self._me, peer, pace.author)
-        )
         # In a node's first round every member announces itself and nothing is charged.
         if not self._just_started:
-            self._effects.send.append(Envelope(others, pace))
+            self._effects.send.append(Envelope(self._all_but(peer, pace.author), pace))
+
+    def _all_but(self, *known: NodeId) -> tuple[NodeId, ...]:
+        members = self._federation.committee.members
+        return tuple(member for member in members if member != self._me and member not in known)
 
     def connected(self, peer: NodeId, now: float) -> None:
         """Announce this node: a peer that has just started expects only members that do so."""
@@ -204,6 +201,7 @@ class RoundClient:
         """Do whatever the present state allows and requires."""
         if self._state is None:
             return
+        self._advanced_at = now
         self._announce_pace(now)
         if self._vote_at is not None and now >= self._vote_at and not self.muted:
             self._voted = True
@@ -213,12 +211,14 @@ class RoundClient:
         if self._trained is not None and not self._may_sign_later:
             event, self._trained = self._trained, None
             self.trained(event, now)
+        if self._state.round == 0 and Round(0) not in self._models:
+            self._get_initial_back()
         model = self._models.get(self._state.round)
         if model is None:
             self._aggregate(now)
         elif self._state.round == self._federation.rounds:
             self._finish.attest(self._state.round, model.digest, now)
-        else:
+        elif self._pool.has(model.digest):  # else the disk lost it, and it is fetched back
             self._train(Round(self._state.round + 1), model, now)
 
     @property
@@ -246,7 +246,7 @@ class RoundClient:
 
     def _announce_waiting(self, now: float) -> None:
         """Announce new members to wait for; a delivery is not news."""
-        if self._vote_at is None:
+        if self._vote_at is None or self._waits_for.issuperset(self._waiting.awaited):
             return
         waits_for = {member: at - now for member, at in self.deadlines.items() if at > now}
         if waits_for.keys() - self._waits_for and self._state is not None:
@@ -259,10 +259,18 @@ class RoundClient:
         message = unsigned.statement(self._federation.chain, self._federation.epoch)
         self._effects.submit.append(Agg(round_, self._me, self._signer.sign(message)))
 
+    def _get_initial_back(self) -> None:
+        """The model of round 0 comes with the federation's files, but this disk has lost it."""
+        initial = self._federation.initial
+        if self._pool.need((Round(0), None), initial, self._federation.committee.members):
+            manifest = self._pool.manifest(initial)
+            if manifest is not None:
+                self._models[Round(0)] = manifest
+
     def _aggregate(self, now: float) -> None:
         last = self._state.last if self._state is not None else None
         if last is None:
-            return  # the model of round 0 comes with the federation's files
+            return
         members = self._federation.committee.members
         has_base = self._pool.need((Round(last.round - 1), None), last.base, members)
         if self._need(last.round, last.updates) and has_base:

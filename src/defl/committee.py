@@ -16,7 +16,7 @@ from defl.crypto import KEY_BYTES
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
 from defl.messages import CHUNKS_MAX, MEMBERS_MAX, ADigest
-from defl.schema import Codec, Schema
+from defl.schema import Codec, Entry, Schema
 
 # f = 1 needs four members. With fewer, no member may fail, and a single server would do as well.
 MEMBERS_MIN = 4
@@ -80,7 +80,10 @@ def require_counts(members: int, rounds: int) -> None:
 
 
 class Charter(Struct, frozen=True, forbid_unknown_fields=True):
-    """The facts that never change, even when the membership does."""
+    """The facts that never change, even when the membership does.
+
+    The defaults are those of every new federation, real or simulated: `DEFAULTS`.
+    """
 
     schema: Schema
     # The digest of the initial weights' blob, which every member serves; zero in a draft.
@@ -88,7 +91,7 @@ class Charter(Struct, frozen=True, forbid_unknown_fields=True):
     tau: int = TAU_MIN
     rules: Rules = Rules.HOTSTUFF
     agg_quorum: AggQuorum = AggQuorum.QUORUM
-    aggregation: str = "fed_avg"
+    aggregation: str = "adaptive"  # docs/AGGREGATION.md says why
     faults_max: int | None = None  # None: f
     codec: Codec = Codec.FP32
     chunk_bytes: Annotated[int, Meta(ge=CHUNK_BYTES_MIN, le=CHUNK_BYTES_MAX)] = 4 * 2**20
@@ -110,6 +113,12 @@ class Charter(Struct, frozen=True, forbid_unknown_fields=True):
                 f"a model of {4 * self.schema.values} bytes has more than {CHUNKS_MAX} chunks of "
                 f"{self.chunk_bytes} bytes; choose a larger chunk_bytes"
             )
+
+
+# What a new federation gets unless its founders choose otherwise. The commands, `defl.run`,
+# `defl.simulate` and the simulator take their defaults from here. The schema only stands for the
+# model's own.
+DEFAULTS = Charter(Schema((Entry("model", (1,)),)))
 
 
 class Membership(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

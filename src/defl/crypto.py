@@ -4,6 +4,7 @@ A statement is SHA-256(tag ‖ chain id ‖ epoch ‖ fields…). The tag separa
 can never be read as a timeout), the chain id the federations, the epoch the memberships.
 """
 
+from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 from typing import Protocol
@@ -77,6 +78,23 @@ class Ed25519Signer:
 
     def sign(self, message: Digest) -> bytes:
         return self._key.sign(message)
+
+
+class ReportingSigner:
+    """Another signer that reports each signature it makes."""
+
+    def __init__(self, signer: Signer, report: Callable[[Digest, bytes], None]) -> None:
+        self._signer = signer
+        self._report = report
+
+    @property
+    def public_key(self) -> bytes:
+        return self._signer.public_key
+
+    def sign(self, message: Digest) -> bytes:
+        signature = self._signer.sign(message)
+        self._report(message, signature)
+        return signature
 
 
 class Ed25519Scheme:

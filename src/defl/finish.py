@@ -96,14 +96,14 @@ class Finish:
             self._effects.send.append(Envelope((peer,), self._own))
 
     def _conclude(self, now: float) -> None:
-        agreeing = [
-            a for a in self._attestations.values() if self._own and a.digest == self._own.digest
-        ]
         committee = self._federation.committee
-        if not self._proven and len(agreeing) >= committee.quorum and self._own is not None:
-            self._proven = True
-            ordered = tuple(sorted(agreeing, key=lambda attestation: attestation.author))
-            self._effects.notices.append(Attested(self._own.round, self._own.digest, ordered))
+        if not self._proven and self._own is not None:
+            own = self._own
+            agreeing = [a for a in self._attestations.values() if a.digest == own.digest]
+            if len(agreeing) >= committee.quorum:
+                self._proven = True
+                ordered = tuple(sorted(agreeing, key=lambda attestation: attestation.author))
+                self._effects.notices.append(Attested(own.round, own.digest, ordered))
         over = self._over_at is not None and now >= self._over_at
         if not self.finished and (len(self._attestations) == committee.size or over):
             self.finished = True

@@ -54,6 +54,9 @@ TRANSACTIONS_PER_MEMBER = 4
 SLICE_SIGNATURES = 16
 
 
+Decode = Callable[[bytes | memoryview, int], Message]
+
+
 class Proof(Enum):
     """Why a message may be believed, and what that costs."""
 
@@ -147,7 +150,7 @@ class Ingress:
         genesis = genesis_of(federation, Ledger(federation))
         self._verifier = Verifier(federation, scheme, genesis.id)
 
-    def read(self, peer: NodeId, frame: bytes | memoryview) -> Message:
+    def read(self, peer: NodeId, frame: bytes | memoryview, decode: Decode = decode) -> Message:
         """Run every check that needs neither a signature nor the node's state."""
         if not 0 <= peer < self._committee.size:
             raise WrongAuthor(f"member {peer} does not exist")
@@ -183,6 +186,10 @@ class Ingress:
                 peer, message.digest, message.index, message.data, examined.chunk_digest
             )
         return Received(peer, message)
+
+    def remember_own(self, me: NodeId, message: Digest, signature: bytes) -> None:
+        """This node's votes and acks come back in certificates and need no check."""
+        self._verifier.remember(me, message, signature)
 
     def admit(self, peer: NodeId, frame: bytes | memoryview) -> Received | ReceivedChunk:
         """All steps at once, for a caller that wants every message and charges no budget."""

@@ -5,7 +5,7 @@ Frozen values only: the cores decide what a message means, `ingress` whether to 
 """
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated
 
 import msgspec
@@ -21,6 +21,9 @@ MEMBERS_MAX = 100
 CHUNKS_MAX = 4096
 # The largest number on the wire: it fits a signed 64-bit integer everywhere.
 NUMBER_MAX = 2**63 - 1
+# Votes, acks and attestations of all members share few statements and bitmaps: those of the last
+# few views, and of the updates of a round or two, are computed once.
+STATEMENTS_CACHED = 512
 
 _Number = Meta(ge=0, le=NUMBER_MAX)
 _Hash = Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)
@@ -43,6 +46,7 @@ def bitmap_of(members: Iterable[NodeId], count: int) -> bytes:
     return bits.to_bytes((count + 7) // 8, "little")
 
 
+@lru_cache(STATEMENTS_CACHED)
 def members_in(bitmap: bytes) -> tuple[NodeId, ...]:
     members = []
     bits = int.from_bytes(bitmap, "little")
@@ -60,7 +64,7 @@ def is_in(bitmap: bytes, member: NodeId) -> bool:
 # --- Consensus -----------------------------------------------------------------------------
 
 
-class QC(Struct, frozen=True, array_like=True):
+class QC(Struct, frozen=True, array_like=True, cache_hash=True):
     """At least q members voted for one block of one view."""
 
     view: AView
@@ -69,7 +73,7 @@ class QC(Struct, frozen=True, array_like=True):
     signatures: ASignatures  # in the order of the signers
 
 
-class TC(Struct, frozen=True, array_like=True):
+class TC(Struct, frozen=True, array_like=True, cache_hash=True):
     """At least q members gave up a view; carries the newest QC that any of them had."""
 
     view: AView
@@ -79,7 +83,7 @@ class TC(Struct, frozen=True, array_like=True):
     qc: QC
 
 
-class Upd(Struct, frozen=True, array_like=True, tag=1):
+class Upd(Struct, frozen=True, array_like=True, cache_hash=True, tag=1):
     """TX("UPD"): this blob, available at q members, is the author's update for a round."""
 
     round: ARound
@@ -207,6 +211,7 @@ class Vote(Struct, frozen=True, array_like=True, tag=11):
     high_tc_view: AView
 
 
+@lru_cache(STATEMENTS_CACHED)
 def vote_statement(chain: Digest, epoch: int, view: View, block: Digest) -> Digest:
     return statement(Tag.VOTE, chain, epoch, view, block)
 
@@ -220,6 +225,7 @@ class Timeout(Struct, frozen=True, array_like=True, tag=12):
     signature: ASignature
 
 
+@lru_cache(STATEMENTS_CACHED)
 def timeout_statement(chain: Digest, epoch: int, view: View, high_qc_view: View) -> Digest:
     return statement(Tag.TIMEOUT, chain, epoch, view, high_qc_view)
 
@@ -312,6 +318,7 @@ class StoreAck(Struct, frozen=True, array_like=True, tag=31):
     signature: ASignature
 
 
+@lru_cache(STATEMENTS_CACHED)
 def ack_statement(
     chain: Digest,
     epoch: int,
@@ -358,6 +365,7 @@ class Attestation(Struct, frozen=True, array_like=True, tag=37):
     signature: ASignature
 
 
+@lru_cache(STATEMENTS_CACHED)
 def attestation_statement(chain: Digest, epoch: int, round_: Round, digest: Digest) -> Digest:
     return statement(Tag.ATTESTATION, chain, epoch, round_, digest)
 

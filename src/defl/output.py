@@ -1,8 +1,7 @@
 """The participant's input (events) and output.
 
-The fields of `Output` are in the order of duty: a driver sends nothing before the persists ahead of
-it and the stores of the same output are done, and starts no work before all stores ahead of it.
-Work is slow; its result arrives later as an event.
+`duty.py` says in which order a driver carries an output out. Work is slow; its result arrives
+later as an event.
 """
 
 from enum import StrEnum
@@ -241,7 +240,7 @@ Notice = (
 
 
 class Output(Struct, frozen=True):
-    persist: Persist | None = None  # durable before anything below leaves
+    persist: Persist | None = None
     store: tuple[StoreChunk, ...] = ()
     send: tuple[Envelope | ServeChunk, ...] = ()
     committed: tuple[Committed, ...] = ()
@@ -318,6 +317,12 @@ class ChunkLost(Struct, frozen=True):
     index: int
 
 
+class BlobLost(Struct, frozen=True):
+    """The disk lost a blob before it was synced, and the driver dropped what is left of it."""
+
+    digest: Digest
+
+
 class WorkFailed(Struct, frozen=True):
     work: Work
     reason: str
@@ -334,5 +339,6 @@ Event = (
     | Aggregated
     | Trained
     | ChunkLost
+    | BlobLost
     | WorkFailed
 )

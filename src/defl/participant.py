@@ -9,7 +9,7 @@ from defl.committee import Federation
 from defl.consensus.chain import genesis_of
 from defl.consensus.effects import ConsensusEffects
 from defl.consensus.mempool import Slot, slot_of
-from defl.consensus.replica import Replica
+from defl.consensus.replica import REPLICA_MESSAGES, Replica
 from defl.consensus.safety import Safety, first_record
 from defl.crypto import Signer
 from defl.evidence import EvidenceLog
@@ -45,6 +45,7 @@ from defl.messages import (
 )
 from defl.output import (
     Aggregated,
+    BlobLost,
     ChunkLost,
     Connected,
     Durable,
@@ -215,9 +216,12 @@ class Participant:
             self._replica.resume(now)
             self._pool.resume()
             self._client.set_state(self.state, now)
-        output = OutputBuilder()
-        if self._route(event, now, output) and self._replica.idle and now < self._others_wake_at:
+        for_replica = self._give_replica(event, now)
+        if for_replica and self._replica.idle and now < self._others_wake_at:
             return Output(wake_at=self._earliest(self._replica.wake_at))
+        output = OutputBuilder()
+        if not for_replica:
+            self._route(event, now, output)
         self._settle(now, output)
         others = (
             self._pool.wake_at,
@@ -225,22 +229,35 @@ class Participant:
             self._finish.wake_at,
             self._recall.wake_at,
         )
-        self._others_wake_at = min((at for at in others if at is not None), default=NEVER)
+        self._others_wake_at = min([at for at in others if at is not None], default=NEVER)
         return output.build(self._earliest(self._replica.wake_at))
 
     def _earliest(self, replica_wakes_at: float | None) -> float | None:
         at = min(self._others_wake_at, NEVER if replica_wakes_at is None else replica_wakes_at)
         return None if at == NEVER else at
 
-    def _route(self, event: Event, now: float, output: OutputBuilder) -> bool:
-        """True if only the replica got the event: then the other parts may have nothing to do."""
+    def _give_replica(self, event: Event, now: float) -> bool:
+        """True if the event was for the replica alone: the other parts may have nothing to do."""
+        match event:
+            case Received(peer=peer, message=message) if isinstance(message, REPLICA_MESSAGES):
+                self._recall.remember(message)
+                self._replica.receive(peer, message, now)
+                return True
+            case Question(message=Vote() | Timeout() as message):
+                self._replica.answer(message, now)
+                return True
+        return False
+
+    def _route(self, event: Event, now: float, output: OutputBuilder) -> None:
         match event:
             case Received(peer=peer, message=message):
-                return self._receive(peer, message, now, output)
+                self._receive(peer, message, now, output)
             case ReceivedChunk():
                 self._pool.receive_chunk(event, now)
-            case Question(peer=peer, message=message):
-                return self._answer(peer, message, now)
+            case Question(peer=peer, message=Offer() as offer):
+                self._pool.answer_offer(peer, offer)
+            case Question(peer=peer, message=Attestation()):
+                self._finish.answer(peer, now)
             case Tick():
                 self._replica.tick(now)
             case Connected(peer=peer):
@@ -254,16 +271,17 @@ class Participant:
             case Trained():
                 self._client.trained(event, now)
             case ChunkLost(digest=digest, index=index):
-                self._pool.refetch_chunk(digest, index)
+                self._pool.refetch(digest, (index,))
+            case BlobLost(digest=digest):
+                self._pool.refetch(digest)
             case WorkFailed(work=work):
                 if isinstance(work, Validate):
                     self._pool.not_validated(work.manifest.digest)
                 self._client.failed(event, now)
             case Faulted(peer=peer, reason=reason):
                 output.notices.append(PeerMisbehaved(peer, reason))
-        return False
 
-    def _receive(self, peer: NodeId, message: Message, now: float, output: OutputBuilder) -> bool:
+    def _receive(self, peer: NodeId, message: Message, now: float, output: OutputBuilder) -> None:
         self._recall.remember(message)
         if isinstance(message, POOL_MESSAGES):
             self._pool.receive(peer, message, now)
@@ -278,23 +296,6 @@ class Participant:
             self._client.receive_pace(peer, message, now)
         elif isinstance(message, Evidence):
             output.notices.append(EvidenceFound(message))  # `_settle` learns it, like our own
-        else:
-            self._replica.receive(peer, message, now)
-            return True
-        return False
-
-    def _answer(
-        self, peer: NodeId, message: Vote | Timeout | Offer | Attestation, now: float
-    ) -> bool:
-        match message:
-            case Vote() | Timeout():
-                self._replica.answer(message, now)
-                return True
-            case Offer():
-                self._pool.answer_offer(peer, message)
-            case Attestation():
-                self._finish.answer(peer, now)
-        return False
 
     def _settle(self, now: float, output: OutputBuilder) -> None:
         """Let the parts feed each other until none submits another transaction."""
@@ -323,7 +324,7 @@ class Participant:
         self, effects: ConsensusEffects, now: float, output: OutputBuilder
     ) -> None:
         output.add_consensus(effects)
-        if any(isinstance(notice, Observing) for notice in effects.notices):
+        if effects.notices and any(isinstance(notice, Observing) for notice in effects.notices):
             self._mute()
         state = self.state
         if effects.committed or effects.snapshot is not None:
@@ -336,9 +337,8 @@ class Participant:
         for closed in state.closed:
             if closed.round > self._round:
                 authors = tuple(ref.author for ref in closed.updates)
-                missing = tuple(
-                    m for m in self.federation.committee.members if m not in set(authors)
-                )
+                members = self.federation.committee.members
+                missing = tuple(sorted(set(members).difference(authors)))
                 output.notices.append(RoundClosed(closed.round, authors, missing))
         self._round = state.round
         # With one round of grace, like the blobs that these records name.

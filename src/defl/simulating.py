@@ -10,9 +10,9 @@ from enum import StrEnum
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
-from defl.aggregation.rules import DEFAULT, rule_named
+from defl.aggregation.rules import rule_named
 from defl.clients.protocol import Client, Metrics, initial_row, roles_of, schema_of
-from defl.committee import Charter, Membership, Rules, Timing, faults_of, require_counts
+from defl.committee import DEFAULTS, Charter, Membership, Rules, Timing, faults_of, require_counts
 from defl.errors import UserError, WeightsError
 from defl.founding import Founding, found
 from defl.ids import NodeId, Round
@@ -40,12 +40,12 @@ def simulate(
     rounds: int,
     seed: int = 1,
     byzantine: Mapping[int, str] | None = None,
-    aggregation: str = DEFAULT,
-    faults_max: int | None = None,
+    aggregation: str = DEFAULTS.aggregation,
+    faults_max: int | None = DEFAULTS.faults_max,
     conditions: Conditions = CONDITIONS,
-    rules: Rules | str = Rules.HOTSTUFF,
-    timing: Timing = Timing(),  # noqa: B008 - frozen; as it ships
-    codec: Codec | str = Codec.FP32,
+    rules: Rules | str = DEFAULTS.rules,
+    timing: Timing = DEFAULTS.timing,
+    codec: Codec | str = DEFAULTS.codec,
     evaluate: bool = True,
     progress: Progress = None,
 ) -> Simulation:

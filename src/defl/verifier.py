@@ -117,14 +117,18 @@ class Verifier:
     def accept(self, examination: "Examination") -> None:
         """Remember checked claims and their certificates, so that neither is checked again."""
         for claim in examination.claims:
-            signatures = self._signatures[claim.author]
-            signatures[claim.statement + claim.signature] = None
-            if len(signatures) > SIGNATURES_KEPT:
-                signatures.popitem(last=False)
+            self.remember(claim.author, claim.statement, claim.signature)
         for certificate in examination.certificates:
             self._certificates[certificate] = None
             if len(self._certificates) > VERIFIED_MAX:
                 self._certificates.popitem(last=False)
+
+    def remember(self, author: NodeId, message: Digest, signature: bytes) -> None:
+        """The signature is valid: it was checked, or made here."""
+        signatures = self._signatures[author]
+        signatures[message + signature] = None
+        if len(signatures) > SIGNATURES_KEPT:
+            signatures.popitem(last=False)
 
     def knows(self, certificate: Certificate) -> bool:
         return certificate == self.genesis_qc or certificate in self._certificates

@@ -112,6 +112,8 @@ class Waiting:
         self._early: dict[NodeId, tuple[Round, float]] = {}  # promises for the next round
         self._open: OpenRound | None = None
         self._rounds_seen = 0  # whole ones
+        self._vote_at: float | None = None
+        self._vote_at_known = True  # nothing has happened since it was computed
         self.left_out: tuple[Vain, ...] = ()  # of the newest closed round
         self.lasted_s = 0.0  # the newest closed round
 
@@ -119,6 +121,7 @@ class Waiting:
 
     def set_state(self, state: LedgerState, now: float) -> None:
         """The ledger's state after the newest committed block."""
+        self._vote_at_known = False
         if self._open is None:
             self._begin(state, now, whole=not state.current and state.last is None)
         elif state.round + 1 != self._open.number:
@@ -150,6 +153,7 @@ class Waiting:
             # The author saw the round close before this node did.
             self._early[member] = (round_, takes_s)
             return True
+        self._vote_at_known = False
         current.promises[member] = Promise(now, takes_s)
         # Nothing can be committed before a quorum is up, so the first round begins then.
         beginning = current.number == 1 and not current.delivered_at
@@ -160,6 +164,7 @@ class Waiting:
     def give_up(self, member: NodeId) -> None:
         """The member's training failed: stop waiting for it in this round."""
         if self._open is not None:
+            self._vote_at_known = False
             self._open.given_up.add(member)
 
     def record_vote(self, now: float) -> None:
@@ -194,6 +199,11 @@ class Waiting:
     @property
     def vote_at(self) -> float | None:
         """When this node submits its AGG, as far as known now; None: not before another event."""
+        if not self._vote_at_known:
+            self._vote_at, self._vote_at_known = self._computed_vote_at(), True
+        return self._vote_at
+
+    def _computed_vote_at(self) -> float | None:
         current = self._open
         if current is None or current.quorum_at is None:
             return None

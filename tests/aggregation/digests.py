@@ -22,7 +22,7 @@ from defl.schema import Entry, Schema
 def digest_of_rule(name: str, workers: Workers) -> str:
     hasher = hashlib.sha256()
     for seed, (members, faults, columns) in enumerate(
-        [(10, 3, 200_001), (7, 1, 3000), (15, 3, 70)]
+        [(10, 3, 200_001), (7, 1, 3000), (15, 3, 70), (31, 10, 300)]
     ):
         rows, base = synthetic_round(seed, members, columns, faults)
         rows[1] = rows[0].copy()  # a tie

@@ -143,7 +143,7 @@ def test_rows_closer_than_half_a_grid_step_are_ties() -> None:
 def test_compiled_loops_refuse_rows_that_are_not_contiguous_float32() -> None:
     """They walk raw memory: another array would be read as garbage, or past its end."""
     base = np.zeros(8, dtype=np.float32)
-    sums = np.zeros((1, SUMS_PER_PAIR), dtype=np.int64)
+    sums = np.zeros((SUMS_PER_PAIR, 1), dtype=np.int64)
     for row in (np.zeros(16, dtype=np.float32)[::2], np.zeros(8), np.zeros(7, dtype=np.float32)):
         with pytest.raises(PreconditionBroken, match="contiguous"):
             kernels_numba.measure([row], base, 0, sums)

@@ -16,8 +16,9 @@ from defl.aggregation.geometric_median import judge_geometric_median
 from defl.aggregation.gram import Gram
 from defl.aggregation.krum import multi_krum
 from defl.aggregation.network import middle_network, sorting_network
-from defl.aggregation.rules import DEFAULT, RULES, rule_named
+from defl.aggregation.rules import RULES, rule_named
 from defl.aggregation.subset import peeled
+from defl.committee import DEFAULTS
 from defl.errors import PreconditionBroken, UserError
 
 
@@ -38,7 +39,7 @@ def test_record_states_what_its_function_takes(name: str) -> None:
 
 
 def test_only_the_default_rule_remembers() -> None:
-    assert [name for name, rule in RULES.items() if rule.remembers] == [DEFAULT]
+    assert [name for name, rule in RULES.items() if rule.remembers] == [DEFAULTS.aggregation]
 
 
 def test_documentation_lists_every_rule_as_its_record_describes_it() -> None:

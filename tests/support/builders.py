@@ -109,11 +109,17 @@ class Small:
         rounds: int = 3,
         values: int = 100,
         chunk_bytes: int = 256,
+        aggregation: str = "fed_avg",  # remembers nothing, so a row has exactly `values` values
         **facts: Any,
     ) -> None:
         self.signers, self.scheme = signers_of(size, seed=seed, real=real)
         self.federation, (self.initial, self.initial_payload) = federation_of(
-            self.signers, rounds=rounds, values=values, chunk_bytes=chunk_bytes, **facts
+            self.signers,
+            rounds=rounds,
+            values=values,
+            chunk_bytes=chunk_bytes,
+            aggregation=aggregation,
+            **facts,
         )
         self.chain, self.epoch = self.federation.chain, self.federation.epoch
         self.ledger = Ledger(self.federation)

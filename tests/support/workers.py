@@ -124,7 +124,7 @@ class Bench:
         result = await self.worker.run(Train(Round(round_), self.base), self.paths)
         assert isinstance(result, Trained)
         assert result.manifest.base == self.base
-        output = self.worker.take_output(result)
+        output = self.worker.take_output(result.manifest)
         payload = output.read_bytes()
         base = model_row(SMALL.federation, SMALL.initial_payload)
         assert update_blob(SMALL.federation, base + round_, self.base, base) == (

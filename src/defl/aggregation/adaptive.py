@@ -26,13 +26,12 @@ tried.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from math import comb
 
 import numpy as np
 
 from defl.aggregation.aggregate import AggregationResult, Row
-from defl.aggregation.geometric import Verdict, aggregate_by, finite_rows, measure, placed
+from defl.aggregation.geometric import Verdict, finite_rows, measure, placed, summed_by
 from defl.aggregation.gram import Geometry, MeasuredRows, below_one
 from defl.aggregation.reputation import (
     PastRounds,
@@ -41,7 +40,7 @@ from defl.aggregation.reputation import (
     suspects,
     updated_reputations,
 )
-from defl.aggregation.subset import SUBSETS_MAX, Matrix, mean_square, peeled, tightest_subset
+from defl.aggregation.subset import SUBSETS_MAX, Matrix, peeled, squares_to_mean, tightest_subset
 from defl.aggregation.workers import ALONE, Workers
 
 # Just above the 99th percentile of the ratio without attack, at Dirichlet alpha = 0.3: 1.85 at
@@ -86,7 +85,7 @@ def judge_adaptive(
             kept, suspects_left_out = tuple(trusted[i] for i in passing[0]), True
     return Verdict(
         tuple(1.0 / len(kept) if i in kept else 0.0 for i in range(size)),
-        tuple(mean_square(geometry, kept, i) for i in range(size)),
+        squares_to_mean(geometry, kept),
         explain(size, len(kept), faults_max, gate, ratio, len(suspected), suspects_left_out),
     )
 
@@ -135,8 +134,7 @@ def adaptive(
     past: PastRounds | None = None,
 ) -> AggregationResult:
     """The gated mean; a row's score is its squared distance to the aggregate."""
-    measured = measured or measure(rows, base, workers)
-    judged = finite_rows(measured, faults_max, ties)
+    judged = finite_rows(measured or measure(rows, base, workers), faults_max, ties)
     distances = below_one(judged.geometry.squared_distances)
     by_size = tightest_by_size(distances, judged.faults_max)
     reputations: tuple[Reputation, ...] = ()
@@ -150,13 +148,5 @@ def adaptive(
             judged.faults_max,
             gate_exceeded=by_size[0][1] > gate_for(len(judged.order)) * inlier_variance,
         )
-    result = aggregate_by(
-        partial(judge_adaptive, by_size=by_size, suspected=suspected),
-        rows,
-        base,
-        faults_max,
-        ties,
-        workers=workers,
-        measured=measured,
-    )
-    return replace(result, reputations=reputations)
+    verdict = judge_adaptive(judged.geometry, judged.faults_max, by_size, suspected)
+    return replace(summed_by(verdict, judged, rows, base, workers), reputations=reputations)

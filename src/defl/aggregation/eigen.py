@@ -1,13 +1,17 @@
 """Largest eigenvalues of small symmetric matrices, many at a time, the same bits everywhere.
 
 Jacobi rotations in a fixed order with + - * / and square root alone; no LAPACK, whose results
-differ between builds.
+differ between builds. The inner loops are in eigen_numpy.py, and compiled in eigen_numba.py.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from defl.aggregation import kernels
+from defl.aggregation.eigen_numpy import applied
 
 Matrix = NDArray[np.float64]
 
@@ -22,74 +26,42 @@ POWER_STEPS = 100  # only for many rows, where an approximate direction is enoug
 def centred(distances: Matrix) -> Matrix:
     """Inner products around the mean, from squared distances: -1/2 J D J, for (..., k, k)."""
     size = distances.shape[-1]
-    mean = distances[..., 0, :].copy()
-    for k in range(1, size):
-        mean += distances[..., k, :]
-    mean /= size
-    total = mean[..., 0].copy()
-    for k in range(1, size):
-        total += mean[..., k]
-    total /= size
+    # Accumulated first to last: NumPy chooses the order of a plain sum.
+    mean = np.add.accumulate(distances, axis=-2)[..., -1, :] / size
+    total = np.add.accumulate(mean, axis=-1)[..., -1] / size
     corner = mean[..., :, None] + mean[..., None, :] - total[..., None, None]
-    return -0.5 * (distances - corner)
+    products: Matrix = -0.5 * (distances - corner)
+    return products
 
 
 def largest_eigenvalues(matrices: Matrix) -> Matrix:
     """The largest eigenvalue of each of (s, k, k) symmetric matrices."""
     a = matrices.copy()
     size = a.shape[-1]
-    limit = np.abs(a).max(axis=(1, 2)) * NEGLIGIBLE
-    steps = pairings(size)
-    for _ in range(SWEEPS_MAX):
-        for p, q in steps:
-            rotate(a, p, q)
-        off = np.abs(a)
-        for k in range(size):
-            off[:, k, k] = 0.0
-        if bool((off.max(axis=(1, 2)) <= limit).all()):
-            break
+    limits = np.abs(a).max(axis=(1, 2)) * NEGLIGIBLE
+    kernels.best(SWEEPS_MAX * a.size * size).EIGEN.diagonalise(
+        a, limits, pairings(size), SWEEPS_MAX
+    )
     largest = a[:, 0, 0].copy()
     for k in range(1, size):
         np.maximum(largest, a[:, k, k], out=largest)
     return largest
 
 
-def pairings(size: int) -> list[tuple[list[int], list[int]]]:
-    """Every pair of 0 ... size - 1 once, in steps of disjoint pairs.
+@cache
+def pairings(size: int) -> NDArray[np.int32]:
+    """Every pair (p, q) of 0 ... size - 1 once, in steps of disjoint pairs: [step, p or q, pair].
 
     The circle method of round-robin tournaments: the last one stays, the others move by one.
     """
     last = size - 1 + size % 2  # with an odd size, a dummy that leaves its partner out
-    steps = []
+    steps = np.empty((last, 2, size // 2), dtype=np.int32)
     for shift in range(last):
         circle = [*((shift + k) % last for k in range(last)), last]
         pairs = [sorted((circle[k], circle[last - k])) for k in range((last + 1) // 2)]
         real = [(p, q) for p, q in pairs if q < size]
-        steps.append(([p for p, _ in real], [q for _, q in real]))
+        steps[shift] = [p for p, _ in real], [q for _, q in real]
     return steps
-
-
-def rotate(a: Matrix, p: list[int], q: list[int]) -> None:
-    """Jacobi rotations that bring every a[p, q] to zero, in every matrix (Golub, Van Loan 8.5).
-
-    Rotations of disjoint pairs do not touch one another's entries at (p, q).
-    """
-    apq = a[:, p, q]
-    zero = np.abs(apq) < 1e-300
-    theta = (a[:, q, q] - a[:, p, p]) / np.where(zero, 1.0, 2.0 * apq)
-    # Beyond this size theta's square would overflow, and the rotation is the identity anyway.
-    theta = np.clip(theta, -1e150, 1e150)
-    tangent = np.where(theta >= 0.0, 1.0, -1.0) / (np.abs(theta) + np.sqrt(theta * theta + 1.0))
-    tangent = np.where(zero, 0.0, tangent)
-    cosine = (1.0 / np.sqrt(tangent * tangent + 1.0))[:, :, None]
-    sine = tangent[:, :, None] * cosine
-    row_p, row_q = a[:, p, :], a[:, q, :]
-    a[:, p, :] = cosine * row_p - sine * row_q
-    a[:, q, :] = sine * row_p + cosine * row_q
-    across = a.swapaxes(1, 2)
-    column_p, column_q = across[:, p, :], across[:, q, :]
-    across[:, p, :] = cosine * column_p - sine * column_q
-    across[:, q, :] = sine * column_p + cosine * column_q
 
 
 def roughly_largest(matrices: Matrix) -> Matrix:
@@ -100,13 +72,7 @@ def roughly_largest(matrices: Matrix) -> Matrix:
     """
     power = matrices.copy()
     size = power.shape[-1]
-    for _ in range(10):
-        top = np.abs(power).max(axis=(1, 2))
-        power /= np.where(top > 0.0, top, 1.0)[:, None, None]
-        square = power[:, :, :1] * power[:, :1, :]
-        for k in range(1, size):
-            square += power[:, :, k : k + 1] * power[:, k : k + 1, :]
-        power = square
+    kernels.best(10 * power.size * size).EIGEN.square_repeatedly(power, 10)
     place = power[:, range(size), range(size)].argmax(axis=1)
     vector = power[np.arange(len(power)), place]
     image = vector[:, :1] * matrices[:, 0]
@@ -145,22 +111,11 @@ def tightest(distances: Matrix, subsets: Sequence[Sequence[int]]) -> tuple[int, 
     return int(close[best]), float(exact[best]) / size
 
 
-def applied(matrix: Matrix, vector: Matrix) -> Matrix:
-    """Matrix times vector, column by column: the same order on every machine."""
-    total: Matrix = matrix[0] * vector[0]
-    for k in range(1, len(vector)):
-        total = total + matrix[k] * vector[k]
-    return total
-
-
 def main_direction(products: Matrix) -> Matrix:
     """The eigenvector of the largest eigenvalue, by a fixed number of power iterations."""
     vector: Matrix = products[int(np.argmax(np.diagonal(products)))].copy()
-    for _ in range(POWER_STEPS):
-        size = float(np.abs(vector).max())
-        if size == 0.0:
-            break
-        vector = applied(products, vector / size)
+    loops = kernels.best(POWER_STEPS * products.size)
+    loops.EIGEN.power_iteration(products, vector, POWER_STEPS)
     return vector
 
 

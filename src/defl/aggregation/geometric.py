@@ -74,6 +74,13 @@ def aggregate_by(
     """Measure (unless that was done while the rows arrived), judge, sum."""
     judged = finite_rows(measured or measure(rows, base, workers), faults_max, ties)
     verdict = judge(judged.geometry, judged.faults_max)
+    return summed_by(verdict, judged, rows, base, workers)
+
+
+def summed_by(
+    verdict: Verdict, judged: FiniteRows, rows: Sequence[Row], base: Row, workers: Workers
+) -> AggregationResult:
+    """The weighted sum of all rows, and of the base if the weights leave it a share."""
     weights = placed(verdict.weights, judged.order, len(rows), 0.0)
     base_weight = 1.0 - sum(verdict.weights)
     summed, shares = list(rows), list(weights)

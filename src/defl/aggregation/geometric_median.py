@@ -12,7 +12,7 @@ rows it stays within 2(m - f)/(m - 2f) of the honest rows' radius around any cen
 import numpy as np
 from numpy.typing import NDArray
 
-from defl.aggregation.eigen import applied
+from defl.aggregation.eigen_numpy import applied
 from defl.aggregation.geometric import Verdict, placed
 from defl.aggregation.gram import Geometry, below_one
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from defl.aggregation import kernels
-from defl.aggregation.grid import COLUMNS_MAX, SUMS_PER_PAIR, UNIT_POWER, pair_index
+from defl.aggregation.grid import COLUMNS_MAX, SUMS_PER_PAIR, UNIT_POWER, new_pairs
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
@@ -96,23 +96,19 @@ class Gram:
             self.rows.append(plain(row))
         parts = self._workers.gather(lambda lane: self._part(lane, first))
         self.finite += [True] * len(rows)
-        totals = np.zeros_like(parts[0][0])
-        for sums, finite in parts:
-            totals += sums
+        for _, finite in parts:
             self.finite = [both and one for both, one in zip(self.finite, finite, strict=True)]
-        for i in range(first, len(self.rows)):
-            self._sums.append(
-                [
-                    joined(totals[pair_index(i, j)]) if self.finite[i] and self.finite[j] else 0
-                    for j in range(i + 1)
-                ]
-            )
+        products = joined([sums for sums, _ in parts])
+        self._sums += [[] for _ in rows]
+        for (i, j), product in zip(new_pairs(first, len(self.rows)), products, strict=True):
+            self._sums[i].append(product if self.finite[i] and self.finite[j] else 0)
 
     def _part(self, lane: int, first: int) -> tuple[NDArray[np.int64], list[bool]]:
         count = len(self.rows)
         loops = self._loops or kernels.best(count * self.base.shape[0])
         width = loops.columns_per_pass(count)
-        sums = np.zeros((pair_index(count, 0), SUMS_PER_PAIR), dtype=np.int64)
+        pairs = sum(range(first + 1, count + 1))
+        sums = np.zeros((SUMS_PER_PAIR, pairs), dtype=np.int64)
         finite = [True] * count
         for part in self._passes(width, lane):
             columns = [row[part] for row in self.rows]
@@ -140,10 +136,17 @@ class Gram:
         )
 
 
-def joined(by_power: NDArray[np.int64]) -> int:
-    """Join sums that were kept apart by the power of their unit into one integer."""
-    used = np.flatnonzero(by_power).tolist()
-    return sum(int(by_power[power]) << power for power in used)
+def joined(parts: Sequence[NDArray[np.int64]]) -> list[int]:
+    """Join the parts' sums, kept apart by the power of their unit, into one integer per pair."""
+    totals = [0] * parts[0].shape[1]
+    for sums in parts:
+        powers, pairs = np.nonzero(sums)
+        amounts = sums[powers, pairs]
+        for power, pair, amount in zip(
+            powers.tolist(), pairs.tolist(), amounts.tolist(), strict=True
+        ):
+            totals[pair] += amount << power
+    return totals
 
 
 def plain(row: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -14,6 +14,7 @@ Why these numbers: BLOCK products of NUMBER_MAX stay below 2^31, so one block's 
 in 32-bit integers, which processors multiply fastest.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 BLOCK: Final = 128
@@ -36,6 +37,8 @@ NOT_FINITE: Final = 0x7F800000  # the bits of infinity; those of a NaN are above
 ROUNDER: Final = 12582912.0  # 1.5 * 2^23: adding it rounds a small float32 to a whole number
 
 
-def pair_index(i: int, j: int) -> int:
-    """The index of the pair i >= j among all pairs."""
-    return i * (i + 1) // 2 + j
+def new_pairs(first: int, rows: int) -> Iterator[tuple[int, int]]:
+    """The pairs i >= j of which row i is new: `first` or later."""
+    for i in range(first, rows):
+        for j in range(i + 1):
+            yield i, j

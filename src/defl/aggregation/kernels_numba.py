@@ -1,24 +1,24 @@
 """The inner loops over columns, compiled: the same bits as kernels_numpy.py, several times faster.
 
-Nothing here may be compiled with a flag that lets the compiler reorder or fuse floating-point
-operations. Signatures are fixed, so that nothing is compiled while a round waits. Loops walk all
-rows of a round together, a few columns at a time, so that each row is read from memory once and
+Signatures are fixed, so that nothing is compiled while a round waits. Loops walk all rows of a
+round together, a few columns at a time, so that each row is read from memory once and
 intermediate results stay in the nearest caches; pointers.py says why they run over raw memory.
 
 numba computes int32 expressions in 64 bits. The np.int32(...) casts let LLVM narrow them again,
 and only narrow loops become vector instructions.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
-from numba import boolean, float32, float64, int32, int64, njit, types, void
+from numba import boolean, float32, float64, int32, int64, types, void
 from numpy.typing import NDArray
 
-from defl.aggregation import grid
+from defl.aggregation import eigen_numba, grid
+from defl.aggregation.compiling import compiled, inlined
 from defl.aggregation.network import middle_network
 from defl.aggregation.pointers import (
+    ADDRESSES,
     addresses,
     bits_of,
     doubles_at,
@@ -26,17 +26,18 @@ from defl.aggregation.pointers import (
     floats_at,
     ints_at,
     longs_at,
-    prefetch,
+    prefetch_columns,
     shorts_at,
 )
+from defl.aggregation.sums_numba import group_means, weighted_sum  # noqa: F401 - loops, too
 
 NAME = "numba"
+EIGEN = eigen_numba  # the loops over small matrices
 
 # Plain module names: a compiled function treats globals as constants.
 BLOCK = grid.BLOCK
 NUMBER_BITS = grid.NUMBER_BITS
 EXPONENT_MIN = grid.EXPONENT_MIN
-SUMS_PER_PAIR = grid.SUMS_PER_PAIR
 NOT_FINITE = grid.NOT_FINITE
 NO_SIGN = np.int32(0x7FFFFFFF)
 LOW_HALF = np.int32(0xFFFF)
@@ -51,43 +52,13 @@ HALF = BLOCK // 2
 BLOCK_BYTES = 4 * BLOCK  # of float32
 NUMBERS_BYTES = 2 * BLOCK
 BLOCKS = 8  # put on the grid at a time: 4 KB of every row
-SUMMED = 1 << 13  # columns summed at a time, 64 KB of float64
 TILE = 128  # columns sorted at a time: 50 rows of them fit into the nearest cache
-LINE = 64  # bytes in a cache line
 
-ADDRESSES = types.Array(int64, 1, "C", readonly=True)
 COMPARATORS = types.Array(int32, 2, "C", readonly=True)
-
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def compiled(signature: object) -> Callable[[Function], Function]:
-    """Compile once, cache the code beside the module, release the GIL while running."""
-
-    def decorate(function: Function) -> Function:
-        try:
-            result: Function = njit(signature, nogil=True, cache=True)(function)
-        except (RuntimeError, OSError):  # no writable cache folder, or a full disk
-            result = njit(signature, nogil=True)(function)
-        return result
-
-    return decorate
-
-
-def inlined(function: Function) -> Function:
-    """Compile into the callers."""
-    part: Function = njit(nogil=True)(function)
-    return part
 
 
 def columns_per_pass(rows: int) -> int:  # noqa: ARG001 - as in kernels_numpy
     return 1 << 18  # enough to hide the cost of a call, few enough to spread over threads
-
-
-@inlined
-def prefetch_columns(address: int, columns: int) -> None:
-    for k in range(0, 4 * columns, LINE):
-        prefetch(address + k)
 
 
 @inlined
@@ -167,15 +138,18 @@ def block_product(mine: NDArray[np.int16], theirs: NDArray[np.int16]) -> np.int3
 
 
 @inlined
-def add_products(numbers: int, exponents: int, rows: int, first: int, sums: int) -> None:
+def add_products(
+    numbers: int, exponents: int, rows: int, first: int, sums: int, pairs: int
+) -> None:
     """Add one block's products of row i >= first with row j <= i, by the power of their unit."""
     powers, totals = shorts_at(exponents), longs_at(sums)
+    pair = 0
     for i in range(first, rows):
         mine = shorts_at(numbers + i * NUMBERS_BYTES)
         for j in range(i + 1):
             product = block_product(mine, shorts_at(numbers + j * NUMBERS_BYTES))
-            pair = i * (i + 1) // 2 + j
-            totals[pair * SUMS_PER_PAIR + powers[i] + powers[j]] += product
+            totals[(powers[i] + powers[j]) * pairs + pair] += product
+            pair += 1
 
 
 @compiled(void(ADDRESSES, int64, int64, int64, int64[:, ::1], boolean[::1]))
@@ -230,6 +204,7 @@ def measure_at(
                 count,
                 first,
                 sums.ctypes.data,
+                sums.shape[1],
             )
 
 
@@ -245,50 +220,6 @@ def measure(
     measure_at(at[:-1], int(at[-1]), base.shape[0], first, sums, finite)
     result: list[bool] = finite.tolist()
     return result
-
-
-@inlined
-def add_four(
-    rows: NDArray[np.int64], weights: NDArray[np.float64], offset: int, size: int, total: int
-) -> None:
-    a, b = floats_at(rows[0] + offset), floats_at(rows[1] + offset)
-    c, d = floats_at(rows[2] + offset), floats_at(rows[3] + offset)
-    of_a, of_b, of_c, of_d = weights[0], weights[1], weights[2], weights[3]
-    sums = doubles_at(total)
-    for k in range(size):
-        two = (sums[k] + np.float64(a[k]) * of_a) + np.float64(b[k]) * of_b
-        sums[k] = (two + np.float64(c[k]) * of_c) + np.float64(d[k]) * of_d
-
-
-@compiled(void(ADDRESSES, float64[::1], float32[::1]))
-def weighted_sum_at(
-    rows: NDArray[np.int64], weights: NDArray[np.float64], out: NDArray[np.float32]
-) -> None:
-    buffer = np.zeros(SUMMED, np.float64)
-    total = doubles_at(buffer.ctypes.data)
-    for start in range(0, out.size, SUMMED):
-        size = min(SUMMED, out.size - start)
-        first = floats_at(rows[0] + 4 * start)
-        for k in range(size):
-            total[k] = np.float64(first[k]) * weights[0]
-        done = 1
-        while done + 4 <= rows.size:
-            add_four(rows[done:], weights[done:], 4 * start, size, buffer.ctypes.data)
-            done += 4
-        for i in range(done, rows.size):
-            row = floats_at(rows[i] + 4 * start)
-            for k in range(size):
-                total[k] += np.float64(row[k]) * weights[i]
-        to = floats_at(out.ctypes.data + 4 * start)
-        for k in range(size):
-            to[k] = np.float32(total[k])
-
-
-def weighted_sum(
-    rows: Sequence[NDArray[np.float32]], weights: Sequence[float], out: NDArray[np.float32]
-) -> None:
-    """As kernels_numpy.weighted_sum."""
-    weighted_sum_at(addresses(rows, out.shape[0]), np.array(weights, dtype=np.float64), out)
 
 
 @inlined

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from defl.aggregation import eigen_numpy
 from defl.aggregation.grid import (
     BLOCK,
     EXPONENT_MIN,
@@ -16,11 +17,12 @@ from defl.aggregation.grid import (
     NUMBER_BITS,
     NUMBER_MAX,
     ROUNDER,
-    pair_index,
+    new_pairs,
 )
 from defl.aggregation.network import middle_network
 
 NAME = "numpy"
+EIGEN = eigen_numpy  # the loops over small matrices
 NUMBERS_PER_PASS = 1 << 19  # whole numbers held at a time by one worker, as float64: 4 MB
 COLUMNS_PER_PASS_MAX = 1 << 17  # enough to hide the cost of a call, small enough for the caches
 
@@ -39,6 +41,8 @@ def measure(
 ) -> list[bool]:
     """Put all rows on the grid and add the products of row i >= first with row j <= i to `sums`.
 
+    `sums` has a column per pair, in the order of i and then j, and a row per power of the unit: so
+    the sums that the pairs of a block add to lie side by side, since its powers differ little.
     Returns which rows are finite; what is added for the others is meaningless.
     """
     blocks = -(-base.shape[0] // BLOCK)
@@ -94,16 +98,14 @@ def add_products(
         wide = numbers.reshape(rows, blocks, BLOCK) * np.ldexp(1.0, spread)[:, :, None]
         flat = wide.reshape(rows, blocks * BLOCK)
         products = (flat[first:] @ flat.T).astype(np.int64)
-        for i in range(first, rows):
-            for j in range(i + 1):
-                sums[pair_index(i, j), lowest[i] + lowest[j]] += products[i - first, j]
+        for pair, (i, j) in enumerate(new_pairs(first, rows)):
+            sums[lowest[i] + lowest[j], pair] += products[i - first, j]
         return
     cut = numbers.reshape(rows, blocks, BLOCK).transpose(1, 0, 2).astype(np.float64)
     products = (cut[:, first:] @ cut.transpose(0, 2, 1)).astype(np.int64)
     power = exponents.astype(np.int64)
-    for i in range(first, rows):
-        for j in range(i + 1):
-            np.add.at(sums[pair_index(i, j)], power[i] + power[j], products[:, i - first, j])
+    for pair, (i, j) in enumerate(new_pairs(first, rows)):
+        np.add.at(sums[:, pair], power[i] + power[j], products[:, i - first, j])
 
 
 def weighted_sum(
@@ -115,6 +117,22 @@ def weighted_sum(
         total += row.astype(np.float64) * weight
     with np.errstate(over="ignore", under="ignore"):
         out[:] = total
+
+
+def group_means(
+    rows: Sequence[NDArray[np.float32]],
+    groups: NDArray[np.int32],
+    share: float,
+    out: NDArray[np.float32],
+) -> None:
+    """For each group (the indices of its rows) the sum of rows times `share`, as weighted_sum."""
+    scaled = [row.astype(np.float64) * share for row in rows]
+    for group, mean in zip(groups.tolist(), out, strict=True):
+        total = scaled[group[0]].copy()
+        for i in group[1:]:
+            total += scaled[i]
+        with np.errstate(over="ignore", under="ignore"):
+            mean[:] = total
 
 
 def mean_of_middle(

@@ -15,7 +15,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from defl.aggregation.compiling import inlined
 from defl.errors import PreconditionBroken
+
+LINE = 64  # bytes in a cache line
+ADDRESSES = types.Array(int64, 1, "C", readonly=True)
 
 INT16, INT32, INT64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
@@ -81,3 +85,18 @@ def prefetching(_typing: Any, _address: Any) -> Any:
 
 
 prefetch = intrinsic(prefetching)
+
+
+@inlined
+def aligned(address: int) -> int:
+    """The next start of a cache line: wide loads that cross one take twice as long.
+
+    A buffer that is aligned has room for one line more.
+    """
+    return (address + LINE - 1) // LINE * LINE
+
+
+@inlined
+def prefetch_columns(address: int, columns: int) -> None:
+    for k in range(0, 4 * columns, LINE):
+        prefetch(address + k)

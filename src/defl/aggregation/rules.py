@@ -74,9 +74,6 @@ class AggregationRule:
         return replace(result, reason=sentences(result.reason, outside))
 
 
-# The default of new federations: docs/AGGREGATION.md says why.
-DEFAULT = "adaptive"
-
 RULES: dict[str, AggregationRule] = {
     rule.name: rule
     for rule in (

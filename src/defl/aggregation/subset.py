@@ -58,14 +58,16 @@ def judge_subset(geometry: Geometry, faults_max: int) -> Verdict:
     search = "of all subsets" if exhaustive else "found by removing outliers one at a time"
     return Verdict(
         tuple(1.0 / keep if i in kept else 0.0 for i in range(size)),
-        tuple(mean_square(geometry, kept, i) for i in range(size)),
+        squares_to_mean(geometry, kept),
         f"the mean of the {keep} of {size} updates with the smallest largest variance, {search}.",
     )
 
 
-def mean_square(geometry: Geometry, kept: Sequence[int], row: int) -> float:
-    """Squared distance of a row to the mean of the kept ones, exact until the last rounding."""
-    d = geometry.squared_distances
+def squares_to_mean(geometry: Geometry, kept: Sequence[int]) -> tuple[float, ...]:
+    """Squared distances of all rows to the mean of the kept ones, exact until the last rounding."""
     count = len(kept)
-    twice = 2 * count * sum(d[row][j] for j in kept) - sum(d[i][j] for i in kept for j in kept)
-    return geometry.real(twice) / (2 * count * count)
+    to_kept = [sum(row[j] for j in kept) for row in geometry.squared_distances]
+    among_kept = sum(to_kept[i] for i in kept)
+    return tuple(
+        geometry.real(2 * count * each - among_kept) / (2 * count * count) for each in to_kept
+    )

@@ -158,16 +158,23 @@ def robustness_command(
 @click.option("--nodes", default=4, show_default=True, help="Members: one process each.")
 @click.option("--mb", "megabytes", default=28.0, show_default=True, help="Size of the model.")
 @click.option("--rounds", default=6, show_default=True, help="Rounds to measure.")
+@click.option("--phases", is_flag=True, help="Show where the time of a round goes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
+def round_(*, nodes: int, megabytes: float, rounds: int, phases: bool, as_json: bool) -> None:
     """Time a round of real nodes outside training, relative to the bare TLS exchange of its bytes.
 
     Time outside training is the time between two closes less the longest training of the round,
-    which the others wait for. "ratio_to_bare_tls" is the key figure.
+    which the others wait for. "ratio_to_bare_tls" is the key figure. "processor_seconds" are those
+    of one node and its two child processes in one round: what counts if each node has a machine of
+    its own.
+
+    --phases follows the update that is submitted last, since the round waits for it, and shows the
+    processor time that an average node spends in each phase.
 
     \b
     Example:
       defl bench round --nodes 4 --mb 28 --json
+      defl bench round --phases
 
     Exit code 0: measured; 1: the nodes disagreed or lost something; 2: invalid options.
     """
@@ -178,7 +185,8 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
     _progress(
         f"measuring {rounds} rounds of {megabytes:g} MB on {nodes} nodes, after the bare exchange"
     )
-    _show(bench_round(nodes, megabytes, rounds), as_json=as_json)
+    result = bench_round(nodes, megabytes, rounds, phases=phases)
+    _show(result, as_json=as_json)
 
 
 @bench.command()
@@ -200,6 +208,8 @@ def round_(*, nodes: int, megabytes: float, rounds: int, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def commit(*, nodes: int, rounds: int, in_flight_mb: float, rules: str, as_json: bool) -> None:
     """Time a transaction from submission to commit, relative to a loopback round trip.
+
+    "processor_seconds" are those of one node and its two child processes in one round.
 
     \b
     Example:
@@ -250,6 +260,22 @@ def _waiting_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _phases_table(rows: list[dict[str, Any]]) -> str:
+    kinds = [*rows[0]["processor_seconds"]]
+    head = f"{'phase':<24}{'ms':>7}  processor ms per node:"
+    lines = [head + "".join(f"{kind:>12}" for kind in kinds)]
+    for row in rows:
+        used = "".join(f"{1000 * row['processor_seconds'][kind]:>12.0f}" for kind in kinds)
+        lines.append(f"{row['phase']:<24}{1000 * row['seconds']:>7.0f}{'':>24}{used}")
+    return "\n".join(lines)
+
+
 def _progress(line: str) -> None:
     click.echo(line, err=True)
 
@@ -264,7 +290,9 @@ def _show(result: dict[str, Any], *, as_json: bool) -> None:
         click.echo(json.dumps(result, indent=1))
     else:
         for name, value in result.items():
-            shown = f"{value:.4g}" if isinstance(value, float) else value
-            click.echo(f"{name:<30}{shown}")
+            if name == "phases":
+                click.echo(_phases_table(value))
+            else:
+                click.echo(f"{name:<30}{_shown(value)}")
     if result["wrong"]:
         raise SystemExit(1)

@@ -2,15 +2,15 @@
 
 import json
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
-from defl.aggregation.rules import DEFAULT, RULES
+from defl.cli.agreed_facts import agreed_facts, charter_of
 from defl.clients.protocol import schema_of
-from defl.committee import TAU_MIN, AggQuorum, Charter, Federation, Rules, Timing
+from defl.committee import AggQuorum, Federation
 from defl.founding import found
 from defl.node.setup.assemble import (
     read_cards,
@@ -28,7 +28,6 @@ from defl.node.setup.config import (
 )
 from defl.node.setup.requirements import coverage, require_conditions, requirements_of
 from defl.printable import printable
-from defl.schema import Codec
 
 CREATE_EXAMPLES = """
 Examples:
@@ -49,13 +48,7 @@ Example:
 
 Exit code 0: shown; 2: the file is missing or is not a federation file.
 """
-CHUNK_BYTES = 4 * 2**20
 ENTRIES_SHOWN_MAX = 8
-TIMING = Timing()
-
-
-def _choice(kind: type[StrEnum]) -> click.Choice[str]:
-    return click.Choice([member.value for member in kind])
 
 
 @click.group()
@@ -78,32 +71,7 @@ def federation() -> None:
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write."
 )
 @click.option("--rounds", default=10, show_default=True, help="Rounds of training.")
-@click.option("--tau", default=TAU_MIN, show_default=True, help="Rounds whose weights are kept.")
-@click.option("--rules", type=_choice(Rules), default=Rules.HOTSTUFF.value, show_default=True,
-              help="Consensus: three-chain or two-chain.")  # fmt: skip
-@click.option("--agg-quorum", type=_choice(AggQuorum), default=AggQuorum.QUORUM.value,
-              show_default=True, help="AGG votes that close a round: n - f, or f + 1.")  # fmt: skip
-@click.option("--aggregation", type=click.Choice([*RULES]), default=DEFAULT,
-              show_default=True, help="Rule that aggregates updates.")  # fmt: skip
-@click.option("--faults-max", type=int, help="Byzantine updates to tolerate; default f.")
-@click.option("--codec", type=_choice(Codec), default=Codec.FP32.value, show_default=True,
-              help="Encoding of updates on the wire.")  # fmt: skip
-@click.option(
-    "--chunk-bytes", default=CHUNK_BYTES, show_default=True, help="Size of a blob's chunks."
-)
-@click.option(
-    "--view-base-s", default=TIMING.view_base_s, show_default=True, help="First view timeout."
-)
-@click.option(
-    "--view-cap-s", default=TIMING.view_cap_s, show_default=True, help="Longest view timeout."
-)
-@click.option("--gst-lt-min-s", default=TIMING.gst_lt_min_s, show_default=True,
-              help="Shortest time that a round waits for slow members.")  # fmt: skip
-@click.option("--gst-lt-max-s", default=TIMING.gst_lt_max_s, show_default=True,
-              help="Longest time that a round waits for slow members.")  # fmt: skip
-@click.option(
-    "--grace-s", default=TIMING.grace_s, show_default=True, help="Time to serve others at the end."
-)
+@agreed_facts
 @click.option("--strict", is_flag=True, help="Refuse facts that no theorem covers.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
@@ -117,11 +85,6 @@ def create(
     strict: bool,
     force: bool,
     as_json: bool,
-    view_base_s: float,
-    view_cap_s: float,
-    gst_lt_min_s: float,
-    gst_lt_max_s: float,
-    grace_s: float,
     **facts: Any,
 ) -> None:
     """Assemble the members' cards and the agreed facts into one file.
@@ -132,11 +95,8 @@ def create(
     require_new(output, force=force)
     members = read_cards(cards)
     weights, own_roles = read_weights(model, project)
-    draft = Charter(
-        schema_of(weights, {**own_roles, **roles_of_patterns(roles, list(weights))}),
-        timing=Timing(view_base_s, view_cap_s, gst_lt_min_s, gst_lt_max_s, grace_s),
-        **_typed(facts),
-    )
+    schema = schema_of(weights, {**own_roles, **roles_of_patterns(roles, list(weights))})
+    draft = replace(charter_of(facts), schema=schema)
     membership = membership_of(members, rounds=rounds)
     founding = found(draft, membership, draft.schema.flatten(weights))
     require_conditions(founding.federation, strict=strict)
@@ -146,14 +106,6 @@ def create(
         return
     click.echo(f"Wrote {output} and {output.parent / INITIAL_FILE}; give both to every member.\n")
     click.echo(_text(agreement))
-
-
-def _typed(facts: dict[str, Any]) -> dict[str, Any]:
-    return facts | {
-        "rules": Rules(facts["rules"]),
-        "agg_quorum": AggQuorum(facts["agg_quorum"]),
-        "codec": Codec(facts["codec"]),
-    }
 
 
 @federation.command(epilog=SHOW_EXAMPLES)

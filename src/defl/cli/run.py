@@ -13,8 +13,9 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from defl.aggregation.rules import DEFAULT, RULES
+from defl.aggregation.rules import RULES
 from defl.cli.exit_codes import ExitCode
+from defl.committee import DEFAULTS
 from defl.errors import UserError
 from defl.node.report.status_client import last_status
 from defl.node.report.tracking import Track
@@ -70,7 +71,7 @@ run as asked, and the message says what to do; 130: interrupted.
 @click.option(
     "--aggregation",
     type=click.Choice([*RULES]),
-    default=DEFAULT,
+    default=DEFAULTS.aggregation,
     show_default=True,
     help="How updates become a model.",
 )

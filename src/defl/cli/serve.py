@@ -14,6 +14,7 @@ import msgspec
 from defl.cli.node import node
 from defl.cli.status_text import status_text
 from defl.errors import UserError
+from defl.node.event_loop import loop_factory
 from defl.node.files import PID_FILE, STARTED_FILE, TOKEN_FILE
 from defl.node.report.log import Log, configure_logging
 from defl.node.report.status_client import last_status, running_status
@@ -59,7 +60,8 @@ def start(folder: Path, observer: bool, as_json: bool) -> None:
     config = read_node(folder)
     as_json = as_json or config.log_format is LogFormat.JSON
     configure_logging(as_json=as_json, level=config.log_level)
-    asyncio.run(_serve(folder, Log(), observer=observer))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(folder, Log(), observer=observer))
 
 
 async def _serve(folder: Path, log: Log, *, observer: bool) -> None:

@@ -5,14 +5,16 @@ import resource
 import sys
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import click
 
-from defl.committee import Rules
+from defl.cli.agreed_facts import agreed_facts, charter_of
 from defl.errors import UserError
 from defl.ids import NodeId
 from defl.sim.conditions import (
     Conditions,
+    WriteTimes,
     parse_censor,
     parse_kill,
     parse_one_way,
@@ -20,6 +22,7 @@ from defl.sim.conditions import (
     parse_rollback,
 )
 from defl.sim.run import Options, SimReport, simulate
+from defl.sim.scenario import VALUES
 from defl.sim.soak import Soaked, scenario, soak
 from defl.sim.transcript import Transcript
 
@@ -33,6 +36,8 @@ Examples:
   defl sim --partition '0,1|2,3@2-20'             two halves from second 2 to 20
   defl sim --censor Vote@2-20 --kill 1@10         votes are lost for a while; node 1 restarts
   defl sim --pace 3=50 --rounds 40                one member trains 50 times longer
+  defl sim --aggregation multi_krum --codec int8  another rule, and smaller updates
+  defl sim --values 5000 --chunk-bytes 1024       a model of many chunks
   defl sim --soak 600                             random scenarios for ten minutes
   defl sim --scenario 1234                        repeat one of them by its seed
 """
@@ -69,13 +74,8 @@ def memory_bytes() -> int | None:
 @click.option("--nodes", default=4, show_default=True, help="Members, 4 to 100.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds of learning to close.")
 @click.option("--seed", default=1, show_default=True, help="Seed of all randomness.")
-@click.option(
-    "--rules",
-    type=click.Choice([rules.value for rules in Rules]),
-    default=Rules.HOTSTUFF.value,
-    show_default=True,
-    help="Three-chain HotStuff or two-chain Jolteon.",
-)
+@agreed_facts
+@click.option("--values", default=VALUES, show_default=True, help="Size of the model.")
 @click.option(
     "--byzantine", multiple=True, metavar="KIND[:COUNT]", help="Byzantine members; repeatable."
 )
@@ -83,6 +83,9 @@ def memory_bytes() -> int | None:
 @click.option("--duplication", default=0.0, help="Share of messages delivered twice.")
 @click.option("--crash-rate", default=0.0, help="Chance that a node crashes at an event.")
 @click.option("--disk-full-rate", default=0.0, help="Chance that a disk fills up at a write.")
+@click.option("--slow-disk", default=1.0, metavar="FACTOR", help="Writes take this much longer.")
+@click.option("--sync-failure-rate", default=0.0, help="Chance that the sync of a blob fails.")
+@click.option("--rot-rate", default=0.0, help="Chance that a stored chunk rots at a write.")
 @click.option(
     "--crash-all", multiple=True, type=float, metavar="SECOND", help="All nodes crash at once."
 )
@@ -123,7 +126,6 @@ def memory_bytes() -> int | None:
 @click.option("--latency", default=0.02, show_default=True, help="Minimum delay in seconds.")
 @click.option("--jitter", default=0.02, show_default=True, help="Mean delay added to the latency.")
 @click.option("--bandwidth", default=10e6, show_default=True, help="Bytes per second on each link.")
-@click.option("--tau", default=2, show_default=True, help="Rounds whose weights are kept.")
 @click.option(
     "--real-signatures", is_flag=True, help="Ed25519 instead of free signatures (slower)."
 )
@@ -139,12 +141,15 @@ def sim(
     nodes: int,
     rounds: int,
     seed: int,
-    rules: str,
+    values: int,
     byzantine: tuple[str, ...],
     loss: float,
     duplication: float,
     crash_rate: float,
     disk_full_rate: float,
+    slow_disk: float,
+    sync_failure_rate: float,
+    rot_rate: float,
     crash_all: tuple[float, ...],
     partition: tuple[str, ...],
     rollback: tuple[str, ...],
@@ -159,18 +164,19 @@ def sim(
     latency: float,
     jitter: float,
     bandwidth: float,
-    tau: int,
     real_signatures: bool,
     soak_s: float | None,
     soak_seed: int | None,
     transcript: str | None,
     as_json: bool,
+    **facts: Any,
 ) -> None:
     """Run a whole federation on a virtual clock, with faults and liars, and check it.
 
-    The nodes are the real ones: only wire, disk, clock and training are simulated. Faults strike
-    until half of the rounds have closed; then the network is calm. The same seed prints the same
-    bytes, except for wall time and memory.
+    The nodes are the real ones: only wire, disk, clock and training are simulated. The facts that
+    members agree on have the options and defaults of `defl federation create`. Faults strike until
+    half of the rounds have closed; then the network is calm. The same seed prints the same bytes,
+    except for wall time and memory.
 
     Exit code 0: every check holds; 1: one does not; 2: it cannot be run as asked.
     """
@@ -184,9 +190,9 @@ def sim(
             nodes=nodes,
             rounds=rounds,
             seed=seed,
-            rules=Rules(rules),
+            charter=charter_of(facts),
+            values=values,
             byzantine=tuple(_kind_and_count(text) for text in byzantine),
-            tau=tau,
             real_signatures=real_signatures,
             conditions=Conditions(
                 latency_s=latency,
@@ -196,6 +202,9 @@ def sim(
                 duplication=duplication,
                 crash_rate=crash_rate,
                 disk_full_rate=disk_full_rate,
+                writes=WriteTimes().slower(slow_disk),
+                sync_failure_rate=sync_failure_rate,
+                rot_rate=rot_rate,
                 all_crash_at_s=crash_all,
                 clock_skew=clock_skew,
                 work_factors=tuple(_node_and_factor(text, nodes) for text in pace),
@@ -247,11 +256,12 @@ class _Progress:
 
 
 def _text(report: SimReport) -> str:
-    options = report.options
+    options, charter = report.options, report.options.charter
     byzantine = ", ".join(f"{count} {kind}" for kind, count in options.byzantine) or "all honest"
     seconds = report.virtual_s / max(1, report.rounds_closed)
     lines = [
-        f"{options.nodes} nodes, {options.rules.value}, seed {options.seed}; {byzantine}",
+        f"{options.nodes} nodes, {charter.rules}, seed {options.seed}; {byzantine}",
+        f"aggregation     {charter.aggregation}, updates as {charter.codec}",
         (
             f"rounds closed   {report.rounds_closed} of {options.rounds}"
             f"   ({seconds:.2f} virtual seconds each)"

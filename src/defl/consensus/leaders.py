@@ -21,5 +21,6 @@ def order_of_lap(chain: Digest, members: int, lap: int) -> tuple[NodeId, ...]:
     )
 
 
+@lru_cache(maxsize=1024)
 def leader_of(chain: Digest, members: int, view: View) -> NodeId:
     return order_of_lap(chain, members, view // members)[view % members]

@@ -25,6 +25,18 @@ from defl.messages import (
 )
 from defl.verifier import IsProven
 
+# What `receive` takes; most messages are votes.
+REPLICA_MESSAGES = (
+    Vote,
+    Proposal,
+    Timeout,
+    Certificates,
+    Status,
+    Gossip,
+    BlockRequest,
+    Blocks,
+    Snapshot,
+)
 # A vote is often overtaken by the QC that it helps to form; only a sender further behind than
 # this is answered for its vote's hints. Timeouts and statuses are answered exactly.
 VOTE_HINT_SLACK = 1
@@ -39,8 +51,10 @@ class Replica(Follower[S]):
 
     @property
     def wake_at(self) -> float | None:
-        times = [at for at in (self._pace.deadline, self._sync.next_at) if at is not None]
-        return min(times, default=None)
+        deadline, asks_at = self._pace.deadline, self._sync.next_at
+        if deadline is None or asks_at is None:
+            return asks_at if deadline is None else deadline
+        return min(deadline, asks_at)
 
     # --- Entry points ----------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ class Tally:
     def __init__(self, committee: Committee) -> None:
         self._committee = committee
         self._votes: dict[View, dict[NodeId, Vote]] = {}
+        self._counts: dict[View, dict[Digest, int]] = {}  # of these votes, by block
         self._timeouts: dict[View, dict[NodeId, Timeout]] = {}
         self._proposals: dict[View, Proposal] = {}
 
@@ -31,7 +32,7 @@ class Tally:
     def entered(self, view: View) -> None:
         """Forget what no longer matters; the votes of the last view may still form its QC."""
         for votes in [v for v in self._votes if v < view - 1]:
-            del self._votes[votes]
+            del self._votes[votes], self._counts[votes]
         for timeouts in [v for v in self._timeouts if v < view - 1]:
             del self._timeouts[timeouts]
         for old in [v for v in self._proposals if v + PROPOSALS_BEHIND_MAX < view]:
@@ -64,15 +65,15 @@ class Tally:
         if earlier is not None:
             return Evidence(earlier, vote) if contradict(earlier, vote) else None
         votes[vote.author] = vote
-        if len(votes) < self._committee.quorum:
+        counts = self._counts.setdefault(vote.view, {})
+        counts[vote.block] = counts.get(vote.block, 0) + 1
+        # Formed once, when the quorum is reached; later votes add nothing.
+        if counts[vote.block] != self._committee.quorum:
             return None
         return self._qc(vote.view, vote.block)
 
-    def _qc(self, view: View, block: Digest) -> QC | None:
-        """Formed once, when the quorum is reached; later votes add nothing."""
+    def _qc(self, view: View, block: Digest) -> QC:
         votes = {v.author: v for v in self._votes[view].values() if v.block == block}
-        if len(votes) != self._committee.quorum:
-            return None
         authors = sorted(votes)
         return QC(
             view,

@@ -1,24 +1,24 @@
-"""One node as a program: feeds events to the participant and carries out its outputs.
+"""One node as a program: its parts, from start to stop, and what its peers send and get.
 
-    event -> participant.handle -> persist -> send
-                                         `-> store -> send -> work -> drop
-
-No protocol decision is made here. A message leaves only after all earlier records are persisted
-and the chunks of its own output are stored; work waits for all earlier stores. On a full disk, a
-record holds up everything behind it until there is room.
+`driver.py` feeds the participant and carries out what it decides.
 """
 
 import asyncio
 import errno
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
+from defl.crypto import Ed25519Scheme, ReportingSigner
+from defl.duty import Report
 from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError
 from defl.ids import Digest, NodeId, Round
-from defl.messages import Gossip
+from defl.ingress import Ingress
+from defl.messages import Gossip, Offer, StoreAck
+from defl.node.driver import Driver, Outlets
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
@@ -40,7 +40,7 @@ from defl.node.store.writing import RETRY_S, Writing
 from defl.node.work.evaluation import Evaluations
 from defl.node.work.local_entries import LOCAL_FILE
 from defl.node.work.runner import WorkRunner
-from defl.node.work.worker import ChildLimits, Worker
+from defl.node.work.worker import ChildLimits, Result, Worker
 from defl.output import (
     ChunkLost,
     Connected,
@@ -49,28 +49,19 @@ from defl.output import (
     Faulted,
     ModelReady,
     Notice,
-    Output,
     PeerMisbehaved,
     ReceivedChunk,
     ServeChunk,
-    Tick,
     Train,
     Trained,
+    Validate,
     Work,
+    WorkFailed,
 )
 from defl.participant import Participant
 from defl.wire import chunk_frame_bytes_max, chunk_head, control_frame_bytes_max, encode
 
-# Frames wait here for the loop; the transport stops reading when it is full.
-EVENTS_MAX = 1024
-# Decided and not yet carried out.
-OUTPUTS_MAX = 64
-# Chunks in memory that are not on disk yet; reading from the weights lane of a peer pauses while
-# its chunk finds no room. Other outputs that wait for blobs are a few per round.
-CHUNKS_UNDER_WAY_MAX = 16
 LOOP_LINES_EVERY_S = 60.0
-
-QueuedEvent = tuple[Event, "asyncio.Future[None] | None"]  # the future is done with the event
 
 
 class Node:
@@ -96,11 +87,12 @@ class Node:
         self._peer_log = PeerLog(log, names)
         self._loop_lines = LineLimit(1, LOOP_LINES_EVERY_S)
         self.storage = Storage.open(folder / config.state, chain=federation.chain)
-        self.writing = Writing(self.storage, log)
         durable = self.storage.recovered()
         for fault in self.storage.faults:
             log.warning("damage found at start", what=fault)
-        self.participant = Participant(federation, self.me, identity.signer, durable)
+        ingress = Ingress(federation, Ed25519Scheme())
+        signer = ReportingSigner(identity.signer, partial(ingress.remember_own, self.me))
+        self.participant = Participant(federation, self.me, signer, durable)
         self.transport = Transport(
             me=self.me,
             identity=identity,
@@ -112,7 +104,7 @@ class Node:
                 Lane.WEIGHTS: chunk_frame_bytes_max(federation.chunk_bytes),
             },
             on_frame=self._on_frame,
-            on_connected=lambda peer: self._put(Connected(peer)),
+            on_connected=lambda peer: self._driver.feed(Connected(peer)),
             on_disconnected=self._peer_log.disconnected,
         )
         self.worker = Worker(
@@ -141,14 +133,11 @@ class Node:
         self._results = Results(
             folder, agreement, self.me, self.storage.blobs, log, self.measures, self.history, best
         )
-        self._runner = WorkRunner(
-            self.worker, self.storage.blobs, self.writing, self.history, self._results, log
-        )
-        self._verifier = FrameVerifier(federation, self.participant.wanted)
-        self._events: asyncio.Queue[QueuedEvent] = asyncio.Queue(EVENTS_MAX)
-        self._outputs: asyncio.Queue[Output | None] = asyncio.Queue(OUTPUTS_MAX)
-        self._blob_outputs: asyncio.Queue[Output | None] = asyncio.Queue()
-        self._chunk_room = asyncio.Semaphore(CHUNKS_UNDER_WAY_MAX)
+        self._runner = WorkRunner(self.worker, self.storage.blobs, self.history, self._results, log)
+        self.writing = Writing(self.storage, self.worker.take_output, log)
+        outlets = Outlets(self._send, self._report, self._work)
+        self._driver = Driver(self.participant, self.writing, outlets)
+        self._verifier = FrameVerifier(federation.committee, ingress, self.participant.wanted)
         self._serving = Serving(
             self._read_frame,
             self._rotten,
@@ -234,73 +223,16 @@ class Node:
             self.log.warning("telemetry accepts no connection", why=error, withheld=withheld)
 
     async def _run_to_completion(self) -> None:
-        await self._loop()
+        await self._driver.run()
         await self._notices.join()
         await self._evaluations.finish()  # of the last model
 
-    async def _loop(self) -> None:
-        """Run until the federation is finished. Each step passes its output to the next, and may
-        wait without holding up the step before it."""
-        steps = (self._decide(), self._perform_all(), self._perform_blobs())
-        tasks = [asyncio.create_task(step) for step in steps]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+    # --- Carrying out ----------------------------------------------------------------------
 
-    async def _decide(self) -> None:
-        clock = asyncio.get_running_loop().time
-        output = self.participant.handle(Tick(), clock())
-        await self._outputs.put(output)
-        while not self.participant.finished:
-            event, handled = await self._next_event(output.wake_at)
-            output = self.participant.handle(event, clock())
-            if handled is not None and not handled.done():
-                handled.set_result(None)
-            if isinstance(event, ReceivedChunk) and not output.store:
-                self._chunk_room.release()
-            await self._outputs.put(output)
-        await self._outputs.put(None)
-
-    async def _next_event(self, wake_at: float | None) -> QueuedEvent:
-        if not self._events.empty():
-            return self._events.get_nowait()
-        try:
-            async with asyncio.timeout_at(wake_at):
-                return await self._events.get()
-        except TimeoutError:
-            return Tick(), None
-
-    # --- Carrying out outputs --------------------------------------------------------------
-
-    async def _perform_all(self) -> None:
-        """Persist records first. Those queued while the disk was busy are written together, with
-        one sync."""
-        while (output := await self._outputs.get()) is not None:
-            if output.persist is None:
-                self._perform(output)
-                continue
-            outputs = [output]
-            while not self._outputs.empty() and (output := self._outputs.get_nowait()) is not None:
-                outputs.append(output)
-            await self.writing.persist([o.persist for o in outputs if o.persist is not None])
-            for written in outputs:
-                self._perform(written)
-            if output is None:
-                break
-        self._blob_outputs.put_nowait(None)
-
-    def _perform(self, output: Output) -> None:
-        """Its records are on disk. What needs blobs (chunks to store, messages behind them, work,
-        drops) continues in `_perform_blobs`, in order, so that nothing else waits for megabytes."""
-        if output.store or output.work or output.drop:
-            self._blob_outputs.put_nowait(output)
-        if not output.store:
-            self._send_all(output)
-        for committed in output.committed:
+    def _report(self, report: Report) -> None:
+        for committed in report.committed:
             self._results.committed(committed)
-        for notice in output.notices:
+        for notice in report.notices:
             if isinstance(notice, PeerMisbehaved):
                 self._results.misbehaved(notice)  # a liar causes any number: they do not queue
             else:
@@ -308,67 +240,71 @@ class Node:
             if isinstance(notice, ModelReady) and notice.round == self.federation.rounds:
                 self._evaluations.begin(notice.round, notice.digest)
 
-    async def _perform_blobs(self) -> None:
-        while (output := await self._blob_outputs.get()) is not None:
-            for chunk in output.store:
-                await self.writing.store_chunk(chunk)
-                self._chunk_room.release()
-            if output.store:
-                self._send_all(output)
-            for work in output.work:
-                self._start(self._do(work))
-            await asyncio.sleep(0)  # work opens its inputs before retention drops their names
-            for digest in output.drop:
-                await self.writing.drop(digest)
-
-    def _send_all(self, output: Output) -> None:
-        for item in output.send:
-            if not isinstance(item, ServeChunk):
-                self._send(item)
-            elif self._serving.ask(item.to, item.digest, item.index):
-                self._start(self._serving.feed(item.to))
+    def _send(self, item: Envelope | ServeChunk) -> None:
+        if isinstance(item, Envelope):
+            self._send_message(item)
+        elif self._serving.ask(item.to, item.digest, item.index):
+            self._start(self._serving.feed(item.to))
 
     def _read_frame(self, digest: Digest, index: int) -> memoryview:
         return self.storage.blobs.read_chunk(digest, index, partial(chunk_head, digest, index))
 
-    def _rotten(self, digest: Digest, index: int, rotten: ChunkRotten) -> None:
+    def _rotten(self, rotten: ChunkRotten) -> None:
         self.log.warning("damage found", what=f"{rotten}: it is fetched again from the others")
-        self._put(ChunkLost(digest, index))
+        self._driver.feed(ChunkLost(Digest(rotten.digest), rotten.index))
 
-    def _send(self, item: Envelope) -> None:
+    def _send_message(self, item: Envelope) -> None:
         if isinstance(item.message, Gossip):
             for transaction in item.message.transactions:
                 if transaction.author == self.me:
                     self.measures.submitted(transaction)
+        match item.message:
+            case Offer(author=author, round=round_) if author == self.me:
+                self.log.debug("offered", round=round_)
+            case StoreAck(author=author, round=round_, digest=digest):
+                self.log.debug("acknowledged", author=author, round=round_, digest=digest.hex())
         frame = encode(item.message)
         for peer in item.to if item.to is not None else self.federation.committee.members:
             if peer != self.me:
                 self.transport.send(peer, frame, Lane.CONTROL)
 
-    async def _do(self, work: Work) -> None:
-        done = await self._runner.run(work)
-        await self._events.put((done, None))
+    async def _work(self, work: Work) -> Result | WorkFailed:
+        if isinstance(work, Validate):
+            self.log.debug("received", digest=work.manifest.digest.hex())
+        try:
+            done = await self._runner.run(work)
+        except ChunkRotten as rotten:
+            self._rotten(rotten)
+            return WorkFailed(work, str(rotten))
         if isinstance(work, Train) and isinstance(done, Trained):
             self._evaluations.begin(Round(work.round - 1), work.base)
+        return done
 
     # --- What peers send -------------------------------------------------------------------
 
-    async def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> None:  # noqa: ARG002
-        """The link that brought the frame is not read further until this returns."""
+    def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:  # noqa: ARG002
+        """The link that brought the frame is not read further until this is done: its next frame
+        is judged after this one was handled."""
         try:
-            event = await self._verifier.admit(peer, frame)
+            event = self._verifier.admit(peer, frame)
+        except PeerFault as fault:
+            event = Faulted(peer, str(fault))
+        if isawaitable(event) or isinstance(event, ReceivedChunk):
+            return self._admit_later(peer, event)
+        if event is not None:
+            self._driver.feed(event)
+        return None if self._driver.is_caught_up else self._driver.caught_up()
+
+    async def _admit_later(self, peer: NodeId, admission: Event | Awaitable[Event | None]) -> None:
+        try:
+            event = await admission if isawaitable(admission) else admission
         except PeerFault as fault:
             event = Faulted(peer, str(fault))
         if isinstance(event, ReceivedChunk):
-            await self._chunk_room.acquire()
+            await self._driver.chunk_room.acquire()
         if event is not None:
-            # The next frame of this link is judged after this one was handled.
-            handled = asyncio.get_running_loop().create_future()
-            await self._events.put((event, handled))
-            await handled
-
-    def _put(self, event: Event) -> None:
-        self._start(self._events.put((event, None)))
+            self._driver.feed(event)
+            await self._driver.caught_up()
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

@@ -68,8 +68,8 @@ class BlobIndex:
         holding.chunks.add(index)
         return holding.complete
 
-    def lose_chunk(self, digest: Digest, index: int) -> None:
-        self._holdings[digest].chunks.discard(index)
+    def lose_chunks(self, digest: Digest, indexes: frozenset[int]) -> None:
+        self._holdings[digest].chunks -= indexes
 
     def add_whole(self, manifest: Manifest) -> None:
         self._holdings[manifest.digest] = Holding(manifest, set(range(len(manifest.chunks))))

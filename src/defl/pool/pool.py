@@ -4,6 +4,7 @@ The driver's store holds the bytes; the pool knows which ones it holds. It decid
 rounds: the client says what it needs, and the ledger's round moves retention.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from defl.committee import Federation
@@ -107,6 +108,9 @@ class Pool:
     def has(self, digest: Digest) -> bool:
         return self._index.has(digest)
 
+    def manifest(self, digest: Digest) -> Manifest | None:
+        return self._index.manifest(digest)
+
     def offer_for(self, round_: Round) -> Offer | None:
         """This node's own offer, even from before a restart: it is resumed, never replaced."""
         return self._offers.get((round_, self._me))
@@ -168,12 +172,14 @@ class Pool:
                 held = self._index.chunks(ack.digest)
                 self._transfer.want(ack.digest, self._members, manifest, held)
 
-    def refetch_chunk(self, digest: Digest, index: int) -> None:
-        """A chunk rotted on disk. Others rely on this copy, so fetch it back from them."""
-        if not self._index.has_chunk(digest, index):
+    def refetch(self, digest: Digest, chunks: Iterable[int] | None = None) -> None:
+        """The disk lost chunks (None: all). Others rely on this copy, so fetch it back."""
+        held = self._index.chunks(digest)
+        lost = held if chunks is None else held & frozenset(chunks)
+        if not lost:
             return
-        self._index.lose_chunk(digest, index)
-        self._transfer.cancel(digest)  # a fetch under way starts again, with this chunk too
+        self._index.lose_chunks(digest, lost)
+        self._transfer.cancel(digest)  # a fetch under way starts again, with these chunks too
         manifest, held = self._index.manifest(digest), self._index.chunks(digest)
         self._transfer.want(digest, self._members, manifest, held)
 
@@ -358,10 +364,15 @@ class Pool:
 
     # --- What the client needs -------------------------------------------------------------
 
+    def keep(self, label: Label, digest: Digest) -> bool:
+        """Keep this blob under this label; False if it is missing."""
+        if self._index.labelled(label) != digest:
+            self._relabel(label, digest)
+        return self._index.has(digest)
+
     def need(self, label: Label, digest: Digest, sources: tuple[NodeId, ...]) -> bool:
         """Keep this blob under this label and fetch it if it is missing; True if it is present."""
-        self._relabel(label, digest)
-        if self._index.has(digest):
+        if self.keep(label, digest):
             return True
         manifest = self._index.manifest(digest) or self._transfer.manifest(digest)
         self._transfer.want(digest, sources, manifest, self._index.chunks(digest))

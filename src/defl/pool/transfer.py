@@ -17,6 +17,7 @@ IN_FLIGHT_PER_SOURCE = 2
 ANSWER_WAIT_S = 4.0
 ANSWER_WAIT_MAX_S = 128.0
 
+NEVER = float("inf")
 MANIFEST = -1  # the index of the manifest among the pieces of a blob
 
 
@@ -52,6 +53,10 @@ class Transfer:
     def __init__(self, me: NodeId) -> None:
         self._me = me
         self._fetches: dict[Digest, Fetch] = {}
+        # Most events change no fetch, so what follows from all fetches is kept until one changes.
+        self._changed = True
+        self._quiet_until = NEVER  # nothing is due before
+        self._next_at: float | None = None
 
     def __contains__(self, digest: Digest) -> bool:
         return digest in self._fetches
@@ -67,6 +72,7 @@ class Transfer:
         held: frozenset[int] = frozenset(),
     ) -> None:
         """Fetch a blob, or add sources for one that is being fetched."""
+        self._changed = True
         fetch = self._fetches.get(digest)
         if fetch is None:
             fetch = self._fetches[digest] = Fetch({MANIFEST})
@@ -77,9 +83,11 @@ class Transfer:
                 fetch.sources.setdefault(source, ChunkSource())
 
     def cancel(self, digest: Digest) -> None:
+        self._changed = True
         self._fetches.pop(digest, None)
 
     def keep_only(self, digests: set[Digest]) -> None:
+        self._changed = True
         for digest in [wanted for wanted in self._fetches if wanted not in digests]:
             del self._fetches[digest]
 
@@ -93,6 +101,7 @@ class Transfer:
         fetch = self._fetches.get(manifest.digest)
         if fetch is None or fetch.manifest is not None:
             return False
+        self._changed = True
         self._start_chunks(fetch, manifest, frozenset())
         return True
 
@@ -105,6 +114,7 @@ class Transfer:
         return fetch is not None and fetch.manifest is not None and index in fetch.missing
 
     def got_chunk(self, source: NodeId, digest: Digest, index: int) -> None:
+        self._changed = True
         fetch = self._fetches[digest]
         fetch.missing.discard(index)
         fetch.outstanding.pop(index, None)
@@ -118,6 +128,7 @@ class Transfer:
         fetch = self._fetches.get(digest)
         if fetch is None or source not in fetch.sources:
             return
+        self._changed = True
         for index in [i for i, request in fetch.outstanding.items() if request.source == source]:
             del fetch.outstanding[index]
         fetch.sources[source].failed(now)
@@ -125,6 +136,9 @@ class Transfer:
     def due(self, now: float) -> list[tuple[NodeId, ManifestRequest | ChunkRequest]]:
         """The requests to send now."""
         requests: list[tuple[NodeId, ManifestRequest | ChunkRequest]] = []
+        if not self._changed and now < self._quiet_until:
+            return requests
+        self._quiet_until = NEVER
         for digest, fetch in self._fetches.items():
             for index in [i for i, request in fetch.outstanding.items() if now >= request.until]:
                 fetch.sources[fetch.outstanding.pop(index).source].failed(now)
@@ -136,10 +150,16 @@ class Transfer:
                     source, now + fetch.sources[source].wait_s
                 )
                 requests.append((source, _request(digest, index)))
+            self._quiet_until = min(self._quiet_until, _next_change(fetch, now))
+        self._next_at = self._earliest()
+        self._changed = False
         return requests
 
     @property
     def next_at(self) -> float | None:
+        return self._earliest() if self._changed else self._next_at
+
+    def _earliest(self) -> float | None:
         times: list[float] = []
         for fetch in self._fetches.values():
             times.extend(request.until for request in fetch.outstanding.values())
@@ -153,6 +173,14 @@ class Transfer:
 
 def _request(digest: Digest, index: int) -> ManifestRequest | ChunkRequest:
     return ManifestRequest(digest) if index == MANIFEST else ChunkRequest(digest, index)
+
+
+def _next_change(fetch: Fetch, now: float) -> float:
+    """When a request expires or, if more are to be sent, a source has rested."""
+    times = [request.until for request in fetch.outstanding.values()]
+    if len(fetch.outstanding) < len(fetch.missing):
+        times.extend(source.ready_at for source in fetch.sources.values() if source.ready_at > now)
+    return min(times, default=NEVER)
 
 
 def _idle_source(fetch: Fetch, now: float) -> NodeId | None:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from defl.aggregation.rules import rule_named
-from defl.committee import Federation, Timing, require_counts
+from defl.committee import DEFAULTS, Federation, Timing, require_counts
 from defl.errors import UserError
 from defl.node.report.tracking import Track, how_to_install, installed
 from defl.node.setup.config import WORK_TIME_MAX_S
@@ -20,7 +21,6 @@ DEFAULT_NODES = 4
 DEFAULT_ROUNDS = 10
 # How long a finished node serves a member that was killed and has to catch up.
 GRACE_S = 20.0
-USUAL = Timing()
 
 
 class ProjectSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,8 +31,8 @@ class ProjectSettings(Struct, frozen=True, forbid_unknown_fields=True):
     rounds: int = DEFAULT_ROUNDS
     work_time_max_s: Annotated[float, Meta(gt=0)] = WORK_TIME_MAX_S
     keep_best: str = ""
-    gst_lt_min_s: float = USUAL.gst_lt_min_s
-    gst_lt_max_s: float = USUAL.gst_lt_max_s
+    gst_lt_min_s: float = DEFAULTS.timing.gst_lt_min_s
+    gst_lt_max_s: float = DEFAULTS.timing.gst_lt_max_s
 
 
 def read_settings(project: Path) -> ProjectSettings:
@@ -77,7 +77,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
 def timing_of(settings: ProjectSettings, min_s: float | None, max_s: float | None) -> Timing:
     """The bounds from the arguments, or else from defl.toml."""
-    return Timing(
+    return replace(
+        DEFAULTS.timing,
         gst_lt_min_s=settings.gst_lt_min_s if min_s is None else min_s,
         gst_lt_max_s=settings.gst_lt_max_s if max_s is None else max_s,
         grace_s=GRACE_S,

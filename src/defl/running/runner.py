@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from defl.aggregation.rules import DEFAULT
+from defl.committee import DEFAULTS
 from defl.errors import UserError
 from defl.node.report.status_client import last_status
 from defl.node.setup.local import (
@@ -51,7 +51,7 @@ def run(
     client: str | None = None,
     nodes: int | None = None,
     rounds: int | None = None,
-    aggregation: str = DEFAULT,
+    aggregation: str = DEFAULTS.aggregation,
     gst_lt_min_s: float | None = None,
     gst_lt_max_s: float | None = None,
     attacks: Mapping[str, str] | Mapping[int, str] | None = None,

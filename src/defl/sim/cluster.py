@@ -1,14 +1,13 @@
 """n participants on a virtual clock: the simulator's driver of the machine that node/ drives.
 
 One event heap, one seed for all randomness. Frames are real bytes that pass the real ingress; only
-the wire, the disk, the clock and the training are simulated. It mirrors the order of duty of
-node/node.py step by step, crashes included, and is one file for that reason.
+the wire, the disk, the clock and the training are simulated. `driver.py` is one process of these.
 """
 
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
@@ -16,10 +15,11 @@ from typing import Protocol
 from defl.budget import Budget
 from defl.committee import Federation
 from defl.crypto import Scheme, Signer
+from defl.duty import Report
 from defl.errors import PeerFault
 from defl.ids import NodeId, View
 from defl.ingress import Ingress
-from defl.messages import Chunk, Manifest, Message
+from defl.messages import Chunk, Manifest, Message, NotHeld
 from defl.node.net.framing import HEADER_BYTES, Lane
 from defl.output import (
     Connected,
@@ -41,12 +41,14 @@ from defl.sim import task
 from defl.sim.checks import Checker
 from defl.sim.conditions import Conditions
 from defl.sim.disk import Disk
+from defl.sim.driver import DriverWorld, Inputs, VirtualDriver
+from defl.sim.durability import InputsCheck, RecordCheck
 from defl.sim.network import Network
 from defl.sim.processor import Processor, ProcessorWorld
 from defl.sim.signer import LiarSafety
 from defl.sim.transcript import Transcript
 from defl.wire import encode
-from defl.work import aggregate, inputs_of
+from defl.work import aggregate
 
 # A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
 EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
@@ -94,9 +96,10 @@ class SimNode:
     alive: bool = True
     incarnation: int = 0
     tick_at: float | None = None  # on the world's clock
-    waiting: list[Output] = field(default_factory=list)  # for room on the disk
     copies: deque[Disk] | None = None  # of its disk after each of the last writes
     processor: Processor | None = None  # of the running process
+    driver: VirtualDriver | None = None  # of the running process
+    records: RecordCheck | None = None
 
 
 class Cluster:
@@ -146,6 +149,8 @@ class Cluster:
         self._rounds_closed = 0
         self._progress_at = 0.0
         self._power_victims = self._choose_power_victims()
+        committee = federation.committee
+        self._rot_victims = frozenset(self._rng.sample(committee.members, committee.faults))
         self._plan()
 
     def _is_honest(self, member: NodeId) -> bool:
@@ -176,6 +181,8 @@ class Cluster:
             honest=self._is_honest(member),
             rate=1.0 + self._rng.uniform(-skew, skew),
         )
+        if node.honest and all(rollback.member != member for rollback in self.conditions.rollbacks):
+            node.records = RecordCheck(member, self.checker.violate)
         self._boot(node)
         return node
 
@@ -194,6 +201,25 @@ class Cluster:
         if node.processor is not None:
             node.processor.stop()
         node.processor = Processor(node.ingress, budget, cost_s, world)
+        check = InputsCheck(node.id, self.checker.violate) if node.honest else None
+        node.driver = VirtualDriver(
+            node.disk, self.conditions.writes, self.federation.chunk_bytes, self._world(node), check
+        )
+
+    def _world(self, node: SimNode) -> DriverWorld:
+        return DriverWorld(
+            at=lambda seconds, action: self._at(self.now + seconds, action),
+            rng=self._rng,
+            decide=partial(self._decide, node),
+            send=partial(self._send, node),
+            report=partial(self._report, node),
+            work_takes_s=partial(self._work_takes_s, node),
+            work=partial(self._work, node),
+            dies=lambda: self._strikes(node, self.conditions.crash_rate),
+            crash=lambda: self.crash(node.id),
+            written=lambda: self._written(node),
+            sync_fails=lambda: self._sync_fails(node),
+        )
 
     def _behaviour(self, member: NodeId, durable: Durable) -> Behaviour:
         facts = self.federation, member, self.signers[member], durable
@@ -291,54 +317,38 @@ class Cluster:
         return start
 
     def handle(self, node: SimNode, event: Event) -> None:
+        if node.driver is not None:
+            node.driver.handle(event)
+
+    def _decide(self, node: SimNode, event: Event) -> Output:
         if self.checker.rolled_back and isinstance(event, Received):
             self.checker.took_in(node.id, event.message)
         output = node.behaviour.handle(event, self.now * node.rate)
-        conditions = self.conditions
-        writes = output.persist is not None or bool(output.store)
-        if writes and self._strikes(node, conditions.disk_full_rate):
-            self._fill_disk(node)
-        if node.waiting or (node.disk.full and writes):
-            node.waiting.append(output)
-            return
-        if self._strikes(node, conditions.crash_rate):
-            self._die_during(node, output)
-            return
-        self._persist_and_store(node, output)
-        self._leave(node, output, len(output.send))
-
-    def _strikes(self, node: SimNode, rate: float) -> bool:
-        return rate > 0 and node.honest and not self.calm and self._rng.random() < rate
-
-    def _persist_and_store(self, node: SimNode, output: Output) -> None:
-        if output.persist is not None:
-            node.disk.apply(output.persist)
-        for chunk in output.store:
-            node.disk.store_chunk(chunk)
-        if node.copies is not None and (output.persist is not None or output.store):
-            node.copies.append(node.disk.copy())
-
-    def _leave(self, node: SimNode, output: Output, sends: int) -> None:
-        """Carry out what may follow once the persists and stores are done."""
-        for item in output.send[:sends]:
-            self._send(node, item)
-        if isinstance(output, Unruly):
+        self._set_tick(node, output.wake_at)
+        if isinstance(output, Unruly):  # liars have no order of duty
             for target, frame in output.frames:
                 self._transmit(node.id, target, frame, heavy=False)
         if output.committed or (output.persist and output.persist.snapshot):
             self._count_rounds()
-        self.checker.committed(node.id, output.committed)
-        for work in output.work:
-            self._start_work(node, work)
-        for digest in output.drop:
-            node.disk.drop(digest)
-        for notice in output.notices:
+        if output.persist is not None or output.store:
+            self._harm_disk(node)
+        return output
+
+    def _strikes(self, node: SimNode, rate: float) -> bool:
+        return rate > 0 and node.honest and not self.calm and self._rng.random() < rate
+
+    def _report(self, node: SimNode, report: Report) -> None:
+        self.checker.committed(node.id, report.committed)
+        for notice in report.notices:
             self.checker.notice(node.id, notice, self.now, node.behaviour.participant)
             if self._transcript is not None:
                 self._transcript.notice(self.now, node.id, notice)
             if self._on_notice is not None:
                 self._on_notice(node.id, notice)
-        self._set_tick(node, output.wake_at)
+
+    def _written(self, node: SimNode) -> None:
+        if node.copies is not None:
+            node.copies.append(node.disk.copy())
 
     def _set_tick(self, node: SimNode, wake_at: float | None) -> None:
         at = None if wake_at is None else max(self.now, wake_at / node.rate)
@@ -356,30 +366,16 @@ class Cluster:
 
         self._at(at + 1e-6, tick)
 
-    def _start_work(self, node: SimNode, work: Work) -> None:
-        incarnation = node.incarnation
-        takes = 0.0
-        if not isinstance(work, Validate):
-            takes = self.conditions.work_time(node.id, self._rng)
-            takes *= 1.0 if isinstance(work, Train) else AGGREGATION_SHARE
+    def _work_takes_s(self, node: SimNode, work: Work) -> float:
+        if isinstance(work, Validate):
+            return 0.0
+        takes_s = self.conditions.work_time(node.id, self._rng)
+        return takes_s if isinstance(work, Train) else takes_s * AGGREGATION_SHARE
 
-        # A worker keeps its inputs open: retention may drop their names while it works.
-        inputs = {digest: node.disk.read(digest) for digest in inputs_of(work)}
-
-        def done() -> None:
-            if node.alive and node.incarnation == incarnation:
-                finished = task.done(
-                    self.federation,
-                    self._training,
-                    node.id,
-                    work,
-                    inputs,
-                    node.disk,
-                    aggregating=self._aggregating,
-                )
-                self.handle(node, finished)
-
-        self._at(self.now + takes, done)
+    def _work(self, node: SimNode, work: Work, inputs: Inputs) -> task.WorkDone:
+        return task.done(
+            self.federation, self._training, node.id, work, inputs, aggregating=self._aggregating
+        )
 
     def conclude(self) -> list[str]:
         """Judge the whole run; returns the violations."""
@@ -391,14 +387,15 @@ class Cluster:
 
     def _send(self, node: SimNode, item: Envelope | ServeChunk) -> None:
         if isinstance(item, ServeChunk):
-            data = node.disk.blobs[item.digest].chunks[item.index]
-            message: Message = Chunk(item.digest, item.index, memoryview(data))
+            message: Message = self._served(node, item)
             targets: tuple[NodeId, ...] = (item.to,)
         else:
             message = item.message
             targets = item.to if item.to is not None else self.federation.committee.members
         if node.honest:
             self.checker.sent(node.id, message)
+            if node.records is not None:
+                node.records.sent(message, node.disk)
         frame = encode(message)
         kind = type(message).__name__
         for target in targets:
@@ -418,6 +415,12 @@ class Cluster:
                     # A scenario's own fault may strike any member.
                     self.checker.away(*self.federation.committee.members)
 
+    def _served(self, node: SimNode, item: ServeChunk) -> Message:
+        data = node.driver.read_chunk(item.digest, item.index) if node.driver is not None else None
+        if data is None:
+            return NotHeld(item.digest)
+        return Chunk(item.digest, item.index, memoryview(data))
+
     def _transmit(self, source: NodeId, target: NodeId, frame: bytes, *, heavy: bool) -> None:
         node = self.nodes[target]
         for when in self._network.arrivals(
@@ -431,8 +434,8 @@ class Cluster:
         incarnation = node.incarnation
 
         def deliver() -> None:
-            # A connection dies with either process, and a node with a full disk reads nothing.
-            if node.alive and node.incarnation == incarnation and not node.waiting:
+            # A connection dies with either process.
+            if node.alive and node.incarnation == incarnation:
                 self.receive(node, source, frame, heavy=heavy)
 
         self._at(when, deliver)
@@ -446,7 +449,7 @@ class Cluster:
         return node.behaviour.participant.wanted(peer, message) if node.honest else message
 
     def _handle_received(self, node: SimNode, event: Event) -> None:
-        if node.alive and not node.waiting:
+        if node.alive:
             self.handle(node, event)
 
     def _refused(self, fault: PeerFault) -> None:
@@ -459,24 +462,10 @@ class Cluster:
                     self._connect(node, peer.id)
 
     def _connect(self, node: SimNode, peer: NodeId) -> None:
-        if node.alive and not node.waiting:
+        if node.alive:
             self.handle(node, Connected(peer))
 
     # --- Faults of one machine -------------------------------------------------------------
-
-    def _die_during(self, node: SimNode, output: Output) -> None:
-        """Crash at a random point of the order of duty."""
-        place = self._rng.random()
-        if place < 0.25:
-            pass  # nothing was written
-        elif place < 0.4:
-            if output.persist is not None:
-                node.disk.apply(output.persist)
-        else:
-            self._persist_and_store(node, output)
-            for item in output.send[: self._rng.randint(0, len(output.send))]:
-                self._send(node, item)
-        self.crash(node.id)
 
     def crash(
         self, member: NodeId, *, downtime_s: float | None = None, power: bool | None = None
@@ -491,7 +480,8 @@ class Cluster:
         node.alive = False
         node.incarnation += 1
         node.tick_at = None
-        node.waiting.clear()
+        if node.driver is not None:
+            node.driver.die()
         node.disk.full = False
         if node.processor is not None:
             node.processor.stop()
@@ -541,6 +531,23 @@ class Cluster:
                 self._connect(peer, member)
                 self._connect(node, peer.id)
 
+    def _harm_disk(self, node: SimNode) -> None:
+        if self._strikes(node, self.conditions.disk_full_rate):
+            self._fill_disk(node)
+        if node.id in self._rot_victims and self._strikes(node, self.conditions.rot_rate):
+            blobs = node.disk.blobs
+            chunks = [(digest, index) for digest in sorted(blobs) for index in blobs[digest].chunks]
+            if chunks:
+                digest, index = self._rng.choice(chunks)
+                blobs[digest].rotten.add(index)
+                self.checker.away(node.id)
+
+    def _sync_fails(self, node: SimNode) -> bool:
+        failed = self._strikes(node, self.conditions.sync_failure_rate)
+        if failed:
+            self.checker.away(node.id)
+        return failed
+
     def _fill_disk(self, node: SimNode) -> None:
         if node.disk.full:
             return
@@ -549,13 +556,8 @@ class Cluster:
         incarnation = node.incarnation
 
         def room_again() -> None:
-            if node.incarnation != incarnation:
-                return
-            node.disk.full = False
-            self.checker.up(node.id)
-            waiting, node.waiting = node.waiting, []
-            for output in waiting:
-                self._persist_and_store(node, output)
-                self._leave(node, output, len(output.send))
+            if node.incarnation == incarnation:
+                node.disk.full = False
+                self.checker.up(node.id)
 
         self._at(self.now + self._rng.expovariate(1.0) * self.conditions.downtime_s, room_again)

@@ -5,7 +5,7 @@ have closed or `calm_after_s` has passed. Then the network is calm and progress 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isfinite
 from random import Random
 from typing import get_args
@@ -17,6 +17,21 @@ from defl.messages import Message
 MESSAGE_KINDS = tuple(kind.__name__ for kind in get_args(Message))
 
 SLOWNESS = 10.0  # of the nodes that are slow
+# Conditions that are shares or chances.
+SHARES = (
+    "loss",
+    "duplication",
+    "crash_rate",
+    "power_loss_share",
+    "disk_full_rate",
+    "sync_failure_rate",
+    "rot_rate",
+)
+
+
+def _require_seconds(name: str, value: float) -> None:
+    if not (value >= 0 and isfinite(value)):
+        raise UserError(f"{name} is a number of seconds, 0 or more, not {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +91,24 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteTimes:
+    """Mean time that each kind of write takes; the times of single writes are exponential."""
+
+    record_s: float = 0.002  # SQLite's transaction with its sync
+    chunk_s: float = 0.003
+    place_s: float = 0.001
+    sync_s: float = 0.020
+    drop_s: float = 0.001
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            _require_seconds(field.name, getattr(self, field.name))
+
+    def slower(self, factor: float) -> "WriteTimes":
+        return WriteTimes(*(getattr(self, field.name) * factor for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
 class Conditions:
     latency_s: float = 0.02  # minimum time that a message takes
     jitter_s: float = 0.02  # mean of the exponential delay added to it, which reorders messages
@@ -84,7 +117,10 @@ class Conditions:
     duplication: float = 0.0  # share that arrives twice
     crash_rate: float = 0.0  # chance that a node dies while handling an event
     power_loss_share: float = 0.3  # share of the crashes that also lose what was not synced
+    writes: WriteTimes = WriteTimes()
     disk_full_rate: float = 0.0  # chance that a node's disk fills up when it writes
+    sync_failure_rate: float = 0.0  # chance that the sync of a blob fails
+    rot_rate: float = 0.0  # chance that one of a node's chunks rots when it writes
     all_crash_at_s: tuple[float, ...] = ()  # every node dies at once
     downtime_s: float = 3.0  # mean time until a dead node is started again
     clock_skew: float = 0.0  # clocks run faster or slower by up to this share
@@ -102,16 +138,14 @@ class Conditions:
     calm_after_s: float = 3600.0
 
     def __post_init__(self) -> None:
-        for name in ("loss", "duplication", "crash_rate", "power_loss_share", "disk_full_rate"):
+        for name in SHARES:
             value = getattr(self, name)
             if not 0 <= value < 1:
                 raise UserError(f"{name} is a share between 0 and 1 (excluded), not {value}")
         if not 0 <= self.clock_skew < 0.5:
             raise UserError(f"clock_skew is a share between 0 and 0.5, not {self.clock_skew}")
         for name in ("latency_s", "jitter_s", "downtime_s", "work_s", "signature_s"):
-            value = getattr(self, name)
-            if not (value >= 0 and isfinite(value)):
-                raise UserError(f"{name} is a number of seconds, 0 or more, not {value}")
+            _require_seconds(name, getattr(self, name))
         if not self.bandwidth_bytes_s > 0:
             raise UserError(f"bandwidth_bytes_s is more than 0, not {self.bandwidth_bytes_s}")
         if any(factor <= 0 for _, factor in self.work_factors):
@@ -127,9 +161,13 @@ class Conditions:
     @property
     def disturbing(self) -> bool:
         """Does anything other than liars hinder progress?"""
-        by_chance = self.loss or self.crash_rate or self.disk_full_rate
         planned = self.all_crash_at_s or self.kills or self.rollbacks or any(self._spans())
-        return bool(by_chance or planned)
+        return bool(self._by_chance or planned)
+
+    @property
+    def _by_chance(self) -> bool:
+        rates = (self.crash_rate, self.disk_full_rate, self.sync_failure_rate, self.rot_rate)
+        return self.loss > 0 or max(rates) > 0
 
     @property
     def cuts(self) -> tuple[Partition | OneWay, ...]:
@@ -151,8 +189,7 @@ class Conditions:
     @property
     def last_trouble_s(self) -> float:
         """When the last planned or random fault is over."""
-        by_chance = self.loss or self.crash_rate or self.disk_full_rate
-        return max(self.planned_trouble_s, self.calm_after_s if by_chance else 0.0)
+        return max(self.planned_trouble_s, self.calm_after_s if self._by_chance else 0.0)
 
 
 def parse_rollback(text: str, members: int) -> Rollback:

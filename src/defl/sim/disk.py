@@ -1,14 +1,13 @@
 """A simulated disk: what survives a killed process, and what survives a power cut.
 
-Persists are atomic and synced. Other members' blobs are written but not synced, so a power cut
-loses them. An update is synced before it is offered, together with the aggregate it was trained
-from: even if all members lose power at once, every author has its update, and every model exists
-or can be aggregated again.
+Persists are atomic and synced. A blob is written first and survives a power cut only once it is
+synced. A sync may fail: the blob can still be read, but no later sync makes it durable. Chunks may
+rot, which whoever reads them notices. `writes.py` says when a write reaches this disk.
 """
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from msgspec.msgpack import encode
 
@@ -22,7 +21,13 @@ class StoredBlob:
     manifest: Manifest
     chunks: dict[int, bytes]
     synced: bool = False
-    own: bool = False  # this node computed it
+    sync_failed: bool = False
+    rotten: set[int] = field(default_factory=set)  # chunks, until somebody reads them
+    damaged: bool = False  # a rotten chunk was discarded
+
+    @property
+    def whole(self) -> bool:
+        return len(self.chunks) == len(self.manifest.chunks)
 
     @property
     def payload(self) -> bytes:
@@ -40,6 +45,7 @@ class Disk:
         self.evidence: list[Evidence] = list(durable.evidence)
         self.blobs: dict[Digest, StoredBlob] = {}
         self.full = False
+        self.lost: set[Digest] = set()  # blobs dropped after a failed sync
 
     def copy(self) -> "Disk":
         """A copy, as an operator would copy the folder."""
@@ -48,7 +54,8 @@ class Disk:
             setattr(copied, name, dict(getattr(self, name)))
         copied.evidence = list(self.evidence)
         copied.blobs = {
-            digest: replace(blob, chunks=dict(blob.chunks)) for digest, blob in self.blobs.items()
+            digest: replace(blob, chunks=dict(blob.chunks), rotten=set(blob.rotten))
+            for digest, blob in self.blobs.items()
         }
         return copied
 
@@ -76,23 +83,54 @@ class Disk:
         digest = chunk.manifest.digest
         blob = self.blobs.setdefault(digest, StoredBlob(chunk.manifest, {}))
         blob.chunks[chunk.index] = bytes(chunk.data)
+        blob.rotten.discard(chunk.index)
+        blob.synced = False
+        if blob.whole:
+            self.lost.discard(digest)
 
     def place(self, manifest: Manifest, payload: bytes | memoryview, chunk_bytes: int) -> None:
-        """Place a blob that this node computed: complete, but not synced yet."""
+        """Put a whole blob in place, not synced yet."""
         chunks = {
             index: bytes(payload[index * chunk_bytes : (index + 1) * chunk_bytes])
             for index in range(len(manifest.chunks))
         }
-        self.blobs[manifest.digest] = StoredBlob(manifest, chunks, own=True)
+        self.blobs[manifest.digest] = StoredBlob(manifest, chunks)
+
+    def sync(self, digest: Digest) -> None:
+        blob = self.blobs.get(digest)
+        if blob is not None:
+            blob.synced = blob.whole and not blob.sync_failed
 
     def store_blob(self, manifest: Manifest, payload: bytes | memoryview, chunk_bytes: int) -> None:
-        """Place it and sync it together with all of this node's earlier blobs."""
         self.place(manifest, payload, chunk_bytes)
-        for blob in self.blobs.values():
-            blob.synced |= blob.own
+        self.sync(manifest.digest)
+
+    def discard(self, digest: Digest, index: int) -> None:
+        """Stop holding a damaged chunk."""
+        blob = self.blobs[digest]
+        del blob.chunks[index]
+        blob.damaged = True
+        blob.rotten.discard(index)
+        blob.synced = False
 
     def drop(self, digest: Digest) -> None:
-        self.blobs.pop(digest, None)
+        blob = self.blobs.pop(digest, None)
+        if blob is not None and blob.sync_failed:
+            self.lost.add(digest)
+
+    def is_whole(self, digest: Digest) -> bool:
+        """All chunks are here, or were until the disk failed."""
+        blob = self.blobs.get(digest)
+        return (blob is not None and blob.whole) or self._failed(digest)
+
+    def is_synced(self, digest: Digest) -> bool:
+        """It survives a power cut, or would have if the disk had not failed."""
+        blob = self.blobs.get(digest)
+        return (blob is not None and blob.synced) or self._failed(digest)
+
+    def _failed(self, digest: Digest) -> bool:
+        blob = self.blobs.get(digest)
+        return digest in self.lost or (blob is not None and blob.damaged)
 
     def read(self, digest: Digest) -> bytes:
         return self.blobs[digest].payload
@@ -101,6 +139,13 @@ class Disk:
         self.blobs = {digest: blob for digest, blob in self.blobs.items() if blob.synced}
 
     def recovered(self) -> Durable:
+        """What a new process finds; it checks every chunk and discards the damaged ones. It cannot
+        tell that an earlier process saw a sync fail and died before it dropped the blob."""
+        for digest, blob in self.blobs.items():
+            if blob.sync_failed:
+                self.lost.add(digest)
+            for index in sorted(blob.rotten):
+                self.discard(digest, index)
         return Durable(
             record=self.record,
             snapshot=self.snapshot,

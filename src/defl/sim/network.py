@@ -13,6 +13,7 @@ from defl.sim.conditions import SLOWNESS, Conditions
 class Network:
     def __init__(self, conditions: Conditions, rng: random.Random) -> None:
         self._conditions = conditions
+        self._cuts = conditions.cuts
         self._rng = rng
         self._free_at: dict[tuple[NodeId, NodeId], float] = {}  # of each link's lane for chunks
 
@@ -31,12 +32,15 @@ class Network:
         return [sent_at + self._delay(source) for _ in range(copies)]
 
     def cuts(self, source: NodeId, target: NodeId, now: float) -> bool:
+        if not self._cuts:
+            return False
         return any(
-            cut.start_s <= now < cut.end_s and cut.cuts(source, target)
-            for cut in self._conditions.cuts
+            cut.start_s <= now < cut.end_s and cut.cuts(source, target) for cut in self._cuts
         )
 
     def censors(self, kind: str, source: NodeId, target: NodeId, now: float) -> bool:
+        if not self._conditions.censors:
+            return False
         return any(
             censor.start_s <= now < censor.end_s and censor.drops(kind, source, target)
             for censor in self._conditions.censors

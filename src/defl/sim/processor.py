@@ -8,6 +8,7 @@ their own. If signatures cost nothing, everything happens at once, in the order 
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from defl.budget import Budget
 from defl.errors import PeerFault
@@ -15,6 +16,12 @@ from defl.ids import NodeId
 from defl.ingress import Ingress
 from defl.messages import Message
 from defl.output import Event, Faulted, Question
+from defl.wire import decode, says_chunk
+
+# A frame to all members is decoded once: its bytes alone decide the message. Chunks are large and
+# go to one member, so they are not remembered. More frames than travel at once among 100 members.
+FRAMES_REMEMBERED = 4096
+decode_once = lru_cache(FRAMES_REMEMBERED)(decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,9 @@ class Processor:
         self._stopped = True
 
     def receive(self, peer: NodeId, frame: bytes, *, heavy: bool) -> None:
-        link = self._links.setdefault((peer, heavy), VirtualLink(peer))
+        link = self._links.get((peer, heavy))
+        if link is None:
+            link = self._links[peer, heavy] = VirtualLink(peer)
         link.frames.append(frame)
         if link.admission is None:
             self._read_on(link)
@@ -84,7 +93,7 @@ class Processor:
 
     def _admit(self, peer: NodeId, frame: bytes) -> Admission:
         """The steps of node/net/verifier.py, with virtual time."""
-        message = self._ingress.read(peer, frame)
+        message = self._ingress.read(peer, frame, decode if says_chunk(frame) else decode_once)
         wanted = self._world.wanted(peer, message)
         if wanted is None or isinstance(wanted, Question):
             return wanted

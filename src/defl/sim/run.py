@@ -10,16 +10,20 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from defl.committee import Rules, faults_of
+from defl.committee import DEFAULTS, Charter, faults_of
 from defl.errors import UserError
 from defl.ids import NodeId
 from defl.messages import MEMBERS_MAX
+from defl.node.setup.requirements import require_conditions
 from defl.sim.byzantine import KINDS
 from defl.sim.checks import views_to_close_max
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
-from defl.sim.scenario import cluster_of
+from defl.sim.scenario import VALUES, cluster_of
 from defl.sim.transcript import Transcript
+
+# Progress is reported a few dozen times a second.
+EVENTS_PER_PROGRESS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,11 @@ class Options:
     nodes: int = 4
     rounds: int = 5
     seed: int = 1
-    rules: Rules = Rules.HOTSTUFF
     byzantine: tuple[tuple[str, int], ...] = ()  # kind, how many
-    tau: int = 2
+    charter: Charter = DEFAULTS  # its schema does not count
+    values: int = VALUES  # of the model
     conditions: Conditions = field(default_factory=Conditions)
     real_signatures: bool = False
-    values: int = 64
-    chunk_bytes: int = 4096
 
     def __post_init__(self) -> None:
         if not 4 <= self.nodes <= MEMBERS_MAX:
@@ -47,6 +49,8 @@ class Options:
                 )
             if count < 1:
                 raise UserError(f"{kind}:{count} asks for no node at all; the count is 1 or more")
+        if self.values < 1:
+            raise UserError(f"a model has at least one value, not {self.values}")
         faults = faults_of(self.nodes)
         liars = sum(count for _, count in self.byzantine)
         rolled_back = {rollback.member for rollback in self.conditions.rollbacks}
@@ -97,7 +101,11 @@ class SimReport:
         options = self.options
         return {
             "nodes": options.nodes,
-            "rules": options.rules.value,
+            "rules": options.charter.rules.value,
+            "aggregation": options.charter.aggregation,
+            "codec": options.charter.codec.value,
+            "chunk_bytes": options.charter.chunk_bytes,
+            "values": options.values,
             "seed": options.seed,
             "byzantine": dict(options.byzantine),
             "rounds": options.rounds,
@@ -137,15 +145,14 @@ def simulate(
         options.nodes,
         rounds=options.rounds,
         seed=options.seed,
-        rules=options.rules,
-        tau=options.tau,
         conditions=options.conditions,
         byzantine={member: KINDS[kind] for member, kind in placed(options).items()},
         real_signatures=options.real_signatures,
         transcript=transcript,
+        charter=options.charter,
         values=options.values,
-        chunk_bytes=options.chunk_bytes,
     )
+    require_conditions(cluster.federation, strict=False)
     stock: list[Stock] = []
     due = _stock_rounds(options.rounds)
 
@@ -154,7 +161,8 @@ def simulate(
         if due and closed >= due[0]:
             del due[0]
             stock.append(Stock(closed, _disk_bytes(cluster), memory()))
-        progress(closed, options.rounds)
+        if cluster.events % EVENTS_PER_PROGRESS == 0:
+            progress(closed, options.rounds)
         return False
 
     cluster.run(until=watch)

@@ -1,20 +1,28 @@
-"""A federation with keys, facts and first weights, ready to be simulated."""
+"""A federation with keys, facts and first weights, ready to be simulated.
+
+Its facts are those that a real federation gets (`committee.DEFAULTS`), unless others are chosen.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from defl.committee import Charter, Federation, Member, Membership, Rules, Timing
+from msgspec.structs import replace
+
+from defl.committee import DEFAULTS, Charter, Federation, Member, Membership
 from defl.crypto import Ed25519Scheme, Ed25519Signer, Scheme, Signer
 from defl.founding import found
 from defl.ids import NodeId
 from defl.messages import Manifest
 from defl.output import Notice
 from defl.sim import task
+from defl.sim.aggregates import SharedAggregates
 from defl.sim.cluster import Cluster, Wrap
 from defl.sim.conditions import Conditions
 from defl.sim.signer import NoopScheme, NoopSigner
 from defl.sim.transcript import Transcript
+
+VALUES = 64  # of the model: enough for a rule to tell updates apart, few enough to be free
 
 
 def signers_of(nodes: int, *, seed: int, real: bool) -> tuple[tuple[Signer, ...], Scheme]:
@@ -33,21 +41,12 @@ def federation_of(
     *,
     rounds: int,
     epoch: int = 0,
-    rules: Rules = Rules.HOTSTUFF,
-    tau: int = 2,
-    values: int = 64,
-    chunk_bytes: int = 4096,
-    timing: Timing = Timing(),  # noqa: B008 - frozen; as it ships
+    values: int = VALUES,
+    charter: Charter = DEFAULTS,
     **facts: Any,
 ) -> tuple[Federation, tuple[Manifest, bytes]]:
-    draft = Charter(
-        task.schema_of(values),
-        tau=tau,
-        rules=rules,
-        chunk_bytes=chunk_bytes,
-        timing=timing,
-        **facts,
-    )
+    """Of a model with so many values; `facts` replace the charter's."""
+    draft = replace(charter, schema=task.schema_of(values), **facts)
     members = members_of(signers)
     membership = Membership(epoch=epoch, rounds=rounds, members=members)
     founding = found(draft, membership, task.initial_row(values))
@@ -60,7 +59,6 @@ def cluster_of(
     *,
     rounds: int = 3,
     seed: int = 1,
-    rules: Rules = Rules.HOTSTUFF,
     conditions: Conditions = Conditions(),  # noqa: B008 - frozen
     byzantine: Mapping[NodeId, Wrap] | None = None,
     real_signatures: bool = False,
@@ -69,7 +67,7 @@ def cluster_of(
     **facts: Any,
 ) -> Cluster:
     signers, scheme = signers_of(nodes, seed=seed, real=real_signatures)
-    federation, initial = federation_of(signers, rounds=rounds, rules=rules, **facts)
+    federation, initial = federation_of(signers, rounds=rounds, **facts)
     return Cluster(
         federation,
         signers,
@@ -79,5 +77,6 @@ def cluster_of(
         conditions=conditions,
         byzantine=byzantine,
         transcript=transcript,
+        aggregating=SharedAggregates(),
         on_notice=on_notice,
     )

@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from defl.committee import Rules, faults_of
+from defl.aggregation.conditions import BLANCHARD
+from defl.aggregation.rules import RULES
+from defl.committee import CHUNK_BYTES_MIN, DEFAULTS, Charter, Rules, faults_of
 from defl.ids import NodeId
+from defl.schema import Codec
 from defl.sim.byzantine import KINDS
 from defl.sim.conditions import (
     MESSAGE_KINDS,
@@ -17,6 +20,7 @@ from defl.sim.conditions import (
     OneWay,
     Partition,
     Rollback,
+    WriteTimes,
 )
 from defl.sim.run import Options, SimReport, placed, simulate
 
@@ -28,6 +32,10 @@ LARGE = 31
 QUORUM_ONLY_SHARE = 0.15
 # Where one more member may fail: the share in which a disk is rolled back.
 ROLLBACK_SHARE = 0.3
+# Share of scenarios with a rule drawn from all, and with a codec drawn from all.
+OTHER_SHARE = 0.3
+# Rules that can be computed at every size; those of Krum's condition cannot with few members.
+OTHER_RULES = [rule.name for rule in RULES.values() if rule.condition is not BLANCHARD]
 # Planned faults begin within this time and last no longer than the second one.
 FAULTS_WITHIN_S = 30.0
 FAULT_S_MAX = 30.0
@@ -49,22 +57,45 @@ def scenario(seed: int) -> Options:
     conditions = _conditions(rng, nodes)
     if quorum_only:
         conditions = replace(conditions, **_restarts(rng, nodes))
+    rounds = rng.randint(1, 2) if nodes == LARGE else rng.randint(2, 6)
+    rules = rng.choice(list(Rules))
+    byzantine = _liars(rng, nodes, quorum_only=quorum_only)
+    tau = rng.choice((DEFAULTS.tau, DEFAULTS.tau, DEFAULTS.tau + 1))
+    values = rng.choice((16, 64, 300))
+    # Even such a small model has several of the smallest chunks.
+    chunk_bytes = rng.choice((CHUNK_BYTES_MIN, DEFAULTS.chunk_bytes))
+    aggregation, codec = _rule_and_codec(random.Random(f"soak/rule/{seed}"))
     options = Options(
         nodes=nodes,
-        rounds=rng.randint(1, 2) if nodes == LARGE else rng.randint(2, 6),
+        rounds=rounds,
         seed=seed,
-        rules=rng.choice(list(Rules)),
-        byzantine=_liars(rng, nodes, quorum_only=quorum_only),
-        tau=rng.choice((2, 2, 3)),
+        charter=Charter(
+            DEFAULTS.schema,
+            tau=tau,
+            rules=rules,
+            aggregation=aggregation,
+            codec=codec,
+            chunk_bytes=chunk_bytes,
+        ),
+        values=values,
+        byzantine=byzantine,
         conditions=conditions,
-        values=rng.choice((16, 64, 300)),
-        chunk_bytes=rng.choice((256, 4096)),
     )
     liars = placed(options)
     if len(liars) < faults_of(nodes) and rng.random() < ROLLBACK_SHARE:
         rollback = _rollback(rng, [NodeId(i) for i in range(nodes) if i not in liars])
         options = replace(options, conditions=replace(conditions, rollbacks=(rollback,)))
     return options
+
+
+def _rule_and_codec(rng: random.Random) -> tuple[str, Codec]:
+    """Mostly those that ship. They have an `rng` of their own, so that the rest of a scenario stays
+    the same when there are more of them."""
+    other_rule, other_codec = rng.choice(OTHER_RULES), rng.choice(list(Codec))
+    return (
+        other_rule if rng.random() < OTHER_SHARE else DEFAULTS.aggregation,
+        other_codec if rng.random() < OTHER_SHARE else DEFAULTS.codec,
+    )
 
 
 def _rollback(rng: random.Random, honest: list[NodeId]) -> Rollback:
@@ -116,6 +147,9 @@ def _conditions(rng: random.Random, nodes: int) -> Conditions:
         work_s=rng.choice((0.1, 0.5, 3.0)),
         calm_after_s=60.0,
         signature_s=rng.choice((0.0, 0.0001, 0.0005)),
+        writes=WriteTimes().slower(rng.choice((0.0, 1.0, 1.0, 30.0))),
+        sync_failure_rate=sometimes(0.2, 0.1),
+        rot_rate=sometimes(0.2, 0.02),
     )
 
 
@@ -158,7 +192,7 @@ def soak(seconds: float, seed: int, progress: Callable[[int, int], None]) -> Soa
         report = simulate(options)
         scenarios += 1
         events += report.events
-        kind = f"n={options.nodes} {options.rules.value}"
+        kind = f"n={options.nodes} {options.charter.rules.value}"
         by_kind[kind] = by_kind.get(kind, 0) + 1
         if not report.ok:
             failures.append((options.seed, report))

@@ -5,6 +5,7 @@ of those points. Training goes half of the way. A real task is another `Training
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from defl.output import (
     Work,
     WorkFailed,
 )
+from defl.pool.weights import Payload
 from defl.schema import Entry, Role, Row, Schema
-from defl.sim.disk import Disk
 from defl.work import Blob, Read, aggregate, model_row, update_blob, validate
 
 # Takes the member, the round and the model to train from; None if there is no update.
@@ -51,32 +52,35 @@ def train(seed: int, node: NodeId, round_: Round, base: Row) -> Row:
     return np.asarray(base + step + noise, dtype=np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    result: Validated | Aggregated | Trained | WorkFailed
+    payload: Payload | None = None  # of the blob that it made
+
+
 def done(
     federation: Federation,
     training: Training,
     node: NodeId,
     work: Work,
     inputs: Mapping[Digest, bytes],
-    disk: Disk,
     *,
     aggregating: Aggregating = aggregate,
-) -> Validated | Aggregated | Trained | WorkFailed:
-    """The finished work as an event; a blob that it produced is on the node's disk."""
+) -> WorkDone:
     match work:
         case Validate(manifest=manifest):
-            return Validated(manifest.digest, validate(federation, inputs[manifest.digest]))
+            fault = validate(federation, inputs[manifest.digest])
+            return WorkDone(Validated(manifest.digest, fault))
         case Aggregate():
             (manifest, payload), _ = aggregating(federation, work, inputs.__getitem__)
-            disk.place(manifest, payload, federation.chunk_bytes)
-            return Aggregated(work.round, manifest)
+            return WorkDone(Aggregated(work.round, manifest), payload)
         case Train():
             base = model_row(federation, inputs[work.base])
             memory = federation.schema.columns(Role.MEMORY)  # the last entry, if there is one
             own = memory[0].start if memory else base.size
             trained = training(node, work.round, base[:own])
             if trained is None:
-                return WorkFailed(work, "the client has no update for this round")
+                return WorkDone(WorkFailed(work, "the client has no update for this round"))
             row = np.concatenate([trained, base[own:]])
             manifest, payload = update_blob(federation, row, work.base, base)
-            disk.store_blob(manifest, payload, federation.chunk_bytes)
-            return Trained(work.round, manifest)
+            return WorkDone(Trained(work.round, manifest), payload)

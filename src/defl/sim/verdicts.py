@@ -15,6 +15,8 @@ ROUNDS_CLOSE = "rounds close"
 WITHIN_BOUNDS = "memory, log and pool within bounds"
 SAME_MODEL = "same model everywhere"
 NO_MEMBER_LEFT_BEHIND = "no honest member is left behind"
+NOTHING_BEFORE_ITS_RECORD = "nothing leaves before it is durable"
+INPUTS_IN_PLACE = "work finds its inputs in place"
 
 CHECKS = (
     NO_CONFLICTING_COMMITS,
@@ -29,6 +31,8 @@ CHECKS = (
     WITHIN_BOUNDS,
     SAME_MODEL,
     NO_MEMBER_LEFT_BEHIND,
+    NOTHING_BEFORE_ITS_RECORD,
+    INPUTS_IN_PLACE,
 )
 
 VIOLATIONS_MAX = 100

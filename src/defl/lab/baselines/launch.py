@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from defl.committee import Timing
+from defl.committee import DEFAULTS
 from defl.errors import UserError
 from defl.lab.baselines import systems
 from defl.lab.baselines.process import PLAN_FILE, STATUS_FILE, SeatPlan
 from defl.node.setup.config import NodeConfig, create_node
 from defl.node.setup.identity import make_card, make_identity
-from defl.node.setup.local import CHUNK_BYTES, environment_of, free_ports, make_local
+from defl.node.setup.local import environment_of, free_ports, make_local
 from defl.schema import Weights
 
 LAST_SEAT = "server"  # or the ordering service
@@ -40,7 +40,7 @@ class Seats:
         aggregation: str = "fed_avg",
         seed: int = 1,
         absent: tuple[int, ...] = (),
-        chunk_bytes: int = CHUNK_BYTES,
+        chunk_bytes: int = DEFAULTS.chunk_bytes,
         others: Mapping[int, str] | None = None,
         weights: Weights | None = None,
     ) -> None:
@@ -51,7 +51,7 @@ class Seats:
             client,
             count,
             rounds,
-            timing=Timing(),
+            timing=DEFAULTS.timing,
             aggregation=aggregation,
             chunk_bytes=chunk_bytes,
             others=others,

@@ -203,7 +203,7 @@ class Process:
             return
         if not isinstance(done, Trained):
             raise TypeError(f"training was answered by {type(done).__name__}")
-        made = self._worker.take_output(done)
+        made = self._worker.take_output(done.manifest)
         row = decode(made.read_bytes(), self._federation.schema, self._federation.codec, train.base)
         made.unlink()
         report = self._worker.training

@@ -12,13 +12,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
-from defl.committee import Rules, Timing
+from defl.committee import Rules, Timing, faults_of
 from defl.errors import UserError
 from defl.lab.experiments.exchange import measure
 from defl.lab.experiments.processes import Nodes
+from defl.lab.experiments.processor_times import KINDS, ProcessorTimes
+from defl.lab.experiments.round_phases import PHASES, Times, critical_paths, durations
+from defl.node.setup.config import LogLevel
 
 LIMIT_S = 1200.0
 # Rounds left out: processes start, inner loops are compiled, and until retention drops the first
@@ -26,6 +29,8 @@ LIMIT_S = 1200.0
 WARM_UP = 5
 EXCHANGES = 5  # before the nodes run, and as many after
 PINGS = 200
+SAMPLE_EVERY_S = 0.05  # of processor times
+SAMPLE_PHASES_EVERY_S = 0.005
 GRACE_S = 30.0
 GST_LT_S = 60.0  # no node sends an AGG: rounds close because all members have updated
 # For commits during transfers: each node trains this much longer than the one before, so that its
@@ -35,26 +40,32 @@ GST_LT_EARLY_S = 2.0
 IN_FLIGHT_ROUNDS = 6
 
 
-def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
+def bench_round(
+    count: int, megabytes: float, rounds: int, *, phases: bool = False
+) -> dict[str, Any]:
+    """With `phases`, also where the time goes; the nodes then log more."""
     values = int(megabytes * 1e6) // 4
     size = 4 * values
     with tempfile.TemporaryDirectory(prefix="defl-bench-") as scratch:
         folder = Path(scratch)
         bare = asyncio.run(measure(folder / "bare-before", count, size, EXCHANGES))
         timing = Timing(gst_lt_min_s=GST_LT_S, grace_s=GRACE_S)
-        nodes = Nodes(folder / "nodes", count, rounds + WARM_UP, values=values, timing=timing)
+        level = LogLevel.DEBUG if phases else LogLevel.INFO
+        nodes = Nodes(
+            folder / "nodes", count, rounds + WARM_UP, values=values, timing=timing, log_level=level
+        )
         try:
-            nodes.start()
-            nodes.finish(LIMIT_S)
+            processors = _watched(nodes, SAMPLE_PHASES_EVERY_S if phases else SAMPLE_EVERY_S)
             wrong = nodes.judge()
-            timed = timed_rounds([nodes.log(member) for member in nodes.members])
+            logs = [nodes.log(member) for member in nodes.members]
+            timed = timed_rounds(logs)
             states = [state for m in nodes.members if (state := nodes.status(m)) is not None]
         finally:
             nodes.close()
         bare += asyncio.run(measure(folder / "bare-after", count, size, EXCHANGES))
     per_round = [round_.outside_s for round_ in timed]
     expected = (count - 1) * size * (rounds + WARM_UP)
-    return {
+    result = {
         "nodes": count,
         "mb": size / 1e6,
         "rounds": rounds,
@@ -62,6 +73,7 @@ def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
         "seconds_each": per_round,
         "longest_training_seconds": median(round_.longest_training_s for round_ in timed),
         "shortest_training_seconds": median(round_.shortest_training_s for round_ in timed),
+        "processor_seconds": processor_seconds(logs, processors, WARM_UP),
         "bare_tls_seconds": median(bare),
         "ratio_to_bare_tls": median(per_round) / median(bare),
         "sent_ratio": max(state.sent_bytes for state in states) / expected,
@@ -73,6 +85,42 @@ def bench_round(count: int, megabytes: float, rounds: int) -> dict[str, Any]:
         "disk_ratio_to_tau_n_m": max(state.disk_bytes for state in states) / (2 * count * size),
         "wrong": wrong,
     }
+    if phases:
+        paths = critical_paths(logs, count - faults_of(count), WARM_UP + 1)
+        result["phases"] = phase_rows(paths, processors)
+    return result
+
+
+def _watched(nodes: Nodes, sample_every_s: float) -> ProcessorTimes:
+    """Run all nodes to their end."""
+    nodes.start()
+    with ProcessorTimes([nodes.pid(member) for member in nodes.members], sample_every_s) as times:
+        nodes.finish(LIMIT_S)
+    return times
+
+
+def processor_seconds(
+    logs: Sequence[Sequence[Mapping[str, Any]]], processors: ProcessorTimes, first: int
+) -> dict[str, float]:
+    """Of each process of a node, the mean per round after the close of round `first`."""
+    closed = [_by_round(log, "round closed", "time") for log in logs]
+    last = max(closed[0])
+    used = processors.used(
+        max(times[first] for times in closed), max(times[last] for times in closed)
+    )
+    per_round = {kind: seconds / (last - first) for kind, seconds in used.items()}
+    return {**per_round, "sum": sum(per_round.values())}
+
+
+def phase_rows(paths: Sequence[Times], processors: ProcessorTimes) -> list[dict[str, Any]]:
+    """For each phase the median seconds, and the processor seconds of a node's processes in it:
+    those of all members, whatever each of them was doing, as a mean of the rounds."""
+    rows = []
+    for number, (phase, seconds) in enumerate(zip(PHASES, durations(paths), strict=True)):
+        used = [processors.used(path[number], path[number + 1]) for path in paths]
+        mean = {kind: fmean(each[kind] for each in used) for kind in KINDS}
+        rows.append({"phase": phase, "seconds": seconds, "processor_seconds": mean})
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +160,9 @@ def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> 
     with tempfile.TemporaryDirectory(prefix="defl-bench-") as scratch:
         started = time.monotonic()
         timing = Timing(gst_lt_min_s=GST_LT_S, grace_s=GRACE_S)
-        logs, wrong = _run(Nodes(Path(scratch) / "idle", count, rounds, timing=timing, rules=rules))
+        logs, wrong, processors = _run(
+            Nodes(Path(scratch) / "idle", count, rounds, timing=timing, rules=rules)
+        )
         took = time.monotonic() - started
         idle = [commit.ms for commit in _commits(logs)]
         result: dict[str, Any] = {
@@ -122,12 +172,13 @@ def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> 
             "commit_ms": _percentiles(idle),
             "round_trip_ms": round_trip_s() * 1000,
             "transactions_per_s": len(idle) / took,
+            "processor_seconds": processor_seconds(logs, processors, 1),
             "wrong": wrong,
         }
         result["ratio_to_round_trip"] = result["commit_ms"]["p50"] / result["round_trip_ms"]
         if in_flight_mb > 0:
             values = int(in_flight_mb * 1e6) // 4
-            logs, wrong = _run(
+            logs, wrong, _ = _run(
                 Nodes(
                     Path(scratch) / "in-flight",
                     count,
@@ -149,12 +200,11 @@ def bench_commit(count: int, rounds: int, in_flight_mb: float, rules: Rules) -> 
     return result
 
 
-def _run(nodes: Nodes) -> tuple[list[list[dict[str, Any]]], list[str]]:
-    """Each node's log, and the faults found after the run."""
+def _run(nodes: Nodes) -> tuple[list[list[dict[str, Any]]], list[str], ProcessorTimes]:
+    """Each node's log, the faults found after the run, and the processor times."""
     try:
-        nodes.start()
-        nodes.finish(LIMIT_S)
-        return [nodes.log(member) for member in nodes.members], nodes.judge()
+        processors = _watched(nodes, SAMPLE_EVERY_S)
+        return [nodes.log(member) for member in nodes.members], nodes.judge(), processors
     finally:
         nodes.close()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from defl.clients.protocol import Client, Training, initial_row, roles_of, schema_of
-from defl.committee import Charter, Federation, Membership, Rules, Timing
+from defl.committee import DEFAULTS, Charter, Federation, Membership, Rules, Timing
 from defl.errors import UserError, WeightsError
 from defl.founding import Founding, found
 from defl.ids import NodeId, Round
@@ -75,10 +75,10 @@ class Cell:
     seed: int = 1
     aggregation: str | None = None  # None: as in SYSTEMS
     profile: systems.Profile | None = None  # None: what the paper measured
-    tau: int = 2
-    codec: Codec = Codec.FP32
-    chunk_bytes: int = 4 * 2**20
-    rules: Rules = Rules.HOTSTUFF
+    tau: int = DEFAULTS.tau
+    codec: Codec = DEFAULTS.codec
+    chunk_bytes: int = DEFAULTS.chunk_bytes
+    rules: Rules = DEFAULTS.rules
     timing: Timing = TIMING
     conditions: Conditions = field(default_factory=Conditions)
     # Seats to kill as soon as the judged node has this round's model.

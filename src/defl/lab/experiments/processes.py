@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from defl.committee import Rules, Timing
+from defl.committee import DEFAULTS, Rules, Timing
 from defl.crypto import Ed25519Signer
 from defl.ids import NodeId
 from defl.ledger import ClosedRound
 from defl.node.report.status_client import last_status
-from defl.node.setup.config import LogFormat, read_federation
-from defl.node.setup.local import CHUNK_BYTES, make_local
+from defl.node.setup.config import LogFormat, LogLevel, read_federation
+from defl.node.setup.local import make_local
 from defl.node.setup.processes import Processes
 from defl.node.store.storage import Storage
 from defl.participant import Participant
@@ -35,7 +35,7 @@ class client:
         time.sleep({seconds} + {later_s} * int(os.environ.get("DEFL_NODE", "0")))
         values = weights["w"]
         values += self._rng.standard_normal(values.size, dtype=np.float32)
-        return {{"w": values}}, {{"seconds": time.perf_counter() - started}}
+        return {{"w": values}}, {{"seconds": time.perf_counter() - started, "ended": time.time()}}
 
     def evaluate(self, weights):
         return {{"loss": 0.0}}
@@ -55,8 +55,9 @@ class Nodes(Processes):
         train_s: float = 0.0,
         later_s: float = 0.0,
         timing: Timing = TIMING,
-        chunk_bytes: int = CHUNK_BYTES,
-        rules: Rules = Rules.HOTSTUFF,
+        chunk_bytes: int = DEFAULTS.chunk_bytes,
+        rules: Rules = DEFAULTS.rules,
+        log_level: LogLevel = LogLevel.INFO,
     ) -> None:
         project = folder / "project"
         project.mkdir(parents=True)
@@ -75,6 +76,7 @@ class Nodes(Processes):
                 rules=rules,
                 chunk_bytes=chunk_bytes,
                 log_format=LogFormat.JSON,
+                log_level=log_level,
             )
         )
 

@@ -31,8 +31,10 @@ SCRATCH_BYTES = 64 * 2**10
 # Encrypted and written at once: larger pieces would delay other connections, and make the event
 # loop copy its unsent bytes.
 SLICE_BYTES = 256 * 2**10
-# After this much, the other connections get their turn.
+# After this much, the other connections get their turn: bytes out, frames in (each at most a few
+# signature checks).
 PUMP_BYTES = SLICE_BYTES
+PARSE_FRAMES = 8
 
 Frame = bytes | memoryview  # a large one is a read-only view of its own memory
 Handler = Callable[[Frame], Awaitable[None] | None]
@@ -235,11 +237,17 @@ class Link(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ in
 
     def _parse(self) -> None:
+        frames = PARSE_FRAMES
         while self._use is not None and not self._holds:
+            if frames == 0:
+                self._hold()
+                self._loop.call_soon(self._release)
+                return
             frame = self._next_frame()
             if frame is None:
                 return
             self._deliver(frame, self._use)
+            frames -= 1
         if not self.hello.done() and (frame := self._next_frame()) is not None:
             self._pause()
             self.hello.set_result(frame)

@@ -249,7 +249,7 @@ class Transport:
         return listener
 
     async def _handshake_as_server(self, link: Link, connection: socket.socket) -> Refused | None:
-        _keep_alive(connection)
+        _set_options(connection)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: link,
             connection,
@@ -335,7 +335,7 @@ class Transport:
             ssl_handshake_timeout=self._limits.connect_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
-        _keep_alive(transport.get_extra_info("socket"))
+        _set_options(transport.get_extra_info("socket"))
         link.send_hello(self._hello(lane))
         return self._check_hello(link, decode_hello(await link.hello), (peer, lane))
 
@@ -418,7 +418,10 @@ async def _awaited(wait: Awaitable[object]) -> None:
     await wait
 
 
-def _keep_alive(connection: socket.socket) -> None:
+def _set_options(connection: socket.socket) -> None:
+    # A small frame must not wait until the one before it is acknowledged, up to 40 ms. asyncio sees
+    # to it for dialled connections only: an accepted socket does not know that it is TCP.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
         option = getattr(socket, name, None)  # not every system has them all

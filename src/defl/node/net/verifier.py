@@ -5,15 +5,14 @@ clock. The link that brought a frame is not read further until the frame is done
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from inspect import isawaitable
 
 from defl.budget import Budget
-from defl.committee import Federation
-from defl.crypto import Ed25519Scheme
+from defl.committee import Committee
 from defl.ids import NodeId
-from defl.ingress import Ingress
+from defl.ingress import Examined, Ingress
 from defl.messages import Message
 from defl.node.net.framing import Frame
 from defl.output import Event, Question
@@ -26,50 +25,61 @@ LOOP_SIGNATURES_MAX = 4
 
 # Participant.wanted
 Wanted = Callable[[NodeId, Message], Message | Question | None]
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
 
 
 class FrameVerifier:
-    def __init__(self, federation: Federation, wanted: Wanted) -> None:
+    def __init__(self, committee: Committee, ingress: Ingress, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._ingress = Ingress(federation, Ed25519Scheme())
-        self._budget = Budget(federation.committee)
+        self._ingress = ingress
+        self._budget = Budget(committee)
         self._thread = ThreadPoolExecutor(1, "defl-verifying")
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def admit(self, peer: NodeId, frame: Frame) -> Event | None:
-        """None if the participant wants nothing of the frame. Raises a PeerFault."""
-        large = len(frame) > THREAD_FRAME_BYTES
-        message = await _run(self._ingress.read, peer, frame, in_thread=large)
+    def admit(self, peer: NodeId, frame: Frame) -> Event | Awaitable[Event | None] | None:
+        """None if the participant wants nothing of the frame; an awaitable if the frame takes a
+        thread or more than the peer's budget. Raises a PeerFault, at once or when awaited."""
+        if len(frame) > THREAD_FRAME_BYTES:
+            return self._admit_large(peer, frame)
+        message = self._ingress.read(peer, frame)
         wanted = self._wanted(peer, message)
         if wanted is None or isinstance(wanted, Question):
             return wanted
-        examined = await _run(self._ingress.examine, peer, wanted, in_thread=large)
-        few = examined.signatures <= LOOP_SIGNATURES_MAX
-        for claims in examined.slices():
-            await self._pay(peer, len(claims))
-            if few:
-                self._ingress.check(claims)
-            else:
-                # One thread takes the slices of all links in order of arrival, and a link has only
-                # one in the queue: a long message delays the others by one slice at most.
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._thread, self._ingress.check, claims)
+        return self._verify(self._ingress.examine(peer, wanted))
+
+    async def _admit_large(self, peer: NodeId, frame: Frame) -> Event | None:
+        message = await asyncio.to_thread(self._ingress.read, peer, frame)
+        wanted = self._wanted(peer, message)
+        if wanted is None or isinstance(wanted, Question):
+            return wanted
+        verified = self._verify(await asyncio.to_thread(self._ingress.examine, peer, wanted))
+        return await verified if isawaitable(verified) else verified
+
+    def _verify(self, examined: Examined) -> Event | Awaitable[Event]:
+        claims = examined.claims
+        if len(claims) > LOOP_SIGNATURES_MAX:
+            return self._verify_slices(examined)
+        wait_s = self._pay(examined.peer, len(claims)) if claims else 0.0
+        return self._verify_after(wait_s, examined) if wait_s > 0 else self._verify_now(examined)
+
+    def _verify_now(self, examined: Examined) -> Event:
+        self._ingress.check(examined.claims)
         return self._ingress.accept(examined)
 
-    async def _pay(self, peer: NodeId, signatures: int) -> None:
-        """Waits while the peer's budget is spent."""
-        wait_s = self._budget.spend(peer, signatures, asyncio.get_running_loop().time())
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
+    async def _verify_after(self, wait_s: float, examined: Examined) -> Event:
+        await asyncio.sleep(wait_s)
+        return self._verify_now(examined)
 
+    async def _verify_slices(self, examined: Examined) -> Event:
+        """One thread takes the slices of all links in order of arrival, and a link has only one in
+        the queue: a long message delays the others by one slice at most."""
+        loop = asyncio.get_running_loop()
+        for claims in examined.slices():
+            await asyncio.sleep(self._pay(examined.peer, len(claims)))
+            await loop.run_in_executor(self._thread, self._ingress.check, claims)
+        return self._ingress.accept(examined)
 
-async def _run(
-    step: Callable[[NodeId, Argument], Result], peer: NodeId, argument: Argument, *, in_thread: bool
-) -> Result:
-    if in_thread:
-        return await asyncio.to_thread(step, peer, argument)
-    return step(peer, argument)
+    def _pay(self, peer: NodeId, signatures: int) -> float:
+        """The seconds that the peer must wait, since its budget is spent."""
+        return self._budget.spend(peer, signatures, asyncio.get_running_loop().time())

@@ -52,6 +52,9 @@ class Log:
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger(f"{ROOT}.node")
 
+    def debug(self, event: str, /, **fields: object) -> None:
+        self._logger.debug(event, extra={"fields": fields}, stacklevel=2)
+
     def info(self, event: str, /, **fields: object) -> None:
         self._logger.info(event, extra={"fields": fields}, stacklevel=2)
 

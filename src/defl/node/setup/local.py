@@ -14,9 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from defl.aggregation.rules import DEFAULT
 from defl.clients.protocol import Roles, schema_of
-from defl.committee import Charter, Rules, Timing, require_counts
+from defl.committee import DEFAULTS, Charter, Rules, Timing, require_counts
 from defl.errors import UserError
 from defl.founding import found
 from defl.node.report.model_file import write_model
@@ -25,6 +24,7 @@ from defl.node.setup.config import (
     INITIAL_FILE,
     WORK_TIME_MAX_S,
     LogFormat,
+    LogLevel,
     NodeConfig,
     create_node,
     membership_of,
@@ -37,7 +37,6 @@ from defl.node.work.first_weights import first_weights
 from defl.schema import Weights
 
 FEDERATION_FILE = "federation.toml"
-CHUNK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +122,11 @@ def make_local(
     rounds: int,
     *,
     timing: Timing,
-    aggregation: str = DEFAULT,
-    rules: Rules = Rules.HOTSTUFF,
-    chunk_bytes: int = CHUNK_BYTES,
+    aggregation: str = DEFAULTS.aggregation,
+    rules: Rules = DEFAULTS.rules,
+    chunk_bytes: int = DEFAULTS.chunk_bytes,
     log_format: LogFormat = LogFormat.TEXT,
+    log_level: LogLevel = LogLevel.INFO,
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
     keep_best: str = "",
@@ -152,7 +152,9 @@ def make_local(
         timing=timing,
     )
     clients = [(others or {}).get(number, client) for number in range(count)]
-    cards = make_nodes(folder, clients, project, log_format, work_time_max_s, track, keep_best)
+    cards = make_nodes(
+        folder, clients, project, log_format, work_time_max_s, track, keep_best, log_level
+    )
     membership = membership_of(cards, rounds=rounds)
     founding = found(draft, membership, draft.schema.flatten(weights))
     federation = founding.federation
@@ -174,6 +176,7 @@ def make_nodes(
     work_time_max_s: float = WORK_TIME_MAX_S,
     track: Track = Track.NONE,
     keep_best: str = "",
+    log_level: LogLevel = LogLevel.INFO,
 ) -> list[Card]:
     """Identities, settings and cards; node i has the folder node-i."""
     cards = []
@@ -188,6 +191,7 @@ def make_nodes(
             client=client,
             project=str(project.resolve()),
             log_format=log_format,
+            log_level=log_level,
             work_time_max_s=work_time_max_s,
             track=track,
             keep_best=keep_best,

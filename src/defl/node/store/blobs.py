@@ -53,7 +53,7 @@ SOUND_FOR_S = 600.0
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredFile:
     manifest: Manifest
     chunks: set[int]
     sound_at: float = field(default_factory=time.monotonic)  # first chunk written, or all checked
@@ -63,6 +63,11 @@ class Stored:
     def whole(self) -> bool:
         return len(self.chunks) == len(self.manifest.chunks)
 
+    @property
+    def stale(self) -> bool:
+        """Written or checked so long ago that it may have rotted."""
+        return time.monotonic() >= self.sound_at + SOUND_FOR_S
+
 
 class Blobs:
     """One folder of blobs; safe to call from several threads."""
@@ -71,7 +76,7 @@ class Blobs:
         self._folder = folder
         self._chunk_bytes = chunk_bytes
         self._reserve_bytes = reserve_bytes
-        self._stored: dict[Digest, Stored] = {}
+        self._stored: dict[Digest, StoredFile] = {}
         self._lock = threading.RLock()
         self._serial = itertools.count()
         self._freeing = ThreadPoolExecutor(1, "defl-freeing")
@@ -124,7 +129,7 @@ class Blobs:
         return present
 
     def _restore(self, manifest: Manifest, chunks: set[int]) -> None:
-        digest, stored = manifest.digest, Stored(manifest, chunks)
+        digest, stored = manifest.digest, StoredFile(manifest, chunks)
         whole, part = self._path(digest, "blob"), self._path(digest, "part")
         if whole.exists() and not stored.whole:
             missing = sorted(set(range(len(manifest.chunks))) - chunks)
@@ -167,7 +172,7 @@ class Blobs:
     def _count_chunk(self, manifest: Manifest, index: int) -> None:
         digest = manifest.digest
         with self._lock:
-            stored = self._stored.setdefault(digest, Stored(manifest, set()))
+            stored = self._stored.setdefault(digest, StoredFile(manifest, set()))
             if stored.whole:
                 return  # this node computed the same blob in the meantime
             stored.chunks.add(index)
@@ -213,7 +218,7 @@ class Blobs:
                 self._write_manifest(manifest)
                 payload.replace(self._path(digest, "blob"))
                 self._path(digest, "part").unlink(missing_ok=True)
-                self._stored[digest] = Stored(manifest, set(range(len(manifest.chunks))))
+                self._stored[digest] = StoredFile(manifest, set(range(len(manifest.chunks))))
 
     def sync(self, digest: Digest) -> None:
         """On return a whole blob survives a power cut; one that was dropped meanwhile need not."""
@@ -302,6 +307,21 @@ class Blobs:
                 for stored in read:
                     stored.readers -= 1
 
+    def stale(self, digests: Iterable[Digest]) -> list[Digest]:
+        """Those that were written or checked so long ago that they may have rotted."""
+        with self._lock:
+            return [d for d in digests if d in self._stored and self._stored[d].stale]
+
+    def check(self, digests: Iterable[Digest]) -> None:
+        """Hash these blobs again; raises ChunkRotten for the first damage."""
+        for digest in digests:
+            with self._lock:
+                stored = self._stored.get(digest)
+            if stored is not None:
+                for index in sorted(stored.chunks):
+                    self.read_chunk(digest, index)
+                stored.sound_at = time.monotonic()
+
     def path(self, digest: Digest) -> Path:
         """The file of a whole blob, for a worker to map."""
         with self._lock:
@@ -336,13 +356,13 @@ class Blobs:
         data = frame[len(front) :]
         with file, disk_faults(f"read chunk {index} of blob {digest.hex()}"):
             sound = read_at(file.fileno(), data, index * self._chunk_bytes)
-        if sound and time.monotonic() >= stored.sound_at + SOUND_FOR_S:
+        if sound and stored.stale:
             sound = digest_of(data) == stored.manifest.chunks[index]
         if not sound:
             raise self._discard(stored, index)
         return frame.toreadonly()
 
-    def _discard(self, stored: Stored, index: int) -> LocalFault:
+    def _discard(self, stored: StoredFile, index: int) -> LocalFault:
         """Stop holding a damaged chunk. Returns the error to raise: ChunkRotten the first time."""
         digest = stored.manifest.digest
         with self._lock, disk_faults(f"discard chunk {index} of blob {digest.hex()}"):
@@ -350,7 +370,7 @@ class Blobs:
                 if stored.whole:
                     self._path(digest, "blob").replace(self._path(digest, "part"))
                 stored.chunks.discard(index)
-                return ChunkRotten(f"blob {digest.hex()} is corrupt in {_chunks_named([index])}")
+                return ChunkRotten(digest, index)
         return _not_here(digest, index)
 
     def _path(self, digest: Digest, kind: str) -> Path:

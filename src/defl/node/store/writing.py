@@ -1,23 +1,36 @@
-"""Writes in three threads: records, others' chunks, and this node's own blobs.
+"""Writes in three threads: records, others' chunks (with drops), and this node's own blobs.
 
-So a vote's record never waits behind megabytes. Writes of one kind stay in order. A full disk or a
-lack of file descriptors delays a write and never fails it: the caller resumes when it is done.
+So a vote's record never waits behind megabytes. A full disk or a lack of file descriptors delays a
+write and never fails it. duty.py says which write must wait for which: here they have no order.
 """
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from defl.errors import DiskFull, Exhausted, NoDescriptors
-from defl.ids import Digest
+from defl.duty import (
+    Completion,
+    DropBlob,
+    Dropped,
+    NotPlaced,
+    Persisted,
+    PlaceBlob,
+    Placed,
+    Stored,
+    SyncBlob,
+    Synced,
+    SyncFailed,
+    WriteRecords,
+)
+from defl.errors import DiskFull, Exhausted, LocalFault, NoDescriptors
 from defl.messages import Manifest
 from defl.node.report.log import Log
 from defl.node.store.storage import Storage
-from defl.output import Persist, StoreChunk
+from defl.output import StoreChunk
 
 RETRY_S = 1.0
 
@@ -31,95 +44,105 @@ RECOVERED: dict[type[Exhausted], str] = {
     NoDescriptors: "files can be opened again",
 }
 
+Write = WriteRecords | StoreChunk | PlaceBlob | SyncBlob | DropBlob
+TakeResult = Callable[[Manifest], Path]  # the worker's file with this blob
+
+
+class Job(NamedTuple):
+    thread: ThreadPoolExecutor
+    write: Callable[[], None]
+    done: Completion
+    refused: Callable[[str], Completion] | None = None  # None: a fault ends the node
+
 
 class Writing:
-    def __init__(self, storage: Storage, log: Log) -> None:
+    def __init__(self, storage: Storage, take_result: TakeResult, log: Log) -> None:
         self._storage = storage
+        self._take_result = take_result
         self._log = log
         self._records = ThreadPoolExecutor(1, "defl-records")
         self._chunks = ThreadPoolExecutor(1, "defl-chunks")
         self._own_blobs = ThreadPoolExecutor(1, "defl-own-blobs")
-        self._syncing: asyncio.Future[None] | None = None  # of the newest aggregate
-        self._waiting: Counter[type[Exhausted]] = Counter()  # writes, by what they lack
+        self._lacking: Counter[type[Exhausted]] = Counter()  # writes, by what they lack
 
     @property
     def disk_full(self) -> bool:
-        return self._waiting[DiskFull] > 0
+        return self._lacking[DiskFull] > 0
 
     @property
     def no_descriptors(self) -> bool:
-        return self._waiting[NoDescriptors] > 0
+        return self._lacking[NoDescriptors] > 0
 
-    async def persist(self, persists: Sequence[Persist]) -> None:
-        await self._write(self._records, partial(self._storage.records.persist, *persists))
+    def start(
+        self, complete: Callable[[Completion], None], fail: Callable[[BaseException], None]
+    ) -> None:
+        """Both are called on this loop; `fail` with a fault after which the node cannot go on."""
+        self._loop = asyncio.get_running_loop()
+        self._complete = complete
+        self._fail = fail
 
-    async def store_chunk(self, chunk: StoreChunk) -> None:
-        await self._write(self._chunks, partial(self._storage.blobs.store_chunk, chunk))
-
-    async def place_aggregate(self, manifest: Manifest, path: Path) -> None:
-        """In place on return, and synced before the update that is trained from it. Until then it
-        can be computed again from its updates."""
-        await self._finish_sync()
-        await self._write(self._own_blobs, partial(self._storage.blobs.place, manifest, path))
-        sync = partial(self._storage.blobs.sync, manifest.digest)
-        self._syncing = asyncio.ensure_future(self._write(self._own_blobs, sync))
-
-    async def place_update(self, manifest: Manifest, path: Path) -> None:
-        """In place and synced on return."""
-        await self._finish_sync()
-        await self._write(self._own_blobs, partial(self._storage.blobs.place, manifest, path))
-        await self._write(self._own_blobs, partial(self._storage.blobs.sync, manifest.digest))
-
-    async def _finish_sync(self) -> None:
-        """A failed sync stays failed: a second one would not bring back what the disk lost."""
-        if self._syncing is not None:
-            await asyncio.shield(self._syncing)
-
-    async def drop(self, digest: Digest) -> None:
-        """Drop a blob, after the chunks that were stored before; this takes no room."""
-        await self._in(self._chunks, partial(self._storage.blobs.drop, digest))
+    def begin(self, write: Write) -> None:
+        self._attempt(self._job(write), None)
 
     def close(self) -> None:
         for thread in (self._records, self._chunks, self._own_blobs):
             thread.shutdown()
 
-    async def _in(self, thread: ThreadPoolExecutor, write: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(thread, write)
+    def _job(self, write: Write) -> Job:
+        storage = self._storage
+        match write:
+            case WriteRecords(persists=persists):
+                return Job(self._records, partial(storage.records.persist, *persists), Persisted())
+            case StoreChunk(manifest=manifest, index=index):
+                done = Stored(manifest.digest, index)
+                return Job(self._chunks, partial(storage.blobs.store_chunk, write), done)
+            case PlaceBlob(manifest=manifest):
+                digest = manifest.digest
+                place = partial(storage.blobs.place, manifest, self._take_result(manifest))
+                return Job(self._own_blobs, place, Placed(digest), partial(NotPlaced, digest))
+            case SyncBlob(digest=digest):
+                sync = partial(storage.blobs.sync, digest)
+                return Job(self._own_blobs, sync, Synced(digest), partial(SyncFailed, digest))
+            case DropBlob(digest=digest):
+                return Job(self._chunks, partial(storage.blobs.drop, digest), Dropped(digest))
 
-    async def _write(self, thread: ThreadPoolExecutor, write: Callable[[], None]) -> None:
-        """Written on return, however long the machine is exhausted."""
-        fault: Exhausted | None = None
-        try:
-            await self._in(thread, write)
-        except Exhausted as exhausted:
-            fault = exhausted
-        while fault is not None:
-            with self._waiting_out(fault):
-                fault = await self._retry(thread, write, type(fault))
+    def _attempt(self, job: Job, lacked: type[Exhausted] | None) -> None:
+        """`lacked` is what an earlier attempt failed for."""
+        future = job.thread.submit(job.write)
 
-    async def _retry(
-        self, thread: ThreadPoolExecutor, write: Callable[[], None], kind: type[Exhausted]
-    ) -> Exhausted | None:
-        """Retry until the write is done (None) or the machine lacks another resource."""
-        while True:
-            await asyncio.sleep(RETRY_S)
-            try:
-                await self._in(thread, write)
-            except Exhausted as exhausted:
-                if type(exhausted) is not kind:
-                    return exhausted
-            else:
-                return None
+        def in_thread(done: Future[None]) -> None:
+            self._loop.call_soon_threadsafe(self._ended, job, lacked, done)
 
-    @contextlib.contextmanager
-    def _waiting_out(self, fault: Exhausted) -> Iterator[None]:
-        kind = type(fault)
-        if not self._waiting[kind]:
-            self._log.warning(EXHAUSTED[kind], why=fault)
-        self._waiting[kind] += 1
-        try:
-            yield
-        finally:
-            self._waiting[kind] -= 1
-        if not self._waiting[kind]:
-            self._log.info(RECOVERED[kind])
+        future.add_done_callback(in_thread)
+
+    def _ended(self, job: Job, lacked: type[Exhausted] | None, done: Future[None]) -> None:
+        fault = done.exception()
+        lacks = type(fault) if isinstance(fault, Exhausted) else None
+        self._note(lacked, lacks, fault)
+        if lacks is not None:
+            self._loop.call_later(RETRY_S, self._attempt, job, lacks)
+        elif fault is None:
+            self._complete(job.done)
+        elif isinstance(fault, LocalFault | OSError) and job.refused is not None:
+            self._log.warning("not written", why=fault)
+            self._complete(job.refused(str(fault)))
+        else:
+            self._fail(fault)
+
+    def _note(
+        self,
+        lacked: type[Exhausted] | None,
+        lacks: type[Exhausted] | None,
+        fault: BaseException | None,
+    ) -> None:
+        """Log when the first write begins to lack something, and when the last has it again."""
+        if lacks is lacked:
+            return
+        if lacked is not None:
+            self._lacking[lacked] -= 1
+            if not self._lacking[lacked]:
+                self._log.info(RECOVERED[lacked])
+        if lacks is not None:
+            if not self._lacking[lacks]:
+                self._log.warning(EXHAUSTED[lacks], why=fault)
+            self._lacking[lacks] += 1

@@ -1,17 +1,18 @@
-"""A piece of work from its order to its result: run by the worker, stored, logged.
+"""A piece of work from its order to its result: run by the worker and logged.
 
-The result goes back to the participant as an event; a failure is one too.
+A failure is a result too. A blob that the work made waits as a file until it is placed.
 """
 
-from defl.errors import LocalFault, WorkerFailed
+import asyncio
+
+from defl.errors import ChunkRotten, LocalFault, WorkerFailed
 from defl.node.report.history import RoundHistory, log_fields
 from defl.node.report.log import Log
 from defl.node.report.non_finite import warn_not_finite
 from defl.node.report.results import Results
 from defl.node.store.blobs import Blobs
-from defl.node.store.writing import Writing
-from defl.node.work.worker import Worker
-from defl.output import Aggregate, Aggregated, Event, Train, Trained, Work, WorkFailed
+from defl.node.work.worker import Result, Worker
+from defl.output import Aggregate, Train, Work, WorkFailed
 from defl.work import inputs_of
 
 
@@ -20,14 +21,12 @@ class WorkRunner:
         self,
         worker: Worker,
         blobs: Blobs,
-        writing: Writing,
         history: RoundHistory,
         results: Results,
         log: Log,
     ) -> None:
         self._worker = worker
         self._blobs = blobs
-        self._writing = writing
         self._history = history
         self._results = results
         self._log = log
@@ -38,14 +37,17 @@ class WorkRunner:
         except WorkerFailed as failed:
             self._log.warning("the worker does not start; the next work retries", why=failed)
 
-    async def run(self, work: Work) -> Event:
+    async def run(self, work: Work) -> Result | WorkFailed:
+        """Raises ChunkRotten if an input has changed on disk."""
+        inputs = inputs_of(work)
         try:
-            with self._blobs.reading(inputs_of(work)):
+            with self._blobs.reading(inputs):
+                stale = self._blobs.stale(inputs)
+                if stale:
+                    await asyncio.to_thread(self._blobs.check, stale)
                 done = await self._worker.run(work, self._blobs.path, self._blobs.take_spare)
-            if isinstance(done, Aggregated):
-                await self._writing.place_aggregate(done.manifest, self._worker.take_output(done))
-            if isinstance(done, Trained):
-                await self._writing.place_update(done.manifest, self._worker.take_output(done))
+        except ChunkRotten:
+            raise
         except (WorkerFailed, LocalFault, OSError) as failed:
             self._log.warning("work failed", work=type(work).__name__, why=failed)
             return WorkFailed(work, str(failed))

@@ -194,9 +194,9 @@ class Worker:
             self._client.send_signal(POSTPONE)
             await asyncio.sleep(POSTPONE_EVERY_S)
 
-    def take_output(self, result: Trained | Aggregated) -> Path:
-        """The file with the result's blob, which the caller now owns."""
-        return self._outputs.pop(result.manifest.digest)
+    def take_output(self, manifest: Manifest) -> Path:
+        """The file with a result's blob, which the caller now owns."""
+        return self._outputs.pop(manifest.digest)
 
     def _note(self, error: BaseException) -> None:
         self.last_error = str(error)

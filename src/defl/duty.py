@@ -1,0 +1,387 @@
+"""The order of duty: when each part of what a participant decided may be carried out.
+
+A pure machine between the participant and its drivers. Outputs and completions go in; what may be
+done now comes out. A driver carries that out, in threads or on a virtual disk, each action as long
+as it takes, and returns one completion for each action that has one. All ordering is here:
+
+- Records first. Nothing of an output is done before its records and all earlier ones are durable.
+  There is one write at a time; whatever is decided meanwhile shares the next.
+- A chunk is served, a blob acknowledged and work started once the chunks concerned are in place.
+- A blob is dropped after its writes and readers are done, and written again after the drop.
+- A result is in place before the participant hears of it. An update is also synced, together with
+  the model that it was trained from: if all members lose power at once, each author still has its
+  update, and each model exists or can be aggregated again.
+- A failed sync stays failed: the disk may have lost the bytes, and a second sync would not say so.
+  The blob is dropped at once, even under its readers, and fetched or computed again: nobody could
+  tell after a restart that its sync had failed.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from defl.ids import Digest
+from defl.messages import Manifest, StoreAck
+from defl.output import (
+    Aggregate,
+    Aggregated,
+    BlobLost,
+    Committed,
+    Envelope,
+    Event,
+    Notice,
+    Output,
+    Persist,
+    ServeChunk,
+    StoreChunk,
+    Train,
+    Trained,
+    Validate,
+    Validated,
+    Work,
+    WorkFailed,
+)
+from defl.work import inputs_of
+
+# Decided and not yet written; the driver feeds no event to the participant meanwhile.
+OUTPUTS_MAX = 64
+# Chunks in memory that are not on disk yet; the driver reads no more of them from peers meanwhile.
+CHUNKS_UNDER_WAY_MAX = 16
+
+# --- What may be done now --------------------------------------------------------------------
+
+
+class WriteRecords(Struct, frozen=True):
+    """Write these in this order, all or none, and sync them. Ends with Persisted."""
+
+    persists: tuple[Persist, ...]
+
+
+class PlaceBlob(Struct, frozen=True):
+    """Move the worker's result to where blobs are. Ends with Placed or NotPlaced."""
+
+    manifest: Manifest
+
+
+class SyncBlob(Struct, frozen=True):
+    """Make a whole blob survive a power cut. Ends with Synced or SyncFailed."""
+
+    digest: Digest
+
+
+class DropBlob(Struct, frozen=True):
+    """Ends with Dropped."""
+
+    digest: Digest
+
+
+class Report(Struct, frozen=True):
+    """For people and metrics; nothing depends on it."""
+
+    committed: tuple[Committed, ...]
+    notices: tuple[Notice, ...]
+
+
+class Deliver(Struct, frozen=True):
+    """Feed this event to the participant."""
+
+    event: Event
+
+
+# StoreChunk ends with Stored, work with Worked. Envelope and ServeChunk have no completion.
+Step = StoreChunk | ServeChunk | Envelope | Work | PlaceBlob | DropBlob  # it concerns blobs
+Action = WriteRecords | Report | SyncBlob | Deliver | Step
+
+# --- What was done ---------------------------------------------------------------------------
+
+
+class Persisted(Struct, frozen=True):
+    pass
+
+
+class Stored(Struct, frozen=True):
+    digest: Digest
+    index: int
+
+
+class Worked(Struct, frozen=True):
+    """The work is over; its result, if it is a blob, waits for Place."""
+
+    work: Work
+    result: Validated | Aggregated | Trained | WorkFailed
+
+
+class Placed(Struct, frozen=True):
+    digest: Digest
+
+
+class NotPlaced(Struct, frozen=True):
+    digest: Digest
+    reason: str
+
+
+class Synced(Struct, frozen=True):
+    digest: Digest
+
+
+class SyncFailed(Struct, frozen=True):
+    digest: Digest
+    reason: str
+
+
+class Dropped(Struct, frozen=True):
+    digest: Digest
+
+
+Completion = Persisted | Stored | Worked | Placed | NotPlaced | Synced | SyncFailed | Dropped
+
+# --- The machine -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Result:
+    """A blob that this node made, until the participant hears of it."""
+
+    work: Work
+    event: Aggregated | Trained
+    unsynced: set[Digest] = field(default_factory=set)  # what the event waits for
+
+
+class Duty:
+    def __init__(self) -> None:
+        self._decided: deque[Output] = deque()  # behind the write under way
+        self._group: tuple[Output, ...] = ()  # whose records are being written
+        self._waiting: list[Step] = []  # for other steps, in the order of their outputs
+        self._storing: dict[Digest, set[int]] = {}  # chunks being written
+        self._readers: Counter[Digest] = Counter()  # work that is not over
+        self._placing: dict[Digest, _Result] = {}
+        self._placed: list[_Result] = []  # waiting for syncs
+        self._syncing: set[Digest] = set()
+        self._synced: set[Digest] = set()  # known to survive a power cut
+        self._lost: dict[Digest, str] = {}  # failed syncs, until the blob is dropped
+        self._dropped_early: dict[Digest, str] = {}  # of these, until their readers are done
+        self._dropping: set[Digest] = set()
+        self._actions: list[Action] = []
+
+    @property
+    def has_room(self) -> bool:
+        """May the participant decide more? If not, the disk has fallen behind."""
+        return len(self._decided) < OUTPUTS_MAX
+
+    @property
+    def has_room_for_chunks(self) -> bool:
+        waiting = sum(isinstance(step, StoreChunk) for step in self._waiting)
+        return waiting + sum(map(len, self._storing.values())) < CHUNKS_UNDER_WAY_MAX
+
+    @property
+    def settled(self) -> bool:
+        """Has everything that was decided left the node or reached the disk? Work and what waits
+        for it may still be under way."""
+        if self._group or self._decided or self._storing:
+            return False
+        return not any(isinstance(s, StoreChunk | ServeChunk | Envelope) for s in self._waiting)
+
+    def take(self, output: Output) -> list[Action]:
+        """The participant decided this."""
+        self._decided.append(output)
+        self._write_records()
+        return self._take_actions()
+
+    def done(self, completion: Completion) -> list[Action]:
+        match completion:
+            case Persisted():
+                group, self._group = self._group, ()
+                for output in group:
+                    self._release(output)
+                self._write_records()
+            case Stored(digest=digest, index=index):
+                self._storing[digest].discard(index)
+                if not self._storing[digest]:
+                    del self._storing[digest]
+            case Worked(work=work, result=result):
+                self._worked(work, result)
+            case Placed(digest=digest):
+                self._place_done(self._placing.pop(digest))
+            case NotPlaced(digest=digest, reason=reason):
+                work = self._placing.pop(digest).work
+                self._deliver(work, WorkFailed(work, reason))
+            case Synced(digest=digest):
+                self._sync_done(digest)
+            case SyncFailed(digest=digest, reason=reason):
+                self._sync_failed(digest, reason)
+            case Dropped(digest=digest):
+                self._dropping.discard(digest)
+                if digest in self._lost:
+                    self._blob_lost(digest, self._lost.pop(digest))
+        return self._take_actions()
+
+    def _take_actions(self) -> list[Action]:
+        if self._waiting:
+            self._start_steps()
+        actions, self._actions = self._actions, []
+        return actions
+
+    # --- Records ---------------------------------------------------------------------------
+
+    def _write_records(self) -> None:
+        if self._group:
+            return
+        while self._decided and self._decided[0].persist is None:
+            self._release(self._decided.popleft())
+        if self._decided:
+            self._group = tuple(self._decided)
+            self._decided.clear()
+            persists = (output.persist for output in self._group)
+            self._actions.append(WriteRecords(tuple(p for p in persists if p is not None)))
+
+    def _release(self, output: Output) -> None:
+        """Its records and all earlier ones are durable."""
+        for chunk in output.store:
+            self._cancel_drop(chunk.manifest.digest)
+            self._waiting.append(chunk)
+        for item in output.send:
+            if isinstance(item, ServeChunk) or isinstance(item.message, StoreAck):
+                self._waiting.append(item)
+            else:
+                self._actions.append(item)
+        if output.committed or output.notices:
+            self._actions.append(Report(output.committed, output.notices))
+        self._waiting.extend(output.work)
+        self._waiting.extend(map(DropBlob, output.drop))
+
+    # --- Blobs -----------------------------------------------------------------------------
+
+    def _start_steps(self) -> None:
+        """Start what need not wait. A step also waits for earlier ones that concern its blobs."""
+        waiting: list[Step] = []
+        behind: set[Digest] = set()
+        for step in self._waiting:
+            blobs = _blobs_of(step)
+            if behind.isdisjoint(blobs) and self._may_start(step):
+                self._begin(step)
+                self._actions.append(step)
+            else:
+                waiting.append(step)
+                behind.update(blobs)
+        self._waiting = waiting
+
+    def _may_start(self, step: Step) -> bool:
+        match step:
+            case StoreChunk(manifest=manifest, index=index):
+                digest = manifest.digest
+                return digest not in self._dropping and index not in self._storing.get(digest, ())
+            case PlaceBlob(manifest=manifest):
+                return manifest.digest not in self._dropping
+            case ServeChunk(digest=digest, index=index):
+                return index not in self._storing.get(digest, ())
+            case DropBlob(digest=digest):
+                busy = (self._storing, self._placing, self._syncing, self._dropping)
+                read = digest in self._readers and digest not in self._lost
+                return not read and not any(digest in where for where in busy)
+            case _:
+                blobs = _blobs_of(step)
+                stored = self._storing.keys().isdisjoint(blobs)
+                return stored and self._dropping.isdisjoint(blobs)
+
+    def _begin(self, step: Step) -> None:
+        match step:
+            case StoreChunk(manifest=manifest, index=index):
+                self._storing.setdefault(manifest.digest, set()).add(index)
+                self._synced.discard(manifest.digest)
+            case DropBlob(digest=digest):
+                self._dropping.add(digest)
+                self._synced.discard(digest)
+            case Validate() | Aggregate() | Train():
+                self._readers.update(inputs_of(step))
+            case ServeChunk() | Envelope() | PlaceBlob():
+                pass
+
+    def _cancel_drop(self, digest: Digest) -> None:
+        """The blob is wanted again before it was dropped: its bytes are as good as new ones."""
+        if digest not in self._lost:
+            self._waiting = [step for step in self._waiting if step != DropBlob(digest)]
+
+    # --- Results ---------------------------------------------------------------------------
+
+    def _worked(self, work: Work, result: Validated | Aggregated | Trained | WorkFailed) -> None:
+        if isinstance(result, Aggregated | Trained):
+            digest = result.manifest.digest
+            self._cancel_drop(digest)
+            self._placing[digest] = _Result(work, result)
+            self._waiting.append(PlaceBlob(result.manifest))
+        else:
+            self._deliver(work, result)
+
+    def _place_done(self, result: _Result) -> None:
+        digest = result.event.manifest.digest
+        self._synced.discard(digest)
+        if isinstance(result.work, Train):
+            self._placed.append(result)
+            for blob in (result.work.base, digest):
+                if blob not in self._synced:
+                    result.unsynced.add(blob)
+                    self._sync(blob)
+            self._settle_results()
+        else:
+            self._deliver(result.work, result.event)
+            self._sync(digest)  # while the next training runs
+
+    def _sync(self, digest: Digest) -> None:
+        if not any(digest in where for where in (self._syncing, self._lost, self._dropped_early)):
+            self._syncing.add(digest)
+            self._actions.append(SyncBlob(digest))
+
+    def _sync_done(self, digest: Digest) -> None:
+        self._syncing.discard(digest)
+        self._synced.add(digest)
+        for result in self._placed:
+            result.unsynced.discard(digest)
+        self._settle_results()
+
+    def _sync_failed(self, digest: Digest, reason: str) -> None:
+        self._syncing.discard(digest)
+        self._lose(digest, reason)
+        self._settle_results()
+
+    def _lose(self, digest: Digest, reason: str) -> None:
+        self._lost[digest] = reason
+        self._waiting.append(DropBlob(digest))
+
+    def _blob_lost(self, digest: Digest, reason: str) -> None:
+        if digest in self._readers:
+            self._dropped_early[digest] = reason
+        self._actions.append(Deliver(BlobLost(digest)))
+
+    def _settle_results(self) -> None:
+        placed, self._placed = self._placed, []
+        for result in placed:
+            lost = {**self._lost, **self._dropped_early}
+            reason = next((lost[blob] for blob in result.unsynced & lost.keys()), None)
+            if reason is not None:
+                self._deliver(result.work, WorkFailed(result.work, reason))
+                self._lose(result.event.manifest.digest, reason)
+            elif result.unsynced:
+                self._placed.append(result)
+            else:
+                self._deliver(result.work, result.event)
+
+    def _deliver(self, work: Work, event: Event) -> None:
+        """The participant hears of it, and the inputs are no longer needed for it."""
+        self._readers.subtract(inputs_of(work))
+        self._readers += Counter()  # without those that nothing reads
+        for digest in self._dropped_early.keys() - self._readers.keys():
+            del self._dropped_early[digest]
+        self._actions.append(Deliver(event))
+
+
+def _blobs_of(step: Step) -> tuple[Digest, ...]:
+    match step:
+        case StoreChunk(manifest=manifest) | PlaceBlob(manifest=manifest):
+            return (manifest.digest,)
+        case ServeChunk(digest=digest) | DropBlob(digest=digest):
+            return (digest,)
+        case Envelope(message=message):
+            return (message.digest,) if isinstance(message, StoreAck) else ()
+        case _:
+            return inputs_of(step)

@@ -1,0 +1,95 @@
+"""What must be on an honest node's disk when it sends, and while it works.
+
+These checks look at the simulated disk alone; they share nothing with duty.py, which they judge.
+"""
+
+from collections.abc import Callable
+
+from defl.ids import Digest, NodeId, Round
+from defl.messages import Gossip, Message, Offer, Proposal, StoreAck, Timeout, Upd, Vote
+from defl.output import Work
+from defl.sim.disk import Disk
+from defl.sim.verdicts import INPUTS_IN_PLACE, NOTHING_BEFORE_ITS_RECORD
+from defl.work import inputs_of
+
+# Older offers are not repeated any more.
+ROUNDS_REMEMBERED = 8
+
+Violate = Callable[[str, str], None]
+
+
+class RecordCheck:
+    """A statement leaves after the record that remembers it, and after what it promises."""
+
+    def __init__(self, node: NodeId, violate: Violate) -> None:
+        self._node = node
+        self._violate = violate
+        self._offered: set[tuple[Round, Digest]] = set()  # the disk may lose it later
+
+    def sent(self, message: Message, disk: Disk) -> None:
+        record = disk.record
+        if record is None:
+            return  # an observer signs nothing; what it sends are others' statements
+        match message:
+            case Vote(author=author, view=view) if author == self._node:
+                self._require(record.last_voted_view >= view, f"its vote in view {view}")
+            case Timeout(author=author, view=view) if author == self._node:
+                self._require(record.last_timeout_view >= view, f"its timeout of view {view}")
+            case Proposal(block=block) if block.header.author == self._node:
+                last = record.last_proposal
+                done = last is not None and last.block.view >= block.view
+                self._require(done, f"its proposal in view {block.view}")
+            case StoreAck(acker=acker) if acker == self._node:
+                self._ack(message.round, message.author, message.digest, disk)
+            case Offer(author=author) if author == self._node:
+                self._offer(message, disk)
+            case Gossip(transactions=transactions):
+                for tx in transactions:
+                    if isinstance(tx, Upd) and tx.author == self._node:
+                        self._ack(tx.round, tx.author, tx.digest, disk)
+            case _:
+                pass
+
+    def _ack(self, round_: Round, author: NodeId, digest: Digest, disk: Disk) -> None:
+        known = (round_, author) in disk.acks
+        self._require(known, f"the ack of member {author}'s update for round {round_}")
+        update = f"the acknowledged update of member {author} for round {round_}"
+        self._require(disk.is_whole(digest), update)
+
+    def _offer(self, offer: Offer, disk: Disk) -> None:
+        manifest = offer.manifest
+        if not self._is_first(offer.round, manifest.digest):
+            return
+        self._require(offer.round in disk.offers, f"its offer for round {offer.round}")
+        for digest, name in ((manifest.digest, "update"), (manifest.base, "base")):
+            what = f"the {name} of its offer for round {offer.round}"
+            self._require(disk.is_synced(digest), what)
+
+    def _is_first(self, round_: Round, digest: Digest) -> bool:
+        if (round_, digest) in self._offered:
+            return False
+        self._offered = {o for o in self._offered if o[0] >= round_ - ROUNDS_REMEMBERED}
+        self._offered.add((round_, digest))
+        return True
+
+    def _require(self, durable: bool, what: str) -> None:
+        if not durable:
+            self._violate(
+                NOTHING_BEFORE_ITS_RECORD, f"node {self._node} sent before it was durable: {what}"
+            )
+
+
+class InputsCheck:
+    """Work finds the blobs that it reads, from its start to its end."""
+
+    def __init__(self, node: NodeId, violate: Violate) -> None:
+        self._node = node
+        self._violate = violate
+
+    def present(self, work: Work, disk: Disk) -> None:
+        for digest in inputs_of(work):
+            if not disk.is_whole(digest):
+                name = type(work).__name__
+                self._violate(
+                    INPUTS_IN_PLACE, f"node {self._node}: {name} lacks blob {digest.hex()[:16]}"
+                )

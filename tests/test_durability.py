@@ -1,0 +1,173 @@
+"""The simulator's checks of the order of duty, and runs on slow, full and broken disks."""
+
+import pytest
+from msgspec.structs import replace
+
+from defl.duty import WriteRecords
+from defl.ids import Digest, NodeId, View
+from defl.messages import Message
+from defl.output import Notice, Persist, Validate, WorkFailing
+from defl.sim import verdicts
+from defl.sim.byzantine import KINDS
+from defl.sim.conditions import Conditions, WriteTimes
+from defl.sim.disk import Disk
+from defl.sim.durability import InputsCheck, RecordCheck
+from defl.sim.scenario import cluster_of
+from defl.sim.writes import Write, Writes
+from support.builders import Small, name
+
+SMALL = Small(real=False)
+ME, PEER = NodeId(0), NodeId(2)
+VIEW = View(7)
+BASE = SMALL.initial
+OWN, OWN_BYTES = SMALL.blob(1, BASE.digest)
+OTHERS, OTHERS_BYTES = SMALL.blob(2, BASE.digest)
+
+VOTE = SMALL.vote(ME, VIEW, name("a block"))
+TIMEOUT = SMALL.timeout(ME, VIEW)
+OFFER = SMALL.offer(ME, 1, OWN)
+ACK = SMALL.ack(ME, SMALL.offer(PEER, 1, OTHERS))
+
+
+class Violations(list[tuple[str, str]]):
+    def __call__(self, check: str, sentence: str) -> None:
+        self.append((check, sentence))
+
+
+@pytest.fixture
+def disk() -> Disk:
+    """A disk on which all of the messages above are recorded, with what they promise."""
+    initial = SMALL.durable()
+    here = Disk(initial)
+    assert initial.record is not None
+    record = replace(initial.record, last_voted_view=VIEW, last_timeout_view=VIEW)
+    here.apply(Persist(record=record, acks=(ACK,), offer=OFFER))
+    for manifest, payload in (
+        (BASE, SMALL.initial_payload),
+        (OWN, OWN_BYTES),
+        (OTHERS, OTHERS_BYTES),
+    ):
+        here.store_blob(manifest, payload, SMALL.federation.chunk_bytes)
+    return here
+
+
+@pytest.mark.parametrize("message", [VOTE, TIMEOUT, ACK, OFFER])
+def test_a_recorded_statement_may_leave(disk: Disk, message: Message) -> None:
+    violations = Violations()
+    RecordCheck(ME, violations).sent(message, disk)
+    assert violations == []
+
+
+@pytest.mark.parametrize("message", [VOTE, TIMEOUT, ACK, OFFER])
+def test_a_statement_that_leaves_before_its_record_is_detected(
+    disk: Disk, message: Message
+) -> None:
+    violations = Violations()
+    empty = Disk(SMALL.durable())
+    empty.blobs = disk.blobs
+    RecordCheck(ME, violations).sent(message, empty)
+    assert [check for check, _ in violations] == [verdicts.NOTHING_BEFORE_ITS_RECORD]
+
+
+@pytest.mark.parametrize(
+    ("message", "lost"),
+    [(ACK, OTHERS.digest), (OFFER, OWN.digest), (OFFER, BASE.digest)],
+    ids=["an acknowledged update", "an offered update", "the base of an offered update"],
+)
+def test_a_promise_without_its_bytes_is_detected(
+    disk: Disk, message: Message, lost: Digest
+) -> None:
+    disk.blobs[lost].synced = False
+    if message is ACK:
+        disk.drop(lost)
+    violations = Violations()
+    RecordCheck(ME, violations).sent(message, disk)
+    assert [check for check, _ in violations] == [verdicts.NOTHING_BEFORE_ITS_RECORD]
+
+
+def test_work_without_its_inputs_is_detected(disk: Disk) -> None:
+    violations = Violations()
+    check = InputsCheck(ME, violations)
+    check.present(Validate(OTHERS), disk)
+    assert violations == []
+    disk.drop(OTHERS.digest)
+    check.present(Validate(OTHERS), disk)
+    assert [name for name, _ in violations] == [verdicts.INPUTS_IN_PLACE]
+
+
+# --- Whole runs ------------------------------------------------------------------------------
+
+BROKEN = Conditions(
+    writes=WriteTimes(record_s=0.02, chunk_s=0.03, place_s=0.01, sync_s=0.2, drop_s=0.01),
+    crash_rate=0.003,
+    power_loss_share=0.5,
+    disk_full_rate=0.002,
+    sync_failure_rate=0.2,
+    rot_rate=0.01,
+    calm_after_s=60.0,
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_federation_on_slow_full_and_broken_disks_finishes(seed: int) -> None:
+    cluster = cluster_of(4, rounds=4, seed=seed, conditions=BROKEN, chunk_bytes=256)
+    cluster.run()
+    assert cluster.conclude() == []
+    assert cluster.rounds_closed == 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_liar_gains_nothing_from_the_others_broken_disks(seed: int) -> None:
+    liars = {NodeId(1): KINDS["equivocator"]}
+    cluster = cluster_of(
+        4, rounds=3, seed=seed, conditions=BROKEN, byzantine=liars, chunk_bytes=256
+    )
+    cluster.run()
+    assert cluster.conclude() == []
+
+
+def test_records_that_queue_up_behind_a_slow_disk_share_a_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups: list[int] = []
+    add = Writes.add
+
+    def watch(writes: Writes, write: Write) -> None:
+        if isinstance(write, WriteRecords):
+            groups.append(len(write.persists))
+        add(writes, write)
+
+    monkeypatch.setattr(Writes, "add", watch)
+    slow = WriteTimes(record_s=0.3)
+    cluster = cluster_of(4, rounds=2, conditions=Conditions(writes=slow))
+    cluster.run()
+    assert cluster.conclude() == []
+    assert max(groups) > 2
+
+
+def test_a_node_whose_sync_failed_fetches_the_blob_back_and_finishes() -> None:
+    failures: list[str] = []
+
+    def notice(_node: NodeId, notice: Notice) -> None:
+        if isinstance(notice, WorkFailing):
+            failures.append(notice.reason)
+
+    conditions = Conditions(sync_failure_rate=0.3, calm_after_s=60.0)
+    cluster = cluster_of(4, rounds=6, conditions=conditions, on_notice=notice)
+    cluster.run()
+    assert cluster.conclude() == []
+    assert any("sync blob" in reason for reason in failures)
+
+
+def test_a_rotten_chunk_is_found_when_it_is_read_and_fetched_back() -> None:
+    cluster = cluster_of(4, rounds=6, conditions=Conditions(rot_rate=0.05, calm_after_s=60.0))
+    damaged: set[Digest] = set()
+
+    def watch() -> bool:
+        for node in cluster.nodes:
+            damaged.update(d for d, blob in node.disk.blobs.items() if blob.damaged)
+        return False
+
+    cluster.run(until=watch)
+    assert cluster.conclude() == []
+    assert damaged
