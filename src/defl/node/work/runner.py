@@ -9,8 +9,9 @@ from defl.node.report.log import Log
 from defl.node.report.non_finite import warn_not_finite
 from defl.node.report.results import Results
 from defl.node.store.blobs import Blobs
+from defl.node.work.checked_values import CheckedValues
 from defl.node.work.worker import Result, Worker
-from defl.output import Aggregate, Train, Work, WorkFailed
+from defl.output import Aggregate, Train, Validate, Validated, Work, WorkFailed
 from defl.work import inputs_of
 
 
@@ -19,12 +20,14 @@ class WorkRunner:
         self,
         worker: Worker,
         blobs: Blobs,
+        checked: CheckedValues,
         history: RoundHistory,
         results: Results,
         log: Log,
     ) -> None:
         self._worker = worker
         self._blobs = blobs
+        self._checked = checked
         self._history = history
         self._results = results
         self._log = log
@@ -36,6 +39,8 @@ class WorkRunner:
             self._log.warning("the worker does not start; the next work retries", why=failed)
 
     async def run(self, work: Work) -> Result | WorkFailed:
+        if isinstance(work, Validate) and self._checked.cover(work.manifest):
+            return Validated(work.manifest.digest, None)
         try:
             with self._blobs.reading(inputs_of(work)):
                 done = await self._worker.run(work, self._blobs.path, self._blobs.take_spare)
