@@ -30,7 +30,7 @@ from defl.output import Event, Observing, Output, Received, Tick, Train, Trained
 from defl.schema import Role
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster, Honest
-from defl.sim.conditions import Conditions, WriteTimes
+from defl.sim.conditions import Conditions
 from defl.sim.scenario import cluster_of
 from defl.wire import encode
 from defl.work import model_row
@@ -145,8 +145,7 @@ def test_progress_resumes_after_all_nodes_die_right_after_voting(rules: Rules, p
 
 def test_aggregates_lost_by_all_nodes_before_a_sync_are_recomputed() -> None:
     """Each author still has its update; no node needs to have kept the model."""
-    slow = WriteTimes(sync_s=30.0)
-    cluster = cluster_of(4, rounds=3, seed=6, conditions=Conditions(work_sigma=0.1, writes=slow))
+    cluster = cluster_of(4, rounds=3, seed=6, conditions=Conditions(work_sigma=0.1))
 
     def models() -> list[Digest | None]:
         held = [dict(node.disk.models).get(Round(1)) for node in cluster.nodes]
@@ -156,8 +155,9 @@ def test_aggregates_lost_by_all_nodes_before_a_sync_are_recomputed() -> None:
     digests = models()
     for node in cluster.nodes:
         cluster.crash(node.id, downtime_s=1.0, power=True)
-    kept = [d for node, d in zip(cluster.nodes, digests, strict=True) if d in node.disk.blobs]
-    assert kept == []
+    for node, digest in zip(cluster.nodes, digests, strict=True):
+        assert digest is not None
+        node.disk.drop(digest)  # some syncs may have been quicker than the power cut
     run_until(cluster, lambda: all(node.alive for node in cluster.nodes))
 
     cluster.run(until=lambda: all(participant(cluster, m).state.round >= 2 for m in range(4)))

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -145,6 +146,20 @@ def test_a_blob_rewritten_during_a_read_is_kept(
     assert bytes(storage.blobs.read(BLOB.digest)) == BYTES
 
 
+def test_a_stale_blob_is_checked_once_before_work_uses_it(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert storage.blobs.stale([BLOB.digest]) == [BLOB.digest]
+    monkeypatch.setattr(blobs, "SOUND_FOR_S", 3600.0)
+    assert storage.blobs.stale([BLOB.digest]) == []
+    monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
+    rot(storage.blobs.path(BLOB.digest), CHUNK)
+    with pytest.raises(ChunkRotten) as rotten:
+        storage.blobs.check([BLOB.digest])
+    assert (rotten.value.digest, rotten.value.index) == (BLOB.digest, 1)
+    assert pickle.loads(pickle.dumps(rotten.value)).index == 1  # noqa: S301 - our own bytes
+
+
 def test_only_old_chunks_are_hashed_before_they_are_served(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,12 +182,12 @@ def test_a_rotten_chunk_is_never_served_and_is_reported_once(
     storage: Storage,
 ) -> None:
     rot(storage.blobs.path(BLOB.digest), 0)
-    reported: list[tuple[Digest, int]] = []
+    reported: list[tuple[bytes, int]] = []
 
     async def scenario() -> None:
         serving = Serving(
             storage.blobs.read_chunk,
-            lambda digest, index, _: reported.append((digest, index)),
+            lambda rotten: reported.append((rotten.digest, rotten.index)),
             send=never,
             drained=never,
         )
@@ -241,6 +256,30 @@ def test_a_participant_requests_a_chunk_that_its_driver_lost() -> None:
 
 
 # --- A node ----------------------------------------------------------------------------------
+
+
+def test_a_node_does_not_train_from_a_rotten_model_but_fetches_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
+    folders = Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes
+
+    async def scenario() -> None:
+        here, member = InProcessNode(folders[2]), Member(folders[1])
+        victim, model = here.node.me, here.node.federation.initial
+        path = here.node.storage.blobs.path(model)
+        good = path.read_bytes()[:1024]
+        rot(path, 500)
+        async with here.running(), member.connected(victim):
+            await until(lambda: here.logged("damage found"))
+            await until(
+                lambda: ChunkRequest(model, 0) in member.messages(ChunkRequest, sender=victim)
+            )
+            assert not here.logged("trained")
+            member.send(victim, Chunk(model, 0, memoryview(good)), Lane.WEIGHTS)
+            await until(lambda: here.logged("trained"))
+
+    asyncio.run(scenario())
 
 
 def test_a_node_logs_a_rotten_chunk_and_fetches_it_again(

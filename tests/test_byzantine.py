@@ -2,12 +2,14 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
+from random import Random
 
 import pytest
 
 from defl.committee import Rules
 from defl.ids import NodeId
+from defl.ingress import TRANSACTIONS_PER_MEMBER
 from defl.messages import (
     Agg,
     Certificates,
@@ -25,12 +27,15 @@ from defl.messages import (
     Vote,
 )
 from defl.output import EvidenceFound, Notice, PeerMisbehaved, RoundClosed
+from defl.participant import Participant
 from defl.sim.byzantine import KINDS
 from defl.sim.byzantine.changing import Changing
+from defl.sim.byzantine.costly import UPD_FRAMES, Exhauster
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions, Kill
 from defl.sim.scenario import cluster_of
 from defl.sim.transcript import Transcript
+from support.builders import Small
 
 LIAR = NodeId(1)
 FRIEND = NodeId(2)
@@ -331,7 +336,7 @@ def _is_upd(tx: Upd | Agg) -> bool:
 
 @BOTH_RULES
 def test_a_malformed_update_is_never_acknowledged(rules: Rules) -> None:
-    cluster, recording = run_with("malformed", rules, rounds=6)
+    cluster, recording = run_with("malformed", rules, rounds=9)
 
     size = 4 * cluster.federation.schema.values
     reasons = " / ".join(recording.reasons(LIAR))
@@ -497,3 +502,18 @@ def test_rounds_close_despite_a_liar_that_keeps_changing_kind(rules: Rules) -> N
     liar = cluster.nodes[LIAR].behaviour
     assert isinstance(liar, Changing)
     assert len(set(liar.kinds_used)) > 1, liar.kinds_used
+
+
+def test_an_exhauster_among_31_members_forges_no_more_updates_than_its_frames_hold() -> None:
+    """Regression: it made all 44 million quorums, and such a scenario of a soak never ended."""
+    small = Small(31, real=False)
+    participant = Participant(small.federation, LIAR, small.signers[LIAR], small.durable())
+    liar = Exhauster(participant, small.signers[LIAR], Random(1))  # noqa: S311
+    offer = small.offer(LIAR, 1, small.blob(1)[0])
+    for member in range(31):
+        liar._collect(small.ack(member, offer))
+
+    updates = list(islice(liar._updates(), 10_000))
+
+    assert len(updates) == UPD_FRAMES * TRANSACTIONS_PER_MEMBER * 31
+    assert len(set(updates)) > 0.9 * len(updates), "ever-changing ackers"

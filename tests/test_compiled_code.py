@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from defl.aggregation import kernels_numba, kernels_numpy
-from defl.aggregation.kernels import NUMBERS_COMPILED_MIN, best
+from defl.aggregation.kernels import NUMBERS_COMPILED_MIN, best, compiled
 from defl.node.work import compiled_code
 from defl.node.work.compiled_code import FOLDER, SETTING, cache_settings, is_writable
 from defl.node.work.worker import Worker
@@ -61,8 +61,10 @@ def test_the_arithmetic_process_loads_compiled_code_before_its_first_request(
 
 
 def test_rounds_of_small_models_do_not_load_the_compiled_loops() -> None:
+    compiled.cache_clear()  # as in a new process
     assert best(NUMBERS_COMPILED_MIN - 1) is kernels_numpy
     assert best(NUMBERS_COMPILED_MIN) is kernels_numba
+    assert best(1) is kernels_numba, "once they are loaded"
 
 
 def test_only_the_arithmetic_process_gets_the_cache_setting(

@@ -142,7 +142,7 @@ def test_records_that_queue_up_behind_a_slow_disk_share_a_write(
     cluster = cluster_of(4, rounds=2, conditions=Conditions(writes=slow))
     cluster.run()
     assert cluster.conclude() == []
-    assert max(groups) > 3
+    assert max(groups) > 2
 
 
 def test_a_node_whose_sync_failed_fetches_the_blob_back_and_finishes() -> None:

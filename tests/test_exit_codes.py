@@ -9,7 +9,7 @@ import pytest
 
 from defl import errors
 from defl.cli.exit_codes import MEANINGS, ExitCode, exit_code
-from defl.errors import DeflError
+from defl.errors import ChunkRotten, DeflError
 from defl.node.store.records import DATABASE
 from test_first_start import alice, opened  # noqa: F401 - alice is a fixture
 
@@ -38,7 +38,8 @@ def test_only_local_faults_exit_with_the_failure_code(
 ) -> None:
     expected = ExitCode.FAILED if kind.__name__ in FAULTS_OF_THIS_MACHINE else ExitCode.REFUSED
 
-    assert exit_code(kind("why")) is expected
+    details = (b"blob", 0) if kind is ChunkRotten else ("why",)
+    assert exit_code(kind(*details)) is expected
 
 
 def start(folder: Path) -> "subprocess.CompletedProcess[str]":

@@ -5,7 +5,7 @@ import pytest
 from defl.client import WORK_RETRY_MAX_S
 from defl.committee import Timing
 from defl.ids import NodeId, Round
-from defl.messages import Agg, Pace
+from defl.messages import Agg, ChunkRequest, Pace
 from defl.output import (
     Aggregate,
     Envelope,
@@ -353,6 +353,20 @@ def test_a_model_whose_bytes_are_lost_is_fetched_back_before_training() -> None:
     bench = ClientBench()
     bench.pool.refetch(bench.model.digest)
     assert bench.at(1000.0).work == []
+    bench.pool.keep_model(Round(0), bench.model)
+
+    assert [type(work) for work in bench.at(1001.0).work] == [Train]
+
+
+def test_a_node_that_lost_the_initial_weights_gets_them_back_from_the_others() -> None:
+    bench = ClientBench()
+    bench.pool.refetch(bench.model.digest)
+    bench.restart(999.0)
+    bench.pool.take()
+    assert bench.at(1000.0).work == []
+    bench.pool.send_due(1000.0)
+    (asked, *_) = [e.message for e in bench.pool.take().send if isinstance(e, Envelope)]
+    assert asked == ChunkRequest(bench.model.digest, 0)
     bench.pool.keep_model(Round(0), bench.model)
 
     assert [type(work) for work in bench.at(1001.0).work] == [Train]

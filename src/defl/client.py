@@ -211,6 +211,8 @@ class RoundClient:
         if self._trained is not None and not self._may_sign_later:
             event, self._trained = self._trained, None
             self.trained(event, now)
+        if self._state.round == 0 and Round(0) not in self._models:
+            self._get_initial_back()
         model = self._models.get(self._state.round)
         if model is None:
             self._aggregate(now)
@@ -244,7 +246,7 @@ class RoundClient:
 
     def _announce_waiting(self, now: float) -> None:
         """Announce new members to wait for; a delivery is not news."""
-        if self._vote_at is None:
+        if self._vote_at is None or self._waits_for.issuperset(self._waiting.awaited):
             return
         waits_for = {member: at - now for member, at in self.deadlines.items() if at > now}
         if waits_for.keys() - self._waits_for and self._state is not None:
@@ -257,10 +259,18 @@ class RoundClient:
         message = unsigned.statement(self._federation.chain, self._federation.epoch)
         self._effects.submit.append(Agg(round_, self._me, self._signer.sign(message)))
 
+    def _get_initial_back(self) -> None:
+        """The model of round 0 comes with the federation's files, but this disk has lost it."""
+        initial = self._federation.initial
+        if self._pool.need((Round(0), None), initial, self._federation.committee.members):
+            manifest = self._pool.manifest(initial)
+            if manifest is not None:
+                self._models[Round(0)] = manifest
+
     def _aggregate(self, now: float) -> None:
         last = self._state.last if self._state is not None else None
         if last is None:
-            return  # the model of round 0 comes with the federation's files
+            return
         members = self._federation.committee.members
         has_base = self._pool.need((Round(last.round - 1), None), last.base, members)
         if self._need(last.round, last.updates) and has_base:

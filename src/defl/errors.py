@@ -63,6 +63,14 @@ class NoDescriptors(Exhausted):
 class ChunkRotten(LocalFault):
     """A stored chunk has changed on disk: it is discarded and no longer counts as held."""
 
+    def __init__(self, digest: bytes, index: int) -> None:
+        super().__init__(digest, index)
+        self.digest = digest
+        self.index = index
+
+    def __str__(self) -> str:
+        return f"blob {self.digest.hex()} is corrupt in chunk {self.index}"
+
 
 class SigningRefused(LocalFault):
     """A signer was called for a statement that its record forbids: nothing was signed.

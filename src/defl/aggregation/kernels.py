@@ -3,7 +3,7 @@
 Both give the same bits, so nodes with and without numba agree; a test compares them.
 """
 
-import sys
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -17,9 +17,14 @@ NUMBERS_COMPILED_MIN = 1 << 22
 def best(numbers: int) -> ModuleType:
     """The loops for rows with so many numbers in total: compiled ones also for a few numbers, once
     they are loaded."""
-    loaded = "defl.aggregation.kernels_numba" in sys.modules
+    loaded = compiled.cache_info().currsize > 0
     if (numbers < NUMBERS_COMPILED_MIN and not loaded) or find_spec("numba") is None:
         return kernels_numpy
+    return compiled()
+
+
+@cache
+def compiled() -> ModuleType:
     from defl.aggregation import kernels_numba  # noqa: PLC0415 - an optional extra
 
     return kernels_numba

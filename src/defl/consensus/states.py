@@ -29,15 +29,12 @@ class ExecutedStates(Generic[S]):
         self._application = application
         self.head = head
         self.snapshot: Snapshot | None = None
-        self._states: dict[Digest, tuple[Block, S, Digest]] = {}
+        self._states: dict[Digest, tuple[Block, S, bytes, Digest]] = {}  # encoded, and its root
         self._remember(head, state)
 
     def _remember(self, block: Block, state: S) -> None:
-        self._states[block.id] = (
-            block,
-            state,
-            self._application.root_of(self._application.encode(state)),
-        )
+        encoded = self._application.encode(state)
+        self._states[block.id] = (block, state, encoded, self._application.root_of(encoded))
 
     @property
     def state(self) -> S:
@@ -46,12 +43,11 @@ class ExecutedStates(Generic[S]):
     def root_after(self, block_id: Digest) -> Digest | None:
         """The state root after a committed block, while a proposal may still name it."""
         executed = self._states.get(block_id)
-        return executed[2] if executed is not None else None
+        return executed[3] if executed is not None else None
 
     def execute(self, block: Block) -> Committed:
         if not block.transactions:
-            _, state, root = self._states[self.head.id]
-            self._states[block.id] = (block, state, root)
+            self._states[block.id] = (block, *self._states[self.head.id][1:])
             self.head = block
             return Committed(block, ())
         state, responses = self._application.execute(self.state, block)
@@ -64,12 +60,12 @@ class ExecutedStates(Generic[S]):
         executed = self._states.get(proof.committed)
         if executed is None:
             return None
-        block, state, _ = executed
+        block, _, encoded, _ = executed
         if self.snapshot is not None and block.height <= self.snapshot.block.height:
             return None
         if block.height == 0:
             return None
-        self.snapshot = Snapshot(block.header, self._application.encode(state), proof, proof_qc)
+        self.snapshot = Snapshot(block.header, encoded, proof, proof_qc)
         self._forget_below(block)
         return block
 
@@ -89,5 +85,5 @@ class ExecutedStates(Generic[S]):
     def _forget_below(self, root: Block) -> None:
         # No later proposal names an older state: the voters for the certified block report the QC
         # on its parent or a newer one, so proposals extend that parent.
-        for block_id in [b.id for b, _, _ in self._states.values() if b.height < root.height]:
+        for block_id in [b.id for b, *_ in self._states.values() if b.height < root.height]:
             del self._states[block_id]

@@ -65,9 +65,10 @@ class Tree:
         """
         blocks: list[Block] = []
         block: Block | None = tip
-        while block is not None and block.height > ancestor.height:
+        height = ancestor.height
+        while block is not None and block.header.height > height:
             blocks.append(block)
-            block = self._blocks.get(block.parent)
+            block = self._blocks.get(block.header.parent)
         blocks.reverse()
         return blocks, block
 
@@ -98,6 +99,8 @@ class Tree:
         if self.root.id not in kept:
             return
         self.tip = tip
+        if len(kept) == len(self._blocks):
+            return
         dead = [b.id for b in self._blocks.values() if b.view <= tip.view and b.id not in kept]
         for block_id in dead:
             del self._blocks[block_id]

@@ -255,9 +255,9 @@ class Node:
     def _read_frame(self, digest: Digest, index: int) -> memoryview:
         return self.storage.blobs.read_chunk(digest, index, partial(chunk_head, digest, index))
 
-    def _rotten(self, digest: Digest, index: int, rotten: ChunkRotten) -> None:
+    def _rotten(self, rotten: ChunkRotten) -> None:
         self.log.warning("damage found", what=f"{rotten}: it is fetched again from the others")
-        self._driver.feed(ChunkLost(digest, index))
+        self._driver.feed(ChunkLost(Digest(rotten.digest), rotten.index))
 
     def _send_message(self, item: Envelope) -> None:
         if isinstance(item.message, Gossip):
@@ -277,7 +277,11 @@ class Node:
     async def _work(self, work: Work) -> Result | WorkFailed:
         if isinstance(work, Validate):
             self.log.debug("received", digest=work.manifest.digest.hex())
-        done = await self._runner.run(work)
+        try:
+            done = await self._runner.run(work)
+        except ChunkRotten as rotten:
+            self._rotten(rotten)
+            return WorkFailed(work, str(rotten))
         if isinstance(work, Train) and isinstance(done, Trained):
             self._evaluations.begin(Round(work.round - 1), work.base)
         return done

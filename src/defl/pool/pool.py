@@ -108,6 +108,9 @@ class Pool:
     def has(self, digest: Digest) -> bool:
         return self._index.has(digest)
 
+    def manifest(self, digest: Digest) -> Manifest | None:
+        return self._index.manifest(digest)
+
     def offer_for(self, round_: Round) -> Offer | None:
         """This node's own offer, even from before a restart: it is resumed, never replaced."""
         return self._offers.get((round_, self._me))

@@ -22,7 +22,7 @@ from defl.duty import (
     Worked,
     WriteRecords,
 )
-from defl.errors import ChunkRotten
+from defl.errors import ChunkRotten, LocalFault
 from defl.ids import Digest
 from defl.output import (
     Aggregated,
@@ -165,8 +165,8 @@ class VirtualDriver:
             self._check.present(work, self._disk)
         try:
             inputs = {digest: self._read(digest) for digest in inputs_of(work)}
-        except ChunkRotten as rotten:
-            self._complete(Worked(work, WorkFailed(work, str(rotten))))
+        except LocalFault as fault:
+            self._complete(Worked(work, WorkFailed(work, str(fault))))
             return
         done = self._world.work(work, inputs)
         if isinstance(done.result, Aggregated | Trained) and done.payload is not None:
@@ -177,9 +177,9 @@ class VirtualDriver:
         """Blobs are checked before work uses them."""
         blob = self._disk.blobs.get(digest)
         if blob is None or not blob.whole:
-            raise ChunkRotten(f"blob {digest.hex()} is not complete here")
+            raise LocalFault(f"blob {digest.hex()} is not complete here")
         if blob.rotten:
             index = min(blob.rotten)
             self._lose(digest, index)
-            raise ChunkRotten(f"blob {digest.hex()} is corrupt in chunk {index}")
+            raise ChunkRotten(digest, index)
         return blob.payload

@@ -22,6 +22,9 @@ from defl.sim.conditions import Conditions
 from defl.sim.scenario import VALUES, cluster_of
 from defl.sim.transcript import Transcript
 
+# Progress is reported a few dozen times a second.
+EVENTS_PER_PROGRESS = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -158,7 +161,8 @@ def simulate(
         if due and closed >= due[0]:
             del due[0]
             stock.append(Stock(closed, _disk_bytes(cluster), memory()))
-        progress(closed, options.rounds)
+        if cluster.events % EVENTS_PER_PROGRESS == 0:
+            progress(closed, options.rounds)
         return False
 
     cluster.run(until=watch)

@@ -85,8 +85,9 @@ def leader_of(world: World) -> NodeId | None:
 
 
 def killed_leader(profile: swarm.SwarmProfile) -> tuple[World, int]:
+    """Killed when it is chosen to merge round 3, and everybody has the model of round 2."""
     world = World(profile, rounds=5)
-    world.run_until_round(2)
+    world.virtual.run(until=lambda: all(world.rounds_of(node) == 2 for node in range(4)))
     world.virtual.run(until=lambda: leader_of(world) is not None)
     dead = leader_of(world)
     assert dead is not None

@@ -63,6 +63,11 @@ class StoredFile:
     def whole(self) -> bool:
         return len(self.chunks) == len(self.manifest.chunks)
 
+    @property
+    def stale(self) -> bool:
+        """Written or checked so long ago that it may have rotted."""
+        return time.monotonic() >= self.sound_at + SOUND_FOR_S
+
 
 class Blobs:
     """One folder of blobs; safe to call from several threads."""
@@ -302,6 +307,21 @@ class Blobs:
                 for stored in read:
                     stored.readers -= 1
 
+    def stale(self, digests: Iterable[Digest]) -> list[Digest]:
+        """Those that were written or checked so long ago that they may have rotted."""
+        with self._lock:
+            return [d for d in digests if d in self._stored and self._stored[d].stale]
+
+    def check(self, digests: Iterable[Digest]) -> None:
+        """Hash these blobs again; raises ChunkRotten for the first damage."""
+        for digest in digests:
+            with self._lock:
+                stored = self._stored.get(digest)
+            if stored is not None:
+                for index in sorted(stored.chunks):
+                    self.read_chunk(digest, index)
+                stored.sound_at = time.monotonic()
+
     def path(self, digest: Digest) -> Path:
         """The file of a whole blob, for a worker to map."""
         with self._lock:
@@ -336,7 +356,7 @@ class Blobs:
         data = frame[len(front) :]
         with file, disk_faults(f"read chunk {index} of blob {digest.hex()}"):
             sound = read_at(file.fileno(), data, index * self._chunk_bytes)
-        if sound and time.monotonic() >= stored.sound_at + SOUND_FOR_S:
+        if sound and stored.stale:
             sound = digest_of(data) == stored.manifest.chunks[index]
         if not sound:
             raise self._discard(stored, index)
@@ -350,7 +370,7 @@ class Blobs:
                 if stored.whole:
                     self._path(digest, "blob").replace(self._path(digest, "part"))
                 stored.chunks.discard(index)
-                return ChunkRotten(f"blob {digest.hex()} is corrupt in {_chunks_named([index])}")
+                return ChunkRotten(digest, index)
         return _not_here(digest, index)
 
     def _path(self, digest: Digest, kind: str) -> Path:

@@ -26,7 +26,7 @@ FRAMES_KEPT_MAX = 4
 
 Chunk = tuple[Digest, int]
 Read = Callable[[Digest, int], memoryview]  # the chunk as a frame
-OnRotten = Callable[[Digest, int, ChunkRotten], None]
+OnRotten = Callable[[ChunkRotten], None]
 Send = Callable[[NodeId, Frame], object]
 # Waits until the peer's send queue is empty; False if it is not connected.
 Drained = Callable[[NodeId], Awaitable[bool]]
@@ -89,5 +89,5 @@ class Serving:
         try:
             return await asyncio.to_thread(self._read, digest, index)
         except ChunkRotten as rotten:
-            self._on_rotten(digest, index, rotten)
+            self._on_rotten(rotten)
             raise

@@ -3,7 +3,9 @@
 A failure is a result too. A blob that the work made waits as a file until it is placed.
 """
 
-from defl.errors import LocalFault, WorkerFailed
+import asyncio
+
+from defl.errors import ChunkRotten, LocalFault, WorkerFailed
 from defl.node.report.history import RoundHistory, log_fields
 from defl.node.report.log import Log
 from defl.node.report.non_finite import warn_not_finite
@@ -39,11 +41,18 @@ class WorkRunner:
             self._log.warning("the worker does not start; the next work retries", why=failed)
 
     async def run(self, work: Work) -> Result | WorkFailed:
+        """Raises ChunkRotten if an input has changed on disk."""
         if isinstance(work, Validate) and self._checked.cover(work.manifest):
             return Validated(work.manifest.digest, None)
+        inputs = inputs_of(work)
         try:
-            with self._blobs.reading(inputs_of(work)):
+            with self._blobs.reading(inputs):
+                stale = self._blobs.stale(inputs)
+                if stale:
+                    await asyncio.to_thread(self._blobs.check, stale)
                 done = await self._worker.run(work, self._blobs.path, self._blobs.take_spare)
+        except ChunkRotten:
+            raise
         except (WorkerFailed, LocalFault, OSError) as failed:
             self._log.warning("work failed", work=type(work).__name__, why=failed)
             return WorkFailed(work, str(failed))
