@@ -69,6 +69,9 @@ class AskedWorker:
     def reading(self, _: object) -> nullcontext[None]:
         return nullcontext()
 
+    def stale(self, _: object) -> tuple[()]:
+        return ()
+
     async def run(self, work: Validate, *_: object) -> Validated:
         self.asked.append(work)
         return Validated(work.manifest.digest, "the worker says")
