@@ -149,6 +149,31 @@ def test_a_record_that_cannot_be_written_ends_the_node(
         asyncio.run(here.node.run())
 
 
+@pytest.mark.usefixtures("on_both_loops")
+def test_a_time_that_has_passed_wakes_the_participant_at_once(
+    here: InProcessNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop has no timer for such a time."""
+    wake_at: list[float] = []
+    handled: list[Event] = []
+
+    def decide(event: Event, _now: float) -> Output:
+        handled.append(event)
+        return Output(wake_at=wake_at.pop() if wake_at else None)
+
+    monkeypatch.setattr(here.node.participant, "handle", decide)
+
+    async def scenario() -> None:
+        async with here.running():
+            await until(lambda: handled)
+            wake_at.extend([asyncio.get_running_loop().time() - 1] * 2)
+            here.node._driver.feed(Tick())
+            here.node._driver.feed(Tick())
+            await until(lambda: len(handled) == 4)  # the first tick, two fed, one that was due
+
+    asyncio.run(scenario())
+
+
 def test_an_error_in_the_machine_ends_the_node_whoever_fed_the_event(
     here: InProcessNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
