@@ -5,26 +5,30 @@ its time on a link, a vote does not wait for it.
 """
 
 import random
+from collections.abc import Callable
 
 from defl.ids import NodeId
 from defl.sim.conditions import SLOWNESS, Conditions
 
 
 class Network:
-    def __init__(self, conditions: Conditions, rng: random.Random) -> None:
+    def __init__(
+        self, conditions: Conditions, rng: random.Random, is_calm: Callable[[], bool]
+    ) -> None:
         self._conditions = conditions
         self._cuts = conditions.cuts
         self._rng = rng
+        self._is_calm = is_calm
         self._free_at: dict[tuple[NodeId, NodeId], float] = {}  # of each link's lane for chunks
 
     def arrivals(
-        self, source: NodeId, target: NodeId, size: int, *, heavy: bool, now: float, calm: bool
+        self, source: NodeId, target: NodeId, size: int, *, heavy: bool, now: float
     ) -> list[float]:
         """When the copies of a frame sent now arrive; empty if it is lost."""
         conditions, rng = self._conditions, self._rng
         if self.cuts(source, target, now):
             return []
-        faulty = (conditions.loss > 0 or conditions.duplication > 0) and not calm
+        faulty = (conditions.loss > 0 or conditions.duplication > 0) and not self._is_calm()
         if faulty and rng.random() < conditions.loss:
             return []
         copies = 2 if faulty and rng.random() < conditions.duplication else 1
