@@ -170,7 +170,7 @@ class VirtualDriver:
             return
         done = self._world.work(work, inputs)
         if isinstance(done.result, Aggregated | Trained) and done.payload is not None:
-            self._writes.results[done.result.manifest.digest] = bytes(done.payload)
+            self._writes.add_result(done.result.manifest.digest, bytes(done.payload))
         self._complete(Worked(work, done.result))
 
     def _read(self, digest: Digest) -> bytes:

@@ -216,7 +216,8 @@ class MalformedBlob(BlobLiar):
     def _not_a_number(self, round_: Round, base: Digest) -> FalseBlob:
         row = self._row()
         row[self._rng.randrange(row.size)] = np.nan
-        return self._build(round_, base, row)
+        with np.errstate(invalid="ignore"):
+            return self._build(round_, base, row)
 
     def _huge(self, round_: Round, base: Digest) -> FalseBlob:
         return self._build(round_, base, self._row() * np.float32(1e38))
