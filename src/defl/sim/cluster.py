@@ -101,8 +101,7 @@ class Cluster:
             is_calm=self.is_calm,
         )
         self.rounds_closed = 0  # by every honest node
-        self._progress_at = 0.0
-        self._last_trouble_s = conditions.last_trouble_s
+        self._stuck_at = self._stuck_if_idle_since(0.0)
         for node in self.nodes:
             self._boot(node)
         self._plan()
@@ -194,7 +193,7 @@ class Cluster:
         closed = min(n.behaviour.participant.state.round for n in self.honest)
         if closed != self.rounds_closed:
             self.rounds_closed = closed
-            self._progress_at = self.now
+            self._stuck_at = self._stuck_if_idle_since(self.now)
 
     def is_calm(self) -> bool:
         """Is it too late for random faults?"""
@@ -205,7 +204,8 @@ class Cluster:
         """Run until all honest nodes are finished, `until` holds, or the run is stuck."""
         pairs = len(self.nodes) ** 2
         limit = EVENTS_PER_ROUND_AND_PAIR_MAX * pairs * (self.federation.rounds + 2)
-        while not self._clock.is_over and self.events < limit and not self._stuck():
+        clock = self._clock
+        while clock.planned and self.events < limit and clock.now <= self._stuck_at:
             if until is not None and until():
                 return
             self.step()
@@ -216,8 +216,9 @@ class Cluster:
 
     def _notice_quiet(self) -> None:
         """Once all faults are over, rounds must close within a bounded number of views."""
-        over = self.is_calm() and self.now >= self.conditions.planned_trouble_s
-        if over and not self.checker.quiet:
+        if self.checker.quiet:
+            return
+        if self.is_calm() and self.now >= self.conditions.planned_trouble_s:
             self.checker.quiet = True
             self.checker.disturbed(self._newest_view)
 
@@ -225,9 +226,10 @@ class Cluster:
     def _newest_view(self) -> View:
         return max(node.behaviour.participant.replica.view for node in self.honest)
 
-    def _stuck(self) -> bool:
-        since = max(self._progress_at, self._last_trouble_s)
-        return self.now > since + self.federation.timing.gst_lt_max_s + STUCK_AFTER_S
+    def _stuck_if_idle_since(self, progress_at: float) -> float:
+        """When the run is stuck, if no round closes after `progress_at`."""
+        since = max(progress_at, self.conditions.last_trouble_s)
+        return since + self.federation.timing.gst_lt_max_s + STUCK_AFTER_S
 
     def step(self) -> None:
         self.events += 1
@@ -254,7 +256,7 @@ class Cluster:
     def _decide(self, node: SimNode, event: Event) -> Output:
         if self.checker.rolled_back and isinstance(event, Received):
             self.checker.took_in(node.id, event.message)
-        output = node.behaviour.handle(event, self.now * node.rate)
+        output = node.behaviour.handle(event, self._clock.now * node.rate)
         self._set_tick(node, output.wake_at)
         if isinstance(output, Unruly):  # liars have no order of duty
             for target, frame in output.frames:
@@ -275,7 +277,7 @@ class Cluster:
                 self._on_notice(node.id, notice)
 
     def _set_tick(self, node: SimNode, wake_at: float | None) -> None:
-        at = None if wake_at is None else max(self.now, wake_at / node.rate)
+        at = None if wake_at is None else max(self._clock.now, wake_at / node.rate)
         if at == node.tick_at:
             return
         node.tick_at = at

@@ -17,6 +17,7 @@ class Network:
     ) -> None:
         self._conditions = conditions
         self._cuts = conditions.cuts
+        self._is_lossy = conditions.loss > 0 or conditions.duplication > 0
         self._rng = rng
         self._is_calm = is_calm
         self._free_at: dict[tuple[NodeId, NodeId], float] = {}  # of each link's lane for chunks
@@ -26,9 +27,9 @@ class Network:
     ) -> list[float]:
         """When the copies of a frame sent now arrive; empty if it is lost."""
         conditions, rng = self._conditions, self._rng
-        if self.cuts(source, target, now):
+        if self._cuts and self.cuts(source, target, now):
             return []
-        faulty = (conditions.loss > 0 or conditions.duplication > 0) and not self._is_calm()
+        faulty = self._is_lossy and not self._is_calm()
         if faulty and rng.random() < conditions.loss:
             return []
         copies = 2 if faulty and rng.random() < conditions.duplication else 1
@@ -36,8 +37,6 @@ class Network:
         return [sent_at + self._delay(source) for _ in range(copies)]
 
     def cuts(self, source: NodeId, target: NodeId, now: float) -> bool:
-        if not self._cuts:
-            return False
         return any(
             cut.start_s <= now < cut.end_s and cut.cuts(source, target) for cut in self._cuts
         )

@@ -58,27 +58,29 @@ class Traffic:
             self._checker.sent(node.id, message)
             if node.records is not None:
                 node.records.sent(message, node.disk)
-        frame = encode(message)
-        for target in targets:
-            if target != node.id:
-                self._send_to(target, node.id, message, frame)
+        others = [target for target in targets if target != node.id]
+        if others:
+            self._send_to(others, node.id, message)
 
-    def _send_to(self, target: NodeId, source: NodeId, message: Message, frame: bytes) -> None:
+    def _send_to(self, targets: list[NodeId], source: NodeId, message: Message) -> None:
+        frame = encode(message)
         kind = type(message).__name__
         heavy = isinstance(message, Chunk)
-        self.messages[kind] += 1
-        self.bytes[kind] += len(frame)
         lane = Lane.WEIGHTS if heavy else Lane.CONTROL
-        self.frames_bytes[source, target, lane] += len(frame) + HEADER_BYTES
-        if isinstance(message, Chunk):
-            self.weights_bytes[source, target] += len(message.data)
-        if self._transcript is not None:
-            self._transcript.message(self._clock.now, source, target, message)
-        if self._is_censored(kind, source, target, message):
-            # A scenario's own fault may strike any member.
-            self._checker.away(*self._members)
-        else:
-            self.transmit(source, target, frame, heavy=heavy)
+        weights_bytes = len(message.data) if isinstance(message, Chunk) else 0
+        self.messages[kind] += len(targets)
+        self.bytes[kind] += len(targets) * len(frame)
+        for target in targets:
+            self.frames_bytes[source, target, lane] += len(frame) + HEADER_BYTES
+            if heavy:
+                self.weights_bytes[source, target] += weights_bytes
+            if self._transcript is not None:
+                self._transcript.message(self._clock.now, source, target, message)
+            if self._is_censored(kind, source, target, message):
+                # A scenario's own fault may strike any member.
+                self._checker.away(*self._members)
+            else:
+                self.transmit(source, target, frame, heavy=heavy)
 
     def _is_censored(self, kind: str, source: NodeId, target: NodeId, message: Message) -> bool:
         if self.censor is not None and self.censor(source, target, message):
@@ -90,8 +92,7 @@ class Traffic:
         for when in self._network.arrivals(
             source, target, len(frame), heavy=heavy, now=self._clock.now
         ):
-            deliver = partial(_deliver, node, node.incarnation, source, frame, heavy=heavy)
-            self._clock.at(when, deliver)
+            self._clock.at(when, partial(_deliver, node, node.incarnation, source, frame, heavy))
 
     def refused(self, fault: PeerFault) -> None:
         self.faults_refused[type(fault).__name__] += 1
@@ -124,7 +125,7 @@ def _served(node: SimNode, item: ServeChunk) -> Message:
     return Chunk(item.digest, item.index, memoryview(data))
 
 
-def _deliver(node: SimNode, incarnation: int, source: NodeId, frame: bytes, *, heavy: bool) -> None:
+def _deliver(node: SimNode, incarnation: int, source: NodeId, frame: bytes, heavy: bool) -> None:
     # A connection dies with the process that it leads to.
     if node.alive and node.incarnation == incarnation:
         node.processor.receive(source, frame, heavy=heavy)

@@ -12,22 +12,17 @@ Action = Callable[[], None]
 class VirtualClock:
     def __init__(self) -> None:
         self.now = 0.0
-        self._planned: list[tuple[float, int, Action]] = []
+        self.planned: list[tuple[float, int, Action]] = []  # a heap
         self._sequence = 0
 
     def at(self, when: float, action: Action) -> None:
         self._sequence += 1
-        heappush(self._planned, (when, self._sequence, action))
+        heappush(self.planned, (when, self._sequence, action))
 
     def after(self, seconds: float, action: Action) -> None:
         self.at(self.now + seconds, action)
 
-    @property
-    def is_over(self) -> bool:
-        """Will nothing happen any more?"""
-        return not self._planned
-
     def step(self) -> None:
         """The next event happens."""
-        self.now, _, action = heappop(self._planned)
+        self.now, _, action = heappop(self.planned)
         action()
