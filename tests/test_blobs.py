@@ -192,6 +192,28 @@ def test_a_workers_file_is_moved_into_place_not_copied(storage: Storage) -> None
     assert bytes(storage.blobs.read(manifest.digest)) == payload
 
 
+def test_an_equal_blob_that_is_placed_again_leaves_the_first_where_it_is(
+    storage: Storage,
+) -> None:
+    """The first is synced and may be offered; in its place the copy could be lost."""
+    manifest, payload = SMALL.blob(1)
+    storage.blobs.store_blob(manifest, payload)
+    inode = storage.blobs.path(manifest.digest).stat().st_ino
+    output = storage.work / "output"
+    output.write_bytes(payload)
+    storage.blobs.place(manifest, output)
+    assert storage.blobs.path(manifest.digest).stat().st_ino == inode
+    assert not output.exists()
+
+
+def test_a_blob_that_lacks_a_rotten_chunk_can_be_synced(storage: Storage) -> None:
+    """Else the training that read it would count as failed."""
+    manifest, payload = SMALL.blob(1)
+    first, *_ = chunks_of((manifest, payload))
+    storage.blobs.store_chunk(first)
+    storage.blobs.sync(manifest.digest)
+
+
 def test_own_blobs_are_synced_and_others_chunks_are_not(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,7 @@
 """The simulator's checks of the order of duty, and runs on slow, full and broken disks."""
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
@@ -124,6 +126,18 @@ def test_a_liar_gains_nothing_from_the_others_broken_disks(seed: int) -> None:
     )
     cluster.run()
     assert cluster.conclude() == []
+
+
+@pytest.mark.parametrize("seed", [0, 25, 38])
+def test_a_federation_whose_updates_are_all_equal_finishes_on_broken_disks(seed: int) -> None:
+    """Clients that change nothing: one blob is every member's update in every round."""
+    slow = WriteTimes(record_s=0.02, chunk_s=0.3, place_s=1.0, sync_s=2.0, drop_s=0.5)
+    broken = dataclasses.replace(BROKEN, writes=slow, disk_full_rate=0.004, calm_after_s=120.0)
+    cluster = cluster_of(4, rounds=5, seed=seed, conditions=broken, chunk_bytes=256)
+    cluster._training = lambda _node, _round, base: base
+    cluster.run()
+    assert cluster.conclude() == []
+    assert cluster.rounds_closed == 5
 
 
 def test_records_that_queue_up_behind_a_slow_disk_share_a_write(

@@ -256,8 +256,7 @@ def test_after_a_failed_sync_no_update_is_offered_and_the_blob_is_fetched_again(
     assert duty.take(Output(store=(StoreChunk(MODEL, 0, b"x"),))) == [StoreChunk(MODEL, 0, b"x")]
     assert duty.done(Worked(TRAIN, TRAINED)) == [PlaceBlob(UPDATE)]
     assert duty.done(Placed(UPDATE.digest)) == [
-        Deliver(WorkFailed(TRAIN, "an I/O error")),
-        DropBlob(UPDATE.digest),
+        Deliver(WorkFailed(TRAIN, "an I/O error", UPDATE.digest))
     ]
 
 
@@ -279,7 +278,7 @@ def test_an_update_whose_own_sync_fails_is_not_offered() -> None:
     trained(duty)
     duty.done(Synced(MODEL.digest))
     assert duty.done(SyncFailed(UPDATE.digest, "an I/O error")) == [
-        Deliver(WorkFailed(TRAIN, "an I/O error")),
+        Deliver(WorkFailed(TRAIN, "an I/O error", UPDATE.digest)),
         DropBlob(UPDATE.digest),
     ]
 

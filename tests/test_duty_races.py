@@ -82,33 +82,18 @@ def test_two_rounds_with_the_same_model_are_placed_one_after_the_other() -> None
     assert duty.done(Placed(MODEL.digest)) == [Deliver(second)]
 
 
-def test_an_update_that_is_trained_again_while_its_first_copy_is_dropped_is_placed() -> None:
+def test_an_update_that_is_trained_again_before_its_first_copy_is_dropped_is_placed() -> None:
     duty = Duty()
     train(duty)
-    failed = WorkFailed(TRAIN, "an I/O error")
-    # The update's own sync is still under way, so its drop has to wait.
-    actions = duty.done(SyncFailed(MODEL.digest, "an I/O error"))
-    assert actions == [Deliver(failed), DropBlob(MODEL.digest)]
-    duty.done(Dropped(MODEL.digest))
-    assert duty.take(Output(store=(CHUNK,), work=(TRAIN,))) == [CHUNK]
-    assert duty.done(Stored(MODEL.digest, 0)) == [TRAIN]
+    equal = StoreChunk(UPDATE, 0, b"x")  # another member trained the same update
+    assert duty.take(Output(store=(equal,))) == [equal]
+    failed = WorkFailed(TRAIN, "an I/O error", UPDATE.digest)
+    assert duty.done(SyncFailed(UPDATE.digest, "an I/O error")) == [Deliver(failed)]
+    assert duty.take(Output(work=(TRAIN,))) == [TRAIN]
     assert duty.done(Worked(TRAIN, TRAINED)) == []
-    assert duty.done(Synced(UPDATE.digest)) == [DropBlob(UPDATE.digest)]
+    assert duty.done(Stored(UPDATE.digest, 0)) == [DropBlob(UPDATE.digest)]
     lost = Deliver(BlobLost(UPDATE.digest))
     assert duty.done(Dropped(UPDATE.digest)) == [lost, PlaceBlob(UPDATE)]
-
-
-def test_a_blob_that_is_lost_twice_is_dropped_once() -> None:
-    """A second drop would take what was fetched back after the first."""
-    duty = Duty()
-    train(duty)
-    duty.done(SyncFailed(MODEL.digest, "an I/O error"))  # so the update is lost too
-    equal = StoreChunk(UPDATE, 0, b"x")  # another member trained the same update
-    assert duty.take(Output(store=(equal,))) == []
-    assert duty.done(SyncFailed(UPDATE.digest, "an I/O error")) == [DropBlob(UPDATE.digest)]
-    lost = Deliver(BlobLost(UPDATE.digest))
-    assert duty.done(Dropped(UPDATE.digest)) == [lost, equal]
-    assert duty.done(Stored(UPDATE.digest, 0)) == []
 
 
 # --- Writes during a sync --------------------------------------------------------------------
@@ -272,6 +257,7 @@ class Machine:
 
     def hear(self) -> None:
         event = self.events.pop(0)
+        drop: tuple[Digest, ...] = ()
         match event:
             case (
                 Aggregated(round=round_, manifest=manifest)
@@ -281,11 +267,13 @@ class Machine:
                 self.held[manifest.digest] = {0, 1}
             case Validated(digest=digest):
                 self.requested.discard(Validate(BLOBS[digest]))
-            case WorkFailed(work=work):
+            case WorkFailed(work=work, made=made):
                 self.requested.discard(work)
+                if made is not None and made not in self.held:
+                    drop = (made,)
             case BlobLost(digest=digest) if digest in self.held:
                 self.held[digest] = set()
-        self.take(Output())
+        self.take(Output(drop=drop))
 
     def decide(self) -> None:
         digest = self.rng.choice(list(BLOBS))

@@ -4,7 +4,7 @@ import pytest
 
 from defl.client import WORK_RETRY_MAX_S
 from defl.committee import Timing
-from defl.ids import NodeId, Round
+from defl.ids import Digest, NodeId, Round
 from defl.messages import Agg, ChunkRequest, Pace
 from defl.output import (
     Aggregate,
@@ -299,6 +299,14 @@ def test_models_are_kept_for_tau_rounds() -> None:
 
 
 # --- Work that fails -------------------------------------------------------------------------
+
+
+def test_an_update_that_must_not_be_used_is_dropped() -> None:
+    bench = ClientBench()
+    (train,) = bench.at(0.0).work
+    update = Digest(b"u" * 32)
+    bench.client.failed(WorkFailed(train, "an I/O error", update), 1.0)
+    assert bench.pool.take().drop == [update]
 
 
 def test_failed_work_is_reported_and_retried_later() -> None:

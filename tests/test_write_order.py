@@ -22,9 +22,11 @@ from defl.duty import (
     SyncBlob,
     Worked,
 )
-from defl.errors import LocalFault
+from defl.errors import DiskFull, LocalFault
 from defl.ids import NO_DIGEST, Round
+from defl.messages import Manifest
 from defl.node.report.log import Log
+from defl.node.store.blobs import Blobs
 from defl.node.store.storage import Storage
 from defl.node.store.writing import Writing
 from defl.output import (
@@ -56,13 +58,14 @@ class Syncs:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.go_on = threading.Event()
-        self.failing = False
+        self.failing: int | None = None  # the error of the next sync
         self._fsync = os.fsync
 
     def __call__(self, descriptor: int) -> None:
         self.go_on.wait()
-        if self.failing:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        code, self.failing = self.failing, None
+        if code is not None:
+            raise OSError(code, os.strerror(code))
         self._fsync(descriptor)
         self.done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
 
@@ -141,26 +144,65 @@ def test_an_update_waits_for_the_sync_of_its_aggregate_and_training_does_not(
     assert syncs.done[-1] == "blobs"  # the folder, with the new names
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
 def test_after_a_failed_sync_the_update_is_not_offered_and_the_suspect_blob_is_gone(
-    storage: Storage, syncs: Syncs
+    storage: Storage, syncs: Syncs, code: int
 ) -> None:
-    syncs.failing = True
+    """The system reports a failure once, so not even that of a full disk is worth another try."""
+    syncs.failing = code
     syncs.go_on.set()
 
     async def scenario() -> list[Event]:
         trainer = Trainer(storage)
         trainer.work(AGGREGATE_WORK, Aggregated(Round(1), AGGREGATE[0]))
         trainer.work(TRAIN_WORK, Trained(Round(2), UPDATE[0]))
-        await until(lambda: BlobLost(AGGREGATE[0].digest) in trainer.delivered)
-        await until(lambda: BlobLost(UPDATE[0].digest) in trainer.delivered)
+        await until(lambda: len(trainer.delivered) == 3)
         trainer.writing.close()
         return trainer.delivered
 
     delivered = asyncio.run(scenario())
-    assert not any(isinstance(event, Trained) for event in delivered)
-    failed = [event for event in delivered if isinstance(event, WorkFailed)]
-    assert [event.work for event in failed] == [TRAIN_WORK]
-    assert "sync blob" in failed[0].reason
-    for blob in (AGGREGATE, UPDATE):
-        with pytest.raises(LocalFault, match="not complete here"):
-            storage.blobs.path(blob[0].digest)
+    assert BlobLost(AGGREGATE[0].digest) in delivered
+    (failed,) = (event for event in delivered if isinstance(event, WorkFailed))
+    assert (failed.work, failed.made) == (TRAIN_WORK, UPDATE[0].digest)
+    assert "sync blob" in failed.reason
+    with pytest.raises(LocalFault, match="not complete here"):
+        storage.blobs.path(AGGREGATE[0].digest)
+
+
+def test_a_result_that_cannot_be_placed_leaves_no_file(storage: Storage) -> None:
+    (storage.work / "update").write_bytes(b"too short")
+
+    async def scenario() -> list[Event]:
+        trainer = Trainer(storage)
+        trainer.work(TRAIN_WORK, Trained(Round(2), UPDATE[0]))
+        await until(lambda: trainer.delivered)
+        trainer.writing.close()
+        return trainer.delivered
+
+    (failed,) = asyncio.run(scenario())
+    assert isinstance(failed, WorkFailed)
+    assert not (storage.work / "update").exists()
+
+
+def test_a_write_that_a_full_disk_delays_is_given_up_when_the_node_stops(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_blobs: Blobs, _manifest: Manifest, _payload: Path) -> None:
+        raise DiskFull("no room")
+
+    monkeypatch.setattr(Blobs, "place", full)
+    monkeypatch.setattr("defl.node.store.writing.RETRY_S", 0.0)
+    errors: list[dict[str, object]] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: errors.append(context))
+        trainer = Trainer(storage)
+        trainer.work(TRAIN_WORK, Trained(Round(2), UPDATE[0]))
+        await until(lambda: trainer.writing.disk_full)
+        trainer.writing.close()
+        for _ in range(3):  # the next attempt is due at once
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert errors == []

@@ -324,6 +324,8 @@ class RoundClient:
 
     def failed(self, event: WorkFailed, now: float) -> None:
         self._effects.notices.append(WorkFailing(event.work, event.reason))
+        if event.made is not None:
+            self._pool.discard(event.made)
         self._working.discard(event.work)
         if isinstance(event.work, Train):
             self._own_pace.fail()

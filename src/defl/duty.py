@@ -218,7 +218,8 @@ class Duty:
                 self._settle_results()
             case SyncFailed(digest=digest, reason=reason):
                 del self._syncing[digest]
-                self._lose(digest, reason)
+                self._lost[digest] = reason
+                self._waiting.append(DropBlob(digest))
                 self._settle_results()
             case Dropped(digest=digest):
                 self._dropping.discard(digest)
@@ -356,11 +357,6 @@ class Duty:
             self._syncing[digest] = False
             self._actions.append(SyncBlob(digest))
 
-    def _lose(self, digest: Digest, reason: str) -> None:
-        if digest not in self._lost:
-            self._lost[digest] = reason
-            self._waiting.append(DropBlob(digest))
-
     def _settle_results(self) -> None:
         placed, self._placed = self._placed, []
         for result in placed:
@@ -370,8 +366,7 @@ class Duty:
             lost = {**self._lost, **self._dropped_early}
             reason = next((lost[blob] for blob in unsynced if blob in lost), None)
             if reason is not None:
-                self._deliver(result.work, WorkFailed(result.work, reason))
-                self._lose(update, reason)
+                self._deliver(result.work, WorkFailed(result.work, reason, update))
             elif unsynced:
                 self._placed.append(result)
                 for blob in unsynced:

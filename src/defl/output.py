@@ -326,6 +326,7 @@ class BlobLost(Struct, frozen=True):
 class WorkFailed(Struct, frozen=True):
     work: Work
     reason: str
+    made: Digest | None = None  # a blob that the driver has stored but that must not be used
 
 
 Event = (

@@ -89,7 +89,10 @@ class Disk:
             self.lost.discard(digest)
 
     def place(self, manifest: Manifest, payload: bytes | memoryview, chunk_bytes: int) -> None:
-        """Put a whole blob in place, not synced yet."""
+        """Put a whole blob in place, not synced yet. An equal one that is here stays."""
+        held = self.blobs.get(manifest.digest)
+        if held is not None and held.whole:
+            return
         chunks = {
             index: bytes(payload[index * chunk_bytes : (index + 1) * chunk_bytes])
             for index in range(len(manifest.chunks))

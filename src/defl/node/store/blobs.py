@@ -33,6 +33,7 @@ from defl.node.store.disk import (
     disk_faults,
     read_at,
     require_room,
+    sync,
     sync_folder,
     write_at,
 )
@@ -210,28 +211,33 @@ class Blobs:
 
     def place(self, manifest: Manifest, payload: Path) -> None:
         """Move a blob of this node's own, already a file on this disk, into place: whole on return,
-        but not synced."""
+        but not synced. An equal blob that is here stays, since it may be synced."""
         digest = manifest.digest
         with disk_faults(f"store blob {digest.hex()}"):
             _require_size(digest, payload.stat().st_size, manifest.size)
             with self._lock:
+                held = self._stored.get(digest)
+                if held is not None and held.whole:
+                    payload.unlink()
+                    return
                 self._write_manifest(manifest)
                 payload.replace(self._path(digest, "blob"))
                 self._path(digest, "part").unlink(missing_ok=True)
                 self._stored[digest] = StoredFile(manifest, set(range(len(manifest.chunks))))
 
     def sync(self, digest: Digest) -> None:
-        """On return a whole blob survives a power cut; one that was dropped meanwhile need not."""
+        """On return the held chunks of a blob survive a power cut, unless it was dropped."""
         with disk_faults(f"sync blob {digest.hex()}"), contextlib.ExitStack() as opened:
             with self._lock:
-                if digest not in self._stored:
+                stored = self._stored.get(digest)
+                if stored is None:
                     return
                 files = [
                     opened.enter_context(self._path(digest, kind).open("rb"))
-                    for kind in ("blob", "manifest")
+                    for kind in ("blob" if stored.whole else "part", "manifest")
                 ]
             for file in files:
-                os.fsync(file.fileno())
+                sync(file.fileno(), f"blob {digest.hex()}")
             sync_folder(self._folder)
 
     def _write_manifest(self, manifest: Manifest) -> None:

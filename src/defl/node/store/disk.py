@@ -38,11 +38,20 @@ def require_room(folder: Path, size: int, reserve_bytes: int) -> None:
         )
 
 
+def sync(descriptor: int, name: str) -> None:
+    """Never DiskFull, which is worth another try: the system may have thrown the bytes away, and it
+    reports that once. A second sync would succeed without them."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise LocalFault(f"cannot sync {name}: {error}") from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync(descriptor, str(folder))
     finally:
         os.close(descriptor)
 

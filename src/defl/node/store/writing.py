@@ -64,6 +64,7 @@ class Writing:
         self._chunks = ThreadPoolExecutor(1, "defl-chunks")
         self._own_blobs = ThreadPoolExecutor(1, "defl-own-blobs")
         self._lacking: Counter[type[Exhausted]] = Counter()  # writes, by what they lack
+        self._closed = False
 
     @property
     def disk_full(self) -> bool:
@@ -85,6 +86,7 @@ class Writing:
         self._attempt(self._job(write), None)
 
     def close(self) -> None:
+        self._closed = True
         for thread in (self._records, self._chunks, self._own_blobs):
             thread.shutdown()
 
@@ -98,7 +100,7 @@ class Writing:
                 return Job(self._chunks, partial(storage.blobs.store_chunk, write), done)
             case PlaceBlob(manifest=manifest):
                 digest = manifest.digest
-                place = partial(storage.blobs.place, manifest, self._take_result(manifest))
+                place = partial(self._place, manifest, self._take_result(manifest))
                 return Job(self._own_blobs, place, Placed(digest), partial(NotPlaced, digest))
             case SyncBlob(digest=digest):
                 sync = partial(storage.blobs.sync, digest)
@@ -106,8 +108,19 @@ class Writing:
             case DropBlob(digest=digest):
                 return Job(self._chunks, partial(storage.blobs.drop, digest), Dropped(digest))
 
+    def _place(self, manifest: Manifest, payload: Path) -> None:
+        try:
+            self._storage.blobs.place(manifest, payload)
+        except Exhausted:
+            raise  # tried again
+        except LocalFault:
+            payload.unlink(missing_ok=True)
+            raise
+
     def _attempt(self, job: Job, lacked: type[Exhausted] | None) -> None:
         """`lacked` is what an earlier attempt failed for."""
+        if self._closed:
+            return
         future = job.thread.submit(job.write)
 
         def in_thread(done: Future[None]) -> None:
