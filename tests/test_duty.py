@@ -256,10 +256,9 @@ def test_after_a_failed_sync_no_update_is_offered_and_the_blob_is_fetched_again(
     assert duty.take(Output(store=(StoreChunk(MODEL, 0, b"x"),))) == [StoreChunk(MODEL, 0, b"x")]
     assert duty.done(Worked(TRAIN, TRAINED)) == [PlaceBlob(UPDATE)]
     assert duty.done(Placed(UPDATE.digest)) == [
-        SyncBlob(UPDATE.digest),
         Deliver(WorkFailed(TRAIN, "an I/O error")),
+        DropBlob(UPDATE.digest),
     ]
-    assert duty.done(Synced(UPDATE.digest)) == [DropBlob(UPDATE.digest)]
 
 
 def test_a_blob_that_was_fetched_again_after_a_failed_sync_is_synced_anew() -> None:
@@ -422,6 +421,6 @@ def test_in_every_interleaving_nothing_comes_too_early_and_everything_is_done() 
         counts = {kind: end.begun.count(kind) for kind in ("Train", "Validate", "Deliver")}
         assert counts == {"Train": 1, "Validate": 1, "Deliver": 2}
         assert end.begun.count("Envelope") == 2
-        assert end.begun.count("ServeChunk") == 2
+        assert end.begun.count("ServeChunk") in (1, 2)  # a request that still waits answers both
         assert not end.disk.whole(MODEL.digest)  # dropped in the end
         assert (OTHERS.digest, 0) in end.disk.chunks  # fetched again

@@ -17,7 +17,7 @@ as it takes, and returns one completion for each action that has one. All orderi
 """
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -48,6 +48,8 @@ from defl.work import inputs_of
 OUTPUTS_MAX = 64
 # Chunks in memory that are not on disk yet; the driver reads no more of them from peers meanwhile.
 CHUNKS_UNDER_WAY_MAX = 16
+# Requests of one peer that wait for chunks to reach the disk; it repeats those that are dropped.
+SERVES_WAITING_MAX = 16
 
 # --- What may be done now --------------------------------------------------------------------
 
@@ -139,13 +141,12 @@ Completion = Persisted | Stored | Worked | Placed | NotPlaced | Synced | SyncFai
 # --- The machine -----------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Result:
     """A blob that this node made, until the participant hears of it."""
 
     work: Work
     event: Aggregated | Trained
-    unsynced: set[Digest] = field(default_factory=set)  # what the event waits for
 
 
 class Duty:
@@ -155,9 +156,10 @@ class Duty:
         self._waiting: list[Step] = []  # for other steps, in the order of their outputs
         self._storing: dict[Digest, set[int]] = {}  # chunks being written
         self._readers: Counter[Digest] = Counter()  # work that is not over
-        self._placing: dict[Digest, _Result] = {}
+        self._unplaced: list[_Result] = []
+        self._placing: set[Digest] = set()  # equal results are placed one after the other
         self._placed: list[_Result] = []  # waiting for syncs
-        self._syncing: set[Digest] = set()
+        self._syncing: dict[Digest, bool] = {}  # has it been written to since the sync began?
         self._synced: set[Digest] = set()  # known to survive a power cut
         self._lost: dict[Digest, str] = {}  # failed syncs, until the blob is dropped
         self._dropped_early: dict[Digest, str] = {}  # of these, until their readers are done
@@ -196,24 +198,35 @@ class Duty:
                     self._release(output)
                 self._write_records()
             case Stored(digest=digest, index=index):
+                self._written(digest)
                 self._storing[digest].discard(index)
                 if not self._storing[digest]:
                     del self._storing[digest]
             case Worked(work=work, result=result):
                 self._worked(work, result)
             case Placed(digest=digest):
-                self._place_done(self._placing.pop(digest))
+                self._written(digest)
+                self._place_done(self._take_unplaced(digest))
             case NotPlaced(digest=digest, reason=reason):
-                work = self._placing.pop(digest).work
+                work = self._take_unplaced(digest).work
                 self._deliver(work, WorkFailed(work, reason))
             case Synced(digest=digest):
-                self._sync_done(digest)
+                if self._syncing.pop(digest):
+                    self._sync(digest)
+                else:
+                    self._synced.add(digest)
+                self._settle_results()
             case SyncFailed(digest=digest, reason=reason):
-                self._sync_failed(digest, reason)
+                del self._syncing[digest]
+                self._lose(digest, reason)
+                self._settle_results()
             case Dropped(digest=digest):
                 self._dropping.discard(digest)
                 if digest in self._lost:
-                    self._blob_lost(digest, self._lost.pop(digest))
+                    reason = self._lost.pop(digest)
+                    if digest in self._readers:
+                        self._dropped_early[digest] = reason
+                    self._actions.append(Deliver(BlobLost(digest)))
         return self._take_actions()
 
     def _take_actions(self) -> list[Action]:
@@ -242,13 +255,19 @@ class Duty:
             self._waiting.append(chunk)
         for item in output.send:
             if isinstance(item, ServeChunk) or isinstance(item.message, StoreAck):
-                self._waiting.append(item)
+                if self._may_wait(item):
+                    self._waiting.append(item)
             else:
                 self._actions.append(item)
         if output.committed or output.notices:
             self._actions.append(Report(output.committed, output.notices))
         self._waiting.extend(output.work)
         self._waiting.extend(map(DropBlob, output.drop))
+
+    def _may_wait(self, item: ServeChunk | Envelope) -> bool:
+        """A peer can repeat a request while the disk is full, but must not fill this memory."""
+        requests = [s for s in self._waiting if isinstance(s, ServeChunk) and s.to == item.to]
+        return item not in self._waiting and len(requests) < SERVES_WAITING_MAX
 
     # --- Blobs -----------------------------------------------------------------------------
 
@@ -272,7 +291,7 @@ class Duty:
                 digest = manifest.digest
                 return digest not in self._dropping and index not in self._storing.get(digest, ())
             case PlaceBlob(manifest=manifest):
-                return manifest.digest not in self._dropping
+                return manifest.digest not in self._dropping | self._placing
             case ServeChunk(digest=digest, index=index):
                 return index not in self._storing.get(digest, ())
             case DropBlob(digest=digest):
@@ -288,13 +307,14 @@ class Duty:
         match step:
             case StoreChunk(manifest=manifest, index=index):
                 self._storing.setdefault(manifest.digest, set()).add(index)
-                self._synced.discard(manifest.digest)
+            case PlaceBlob(manifest=manifest):
+                self._placing.add(manifest.digest)
             case DropBlob(digest=digest):
                 self._dropping.add(digest)
                 self._synced.discard(digest)
             case Validate() | Aggregate() | Train():
                 self._readers.update(inputs_of(step))
-            case ServeChunk() | Envelope() | PlaceBlob():
+            case ServeChunk() | Envelope():
                 pass
 
     def _cancel_drop(self, digest: Digest) -> None:
@@ -306,68 +326,61 @@ class Duty:
 
     def _worked(self, work: Work, result: Validated | Aggregated | Trained | WorkFailed) -> None:
         if isinstance(result, Aggregated | Trained):
-            digest = result.manifest.digest
-            self._cancel_drop(digest)
-            self._placing[digest] = _Result(work, result)
+            self._cancel_drop(result.manifest.digest)
+            self._unplaced.append(_Result(work, result))
             self._waiting.append(PlaceBlob(result.manifest))
         else:
             self._deliver(work, result)
 
+    def _take_unplaced(self, digest: Digest) -> _Result:
+        self._placing.discard(digest)
+        first = next(i for i, r in enumerate(self._unplaced) if r.event.manifest.digest == digest)
+        return self._unplaced.pop(first)
+
     def _place_done(self, result: _Result) -> None:
-        digest = result.event.manifest.digest
-        self._synced.discard(digest)
         if isinstance(result.work, Train):
             self._placed.append(result)
-            for blob in (result.work.base, digest):
-                if blob not in self._synced:
-                    result.unsynced.add(blob)
-                    self._sync(blob)
             self._settle_results()
         else:
             self._deliver(result.work, result.event)
-            self._sync(digest)  # while the next training runs
+            self._sync(result.event.manifest.digest)  # while the next training runs
+
+    def _written(self, digest: Digest) -> None:
+        """Its bytes changed: neither a sync that is done nor one under way covers them."""
+        self._synced.discard(digest)
+        if digest in self._syncing:
+            self._syncing[digest] = True
 
     def _sync(self, digest: Digest) -> None:
         if not any(digest in where for where in (self._syncing, self._lost, self._dropped_early)):
-            self._syncing.add(digest)
+            self._syncing[digest] = False
             self._actions.append(SyncBlob(digest))
 
-    def _sync_done(self, digest: Digest) -> None:
-        self._syncing.discard(digest)
-        self._synced.add(digest)
-        for result in self._placed:
-            result.unsynced.discard(digest)
-        self._settle_results()
-
-    def _sync_failed(self, digest: Digest, reason: str) -> None:
-        self._syncing.discard(digest)
-        self._lose(digest, reason)
-        self._settle_results()
-
     def _lose(self, digest: Digest, reason: str) -> None:
-        self._lost[digest] = reason
-        self._waiting.append(DropBlob(digest))
-
-    def _blob_lost(self, digest: Digest, reason: str) -> None:
-        if digest in self._readers:
-            self._dropped_early[digest] = reason
-        self._actions.append(Deliver(BlobLost(digest)))
+        if digest not in self._lost:
+            self._lost[digest] = reason
+            self._waiting.append(DropBlob(digest))
 
     def _settle_results(self) -> None:
         placed, self._placed = self._placed, []
         for result in placed:
+            update = result.event.manifest.digest
+            blobs = (*inputs_of(result.work), update)
+            unsynced = [blob for blob in blobs if blob not in self._synced]
             lost = {**self._lost, **self._dropped_early}
-            reason = next((lost[blob] for blob in result.unsynced & lost.keys()), None)
+            reason = next((lost[blob] for blob in unsynced if blob in lost), None)
             if reason is not None:
                 self._deliver(result.work, WorkFailed(result.work, reason))
-                self._lose(result.event.manifest.digest, reason)
-            elif result.unsynced:
+                self._lose(update, reason)
+            elif unsynced:
                 self._placed.append(result)
+                for blob in unsynced:
+                    self._sync(blob)
             else:
                 self._deliver(result.work, result.event)
 
     def _deliver(self, work: Work, event: Event) -> None:
-        """The participant hears of it, and the inputs are no longer needed for it."""
+        """The participant hears of it; it needs its inputs no longer."""
         self._readers.subtract(inputs_of(work))
         self._readers += Counter()  # without those that nothing reads
         for digest in self._dropped_early.keys() - self._readers.keys():

@@ -95,6 +95,7 @@ class Disk:
             for index in range(len(manifest.chunks))
         }
         self.blobs[manifest.digest] = StoredBlob(manifest, chunks)
+        self.lost.discard(manifest.digest)
 
     def sync(self, digest: Digest) -> None:
         blob = self.blobs.get(digest)

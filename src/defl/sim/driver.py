@@ -140,10 +140,10 @@ class VirtualDriver:
 
     def _do(self, action: Action) -> None:
         match action:
-            case WriteRecords() | StoreChunk() | PlaceBlob() | SyncBlob() | DropBlob():
-                self._writes.add(action)
             case Envelope() | ServeChunk():
                 self._world.send(action)
+            case WriteRecords() | StoreChunk() | PlaceBlob() | SyncBlob() | DropBlob():
+                self._writes.add(action)
             case Report():
                 self._world.report(action)
             case Deliver(event=event):
@@ -170,7 +170,7 @@ class VirtualDriver:
             return
         done = self._world.work(work, inputs)
         if isinstance(done.result, Aggregated | Trained) and done.payload is not None:
-            self._writes.results[done.result.manifest.digest] = bytes(done.payload)
+            self._writes.add_result(done.result.manifest.digest, bytes(done.payload))
         self._complete(Worked(work, done.result))
 
     def _read(self, digest: Digest) -> bytes:

@@ -60,13 +60,17 @@ class Writes:
         self._world = world
         self._records, self._chunks, self._own_blobs = Thread(), Thread(), Thread()
         self._dead = False
-        self.results: dict[Digest, bytes] = {}  # payloads of the worker's results, by digest
+        self._results: dict[Digest, list[bytes]] = {}  # payloads of the worker's results
 
     def add(self, write: Write) -> None:
         thread = self._thread(write)
         thread.queue.append(write)
         if len(thread.queue) == 1:
             self._begin(thread)
+
+    def add_result(self, digest: Digest, payload: bytes) -> None:
+        """A payload that waits for its PlaceBlob."""
+        self._results.setdefault(digest, []).append(payload)
 
     def die(self) -> None:
         """The process is killed now; what the system had begun to write may be written."""
@@ -129,8 +133,10 @@ class Writes:
                 self._disk.store_chunk(write)
                 completion = Stored(manifest.digest, index)
             case PlaceBlob(manifest=manifest):
-                payload = self.results.pop(manifest.digest)
-                self._disk.place(manifest, payload, self._chunk_bytes)
+                payloads = self._results.pop(manifest.digest)
+                self._disk.place(manifest, payloads[0], self._chunk_bytes)
+                if len(payloads) > 1:
+                    self._results[manifest.digest] = payloads[1:]
                 completion = Placed(manifest.digest)
             case SyncBlob(digest=digest):
                 completion = self._sync(digest)

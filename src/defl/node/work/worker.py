@@ -71,7 +71,7 @@ class Worker:
         self._work = folder / WORK
         self._work.mkdir(parents=True, exist_ok=True)
         self._serial = itertools.count()
-        self._outputs: dict[Digest, Path] = {}
+        self._outputs: dict[Digest, list[Path]] = {}  # two rounds may have the same result
         self._trainings = 0  # requested and not finished
         self._no_training = asyncio.Event()
         self._no_training.set()
@@ -196,7 +196,10 @@ class Worker:
 
     def take_output(self, manifest: Manifest) -> Path:
         """The file with a result's blob, which the caller now owns."""
-        return self._outputs.pop(manifest.digest)
+        paths = self._outputs.pop(manifest.digest)
+        if len(paths) > 1:
+            self._outputs[manifest.digest] = paths[1:]
+        return paths[0]
 
     def _note(self, error: BaseException) -> None:
         self.last_error = str(error)
@@ -258,7 +261,7 @@ class Worker:
         finally:
             if not kept:
                 output.unlink(missing_ok=True)
-        self._outputs[answer.manifest.digest] = output
+        self._outputs.setdefault(answer.manifest.digest, []).append(output)
         return answer
 
     def _is_expected(self, manifest: Manifest, path: Path, codec: Codec, base: Digest) -> bool:
