@@ -40,7 +40,7 @@ from defl.sim.network import Network
 from defl.sim.processor import Processor, ProcessorWorld
 from defl.sim.signer import LiarSafety
 from defl.sim.sim_node import Behaviour, Honest, SimNode, Unruly, Wrap
-from defl.sim.traffic import SimTraffic
+from defl.sim.traffic import ClusterTraffic
 from defl.sim.transcript import Transcript
 from defl.sim.virtual_clock import VirtualClock
 from defl.work import aggregate
@@ -90,7 +90,7 @@ class Cluster:
         self.nodes = [self._new_node(member, scheme) for member in committee.members]
         self.honest = [node for node in self.nodes if node.honest]
         network = Network(conditions, self._rng, self.is_calm)
-        self.traffic = SimTraffic(self.nodes, self._clock, network, self.checker, transcript)
+        self.traffic = ClusterTraffic(self.nodes, self._clock, network, self.checker, transcript)
         self.faults = MachineFaults(
             committee,
             conditions,

@@ -21,7 +21,7 @@ from defl.sim.virtual_clock import VirtualClock
 from defl.wire import encode
 
 
-class SimTraffic:
+class ClusterTraffic:
     def __init__(
         self,
         nodes: list[SimNode],
