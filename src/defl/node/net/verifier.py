@@ -70,7 +70,7 @@ class FrameVerifier:
         return self._ingress.accept(examined)
 
     def _examine_chunk(self, peer: NodeId, chunk: Chunk) -> tuple[Examined, bool]:
-        """Both read every byte: the second time they are in the processor's cache."""
+        """Both read every byte, in one visit to a thread."""
         return self._ingress.examine(peer, chunk), self._checked.are_valid(chunk.data)
 
     def _verify(self, examined: Examined) -> Event | Awaitable[Event]:
