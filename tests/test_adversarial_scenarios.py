@@ -29,9 +29,10 @@ from defl.messages import (
 from defl.output import Event, Observing, Output, Received, Tick, Train, Trained
 from defl.schema import Role
 from defl.sim.byzantine import KINDS
-from defl.sim.cluster import Cluster, Honest
+from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
 from defl.sim.scenario import cluster_of
+from defl.sim.sim_node import Honest
 from defl.wire import encode
 from defl.work import model_row
 
@@ -52,7 +53,7 @@ def all_vote_now(cluster: Cluster, round_: int) -> None:
     """Every member submits its AGG without waiting for a quorum of updates."""
     for node in cluster.nodes:
         node.behaviour.participant.client._submit_agg(Round(round_))
-        cluster.handle(node, Tick())
+        node.handle(Tick())
 
 
 def finish(cluster: Cluster) -> None:
@@ -67,7 +68,7 @@ class MessageTap:
     def __init__(self, cluster: Cluster) -> None:
         self.messages: list[tuple[NodeId, NodeId, Message]] = []
         self.lose: Callable[[NodeId, NodeId, Message], bool] = lambda _s, _t, _m: False
-        cluster.censor = self
+        cluster.traffic.censor = self
 
     def __call__(self, source: NodeId, target: NodeId, message: Message) -> bool:
         self.messages.append((source, target, message))
@@ -103,12 +104,12 @@ def test_a_timeout_with_a_forged_high_qc_moves_no_view() -> None:
     real = honest.record.high_qc
     invented = type(real)(real.view + 40, real.block, real.signers, real.signatures)
     view_before = honest.view
-    refused_before = cluster.faults_refused.total()
+    refused_before = cluster.traffic.faults_refused.total()
     for claim in (invented, genesis_qc(real.block)):
         timeout = Timeout(0, type(real.view)(real.view + 41), claim, None, liar, bytes(64))
-        cluster.receive(target, liar, encode(timeout))
+        target.processor.receive(liar, encode(timeout), heavy=False)
 
-    assert cluster.faults_refused.total() == refused_before + 2
+    assert cluster.traffic.faults_refused.total() == refused_before + 2
     assert participant(cluster, 1).replica.view == view_before
     finish(cluster)
 
@@ -282,11 +283,11 @@ def test_three_blocks_committed_at_once_with_a_round_close_in_the_first() -> Non
             return True
         return False
 
-    cluster.censor = hold_one_proposal
+    cluster.traffic.censor = hold_one_proposal
     run_until(cluster, lambda: participant(cluster, 0).state.round == 1)
-    cluster.censor = None
+    cluster.traffic.censor = None
     event = Received(held[0].block.header.author, held[0])
-    cluster.handle(cluster.nodes[behind], event)
+    cluster.nodes[behind].handle(event)
     finish(cluster)
 
     assert most >= 3
@@ -388,7 +389,7 @@ def test_the_same_seed_reproduces_the_same_run() -> None:
         cluster = cluster_of(4, rounds=4, seed=11, conditions=Conditions(loss=0.1, crash_rate=0.01))
         cluster.run()
         head = participant(cluster, 0).replica.head
-        return cluster.events, cluster.now, head.id, sorted(cluster.messages.items())
+        return cluster.events, cluster.now, head.id, sorted(cluster.traffic.messages.items())
 
     assert fingerprint() == fingerprint()
 

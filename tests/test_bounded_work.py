@@ -408,7 +408,7 @@ def test_the_most_expensive_frames_slow_rounds_by_less_than_half(
 
     assert attacked.rounds_closed == ROUNDS
     assert attacked.checker.violations == []
-    assert attacked.messages["Gossip"] > 5 * honest.messages["Gossip"]
+    assert attacked.traffic.messages["Gossip"] > 5 * honest.traffic.messages["Gossip"]
     assert duration(attacked) < 1.5 * duration(honest)
 
 

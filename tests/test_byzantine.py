@@ -207,8 +207,8 @@ def test_a_second_vote_becomes_evidence_and_is_not_counted(
 def test_ingress_refuses_forged_certificates(rules: Rules) -> None:
     cluster, recording = run_with("forger", rules, rounds=5)
 
-    assert cluster.faults_refused["BadCertificate"] > 100
-    assert cluster.faults_refused["BadSignature"] > 100
+    assert cluster.traffic.faults_refused["BadCertificate"] > 100
+    assert cluster.traffic.faults_refused["BadSignature"] > 100
     reasons = " / ".join(recording.reasons(LIAR))
     for forgery in (
         "a QC of 2 distinct members, 3 are needed",
@@ -286,7 +286,7 @@ def test_blobs_that_a_withholder_acked_but_does_not_serve_are_fetched_elsewhere(
     recording = Recording()
     liars = {LIAR: KINDS["withholder"]}
     cluster = cluster_of(4, rounds=3, rules=rules, byzantine=liars, transcript=recording)
-    cluster.censor = lambda source, target, message: (
+    cluster.traffic.censor = lambda source, target, message: (
         (source, target) == (0, 3) and isinstance(message, Offer | Chunk)
     )
     cluster.run()
@@ -362,7 +362,7 @@ def test_an_update_for_another_round_is_refused_or_ignored(rules: Rules) -> None
     future = [tx for at, tx in upds if tx.round > 1 and closed_at.get(tx.round - 1, at + 1) > at]
     assert past
     assert future
-    assert cluster.faults_refused["BadSignature"] >= 4, "certificates of other rounds"
+    assert cluster.traffic.faults_refused["BadSignature"] >= 4, "certificates of other rounds"
     proposed = [
         (proposal.block.view, tx.round)
         for _, _, proposal in recording.of(LIAR, Proposal)
@@ -397,9 +397,9 @@ def _agg(tx: Upd | Agg, round_: int) -> Agg | None:
 def test_statements_replayed_from_other_epochs_and_federations_are_refused(rules: Rules) -> None:
     cluster, recording = run_with("replayer", rules)
 
-    assert cluster.faults_refused["WrongEpoch"] > 10
-    assert cluster.faults_refused["BadSignature"] > 10, "of another federation"
-    assert cluster.faults_refused["WrongAuthor"] > 10, "others' votes"
+    assert cluster.traffic.faults_refused["WrongEpoch"] > 10
+    assert cluster.traffic.faults_refused["BadSignature"] > 10, "of another federation"
+    assert cluster.traffic.faults_refused["WrongAuthor"] > 10, "others' votes"
     views = [vote.view for _, to, vote in recording.of(LIAR, Vote) if to == 0 and vote.epoch == 0]
     assert any(later < earlier for earlier, later in pairwise(views))
 
@@ -410,7 +410,7 @@ def test_a_flood_is_refused_or_bounded(rules: Rules) -> None:
 
     honest = max(Counter(by for _, by, _, _ in recording.messages if by != LIAR).values())
     assert sum(by == LIAR for _, by, _, _ in recording.messages) > 2 * honest
-    assert cluster.faults_refused["Malformed"] > 100, "bytes that do not decode"
+    assert cluster.traffic.faults_refused["Malformed"] > 100, "bytes that do not decode"
     reasons = " / ".join(recording.reasons(LIAR))
     for rubbish in ("bytes, at most", "not a message", "not in canonical form"):
         assert rubbish in reasons
@@ -452,7 +452,7 @@ def test_successive_power_cuts_do_not_lose_a_withheld_update() -> None:
     apart: time enough for the first to get the bytes back from the second."""
     cluster = cluster_of(4, rounds=2, byzantine={LIAR: KINDS["withholder"]})
     # Updates of 0 and 3 do not spread, so that the round stays open meanwhile.
-    cluster.censor = lambda source, _, message: (
+    cluster.traffic.censor = lambda source, _, message: (
         cluster.now < 60 and source in (0, 3) and isinstance(message, Offer)
     )
     for node, at in ((NodeId(2), 10.0), (NodeId(3), 30.0)):
@@ -477,7 +477,7 @@ def test_genuine_old_snapshots_roll_nothing_back(rules: Rules) -> None:
     heights = [message.block.height for message in pushed]
     assert min(heights) < max(heights), "old ones again, after newer ones"
     assert heights != sorted(heights)
-    assert not cluster.faults_refused, "every one of them verifies"
+    assert not cluster.traffic.faults_refused, "every one of them verifies"
     assert recording.of(LIAR, Certificates)
 
 

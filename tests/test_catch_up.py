@@ -91,7 +91,7 @@ def test_a_node_catches_up_though_the_first_signer_it_asks_never_answers(rules: 
     away = NodeId(0)
     cluster.run(until=lambda: participant(cluster, 1).state.round == 1)
     cluster.crash(away, downtime_s=2.0, power=False)
-    cluster.censor = lambda source, target, message: (
+    cluster.traffic.censor = lambda source, target, message: (
         source == NodeId(1) and target == away and not isinstance(message, Status)
     )
     cluster.run()

@@ -36,10 +36,11 @@ from defl.sim import verdicts
 from defl.sim.byzantine import KINDS
 from defl.sim.byzantine.liar import Item, Liar
 from defl.sim.byzantine.pool import BlobLiar
-from defl.sim.cluster import Cluster, Honest, Wrap
+from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions, Partition
 from defl.sim.disk import Disk
 from defl.sim.scenario import cluster_of
+from defl.sim.sim_node import Honest, Wrap
 from defl.wire import encode
 
 BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))

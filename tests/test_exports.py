@@ -109,3 +109,12 @@ def test_the_readme_uses_only_public_names() -> None:
     for block in blocks:
         compile(block, "README.md", "exec")
         assert set(re.findall(r"\bdefl\.(\w+)", block)) <= set(defl.__all__)
+
+
+def test_founding_a_federation_loads_no_node() -> None:
+    """Each of these modules would delay every `defl run`."""
+    first_weights = modules_after("import defl.node.work.first_weights")
+    run = modules_after("import defl.cli.run")
+
+    assert not first_weights & {"asyncio", "defl.committee", "defl.aggregation.rules"}
+    assert not run & {"asyncio", "sqlite3", "defl.participant", "defl.node.work.worker_process"}

@@ -47,13 +47,13 @@ def test_a_full_block_tree_does_not_prevent_progress(
 ) -> None:
     monkeypatch.setattr(tree, "BLOCKS_MAX", 16)
     cluster = cluster_of(4, rounds=2, rules=rules)
-    cluster.censor = lambda _source, _target, message: isinstance(message, Vote)
+    cluster.traffic.censor = lambda _source, _target, message: isinstance(message, Vote)
     views = 0
     while views < 3 * tree.BLOCKS_MAX:
         cluster.step()
         views = min(node.behaviour.participant.replica.view for node in cluster.nodes)
     cluster.crash(NodeId(0), downtime_s=1.0)  # the disk holds every block it voted for
-    cluster.censor = None
+    cluster.traffic.censor = None
 
     assert_all_rounds_close(cluster)
     for node in cluster.nodes:
@@ -63,11 +63,11 @@ def test_a_full_block_tree_does_not_prevent_progress(
 @BOTH_RULES
 def test_the_next_commit_drops_blocks_of_failed_views(rules: Rules) -> None:
     cluster = cluster_of(4, rounds=2, rules=rules)
-    cluster.censor = lambda _source, _target, message: isinstance(message, Vote)
+    cluster.traffic.censor = lambda _source, _target, message: isinstance(message, Vote)
     replicas = [node.behaviour.participant.replica for node in cluster.nodes]
     while min(replica.view for replica in replicas) < 30:
         cluster.step()
-    cluster.censor = None
+    cluster.traffic.censor = None
     cluster.run(until=lambda: min(replica.head.height for replica in replicas) > 0)
 
     assert max(replica.stored["blocks"] for replica in replicas) < 12

@@ -9,7 +9,7 @@ import pytest
 from defl.errors import UserError
 from defl.lab.experiments.processes import Nodes
 from defl.node.setup import local
-from defl.node.setup.local import founding_folder, free_ports
+from defl.node.setup.local import environment_of, founding_folder, free_ports
 from defl.running.folders import held
 
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -29,6 +29,17 @@ def test_a_port_in_use_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(local, "PORTS", range(port, port + 1))
         with pytest.raises(UserError, match="no 1 free ports"):
             free_ports(1)
+
+
+def test_nodes_get_one_blas_thread_unless_the_user_wants_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    variables = environment_of(3, 7)
+
+    assert variables["OPENBLAS_NUM_THREADS"] == "1"
+    assert variables["OMP_NUM_THREADS"] == "8"
 
 
 def test_a_node_that_cannot_start_is_reported_at_once_with_the_reason(tmp_path: Path) -> None:

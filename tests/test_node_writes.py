@@ -202,10 +202,11 @@ def test_an_error_in_the_machine_ends_the_node_whoever_fed_the_event(
         raise AssertionError("this cannot be")
 
     async def scenario() -> None:
-        async with here.running():
-            monkeypatch.setattr(here.node.participant, "handle", broken)
-            here.node._driver.feed(Tick())
-            await until(lambda: here.logged("stopped"))
+        running = asyncio.create_task(here.node.run())
+        await until(lambda: here.logged("started"))
+        monkeypatch.setattr(here.node.participant, "handle", broken)
+        here.node._driver.feed(Tick())
+        await running
 
     with pytest.raises(AssertionError, match="this cannot be"):
         asyncio.run(scenario())

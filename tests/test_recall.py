@@ -251,11 +251,11 @@ def test_a_restarted_author_is_certified_by_exactly_a_quorum(rules: Rules) -> No
     silent = {NodeId(1): KINDS["silent"]}
     cluster = cluster_of(4, rounds=1, rules=rules, byzantine=silent)
     author = cluster.nodes[2]
-    cluster.censor = lambda _source, target, message: (
+    cluster.traffic.censor = lambda _source, target, message: (
         target == author.id and isinstance(message, StoreAck)
     )
     cluster.run(until=lambda: Round(1) in author.disk.offers)
-    cluster.censor = None
+    cluster.traffic.censor = None
     cluster.crash(author.id, downtime_s=0.1, power=False)
     cluster.run()
 
@@ -351,8 +351,8 @@ def test_with_a_rolled_back_member_at_most_f_lose_unsynced_bytes() -> None:
     rollback = Rollback(NodeId(2), at_s=5.0, writes_ago=5)
     cluster = cluster_of(7, conditions=Conditions(rollbacks=(rollback,)))
 
-    assert len(cluster._power_victims) == 2
-    assert len(cluster_of(7)._power_victims) == 7
+    assert len(cluster.faults.power_victims) == 2
+    assert len(cluster_of(7).faults.power_victims) == 7
 
 
 def test_a_rolled_back_node_is_one_of_the_f_that_may_fail() -> None:

@@ -17,7 +17,6 @@ from defl.messages import Message, Status, Timeout, Vote
 from defl.node.setup.requirements import require_conditions
 from defl.output import Event, Received
 from defl.schema import Codec
-from defl.sim.cluster import SimNode
 from defl.sim.conditions import (
     Censor,
     Conditions,
@@ -32,6 +31,7 @@ from defl.sim.conditions import (
 )
 from defl.sim.run import Options, simulate
 from defl.sim.scenario import cluster_of, federation_of, signers_of
+from defl.sim.sim_node import SimNode
 from defl.sim.soak import LARGE, OTHER_RULES, SIZES, scenario
 
 SCENARIOS = [scenario(seed) for seed in range(3000)]
@@ -42,16 +42,17 @@ class Arrivals:
 
     def __init__(self, conditions: Conditions, rules: Rules = Rules.HOTSTUFF) -> None:
         self.pairs: Counter[tuple[type[Message], NodeId, NodeId]] = Counter()
-        cluster = cluster_of(4, rounds=2, rules=rules, conditions=conditions)
-        handle = cluster.handle
+        handle = SimNode.handle
 
         def counted(node: SimNode, event: Event) -> None:
             if cluster.now < conditions.planned_trouble_s and isinstance(event, Received):
                 self.pairs[type(event.message), event.peer, node.id] += 1
             handle(node, event)
 
-        cluster.handle = counted  # type: ignore[method-assign]
-        cluster.run()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SimNode, "handle", counted)
+            cluster = cluster_of(4, rounds=2, rules=rules, conditions=conditions)
+            cluster.run()
         self.violations = cluster.conclude()
 
 

@@ -54,7 +54,8 @@ def checks_a_peers_bytes(source: Source) -> set[str]:
     own = without_simulator(source)
     events = callers(own, "defl.output.Received", "defl.output.ReceivedChunk")
     frames = users(own, "defl.wire.decode", "._verifier.examine", "._verifier.check")
-    return events | frames | users(own, "defl.pool.weights.check_payload")
+    values = ("defl.pool.weights.check_payload", "defl.pool.weights.is_valid_chunk")
+    return events | frames | users(own, *values)
 
 
 def closes_a_round(source: Source) -> set[str]:
@@ -172,6 +173,7 @@ CLAIMS = {
             "ingress.py:Ingress.examine",
             "ingress.py:Ingress.check",
             "ingress.py:Ingress.accept",
+            "node/work/checked_values.py:CheckedValues.are_valid",
             "work.py:validate",
         ),
         checks_a_peers_bytes,
@@ -180,6 +182,7 @@ CLAIMS = {
             "ingress.py:Ingress.examine",
             "ingress.py:Ingress.check",
             "ingress.py:Ingress.accept",
+            "node/work/checked_values.py:CheckedValues.are_valid",
             "work.py:validate",
         },
         (

@@ -333,7 +333,7 @@ class _LiveSimulation:
 
     def _traffic(self) -> dict[str, MemberTraffic]:
         sent, received = Counter[NodeId](), Counter[NodeId]()
-        for (source, target, _), size in self._run.cluster.frames_bytes.items():
+        for (source, target, _), size in self._run.cluster.traffic.frames_bytes.items():
             sent[source] += size
             received[target] += size
         return {

@@ -60,6 +60,7 @@ def main() -> None:
         workers = Workers(threads, pool.map)
         for loops in (kernels_numpy, kernels_numba):
             kernels.best = lambda _, loops=loops: loops
+            kernels.loaded = lambda loops=loops: loops
             result[loops.NAME] = {name: digest_of_rule(name, workers) for name in RULES}
             result[loops.NAME]["adaptive, ten rounds"] = digest_of_memory(workers)
     json.dump(result, sys.stdout)

@@ -39,9 +39,7 @@ def largest_eigenvalues(matrices: Matrix) -> Matrix:
     a = matrices.copy()
     size = a.shape[-1]
     limits = np.abs(a).max(axis=(1, 2)) * NEGLIGIBLE
-    kernels.best(SWEEPS_MAX * a.size * size).EIGEN.diagonalise(
-        a, limits, pairings(size), SWEEPS_MAX
-    )
+    kernels.loaded().EIGEN.diagonalise(a, limits, pairings(size), SWEEPS_MAX)
     largest = a[:, 0, 0].copy()
     for k in range(1, size):
         np.maximum(largest, a[:, k, k], out=largest)
@@ -72,7 +70,7 @@ def roughly_largest(matrices: Matrix) -> Matrix:
     """
     power = matrices.copy()
     size = power.shape[-1]
-    kernels.best(10 * power.size * size).EIGEN.square_repeatedly(power, 10)
+    kernels.loaded().EIGEN.square_repeatedly(power, 10)
     place = power[:, range(size), range(size)].argmax(axis=1)
     vector = power[np.arange(len(power)), place]
     image = vector[:, :1] * matrices[:, 0]
@@ -114,8 +112,7 @@ def tightest(distances: Matrix, subsets: Sequence[Sequence[int]]) -> tuple[int, 
 def main_direction(products: Matrix) -> Matrix:
     """The eigenvector of the largest eigenvalue, by a fixed number of power iterations."""
     vector: Matrix = products[int(np.argmax(np.diagonal(products)))].copy()
-    loops = kernels.best(POWER_STEPS * products.size)
-    loops.EIGEN.power_iteration(products, vector, POWER_STEPS)
+    kernels.loaded().EIGEN.power_iteration(products, vector, POWER_STEPS)
     return vector
 
 

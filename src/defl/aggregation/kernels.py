@@ -15,12 +15,15 @@ NUMBERS_COMPILED_MIN = 1 << 22
 
 
 def best(numbers: int) -> ModuleType:
-    """The loops for rows with so many numbers in total: compiled ones also for a few numbers, once
-    they are loaded."""
-    loaded = compiled.cache_info().currsize > 0
-    if (numbers < NUMBERS_COMPILED_MIN and not loaded) or find_spec("numba") is None:
-        return kernels_numpy
+    """The loops for rows with so many numbers in total."""
+    if numbers < NUMBERS_COMPILED_MIN or find_spec("numba") is None:
+        return loaded()
     return compiled()
+
+
+def loaded() -> ModuleType:
+    """The loops for whatever is too little to load numba for."""
+    return compiled() if compiled.cache_info().currsize else kernels_numpy
 
 
 @cache

@@ -23,7 +23,7 @@ from defl.aggregation.network import middle_network
 
 NAME = "numpy"
 EIGEN = eigen_numpy  # the loops over small matrices
-NUMBERS_PER_PASS = 1 << 21  # whole numbers held at a time by one worker: 4 MB of them
+NUMBERS_PER_PASS = 1 << 19  # whole numbers held at a time by one worker, as float64: 4 MB
 COLUMNS_PER_PASS_MAX = 1 << 17  # enough to hide the cost of a call, small enough for the caches
 
 

@@ -68,7 +68,8 @@ class Driver:
         self._going = False
         self._caught_up = asyncio.Event()
         self._ended: asyncio.Future[None] | None = None  # with the error that ended the node
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._wake_at: float | None = None  # the timer's; uvloop's handles do not always tell
         self._tasks: set[asyncio.Task[None]] = set()
         self.chunk_room = asyncio.Semaphore(CHUNKS_UNDER_WAY_MAX)
 
@@ -154,11 +155,12 @@ class Driver:
         self._do_all(self._duty.take(output))
 
     def _set_timer(self, wake_at: float | None) -> None:
-        if self._timer is not None and self._timer.when() == wake_at:
+        if self._timer is not None and self._wake_at == wake_at:
             return
         self._cancel_timer()
         if wake_at is not None:
             self._timer = asyncio.get_running_loop().call_at(wake_at, self._tick)
+            self._wake_at = wake_at
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -37,6 +37,7 @@ from defl.node.setup.identity import Identity
 from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
 from defl.node.store.writing import RETRY_S, Writing
+from defl.node.work.checked_values import CheckedValues
 from defl.node.work.evaluation import Evaluations
 from defl.node.work.local_entries import LOCAL_FILE
 from defl.node.work.runner import WorkRunner
@@ -133,11 +134,16 @@ class Node:
         self._results = Results(
             folder, agreement, self.me, self.storage.blobs, log, self.measures, self.history, best
         )
-        self._runner = WorkRunner(self.worker, self.storage.blobs, self.history, self._results, log)
+        checked = CheckedValues(federation)
+        self._runner = WorkRunner(
+            self.worker, self.storage.blobs, checked, self.history, self._results, log
+        )
         self.writing = Writing(self.storage, self.worker.take_output, log)
         outlets = Outlets(self._send, self._report, self._work)
         self._driver = Driver(self.participant, self.writing, outlets)
-        self._verifier = FrameVerifier(federation.committee, ingress, self.participant.wanted)
+        self._verifier = FrameVerifier(
+            federation.committee, ingress, self.participant.wanted, checked
+        )
         self._serving = Serving(
             self._read_frame,
             self._rotten,

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from defl.ids import Digest, NodeId
 from defl.messages import ChunkRequest, Manifest, ManifestRequest
 
-# Two outstanding chunks per source keep a link busy while the next request travels.
-IN_FLIGHT_PER_SOURCE = 2
+# Outstanding chunks per source: they keep a link busy while the next request travels and the
+# source reads the chunk from its disk.
+IN_FLIGHT_PER_SOURCE = 4
 # How long an answer may take, and how long a failed source rests. It doubles with each failure to
 # outlast a slow link (a 4 MiB chunk takes half a minute at 1 Mbit/s).
 ANSWER_WAIT_S = 4.0

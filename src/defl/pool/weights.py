@@ -65,11 +65,8 @@ def _encode_int8(change: Row) -> bytes:
 def decode(payload: Payload, schema: Schema, codec: Codec, base: Row | None = None) -> Row:
     """The row that these bytes encode; they have been checked before."""
     match codec:
-        case Codec.FP32:
-            return np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
-        case Codec.BF16:
-            halves = np.frombuffer(payload, dtype="<u2").astype(np.uint32)
-            return (halves << np.uint32(16)).view(np.float32)
+        case Codec.FP32 | Codec.BF16:
+            return _values(payload, codec)
         case Codec.INT8:
             if base is None:
                 raise UserError("the int8 codec sends changes and needs the base")
@@ -80,6 +77,14 @@ def decode(payload: Payload, schema: Schema, codec: Codec, base: Row | None = No
                 row[start : start + codes.size] += change
                 start += codes.size
             return row
+
+
+def _values(payload: Payload, codec: Codec) -> Row:
+    """Of fp32 or bf16."""
+    if codec == Codec.FP32:
+        return np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
+    halves = np.frombuffer(payload, dtype="<u2").astype(np.uint32)
+    return (halves << np.uint32(16)).view(np.float32)
 
 
 def _parts(row: Row, schema: Schema) -> Iterator[Row]:
@@ -129,6 +134,17 @@ def check_manifest(manifest: Manifest, schema: Schema, codec: Codec, chunk_bytes
     chunks = -(-size // chunk_bytes)
     if len(manifest.chunks) != chunks or chunks > CHUNKS_MAX:
         raise BadBlob(f"the manifest has {len(manifest.chunks)} chunks, the size makes {chunks}")
+
+
+def is_valid_chunk(data: Payload, codec: Codec, chunk_bytes: int) -> bool:
+    """Would `check_payload` find no fault in these bytes, in whichever payload they are a chunk?
+    False if that depends on the rest of the payload."""
+    if codec == Codec.INT8:
+        return False  # the schema says which bytes are scales
+    value_bytes = 4 if codec == Codec.FP32 else 2
+    if chunk_bytes % value_bytes or len(data) % value_bytes:
+        return False  # a value may lie across two chunks
+    return within_bounds(_values(data, codec))
 
 
 def check_payload(payload: Payload, schema: Schema, codec: Codec) -> None:

@@ -140,10 +140,10 @@ class VirtualDriver:
 
     def _do(self, action: Action) -> None:
         match action:
-            case WriteRecords() | StoreChunk() | PlaceBlob() | SyncBlob() | DropBlob():
-                self._writes.add(action)
             case Envelope() | ServeChunk():
                 self._world.send(action)
+            case WriteRecords() | StoreChunk() | PlaceBlob() | SyncBlob() | DropBlob():
+                self._writes.add(action)
             case Report():
                 self._world.report(action)
             case Deliver(event=event):

@@ -16,9 +16,10 @@ from defl.founding import Founding
 from defl.ids import Digest, NodeId, Round
 from defl.output import Aggregate, ModelReady, Notice, OwnUpdateLate, RoundClosed
 from defl.schema import Role, Row, Schema
-from defl.sim.cluster import Cluster, Wrap
+from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
 from defl.sim.scenario import signers_of
+from defl.sim.sim_node import Wrap
 from defl.sim.task import Training as TrainRow
 from defl.work import Blob, Read, aggregate, model_row
 

@@ -5,26 +5,31 @@ its time on a link, a vote does not wait for it.
 """
 
 import random
+from collections.abc import Callable
 
 from defl.ids import NodeId
 from defl.sim.conditions import SLOWNESS, Conditions
 
 
 class Network:
-    def __init__(self, conditions: Conditions, rng: random.Random) -> None:
+    def __init__(
+        self, conditions: Conditions, rng: random.Random, is_calm: Callable[[], bool]
+    ) -> None:
         self._conditions = conditions
         self._cuts = conditions.cuts
+        self._is_lossy = conditions.loss > 0 or conditions.duplication > 0
         self._rng = rng
+        self._is_calm = is_calm
         self._free_at: dict[tuple[NodeId, NodeId], float] = {}  # of each link's lane for chunks
 
     def arrivals(
-        self, source: NodeId, target: NodeId, size: int, *, heavy: bool, now: float, calm: bool
+        self, source: NodeId, target: NodeId, size: int, *, heavy: bool, now: float
     ) -> list[float]:
         """When the copies of a frame sent now arrive; empty if it is lost."""
         conditions, rng = self._conditions, self._rng
-        if self.cuts(source, target, now):
+        if self._cuts and self.cuts(source, target, now):
             return []
-        faulty = (conditions.loss > 0 or conditions.duplication > 0) and not calm
+        faulty = self._is_lossy and not self._is_calm()
         if faulty and rng.random() < conditions.loss:
             return []
         copies = 2 if faulty and rng.random() < conditions.duplication else 1
@@ -32,8 +37,6 @@ class Network:
         return [sent_at + self._delay(source) for _ in range(copies)]
 
     def cuts(self, source: NodeId, target: NodeId, now: float) -> bool:
-        if not self._cuts:
-            return False
         return any(
             cut.start_s <= now < cut.end_s and cut.cuts(source, target) for cut in self._cuts
         )

@@ -17,9 +17,10 @@ from defl.messages import Manifest
 from defl.output import Notice
 from defl.sim import task
 from defl.sim.aggregates import SharedAggregates
-from defl.sim.cluster import Cluster, Wrap
+from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
 from defl.sim.signer import NoopScheme, NoopSigner
+from defl.sim.sim_node import Wrap
 from defl.sim.transcript import Transcript
 
 VALUES = 64  # of the model: enough for a rule to tell updates apart, few enough to be free

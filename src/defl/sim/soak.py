@@ -1,4 +1,4 @@
-"""Random scenarios until time is up. A seed decides the faults, the liars and the size."""
+"""Random scenarios until time is up. A seed decides the faults, liars, size and agreed facts."""
 
 import random
 from collections.abc import Callable

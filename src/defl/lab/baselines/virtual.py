@@ -87,7 +87,7 @@ class Virtual:
         self._conditions = conditions
         self._on_model = on_model
         self._rng = random.Random(seed)  # noqa: S311 - a simulation repeats
-        self._network = Network(conditions, self._rng)
+        self._network = Network(conditions, self._rng, is_calm=lambda: True)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         self._progress_at = 0.0
@@ -189,7 +189,7 @@ class Virtual:
             seat.traffic.sent[lane] += size
             seat.traffic.weights_sent += message.weights_bytes
             for when in self._network.arrivals(
-                seat.id, target, size, heavy=lane is Lane.WEIGHTS, now=self.now, calm=True
+                seat.id, target, size, heavy=lane is Lane.WEIGHTS, now=self.now
             ):
                 self._deliver(when, seat.id, self.seats[target], received, size)
 

@@ -306,10 +306,10 @@ def _over(cluster: Cluster, cell: Cell) -> bool:
 
 def _traffic(cluster: Cluster) -> tuple[VirtualTraffic, ...]:
     traffic = tuple(VirtualTraffic() for _ in cluster.nodes)
-    for (source, target, lane), size in cluster.frames_bytes.items():
+    for (source, target, lane), size in cluster.traffic.frames_bytes.items():
         traffic[source].sent[lane] += size
         traffic[target].received[lane] += size
-    for (source, target), size in cluster.weights_bytes.items():
+    for (source, target), size in cluster.traffic.weights_bytes.items():
         traffic[source].weights_sent += size
         traffic[target].weights_received += size
     return traffic

@@ -134,7 +134,9 @@ class TaskLearner:
         if rng is not None:
             images = flipped_and_shifted(images, rng)
         scaled = np.divide(images, self.samples.white, dtype=np.float32)
-        return torch.from_numpy((scaled - np.float32(CENTRE)) / np.float32(SPREAD))
+        scaled -= np.float32(CENTRE)
+        scaled /= np.float32(SPREAD)
+        return torch.from_numpy(scaled)
 
     def _evaluate(self, model: nn.Module, context: RoundContext) -> Metrics:
         """On all test samples, which are the same for every node."""

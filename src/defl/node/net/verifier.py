@@ -13,9 +13,11 @@ from defl.budget import Budget
 from defl.committee import Committee
 from defl.ids import NodeId
 from defl.ingress import Examined, Ingress
-from defl.messages import Message
+from defl.messages import Chunk, Message
 from defl.node.net.framing import Frame
+from defl.node.work.checked_values import CheckedValues
 from defl.output import Event, Question
+from defl.wire import says_chunk
 
 # Larger frames are decoded and hashed in a thread, so that votes do not wait for them.
 THREAD_FRAME_BYTES = 64 * 2**10
@@ -28,8 +30,11 @@ Wanted = Callable[[NodeId, Message], Message | Question | None]
 
 
 class FrameVerifier:
-    def __init__(self, committee: Committee, ingress: Ingress, wanted: Wanted) -> None:
+    def __init__(
+        self, committee: Committee, ingress: Ingress, wanted: Wanted, checked: CheckedValues
+    ) -> None:
         self._wanted = wanted
+        self._checked = checked
         self._ingress = ingress
         self._budget = Budget(committee)
         self._thread = ThreadPoolExecutor(1, "defl-verifying")
@@ -40,12 +45,14 @@ class FrameVerifier:
     def admit(self, peer: NodeId, frame: Frame) -> Event | Awaitable[Event | None] | None:
         """None if the participant wants nothing of the frame; an awaitable if the frame takes a
         thread or more than the peer's budget. Raises a PeerFault, at once or when awaited."""
-        if len(frame) > THREAD_FRAME_BYTES:
+        if len(frame) > THREAD_FRAME_BYTES and not says_chunk(frame):
             return self._admit_large(peer, frame)
-        message = self._ingress.read(peer, frame)
+        message = self._ingress.read(peer, frame)  # does not touch a chunk's data
         wanted = self._wanted(peer, message)
         if wanted is None or isinstance(wanted, Question):
             return wanted
+        if isinstance(wanted, Chunk):
+            return self._admit_chunk(peer, wanted)
         return self._verify(self._ingress.examine(peer, wanted))
 
     async def _admit_large(self, peer: NodeId, frame: Frame) -> Event | None:
@@ -55,6 +62,16 @@ class FrameVerifier:
             return wanted
         verified = self._verify(await asyncio.to_thread(self._ingress.examine, peer, wanted))
         return await verified if isawaitable(verified) else verified
+
+    async def _admit_chunk(self, peer: NodeId, chunk: Chunk) -> Event:
+        examined, valid = await asyncio.to_thread(self._examine_chunk, peer, chunk)
+        if valid and examined.chunk_digest is not None:
+            self._checked.add(examined.chunk_digest)
+        return self._ingress.accept(examined)
+
+    def _examine_chunk(self, peer: NodeId, chunk: Chunk) -> tuple[Examined, bool]:
+        """Both read every byte, in one visit to a thread."""
+        return self._ingress.examine(peer, chunk), self._checked.are_valid(chunk.data)
 
     def _verify(self, examined: Examined) -> Event | Awaitable[Event]:
         claims = examined.claims

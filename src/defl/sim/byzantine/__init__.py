@@ -14,7 +14,7 @@ from defl.sim.byzantine.pool import MalformedBlob, TwoFaced, Withholder
 from defl.sim.byzantine.promises import PROMISE_BREAKERS
 from defl.sim.byzantine.rounds import EarlyAgg, WrongRound
 from defl.sim.byzantine.traffic import Flooder, Replayer, Silent, Slow
-from defl.sim.cluster import Wrap
+from defl.sim.sim_node import Wrap
 
 _CONSTANT: dict[str, Wrap] = {
     "silent": Silent,

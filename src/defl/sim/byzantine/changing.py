@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from defl.crypto import Signer
 from defl.output import Event, Output
 from defl.participant import Participant
-from defl.sim.cluster import Behaviour, Wrap
+from defl.sim.sim_node import Behaviour, Wrap
 
 # Mean time between switches: a few views, so that each attack can take effect.
 CHANGE_AFTER_S = 4.0

@@ -18,7 +18,7 @@ from defl.messages import Gossip, Offer, Pace, Upd
 from defl.output import Envelope, Event, Output
 from defl.participant import Participant
 from defl.sim.byzantine.liar import Item, Liar
-from defl.sim.cluster import Wrap
+from defl.sim.sim_node import Wrap
 
 FOREVER_MS = 10**12
 NEVER = float("inf")

@@ -39,7 +39,7 @@ from defl.output import Envelope, Event, Output, Received, Work
 from defl.participant import Participant
 from defl.pool.weights import payload_bytes
 from defl.sim.byzantine.liar import Item, Liar
-from defl.sim.cluster import Unruly
+from defl.sim.sim_node import Unruly
 from defl.wire import control_frame_bytes_max, encode
 
 

@@ -1,0 +1,51 @@
+"""The node's driver: its timer, on both event loops."""
+
+import asyncio
+from typing import NoReturn
+
+import pytest
+
+from defl.node.driver import Driver, Outlets
+from defl.output import Event, Output, Tick
+
+
+class Overdue:
+    """A participant that always wants to be woken at once, and finishes at its fourth event."""
+
+    def __init__(self) -> None:
+        self.events = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.events == 4
+
+    def handle(self, _event: Event, now: float) -> Output:
+        self.events += 1
+        return Output(wake_at=now)
+
+
+class NoWriting:
+    def start(self, *_: object) -> None:
+        pass
+
+
+def nothing(*_: object) -> NoReturn:
+    raise AssertionError("there is nothing to carry out")
+
+
+@pytest.mark.usefixtures("on_both_loops")
+def test_an_event_that_comes_before_an_overdue_tick_is_handled() -> None:
+    """uvloop's handle of a timer that is already due does not know its time."""
+    participant = Overdue()
+
+    async def scenario() -> None:
+        outlets = Outlets(send=nothing, report=nothing, work=nothing)
+        driver = Driver(participant, NoWriting(), outlets)  # type: ignore[arg-type]
+        running = asyncio.create_task(driver.run())
+        await asyncio.sleep(0)
+        driver.feed(Tick())
+        driver.feed(Tick())
+        await running
+
+    asyncio.run(scenario())
+    assert participant.finished
