@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
+from defl.committee import Timing
 from defl.duty import WriteRecords
-from defl.ids import Digest, NodeId, View
+from defl.ids import Digest, NodeId, Round, View
 from defl.messages import Message
 from defl.output import Notice, Persist, Validate, WorkFailing
 from defl.sim import verdicts
@@ -185,3 +186,22 @@ def test_a_rotten_chunk_is_found_when_it_is_read_and_fetched_back() -> None:
     cluster.run(until=watch)
     assert cluster.conclude() == []
     assert damaged
+
+
+def test_a_slow_training_keeps_its_base_after_retention_is_over() -> None:
+    """The others close many rounds meanwhile, and this node follows them."""
+    slow = Conditions(work_s=0.2, work_sigma=0.1, work_factors=((NodeId(3), 400.0),))
+    hasty = Timing(gst_lt_min_s=0.1, gst_lt_max_s=1.0)
+    cluster = cluster_of(4, rounds=12, conditions=slow, timing=hasty)
+    behind: list[Round] = []
+
+    def watch() -> bool:
+        base = cluster.nodes[3].driver._duty._readers
+        held = cluster.nodes[3].behaviour.participant.pool.labels.values()
+        if any(digest not in held for digest in base):
+            behind.append(cluster.nodes[3].behaviour.participant.state.round)
+        return False
+
+    cluster.run(until=watch)
+    assert behind, "retention was over for what the training still read"
+    assert [v for v in cluster.conclude() if v.startswith(verdicts.INPUTS_IN_PLACE)] == []
