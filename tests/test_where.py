@@ -286,7 +286,11 @@ CLAIMS = {
             "duty.py:Duty",
         ),
         writes_to_disk,
-        {"node/store/writing.py:Writing._job", "node/driver.py:Driver._do_all"},
+        {
+            "node/store/writing.py:Writing._job",
+            "node/store/writing.py:Writing._place",
+            "node/driver.py:Driver._do_all",
+        },
         (
             "node/report/results.py",
             "def save(storage, persist): storage.records.persist(persist)",

@@ -54,9 +54,8 @@ class Serving:
         requests = self._requests[peer]
         try:
             while requests and await self._drained(peer):
-                chunk = next(iter(requests))
+                chunk, _ = requests.popitem(last=False)  # from now on a repetition counts again
                 answer = await self._answer(*chunk)
-                del requests[chunk]
                 if answer is not None:
                     self._send(peer, answer)
         finally:
