@@ -1,6 +1,7 @@
 """Serving chunks: bounded per peer, and read once for all peers."""
 
 import asyncio
+import threading
 from collections import defaultdict
 from collections.abc import Coroutine
 from functools import partial
@@ -181,6 +182,31 @@ def test_a_dropped_chunk_is_answered_not_held_and_a_temporary_failure_is_not_ans
         await here.ask(GREEDY, 1)
         assert await here.outlet.release(GREEDY) == [b"\x01"]
         await here.stop()
+
+    run(scenario())
+
+
+def test_a_request_repeated_during_a_read_that_fails_is_answered() -> None:
+    async def scenario() -> None:
+        here = Served()
+        asked_again = threading.Event()
+
+        def read_once_the_peer_has_asked_again(_digest: Digest, index: int) -> memoryview:
+            if not asked_again.is_set():
+                asked_again.wait()
+                raise NoDescriptors("too many files are open")
+            return memoryview(bytes([index]))
+
+        here.serving._read = read_once_the_peer_has_asked_again
+        assert here.serving.ask(GREEDY, BLOB, 1)
+        feeding = asyncio.create_task(here.serving.feed(GREEDY))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not here.serving.ask(GREEDY, BLOB, 1)
+        asked_again.set()
+        await settled()
+        assert await here.outlet.release(GREEDY) == [b"\x01"]
+        await feeding
 
     run(scenario())
 
