@@ -68,9 +68,15 @@ class ActiveRun:
         self._statuses: dict[str, NodeStatus] = {}
         earlier = read_records(local.folder)
         self._records = RunRecords(earlier)
+        # The nodes may have trained for the round that was open when the run was interrupted.
+        before = {node.name: last_status(node) for node in local.nodes}
+        last = {name: status for name, status in before.items() if status is not None}
+        self._records.observe(last)
         self._down: dict[str, int] = {}  # killed members -> rounds that were closed then
         self._catching_up: set[str] = set()  # killed and started again
-        self._closed = max([_closed_before(local), *(record.number for record in earlier)])
+        closed = min((status.round for status in last.values()), default=0)
+        closed = closed if len(last) == len(before) else 0  # 0: none before, or it was killed
+        self._closed = max([closed, *(record.number for record in earlier)])
         self._closed_at = self._kept_at = time.monotonic()
         self._handed_over = self._closed  # rounds whose records the caller has
         self._kills = {name: number for name, number in kills.items() if number > self._closed}
@@ -251,9 +257,3 @@ class ActiveRun:
                 if status.worker_error is not None
             },
         )
-
-
-def _closed_before(local: Local) -> int:
-    """Rounds closed by all nodes of the resumed run; 0 if there is none, or it was killed."""
-    statuses = [last_status(node) for node in local.nodes]
-    return min(0 if status is None else status.round for status in statuses)
