@@ -418,12 +418,13 @@ def test_an_observer_stays_one_across_restarts() -> None:
     run_until(cluster, lambda: cluster.rounds_closed == 1)
     cluster.crash(rolled, downtime_s=0.5, power=False)
     cluster.nodes[rolled].disk = old_copy
-    run_until(
-        cluster,
-        lambda: (
-            cluster.nodes[rolled].alive and cluster.nodes[rolled].disk.record.observing is not None
-        ),
-    )
+
+    def observes_with_nothing_left_to_write() -> bool:
+        node = cluster.nodes[rolled]
+        observing = node.behaviour.participant.replica.observing is not None
+        return node.alive and observing and node.driver._duty.settled
+
+    run_until(cluster, observes_with_nothing_left_to_write)
     cluster.crash(rolled, downtime_s=0.5, power=False)
     tap = MessageTap(cluster)
     run_until(cluster, lambda: participant(cluster, 0).state.round == 6)
