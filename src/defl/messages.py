@@ -1,7 +1,8 @@
 """Every message that one node may send to another, field by field.
 
 Frozen values only: the cores decide what a message means, `ingress` whether to believe it, and
-`wire` how it becomes bytes. docs/PROTOCOL.md describes each message in prose.
+`wire` how it becomes bytes. docs/PROTOCOL.md describes each message in prose. The file is long
+because it is a list: whoever asks what a peer can say finds all of it here.
 """
 
 from collections.abc import Iterable

@@ -146,7 +146,7 @@ class Cluster:
 
     def _world(self, node: SimNode) -> DriverWorld:
         return DriverWorld(
-            at=self._clock.after,
+            after=self._clock.after,
             rng=self._rng,
             decide=partial(self._decide, node),
             send=partial(self.traffic.send, node),

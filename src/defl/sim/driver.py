@@ -1,6 +1,6 @@
 """One simulated process: carries out what its node's duty allows, on a virtual disk and clock.
 
-It mirrors what node/node.py does with threads and sockets. It knows no order of its own: duty.py
+It mirrors what node/driver.py does with threads and sockets. It knows no order of its own: duty.py
 says what may be done, and each action takes its time.
 """
 
@@ -51,7 +51,7 @@ Inputs = dict[Digest, bytes]
 class DriverWorld:
     """What a process needs of the world around it."""
 
-    at: Callable[[float, Callable[[], None]], None]  # seconds from now, what to do then
+    after: Callable[[float, Callable[[], None]], None]  # seconds from now, what to do then
     rng: Random
     decide: Callable[[Event], Output]
     send: Callable[[Envelope | ServeChunk], None]
@@ -77,7 +77,9 @@ class VirtualDriver:
         self._world = world
         self._check = check
         self._duty = Duty()
-        writes = WritesWorld(world.at, world.rng, world.sync_fails, world.written, self._complete)
+        writes = WritesWorld(
+            world.after, world.rng, world.sync_fails, world.written, self._complete
+        )
         self._writes = Writes(disk, times, chunk_bytes, writes)
         self._todo: deque[Action] = deque()
         self._busy = False
@@ -156,7 +158,7 @@ class VirtualDriver:
     def _start(self, work: Work) -> None:
         if self._check is not None:
             self._check.present(work, self._disk)
-        self._world.at(self._world.work_takes_s(work), partial(self._finish, work))
+        self._world.after(self._world.work_takes_s(work), partial(self._finish, work))
 
     def _finish(self, work: Work) -> None:
         if self._dead:

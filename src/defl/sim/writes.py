@@ -38,7 +38,7 @@ Write = WriteRecords | StoreChunk | PlaceBlob | SyncBlob | DropBlob
 class WritesWorld:
     """What the writes need of the world around them."""
 
-    at: Callable[[float, Callable[[], None]], None]  # seconds from now, what to do then
+    after: Callable[[float, Callable[[], None]], None]  # seconds from now, what to do then
     rng: Random
     sync_fails: Callable[[], bool]
     written: Callable[[], None]  # the disk has changed
@@ -92,7 +92,7 @@ class Writes:
     def _begin(self, thread: Thread) -> None:
         mean_s = self._mean_s(thread.queue[0])
         takes_s = self._world.rng.expovariate(1.0) * mean_s if mean_s else 0.0
-        self._world.at(takes_s, lambda: self._end(thread))
+        self._world.after(takes_s, lambda: self._end(thread))
 
     def _mean_s(self, write: Write) -> float:
         times = self._times
@@ -115,7 +115,7 @@ class Writes:
         if self._dead:
             return
         if self._blocked(thread.queue[0]):
-            self._world.at(RETRY_S, lambda: self._end(thread))
+            self._world.after(RETRY_S, lambda: self._end(thread))
             return
         completion = self._apply(thread.queue.popleft())
         if thread.queue:
