@@ -7,7 +7,7 @@ write is retried until there is room. A dying process leaves each write under wa
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from defl.duty import (
@@ -45,9 +45,7 @@ class WritesWorld:
     complete: Callable[[Completion], None]
 
 
-@dataclass(slots=True)
-class Thread:
-    queue: deque[Write] = field(default_factory=deque)  # the first one is under way
+Thread = deque[Write]  # the first one is under way
 
 
 class Writes:
@@ -58,14 +56,16 @@ class Writes:
         self._times = times
         self._chunk_bytes = chunk_bytes
         self._world = world
-        self._records, self._chunks, self._own_blobs = Thread(), Thread(), Thread()
+        self._records: Thread = deque()
+        self._chunks: Thread = deque()
+        self._own_blobs: Thread = deque()
         self._dead = False
         self._results: dict[Digest, list[bytes]] = {}  # payloads of the worker's results
 
     def add(self, write: Write) -> None:
         thread = self._thread(write)
-        thread.queue.append(write)
-        if len(thread.queue) == 1:
+        thread.append(write)
+        if len(thread) == 1:
             self._begin(thread)
 
     def add_result(self, digest: Digest, payload: bytes) -> None:
@@ -76,9 +76,9 @@ class Writes:
         """The process is killed now; what the system had begun to write may be written."""
         self._dead = True
         for thread in (self._records, self._chunks, self._own_blobs):
-            under_way = bool(thread.queue) and not self._blocked(thread.queue[0])
+            under_way = bool(thread) and not self._blocked(thread[0])
             if under_way and self._world.rng.random() < HALF:
-                self._apply(thread.queue[0])
+                self._apply(thread[0])
 
     def _thread(self, write: Write) -> Thread:
         match write:
@@ -90,7 +90,7 @@ class Writes:
                 return self._own_blobs
 
     def _begin(self, thread: Thread) -> None:
-        mean_s = self._mean_s(thread.queue[0])
+        mean_s = self._mean_s(thread[0])
         takes_s = self._world.rng.expovariate(1.0) * mean_s if mean_s else 0.0
         self._world.after(takes_s, lambda: self._end(thread))
 
@@ -114,11 +114,11 @@ class Writes:
     def _end(self, thread: Thread) -> None:
         if self._dead:
             return
-        if self._blocked(thread.queue[0]):
+        if self._blocked(thread[0]):
             self._world.after(RETRY_S, lambda: self._end(thread))
             return
-        completion = self._apply(thread.queue.popleft())
-        if thread.queue:
+        completion = self._apply(thread.popleft())
+        if thread:
             self._begin(thread)
         self._world.complete(completion)
 
