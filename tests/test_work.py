@@ -134,7 +134,7 @@ def test_entries_of_all_roles_are_aggregated() -> None:
 
 def test_the_memory_of_a_rule_travels_in_the_model_from_round_to_round() -> None:
     """Member 0 moves against the others; each round starts from the last model's bytes."""
-    schema = with_memory(Schema((Entry("weight", (50,)),)), 4)
+    schema = with_memory(Schema((Entry("weight", (50,)),)))
     target = np.random.default_rng(3).standard_normal(50).astype(np.float32)
     model = np.zeros(schema.values, dtype=np.float32)
     for _ in range(4):

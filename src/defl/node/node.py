@@ -119,7 +119,8 @@ class Node:
         self._tracking = start_tracking(
             config.track, folder, federation.chain.hex()[:16], config.name, log
         )
-        self.history = RoundHistory(names, self._tracking.record if self._tracking else discard)
+        record = self._tracking.record if self._tracking else discard
+        self.history = RoundHistory(names, federation.committee.members, record)
         local = folder / config.state / LOCAL_FILE
         best = (
             BestModel(folder, config.keep_best, federation, self.storage.blobs, local, log)

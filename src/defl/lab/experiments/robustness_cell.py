@@ -126,7 +126,7 @@ class Rounds:
         schema = Schema((Entry("weights", weights.shape),))
         self._cell = cell
         self._size = weights.size
-        self._schema = schema_with_rule(schema, cell.rule, cell.members)
+        self._schema = schema_with_rule(schema, cell.rule)
         self._model = np.zeros(self._schema.values, dtype=np.float32)
         self._model[: self._size] = weights
         self._round = 0
@@ -155,6 +155,7 @@ class Rounds:
             self._model,
             faults_max=self._cell.faults_max,
             ties=tie_breakers(self._round, self._cell.members),
+            members=range(self._cell.members),
         )
 
 
