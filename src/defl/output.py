@@ -220,6 +220,7 @@ class RoundProven(Struct, frozen=True):
     round: Round
     digest: Digest
     updates: tuple[Reference, ...]
+    epoch: int  # in which they were signed
 
 
 class ModelReady(Struct, frozen=True):
@@ -255,6 +256,7 @@ class Attested(Struct, frozen=True):
     round: Round
     digest: Digest
     attestations: tuple[Attestation, ...]
+    epoch: int  # in which they were signed
 
 
 class Finished(Struct, frozen=True):
@@ -268,6 +270,7 @@ class EpochBegan(Struct, frozen=True):
 
     federation: Federation
     me: NodeId  # OUTSIDER if it is no member
+    handover: Handover  # proves how the epoch before ended
 
 
 class Departed(Struct, frozen=True):

@@ -407,7 +407,8 @@ class Participant:
             round_ = Round(closed.round - 1)
             if round_ > self._proven:
                 self._proven = round_
-                output.notices.append(RoundProven(round_, closed.base, closed.updates))
+                proven = RoundProven(round_, closed.base, closed.updates, closed.epoch)
+                output.notices.append(proven)
 
     def _mute(self) -> None:
         """An observer signs nothing, and neither does a node whose Recall is unanswered."""
@@ -567,7 +568,7 @@ class Participant:
         output.enter(
             Switch(membership, state.closed, former, handover), durable.record, federation.epoch
         )
-        output.notices.append(EpochBegan(federation, me))
+        output.notices.append(EpochBegan(federation, me, handover))
         self._mute()
         if state.round != self._round:
             self._round_closed(self.state, output)
