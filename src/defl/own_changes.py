@@ -54,15 +54,17 @@ class OwnChanges:
                 due.append(self._sign(Approve(round_, self._me, digest, b"")))
         return due
 
-    def ready(self, state: LedgerState, has: "set[Digest]") -> list[Transaction]:
-        """A guest's READY for the open round; `has`: the models that it holds."""
+    def ready(self, state: LedgerState, has: set[Digest], *, again: bool) -> Transaction | None:
+        """A guest's READY for the open round, once and whenever it is `again` due, until the
+        ledger has recorded it; `has`: the models that it holds."""
         key, round_ = self._signer.public_key, Round(state.round + 1)
         if self._me != OUTSIDER or state.ended or key not in wanted_keys(state.changes):
-            return []
+            return None
         bases = [closed.base for closed in state.closed if closed.base in has]
-        if not bases or not self._first(Ready, round_):
-            return []
-        return [self._sign(Ready(round_, key, bases[-1], b""))]
+        recorded = any(known.key == key and known.round >= round_ for known in state.ready)
+        if not bases or recorded or not (self._first(Ready, round_) or again):
+            return None
+        return self._sign(Ready(round_, key, bases[-1], b""))
 
     def _forget_recorded(self, state: LedgerState) -> None:
         own = state.change_of(self._me)

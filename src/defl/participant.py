@@ -369,10 +369,7 @@ class Participant:
             own = self._speak_of_members(now, output)
             if not pool_effects.certified and not client_effects.submit and not own:
                 break
-        for notice in list(output.notices):
-            if isinstance(notice, EvidenceFound):
-                output.notices.remove(notice)
-                self._learn_evidence(notice.evidence, output)
+        self._learn_found_evidence(output)
 
     def _after_consensus(
         self, effects: ConsensusEffects, now: float, output: OutputBuilder
@@ -407,7 +404,9 @@ class Participant:
             round_ = Round(closed.round - 1)
             if round_ > self._proven:
                 self._proven = round_
-                output.notices.append(RoundProven(round_, closed.base, closed.updates))
+                output.notices.append(
+                    RoundProven(round_, closed.base, closed.updates, closed.epoch)
+                )
 
     def _mute(self) -> None:
         """An observer signs nothing, and neither does a node whose Recall is unanswered."""
@@ -443,6 +442,12 @@ class Participant:
             self._replica.unmute(now)
             self._pool.resume()
 
+    def _learn_found_evidence(self, output: OutputBuilder) -> None:
+        for notice in list(output.notices):
+            if isinstance(notice, EvidenceFound):
+                output.notices.remove(notice)
+                self._learn_evidence(notice.evidence, output)
+
     def _learn_evidence(self, evidence: Evidence, output: OutputBuilder) -> None:
         """Keep the first proof of each kind against each member, and relay it once."""
         if self._evidence.wants(evidence):
@@ -467,13 +472,14 @@ class Participant:
         return bool(due)
 
     def _speak_as_outsider(self, outsider: Outsider, now: float, output: OutputBuilder) -> None:
-        if outsider.is_due(now):
+        due = outsider.is_due(now)
+        if due:
             output.add_sent([Envelope(None, self._replica.status)])
         if self._replica.observing is None and not self._awaits_chain:
             has = {closed.base for closed in self.state.closed if self._pool.has(closed.base)}
-            ready = self._own_changes.ready(self.state, has)
-            if ready:
-                output.add_sent([Envelope(None, Gossip(tuple(ready)))])
+            ready = self._own_changes.ready(self.state, has, again=due)
+            if ready is not None:
+                output.add_sent([Envelope(None, Gossip((ready,)))])
 
     def _is_outsiders(self, peer: NodeId) -> bool:
         """Is this the Status of an outsider, or shown to one?"""
@@ -544,6 +550,7 @@ class Participant:
 
     def _switch(self, handover: Handover, now: float, output: OutputBuilder) -> None:
         """From here on this node is in the next epoch. Its facts follow from the handover alone."""
+        self._learn_found_evidence(output)  # it is of this epoch
         before, record = self.federation, self._replica.record
         state = decode_state(handover.snapshot.state)
         membership = next_membership(before, state.round, state.changes, state.ready)
