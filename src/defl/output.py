@@ -220,7 +220,7 @@ class RoundProven(Struct, frozen=True):
     round: Round
     digest: Digest
     updates: tuple[Reference, ...]
-    epoch: int  # in which they were signed
+    epoch: int = 0  # in which they signed
 
 
 class ModelReady(Struct, frozen=True):
@@ -256,7 +256,7 @@ class Attested(Struct, frozen=True):
     round: Round
     digest: Digest
     attestations: tuple[Attestation, ...]
-    epoch: int  # in which they were signed
+    epoch: int = 0  # in which they signed
 
 
 class Finished(Struct, frozen=True):

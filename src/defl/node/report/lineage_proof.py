@@ -164,7 +164,7 @@ class LineageChecker:
     def rounds(self, certificates: Sequence[RoundCertificate]) -> Iterator[ProvenRound]:
         """All rounds whose model is proven, but round 0, which is the initial model."""
         shown = {
-            closed.round: tuple(ref.author for ref in closed.updates)
+            int(closed.round): tuple(ref.author for ref in closed.updates)
             for state in self._states
             for closed in state.closed
         }
