@@ -18,7 +18,7 @@ from defl.ledger import LedgerState
 from defl.lineage import Epoch
 from defl.node.report.certificate import RoundCertificate, signed_updates, vouched
 from defl.node.report.lineage_file import Lineage
-from defl.node.setup.config import fingerprint
+from defl.node.setup.config import Agreement, fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,11 @@ class ProvenRound:
     contributors: tuple[str, ...]  # whose updates it is made of
     missing: tuple[str, ...]  # the other members of the epoch
     complete: bool  # a state of the ledger shows these contributors and no others
+
+
+def require_origin(agreement: Agreement, lineage: Lineage) -> None:
+    if lineage.origin.encode() != agreement.text:
+        raise BrokenLineage(0, "the lineage began with another federation.toml than the given one")
 
 
 @dataclass(slots=True)
@@ -190,9 +195,7 @@ def _changes(before: Federation, facts: Federation) -> tuple[tuple[str, ...], ..
     joined = [member for member in now.members if not was.has(member)]
     left = [member for member in was.members if not now.has(member)]
     replaced = [
-        member
-        for member in now.members
-        if was.has(member) and was.keys[member] != now.keys[member]
+        member for member in now.members if was.has(member) and was.keys[member] != now.keys[member]
     ]
     return _names(facts, joined), _names(facts, left), _names(facts, replaced)
 
