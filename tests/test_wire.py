@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from defl.committee import MEMBERS_MIN, TAU_MAX
 from defl.errors import Malformed, PeerFault
 from defl.ids import Digest, Height, NodeId, Round, View, digest_of
-from defl.ledger import ClosedRound, LedgerState
+from defl.ledger import LedgerState
 from defl.messages import (
     CHUNKS_MAX,
     MEMBERS_MAX,
@@ -52,7 +52,7 @@ from defl.messages import (
     Upd,
     Vote,
 )
-from defl.output import Received, ReceivedChunk, Reference
+from defl.output import ClosedRound, Received, ReceivedChunk, Reference
 from defl.schema import Codec
 from defl.wire import (
     chunk_frame_bytes_max,

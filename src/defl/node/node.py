@@ -53,6 +53,7 @@ from defl.output import (
     PeerMisbehaved,
     ReceivedChunk,
     ServeChunk,
+    ServeHandover,
     Train,
     Trained,
     Validate,
@@ -247,9 +248,11 @@ class Node:
             if isinstance(notice, ModelReady) and notice.round == self.federation.rounds:
                 self._evaluations.begin(notice.round, notice.digest)
 
-    def _send(self, item: Envelope | ServeChunk) -> None:
+    def _send(self, item: Envelope | ServeChunk | ServeHandover) -> None:
         if isinstance(item, Envelope):
             self._send_message(item)
+        elif isinstance(item, ServeHandover):
+            raise NotImplementedError
         elif self._serving.ask(item.to, item.digest, item.index):
             self._start(self._serving.feed(item.to))
 
@@ -270,7 +273,7 @@ class Node:
                 self.log.debug("offered", round=round_)
             case StoreAck(author=author, round=round_, digest=digest):
                 self.log.debug("acknowledged", author=author, round=round_, digest=digest.hex())
-        frame = encode(item.message)
+        frame = encode(item.message, item.epoch)
         for peer in item.to if item.to is not None else self.federation.committee.members:
             if peer != self.me:
                 self.transport.send(peer, frame, Lane.CONTROL)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from defl.cards import Card
 from defl.ids import NO_DIGEST, Digest, NodeId
 from defl.node.net.framing import PROTOCOL_VERSION, Hello, Lane, Link
-from defl.node.setup.identity import Card
 
 
 class Refusal(StrEnum):

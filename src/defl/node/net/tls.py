@@ -11,8 +11,9 @@ import os
 import ssl
 from collections.abc import Sequence
 
+from defl.cards import Card
 from defl.ids import digest_of
-from defl.node.setup.identity import Card, Identity, certificate_pem, key_pem
+from defl.node.setup.identity import Identity, certificate_pem, key_pem
 
 # The mark travels as the name of an application protocol (ALPN), which may have 255 bytes.
 MARK_PREFIX = b"defl/"

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from defl.budget import TokenBucket
+from defl.cards import Card
 from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
 from defl.node.net.acceptor import AcceptLimits, Acceptor
@@ -30,7 +31,7 @@ from defl.node.net.framing import (
     encode_hello,
 )
 from defl.node.net.tls import client_context, mark_of, server_context, trust_also
-from defl.node.setup.identity import Card, Identity, card_defect, split_address
+from defl.node.setup.identity import Identity, card_defect, split_address
 
 __all__ = ["Frame", "Lane", "Refusal", "Stats", "Traffic", "Transport", "TransportLimits"]
 
