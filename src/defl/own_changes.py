@@ -49,9 +49,11 @@ class OwnChanges:
         may_change = own is None or own.round < round_
         if self._proposed is not None and may_change and self._first(Change, round_):
             due.append(self._sign(Change(round_, self._me, self._proposed, b"")))
-        for digest in self._approved:
-            if state.change(digest) is not None and self._first(digest, round_):
-                due.append(self._sign(Approve(round_, self._me, digest, b"")))
+        due.extend(
+            self._sign(Approve(round_, self._me, digest, b""))
+            for digest in self._approved
+            if state.change(digest) is not None and self._first(digest, round_)
+        )
         return due
 
     def ready(self, state: LedgerState, has: set[Digest], *, again: bool) -> Transaction | None:

@@ -12,7 +12,7 @@ from defl.consensus.chain import genesis_of
 from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import REPLICA_MESSAGES, Replica
 from defl.consensus.safety import Safety, first_record
-from defl.contacts import Contacts, Role, former_after, id_of
+from defl.contacts import Contacts, PeerRole, former_after, id_of
 from defl.crypto import Signer
 from defl.evidence import EvidenceLog
 from defl.finish import Finish
@@ -279,9 +279,7 @@ class Participant:
             case Received(peer=peer, message=message) if isinstance(message, REPLICA_MESSAGES):
                 self._recall.remember(message)
                 self._replica.receive(peer, message, now)
-                if isinstance(message, Status) and self._is_outsiders(peer):
-                    return False
-                return True
+                return not (isinstance(message, Status) and self._is_outsiders(peer))
             case Question(message=Vote() | Timeout() as message):
                 self._replica.answer(message, now)
                 return True
@@ -483,7 +481,7 @@ class Participant:
 
     def _is_outsiders(self, peer: NodeId) -> bool:
         """Is this the Status of an outsider, or shown to one?"""
-        return self._outsider is not None or self._contacts.role_of(peer) is not Role.MEMBER
+        return self._outsider is not None or self._contacts.role_of(peer) is not PeerRole.MEMBER
 
     def _met_outsider(self, peer: NodeId, now: float, output: OutputBuilder) -> None:
         if self._outsider is not None:
@@ -535,7 +533,7 @@ class Participant:
             output.notices.append(PeerMisbehaved(peer, reason))
             return
         self._switch(handover, now, output)
-        if self._contacts.role_of(peer) is not Role.MEMBER:
+        if self._contacts.role_of(peer) is not PeerRole.MEMBER:
             output.add_sent([Envelope((peer,), self._replica.status)])
 
     def _switch_if_due(self, now: float, output: OutputBuilder) -> bool:
