@@ -23,6 +23,7 @@ from defl.errors import Malformed, WrongAuthor, WrongEpoch
 from defl.ids import Digest, NodeId, digest_of
 from defl.ledger import Ledger
 from defl.messages import (
+    TRANSACTIONS_PER_MEMBER,
     Attestation,
     BlockRequest,
     Blocks,
@@ -57,9 +58,6 @@ from defl.wire import (
     says_chunk,
 )
 
-# One UPD, AGG and CHANGE of each member, for the open round and for the next; four APPROVEs, and
-# two READYs.
-TRANSACTIONS_PER_MEMBER = 12
 # Checked in one turn, about 2 ms; then the next peer gets its turn.
 SLICE_SIGNATURES = 16
 
