@@ -14,7 +14,15 @@ from defl.cards import Card
 from defl.crypto import Signer
 from defl.ids import Digest, NodeId
 from defl.messages import Add, Message, Operation, ReplaceKey
-from defl.output import ApproveChange, EpochBegan, Notice, Observing, PeerMisbehaved, Propose
+from defl.output import (
+    ApproveChange,
+    Departed,
+    EpochBegan,
+    Notice,
+    Observing,
+    PeerMisbehaved,
+    Propose,
+)
 from defl.participant import Participant
 from defl.sim.conditions import Conditions
 from defl.sim.scenario import cluster_of
@@ -22,6 +30,8 @@ from defl.sim.signer import NoopSigner
 from defl.sim.sim_node import SimNode, Wrap
 
 N = TypeVar("N")
+
+NEVER_S = 1e9
 
 # Whether the network loses a message from one machine to another.
 Censor = Callable[[NodeId, NodeId, Message], bool]
@@ -53,11 +63,25 @@ class Churn:
             seed=seed,
             conditions=conditions,
             byzantine=byzantine,
-            on_notice=lambda machine, notice: self.notices.append((machine, notice)),
+            on_notice=self._note,
             **facts,
         )
 
+    def _note(self, machine: NodeId, notice: Notice) -> None:
+        self.notices.append((machine, notice))
+        if isinstance(notice, Departed):
+            self.switch_off(machine)  # it says that nobody needs it any more
+
     # --- Machines --------------------------------------------------------------------------
+
+    def switch_off(self, *machines: int) -> None:
+        """Until `switch_on`, which may never come."""
+        for machine in machines:
+            self.cluster.crash(NodeId(machine), downtime_s=NEVER_S, power=False)
+
+    def switch_on(self, *machines: int) -> None:
+        for machine in machines:
+            self.cluster.restart(NodeId(machine))
 
     def node(self, machine: int) -> SimNode:
         return self.cluster.nodes[machine]
