@@ -25,7 +25,6 @@ from defl.node.store.disk import disk_faults, sync_folder
 from defl.node.store.records import DATABASE
 from defl.node.store.storage import Storage
 
-
 # Why a node observes that was started with --observer on an empty state.
 LOST = (
     "its state is lost, so what this node signed is not known; make a new key with defl node init "
