@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from defl.committee import Federation
 from defl.consensus.replica import Replica
-from defl.contacts import Contacts, Role
+from defl.contacts import Contacts, PeerRole
 from defl.crypto import Signer
 from defl.ids import OUTSIDER, Digest, NodeId
 from defl.ledger import LedgerState
@@ -108,7 +108,7 @@ class Crossing:
 
     def meets_outsider(self, peer: NodeId) -> bool:
         """Is a Status of this peer that of an outsider, or shown to one?"""
-        return self._outsider is not None or self._contacts.role_of(peer) is not Role.MEMBER
+        return self._outsider is not None or self._contacts.role_of(peer) is not PeerRole.MEMBER
 
     def met(self, peer: NodeId, now: float) -> None:
         """A Status of this epoch was shown to an outsider, or by one, which is answered."""

@@ -12,7 +12,7 @@ from defl.consensus.chain import genesis_of
 from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import REPLICA_MESSAGES, Replica
 from defl.consensus.safety import Safety, first_record
-from defl.contacts import Contacts, Role, former_after, id_of
+from defl.contacts import Contacts, PeerRole, former_after, id_of
 from defl.crossing import Crossing
 from defl.crypto import Signer
 from defl.evidence import EvidenceLog
@@ -476,7 +476,7 @@ class Participant:
             output.notices.append(PeerMisbehaved(peer, reason))
             return
         self._switch(handover, now, output)
-        if self._contacts.role_of(peer) is not Role.MEMBER:
+        if self._contacts.role_of(peer) is not PeerRole.MEMBER:
             output.add_sent([Envelope((peer,), self._replica.status)])
 
     def _switch_if_due(self, now: float, output: OutputBuilder) -> bool:
