@@ -136,8 +136,18 @@ class Node:
         self._metrics = NodeMetrics(self)
         self._server = Server(lambda: status_of(self), self._metrics.text, self._token)
         self._results = Results(
-            folder, agreement, self.me, self.storage.blobs, log, self.measures, self.history, best
+            folder,
+            agreement,
+            self.me,
+            self.storage.blobs,
+            log,
+            self.measures,
+            self.history,
+            best,
+            lambda: self.participant.replica.snapshot,
         )
+        if durable.switch is not None:
+            self._results.keep_handover(durable.switch.handover)
         checked = CheckedValues(federation)
         self._runner = WorkRunner(
             self.worker, self.storage.blobs, checked, self.history, self._results, log
