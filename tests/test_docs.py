@@ -41,7 +41,10 @@ from defl.messages import (
     vote_statement,
 )
 from defl.node.net.acceptor import AcceptLimits
-from defl.node.net.framing import Hello, Lane
+from defl.node.net.dialler import DialLimits
+from defl.node.net.framing import Lane
+from defl.node.net.hello import Hello
+from defl.node.net.letterbox import LetterboxLimits
 from defl.node.net.pending import PendingLimits
 from defl.node.net.transport import TransportLimits
 from defl.output import ClosedRound, Reference, Response
@@ -154,7 +157,13 @@ def test_the_protocol_describes_the_hello_field_by_field() -> None:
 def test_the_protocol_states_the_default_of_each_transport_limit() -> None:
     defaults = {
         field.name: value
-        for limits in (TransportLimits(), AcceptLimits(), PendingLimits())
+        for limits in (
+            TransportLimits(),
+            AcceptLimits(),
+            PendingLimits(),
+            DialLimits(),
+            LetterboxLimits(),
+        )
         for field in dataclasses.fields(limits)
         if isinstance(value := getattr(limits, field.name), int | float)
     }

@@ -246,8 +246,9 @@ CLAIMS = {
         {
             "node/net/tls.py:_pinned",
             "node/net/tls.py:server_context",
-            "node/net/tls.py:client_context",
-            "node/net/tls.py:trust_also",
+            "node/net/tls.py:letterbox_server_context",
+            "node/net/tls.py:unusable",
+            "node/net/tls.py:_dialling_context",
             "node/net/admission.py:check_hello",
         },
         (
