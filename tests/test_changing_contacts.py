@@ -35,6 +35,19 @@ def newcomer(me: int, contacts: Mapping[int, Peer], number: int = 0) -> Peer:
     return Peer(me, (), listener(), identity=NEW[number], contacts=cards, epoch=1)
 
 
+def contacts_called_by(peer: Peer) -> list[NodeId]:
+    """Filled from now on."""
+    called: list[NodeId] = []
+    call = peer.transport._greeter.call
+
+    async def record(contact: Contact, lane: Lane, *, letterbox: bool = False) -> object:
+        called.append(contact.peer)
+        return await call(contact, lane, letterbox=letterbox)
+
+    peer.transport._greeter.call = record  # type: ignore[assignment,method-assign]
+    return called
+
+
 async def talk(a: Peer, b: Peer) -> None:
     """Frames pass both ways, on both lanes."""
     for sender, receiver in ((a, b), (b, a)):
@@ -188,6 +201,7 @@ def test_a_guest_that_becomes_a_member_keeps_its_links() -> None:
                 await a.until(lambda: a.transport.connected(NodeId(GUEST)))
                 guest.send(a, b"ready")
                 await a.until(lambda: a.received)
+                dialled = contacts_called_by(a)
                 set_of(a, {1: b, 4: guest}, epoch=2)
                 guest.send(a, b"in")
                 await a.until(lambda: len(a.received) == 2)
@@ -207,6 +221,7 @@ def test_a_guest_that_becomes_a_member_keeps_its_links() -> None:
                     ("connected", NodeId(4)),
                 ]
                 assert guest.events == [("connected", a.me)]
+                assert not dialled  # though it is now a's part
                 assert (NodeId(GUEST), Lane.CONTROL) not in a.transport.stats.traffic
 
     asyncio.run(scenario())
@@ -250,6 +265,8 @@ def test_peers_in_different_epochs_connect_whoever_dials() -> None:
                 assert a.epochs[NodeId(4)] == 1
                 await guest.until_connected(a)
                 assert guest.epochs[a.me] == 2
+                for peer in (a, guest):
+                    assert not peer.transport.stats.refusals[Refusal.DIRECTION]
 
     asyncio.run(scenario())
 
