@@ -57,7 +57,7 @@ def disk() -> Disk:
 @pytest.mark.parametrize("message", [VOTE, TIMEOUT, ACK, OFFER])
 def test_a_recorded_statement_may_leave(disk: Disk, message: Message) -> None:
     violations = Violations()
-    RecordCheck(ME, violations).sent(message, disk)
+    RecordCheck(ME, violations).sent(message, disk, ME, 0)
     assert violations == []
 
 
@@ -68,7 +68,7 @@ def test_a_statement_that_leaves_before_its_record_is_detected(
     violations = Violations()
     empty = Disk(SMALL.durable())
     empty.blobs = disk.blobs
-    RecordCheck(ME, violations).sent(message, empty)
+    RecordCheck(ME, violations).sent(message, empty, ME, 0)
     assert [check for check, _ in violations] == [verdicts.NOTHING_BEFORE_ITS_RECORD]
 
 
@@ -84,7 +84,7 @@ def test_a_promise_without_its_bytes_is_detected(
     if message is ACK:
         disk.drop(lost)
     violations = Violations()
-    RecordCheck(ME, violations).sent(message, disk)
+    RecordCheck(ME, violations).sent(message, disk, ME, 0)
     assert [check for check, _ in violations] == [verdicts.NOTHING_BEFORE_ITS_RECORD]
 
 
