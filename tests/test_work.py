@@ -61,8 +61,9 @@ class Store:
             Reference(NodeId(author), manifest.digest, manifest.size, self.base, b"", b"")
         )
 
-    def work(self, closing_block: str = "block") -> Aggregate:
-        return Aggregate(Round(1), self.base, tuple(self.references), name(closing_block))
+    def work(self, closing_block: str = "block", faults_max: int = 1) -> Aggregate:
+        updates = tuple(self.references)
+        return Aggregate(Round(1), self.base, updates, name(closing_block), faults_max)
 
 
 def filled(codec: str = "fp32", members: int = 4) -> Store:
@@ -113,6 +114,23 @@ def test_an_update_names_its_base() -> None:
 
     assert manifest.base == name("base")
     assert validate(SMALL.federation, payload) is None
+
+
+@pytest.mark.parametrize("faults_max", [0, 1, 2])
+def test_the_rule_is_told_the_faults_of_the_rounds_epoch_not_of_todays_members(
+    faults_max: int,
+) -> None:
+    """Seven members took part in a round that four of today's federation aggregate."""
+    store = Store()
+    store.federation = with_charter(store.federation, aggregation="multi_krum")
+    store.start_from(np.zeros(100, dtype=np.float32))
+    rng = np.random.default_rng(2)
+    for author in (0, 1, 2, 4, 6, 7, 9):
+        store.add(author, rng.standard_normal(100).astype(np.float32))
+
+    _, result = aggregate(store.federation, store.work(faults_max=faults_max), store.read)
+
+    assert result.weights.count(0.0) == faults_max
 
 
 # --- Roles -----------------------------------------------------------------------------------

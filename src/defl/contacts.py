@@ -23,7 +23,7 @@ FORMER_FROM = MEMBERS_MAX + GUESTS_MAX
 STRANGERS_FROM = 1000
 
 
-class Role(StrEnum):
+class PeerRole(StrEnum):
     MEMBER = "member"
     GUEST = "guest"
     FORMER = "former member"
@@ -68,12 +68,12 @@ class Contacts:
     def guests(self) -> tuple[NodeId, ...]:
         return tuple(self._guests)
 
-    def role_of(self, peer: NodeId) -> Role:
+    def role_of(self, peer: NodeId) -> PeerRole:
         if self._committee.has(peer):
-            return Role.MEMBER
+            return PeerRole.MEMBER
         if peer in self._guests:
-            return Role.GUEST
-        return Role.FORMER if peer in self._former else Role.STRANGER
+            return PeerRole.GUEST
+        return PeerRole.FORMER if peer in self._former else PeerRole.STRANGER
 
     def knows(self, peer: NodeId) -> bool:
         return peer in self.all

@@ -17,12 +17,13 @@ from typing import Any
 
 from defl.committee import Committee, Federation
 from defl.consensus.chain import genesis_of
-from defl.contacts import Role
+from defl.contacts import PeerRole
 from defl.crypto import Scheme
 from defl.errors import Malformed, WrongAuthor, WrongEpoch
 from defl.ids import Digest, NodeId, digest_of
 from defl.ledger import Ledger
 from defl.messages import (
+    TRANSACTIONS_PER_MEMBER,
     Attestation,
     BlockRequest,
     Blocks,
@@ -57,9 +58,6 @@ from defl.wire import (
     says_chunk,
 )
 
-# One UPD, AGG and CHANGE of each member, for the open round and for the next; four APPROVEs, and
-# two READYs.
-TRANSACTIONS_PER_MEMBER = 12
 # Checked in one turn, about 2 ms; then the next peer gets its turn.
 SLICE_SIGNATURES = 16
 
@@ -83,7 +81,7 @@ class Policy:
     sender: Callable[[Any], NodeId] | None = None  # the only allowed sender; None: any relay
     epoch: Callable[[Any], int] | None = None  # must be the frame's
     transactions: Callable[[Any], int] | None = None  # at most TRANSACTIONS_PER_MEMBER * n
-    outsiders: tuple[Role, ...] = ()  # who else may send it than members
+    outsiders: tuple[PeerRole, ...] = ()  # who else may send it than members
 
 
 POLICIES: dict[type[Message], Policy] = {
@@ -103,11 +101,13 @@ POLICIES: dict[type[Message], Policy] = {
     Gossip: Policy(
         Proof.SIGNATURES,
         transactions=lambda gossip: len(gossip.transactions),
-        outsiders=(Role.GUEST,),  # its READY, which it signs
+        outsiders=(PeerRole.GUEST,),  # its READY, which it signs
     ),
     Blocks: Policy(Proof.SIGNATURES),
     Snapshot: Policy(Proof.SIGNATURES, epoch=lambda snapshot: snapshot.block.epoch),
-    Handover: Policy(Proof.SIGNATURES, outsiders=(Role.GUEST, Role.FORMER, Role.STRANGER)),
+    Handover: Policy(
+        Proof.SIGNATURES, outsiders=(PeerRole.GUEST, PeerRole.FORMER, PeerRole.STRANGER)
+    ),
     Offer: Policy(Proof.SIGNATURES),
     Attestation: Policy(Proof.SIGNATURES),
     Pace: Policy(Proof.SIGNATURES),
@@ -117,10 +117,10 @@ POLICIES: dict[type[Message], Policy] = {
     ManifestAnswer: Policy(Proof.HASH),
     Chunk: Policy(Proof.HASH),
     # Questions and hints.
-    Status: Policy(Proof.NONE, outsiders=(Role.GUEST, Role.FORMER)),
-    BlockRequest: Policy(Proof.NONE, outsiders=(Role.GUEST,)),
-    ManifestRequest: Policy(Proof.NONE, outsiders=(Role.GUEST, Role.FORMER)),
-    ChunkRequest: Policy(Proof.NONE, outsiders=(Role.GUEST, Role.FORMER)),
+    Status: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
+    BlockRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST,)),
+    ManifestRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
+    ChunkRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
     NotHeld: Policy(Proof.NONE),
     StatementsRequest: Policy(Proof.NONE),
 }
@@ -165,7 +165,7 @@ class Ingress:
         federation: Federation,
         scheme: Scheme,
         closed: tuple[ClosedRound, ...] = (),
-        role_of: Callable[[NodeId], Role] | None = None,
+        role_of: Callable[[NodeId], PeerRole] | None = None,
     ) -> None:
         self.epoch = federation.epoch
         self._role_of = role_of or partial(_member_or_stranger, federation.committee)
@@ -188,9 +188,9 @@ class Ingress:
         policy = policy_of(message)
         role = self._role_of(peer)
         epoch = epoch_of(frame, message)
-        if epoch is not None and epoch != self.epoch and role is not Role.STRANGER:
+        if epoch is not None and epoch != self.epoch and role is not PeerRole.STRANGER:
             return OtherEpoch(peer, epoch)
-        if role is not Role.MEMBER and role not in policy.outsiders:
+        if role is not PeerRole.MEMBER and role not in policy.outsiders:
             raise WrongAuthor(f"a {type(message).__name__} of a {role}")
         if policy.sender is not None:
             self._check_sender(peer, message, policy.sender(message))
@@ -251,5 +251,5 @@ class Ingress:
             )
 
 
-def _member_or_stranger(committee: Committee, peer: NodeId) -> Role:
-    return Role.MEMBER if committee.has(peer) else Role.STRANGER
+def _member_or_stranger(committee: Committee, peer: NodeId) -> PeerRole:
+    return PeerRole.MEMBER if committee.has(peer) else PeerRole.STRANGER

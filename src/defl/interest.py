@@ -7,7 +7,7 @@ not verify.
 
 from defl.client import RoundClient
 from defl.consensus.replica import Replica
-from defl.contacts import Contacts, Role
+from defl.contacts import Contacts, PeerRole
 from defl.evidence import EvidenceLog
 from defl.finish import Finish
 from defl.ids import NodeId
@@ -114,7 +114,7 @@ class Interest:
     def _transactions(self, peer: NodeId, transactions: tuple[Transaction, ...]) -> Gossip | None:
         """At most one per slot: an honest peer never sends two. A guest speaks for its own key."""
         kept: dict[Slot, Transaction] = {}
-        guest = self._contacts.role_of(peer) is Role.GUEST
+        guest = self._contacts.role_of(peer) is PeerRole.GUEST
         for transaction in transactions:
             if guest and not self._is_own(peer, transaction):
                 continue

@@ -204,8 +204,11 @@ class Ready(Struct, frozen=True, array_like=True, tag=5):
 
 
 Transaction = Upd | Agg | Change | Approve | Ready
-# Of each member one UPD, one AGG, one CHANGE and some APPROVEs; a few READYs.
-Transactions = Annotated[tuple[Transaction, ...], Meta(max_length=8 * MEMBERS_MAX)]
+# In a block or a Gossip: a member's UPD, AGG and CHANGE, four APPROVEs, and a READY for each card
+# in its CHANGE.
+TRANSACTIONS_PER_MEMBER = 7 + OPERATIONS_MAX
+TRANSACTIONS_MAX = TRANSACTIONS_PER_MEMBER * MEMBERS_MAX
+Transactions = Annotated[tuple[Transaction, ...], Meta(max_length=TRANSACTIONS_MAX)]
 Slot = tuple[type[Transaction], Round, NodeId | bytes, Digest | None]
 
 
@@ -351,7 +354,7 @@ class Gossip(Struct, frozen=True, array_like=True, tag=15):
     """Transactions on their way into a block."""
 
     transactions: Annotated[
-        tuple[Transaction, ...], Meta(min_length=1, max_length=12 * MEMBERS_MAX)
+        tuple[Transaction, ...], Meta(min_length=1, max_length=TRANSACTIONS_MAX)
     ]
 
 

@@ -220,6 +220,7 @@ class RoundProven(Struct, frozen=True):
     round: Round
     digest: Digest
     updates: tuple[Reference, ...]
+    epoch: int = 0  # in which they signed
 
 
 class ModelReady(Struct, frozen=True):

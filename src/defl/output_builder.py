@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from defl.client import ClientEffects
 from defl.consensus.effects import ConsensusEffects
+from defl.crossing import CrossingEffects
 from defl.finish import FinishEffects
 from defl.ids import Digest, Round
 from defl.messages import Block, Evidence, Manifest, Message, Offer, Snapshot, StoreAck
@@ -58,7 +59,7 @@ class OutputBuilder:
         self._offer = None
         self.send = [item for item in self.send if not isinstance(item, Envelope)]
 
-    def add_sent(self, items: Iterable[Envelope | ServeChunk]) -> None:
+    def add_sent(self, items: Iterable[Envelope | ServeChunk | ServeHandover]) -> None:
         """Each message states its epoch."""
         if self._epoch == 0:
             self.send.extend(items)
@@ -98,6 +99,10 @@ class OutputBuilder:
         self.notices += effects.notices
 
     def add_finish(self, effects: FinishEffects) -> None:
+        self.add_sent(effects.send)
+        self.notices += effects.notices
+
+    def add_crossing(self, effects: CrossingEffects) -> None:
         self.add_sent(effects.send)
         self.notices += effects.notices
 

@@ -49,20 +49,24 @@ class OwnChanges:
         may_change = own is None or own.round < round_
         if self._proposed is not None and may_change and self._first(Change, round_):
             due.append(self._sign(Change(round_, self._me, self._proposed, b"")))
-        for digest in self._approved:
-            if state.change(digest) is not None and self._first(digest, round_):
-                due.append(self._sign(Approve(round_, self._me, digest, b"")))
+        due.extend(
+            self._sign(Approve(round_, self._me, digest, b""))
+            for digest in self._approved
+            if state.change(digest) is not None and self._first(digest, round_)
+        )
         return due
 
-    def ready(self, state: LedgerState, has: "set[Digest]") -> list[Transaction]:
-        """A guest's READY for the open round; `has`: the models that it holds."""
+    def ready(self, state: LedgerState, has: set[Digest], *, again: bool) -> Transaction | None:
+        """A guest's READY for the open round, once and whenever it is `again` due, until the
+        ledger has recorded it; `has`: the models that it holds."""
         key, round_ = self._signer.public_key, Round(state.round + 1)
         if self._me != OUTSIDER or state.ended or key not in wanted_keys(state.changes):
-            return []
+            return None
         bases = [closed.base for closed in state.closed if closed.base in has]
-        if not bases or not self._first(Ready, round_):
-            return []
-        return [self._sign(Ready(round_, key, bases[-1], b""))]
+        recorded = any(known.key == key and known.round >= round_ for known in state.ready)
+        if not bases or recorded or not (self._first(Ready, round_) or again):
+            return None
+        return self._sign(Ready(round_, key, bases[-1], b""))
 
     def _forget_recorded(self, state: LedgerState) -> None:
         own = state.change_of(self._me)

@@ -12,7 +12,8 @@ from defl.consensus.chain import genesis_of
 from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import REPLICA_MESSAGES, Replica
 from defl.consensus.safety import Safety, first_record
-from defl.contacts import Contacts, Role, former_after, id_of
+from defl.contacts import Contacts, PeerRole, former_after, id_of
+from defl.crossing import Crossing
 from defl.crypto import Signer
 from defl.evidence import EvidenceLog
 from defl.finish import Finish
@@ -24,7 +25,6 @@ from defl.messages import (
     Chunk,
     ChunkRequest,
     Evidence,
-    Gossip,
     Handover,
     Manifest,
     ManifestAnswer,
@@ -41,7 +41,6 @@ from defl.messages import (
     Vote,
     genesis_qc,
 )
-from defl.other_epochs import OtherEpochs
 from defl.output import (
     Aggregated,
     ApproveChange,
@@ -49,7 +48,6 @@ from defl.output import (
     ChunkLost,
     ClosedRound,
     Connected,
-    Departed,
     Durable,
     Envelope,
     EpochBegan,
@@ -66,7 +64,6 @@ from defl.output import (
     ReceivedChunk,
     RoundClosed,
     RoundProven,
-    ServeHandover,
     Switch,
     Tick,
     Trained,
@@ -75,8 +72,6 @@ from defl.output import (
     WorkFailed,
 )
 from defl.output_builder import OutputBuilder
-from defl.outsider import Outsider
-from defl.own_changes import OwnChanges
 from defl.pool.pool import Pool
 from defl.recall import Recall, authors_of, beyond_record
 from defl.succession import next_membership
@@ -131,7 +126,7 @@ class Participant:
         self._proven: Round = Round(-1)
         self._started = False
         self._others_wake_at = 0.0  # when a part other than the replica next needs a Tick
-        self._set_interest()
+        self._join_parts()
 
     def _set_facts(
         self, federation: Federation, me: NodeId, closed: tuple[ClosedRound, ...]
@@ -150,14 +145,13 @@ class Participant:
             federation, me, signer, ledger, durable, safety=self._safety
         )
         self._finish = Finish(federation, me, signer)
-        self._own_changes = OwnChanges(federation, me, signer)
-        self._other_epochs = OtherEpochs(federation.timing.view_base_s)
-        key = signer.public_key
-        was_member = any(known.member.key == key for known in self._contacts.former)
-        self._outsider = Outsider(federation, was_member=was_member) if me == OUTSIDER else None
         self._contacts.set_changes(self._replica.state.changes)
 
-    def _set_interest(self) -> None:
+    def _join_parts(self) -> None:
+        self._crossing = Crossing(
+            self.federation, self.me, self._signer, self._contacts, self._replica, self._pool
+        )
+        self._crossing.may_be_ready = not self._awaits_chain
         self._interest = Interest(
             self.federation.epoch,
             self._replica,
@@ -208,7 +202,7 @@ class Participant:
     @property
     def departed(self) -> bool:
         """It was a member, and enough of those that are can do without it."""
-        return self._outsider is not None and self._outsider.departed
+        return self._crossing.departed
 
     @property
     def contacts(self) -> Contacts:
@@ -217,7 +211,7 @@ class Participant:
     @property
     def changes_unsent(self) -> bool:
         """Does something that the operator wants still have to reach the ledger?"""
-        return self._own_changes.pending
+        return self._crossing.changes_unsent
 
     def wanted(self, peer: NodeId, message: Message) -> Message | Question | None:
         """Which part of an unverified message is worth verifying."""
@@ -256,11 +250,11 @@ class Participant:
             self._client.wake_at,
             self._finish.wake_at,
             self._recall.wake_at,
-            self._outsider.wake_at if self._outsider is not None else None,
+            self._crossing.wake_at,
         )
         self._others_wake_at = min([at for at in others if at is not None], default=NEVER)
-        if self._outsider is not None:
-            output.keep_said(self._outsider.may_say)
+        if self.me == OUTSIDER:
+            output.keep_said(self._crossing.may_say)
         return output.build(self._earliest(self._replica.wake_at))
 
     def _earliest(self, replica_wakes_at: float | None) -> float | None:
@@ -279,7 +273,8 @@ class Participant:
             case Received(peer=peer, message=message) if isinstance(message, REPLICA_MESSAGES):
                 self._recall.remember(message)
                 self._replica.receive(peer, message, now)
-                if isinstance(message, Status) and self._is_outsiders(peer):
+                if isinstance(message, Status) and self._crossing.meets_outsider(peer):
+                    self._crossing.met(peer, now)
                     return False
                 return True
             case Question(message=Vote() | Timeout() as message):
@@ -300,13 +295,13 @@ class Participant:
             case Tick():
                 self._replica.tick(now)
             case OtherEpoch(peer=peer, epoch=epoch):
-                self._answer_other_epoch(peer, epoch, now, output)
+                self._crossing.met_epoch(peer, epoch, now)
             case Propose(operations=operations):
-                self._own_changes.propose(operations)
+                self._crossing.propose(operations)
             case ApproveChange(change=change):
-                self._own_changes.approve(change)
+                self._crossing.approve(change)
             case Connected(peer=peer, epoch=epoch) if epoch is not None and epoch != self.epoch:
-                self._answer_other_epoch(peer, epoch, now, output)
+                self._crossing.met_epoch(peer, epoch, now)
             case Connected(peer=peer):
                 self._replica.connected(peer, now)
                 output.add_sent(self._recall.connected(peer))
@@ -331,11 +326,10 @@ class Participant:
     def _receive(self, peer: NodeId, message: Message, now: float, output: OutputBuilder) -> None:
         self._recall.remember(message)
         if isinstance(message, POOL_MESSAGES):
-            self._receive_for_pool(peer, message, now, output)
+            if not self._crossing.refuses(peer, message):
+                self._pool.receive(peer, message, now)
         elif isinstance(message, Handover):
             self._receive_handover(peer, message, now, output)
-        elif isinstance(message, Status):
-            self._met_outsider(peer, now, output)
         elif isinstance(message, Attestation):
             self._finish.receive(peer, message, now)
         elif isinstance(message, StatementsRequest):
@@ -366,13 +360,14 @@ class Participant:
             output.add_finish(self._finish.take())
             if self._switch_if_due(now, output):
                 continue
-            own = self._speak_of_members(now, output)
+            own = self._crossing.due()
+            for transaction in own:
+                self._replica.submit(transaction, now)
+            self._crossing.speak(now)
+            output.add_crossing(self._crossing.take())
             if not pool_effects.certified and not client_effects.submit and not own:
                 break
-        for notice in list(output.notices):
-            if isinstance(notice, EvidenceFound):
-                output.notices.remove(notice)
-                self._learn_evidence(notice.evidence, output)
+        self._learn_found_evidence(output)
 
     def _after_consensus(
         self, effects: ConsensusEffects, now: float, output: OutputBuilder
@@ -407,7 +402,9 @@ class Participant:
             round_ = Round(closed.round - 1)
             if round_ > self._proven:
                 self._proven = round_
-                output.notices.append(RoundProven(round_, closed.base, closed.updates))
+                output.notices.append(
+                    RoundProven(round_, closed.base, closed.updates, closed.epoch)
+                )
 
     def _mute(self) -> None:
         """An observer signs nothing, and neither does a node whose Recall is unanswered."""
@@ -443,6 +440,12 @@ class Participant:
             self._replica.unmute(now)
             self._pool.resume()
 
+    def _learn_found_evidence(self, output: OutputBuilder) -> None:
+        for notice in list(output.notices):
+            if isinstance(notice, EvidenceFound):
+                output.notices.remove(notice)
+                self._learn_evidence(notice.evidence, output)
+
     def _learn_evidence(self, evidence: Evidence, output: OutputBuilder) -> None:
         """Keep the first proof of each kind against each member, and relay it once."""
         if self._evidence.wants(evidence):
@@ -453,68 +456,6 @@ class Participant:
             output.add_sent([Envelope(None, evidence)])
 
     # --- Epochs ----------------------------------------------------------------------------
-
-    def _speak_of_members(self, now: float, output: OutputBuilder) -> bool:
-        """Submit what this node has to say about the membership; True if it said something."""
-        if self._outsider is not None:
-            self._speak_as_outsider(self._outsider, now, output)
-            return False
-        if self._replica.muted or self.state.ended:
-            return False
-        due = self._own_changes.due(self.state)
-        for transaction in due:
-            self._replica.submit(transaction, now)
-        return bool(due)
-
-    def _speak_as_outsider(self, outsider: Outsider, now: float, output: OutputBuilder) -> None:
-        if outsider.is_due(now):
-            output.add_sent([Envelope(None, self._replica.status)])
-        if self._replica.observing is None and not self._awaits_chain:
-            has = {closed.base for closed in self.state.closed if self._pool.has(closed.base)}
-            ready = self._own_changes.ready(self.state, has)
-            if ready:
-                output.add_sent([Envelope(None, Gossip(tuple(ready)))])
-
-    def _is_outsiders(self, peer: NodeId) -> bool:
-        """Is this the Status of an outsider, or shown to one?"""
-        return self._outsider is not None or self._contacts.role_of(peer) is not Role.MEMBER
-
-    def _met_outsider(self, peer: NodeId, now: float, output: OutputBuilder) -> None:
-        if self._outsider is not None:
-            self._outsider_met(peer, self.epoch, output)
-        elif self._other_epochs.may_tell(peer, self.epoch, now):
-            output.add_sent([Envelope((peer,), self._replica.status)])
-
-    def _outsider_met(self, peer: NodeId, epoch: int, output: OutputBuilder) -> None:
-        if self._outsider is None or epoch < self.epoch:
-            return
-        departed = self._outsider.departed
-        self._outsider.shown(peer)
-        if self._outsider.departed and not departed:
-            output.notices.append(Departed(self.epoch))
-
-    def _answer_other_epoch(
-        self, peer: NodeId, epoch: int, now: float, output: OutputBuilder
-    ) -> None:
-        self._outsider_met(peer, epoch, output)
-        if not self._other_epochs.may_tell(peer, epoch, now):
-            return
-        if epoch < self.epoch:
-            output.send.append(ServeHandover(peer, epoch))
-        elif epoch > self.epoch:
-            output.add_sent([Envelope((peer,), self._replica.status)])
-
-    def _receive_for_pool(
-        self, peer: NodeId, message: Message, now: float, output: OutputBuilder
-    ) -> None:
-        """A former member gets blobs of the rounds that it took part in."""
-        last = self._contacts.last_round(peer)
-        if last is not None and isinstance(message, ManifestRequest | ChunkRequest):
-            oldest = self._pool.oldest_round(message.digest)
-            if oldest is None or oldest > last:
-                output.add_sent([Envelope((peer,), NotHeld(message.digest))])
-                return
-        self._pool.receive(peer, message, now)
 
     def _receive_handover(
         self, peer: NodeId, handover: Handover, now: float, output: OutputBuilder
@@ -529,7 +470,7 @@ class Participant:
             output.notices.append(PeerMisbehaved(peer, reason))
             return
         self._switch(handover, now, output)
-        if self._contacts.role_of(peer) is not Role.MEMBER:
+        if self._contacts.role_of(peer) is not PeerRole.MEMBER:
             output.add_sent([Envelope((peer,), self._replica.status)])
 
     def _switch_if_due(self, now: float, output: OutputBuilder) -> bool:
@@ -544,6 +485,7 @@ class Participant:
 
     def _switch(self, handover: Handover, now: float, output: OutputBuilder) -> None:
         """From here on this node is in the next epoch. Its facts follow from the handover alone."""
+        self._learn_found_evidence(output)  # it is of this epoch
         before, record = self.federation, self._replica.record
         state = decode_state(handover.snapshot.state)
         membership = next_membership(before, state.round, state.changes, state.ready)
@@ -563,7 +505,7 @@ class Participant:
         self._pool.enter(federation, me)
         self._client.enter(federation, me, self._finish)
         self._evidence = EvidenceLog(me, self._evidence.all, federation.epoch)
-        self._set_interest()
+        self._join_parts()
         output.enter(
             Switch(membership, state.closed, former, handover), durable.record, federation.epoch
         )

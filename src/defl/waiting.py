@@ -141,7 +141,7 @@ class Waiting:
             next_one = state.round == self._open.number
             self.left_out = ()
             if next_one and state.last is not None:
-                bases = {author: state.last.base for author in self._authors(state.last)}
+                bases = dict.fromkeys(self._authors(state.last), state.last.base)
                 self._close(self._open, bases, now)
             self._begin(state, now, whole=next_one and not state.current)
         if self._open is not None:

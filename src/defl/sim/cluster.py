@@ -160,7 +160,7 @@ class Cluster:
             participant.federation,
             self._scheme,
             participant.closed,
-            lambda peer: participant.contacts.role_of(peer),
+            participant.contacts.role_of,
         )
 
     def _follow_epoch(self, node: SimNode) -> None:

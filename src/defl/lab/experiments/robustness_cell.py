@@ -84,7 +84,7 @@ def run_cell(cell: RobustnessCell, data: Images) -> RobustnessResult:
     parts = cut(data.train_labels, cell.members, cell.alpha, rng)
     federation = RobustnessFederation(cell, data, shape, parts)
     weights = initial(shape, rng)
-    rounds = Rounds(cell, weights)
+    rounds = CellRounds(cell, weights)
     accuracies: list[float] = []
     left_out: list[float] = []
     kept: list[float] = []
@@ -118,7 +118,7 @@ def tie_breakers(round_: int, members: int) -> list[bytes]:
     return [sha256(f"{round_}/{i}".encode()).digest() for i in range(members)]
 
 
-class Rounds:
+class CellRounds:
     """The aggregation of one cell, round by round, on models as nodes send them: with the memory
     entry of a rule that remembers."""
 
