@@ -509,7 +509,7 @@ class Participant:
         output.enter(
             Switch(membership, state.closed, former, handover), durable.record, federation.epoch
         )
-        output.notices.append(EpochBegan(federation, me))
+        output.notices.append(EpochBegan(federation, me, handover))
         self._mute()
         if state.round != self._round:
             self._round_closed(self.state, output)

@@ -142,8 +142,18 @@ class Node:
             on_request=lambda asked: self._driver.feed(event_of(asked, self.participant)),
         )
         self._results = Results(
-            folder, agreement, self.me, self.storage.blobs, log, self.measures, self.history, best
+            folder,
+            agreement,
+            self.me,
+            self.storage.blobs,
+            log,
+            self.measures,
+            self.history,
+            best,
+            lambda: self.participant.replica.snapshot,
         )
+        if durable.switch is not None:
+            self._results.keep_handover(durable.switch.handover)
         checked = CheckedValues(federation)
         self._runner = WorkRunner(
             self.worker, self.storage.blobs, checked, self.history, self._results, log
