@@ -19,8 +19,8 @@ from defl.node.setup.config import read_federation, read_node
 from defl.node.setup.typed_toml import FILE_BYTES_MAX, read_bytes
 
 LINEAGE_FORMAT: Literal["defl-lineage-1"] = "defl-lineage-1"
-# A round takes 1.2 KB among 4 members and 27 KB among 100: room for ten thousand rounds of those.
-LINEAGE_BYTES_MAX = 2**28
+# A round takes 3 KB among 4 members and 60 KB among 100: room for 8,000 rounds of those.
+LINEAGE_BYTES_MAX = 2**29
 
 
 class Lineage(Struct, frozen=True, forbid_unknown_fields=True):
