@@ -137,7 +137,9 @@ def _export_lineage(
     if as_json:
         click.echo(json.dumps({**proof.as_json(), "output": str(output), "bytes": size}, indent=1))
         return
-    click.echo(f"{output}: {size} bytes\n{proof}")
+    click.echo(f"{output}: the lineage, {size} bytes")
+    for item in proof.checks:
+        click.echo(f"  {item.line}")
 
 
 def _round_choice(text: str | None) -> RoundChoice:

@@ -6,7 +6,7 @@ from defl.node.report.lineage_proof import ProvenEpoch, ProvenRound
 from defl.printable import printable
 
 DIGEST_SHOWN = 16  # hex digits; `--json` has the whole
-NAMES_SHOWN_MAX = 4  # `--json` has all
+NAMES_SHOWN_MAX = 6  # `--json` has all
 
 
 def lineage_tables(epochs: Sequence[ProvenEpoch], rounds: Sequence[ProvenRound]) -> list[str]:

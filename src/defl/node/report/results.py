@@ -116,7 +116,8 @@ class Results:
                 self._log.info("model ready", round=round_, digest=digest.hex()[:16])
             case RoundProven() | Attested():
                 text = certificate_text(certificate_of(self._federation, notice))
-                await asyncio.to_thread(self._keep_proof, notice.round, text, self._newest_state())
+                await asyncio.to_thread(self._keep_certificate, notice.round, text)
+                await asyncio.to_thread(self._keep_state, self._federation.tau)
                 await asyncio.to_thread(self._write_certificate, text, notice.digest)
                 if self._best is not None:
                     await self._best.proven(notice.digest, text)
@@ -153,6 +154,7 @@ class Results:
             case EpochBegan(handover=handover):
                 await asyncio.to_thread(self.keep_handover, handover)
             case Finished(round=round_):
+                await asyncio.to_thread(self._keep_state, 1)
                 self._log.info("finished", rounds=round_)
 
     def keep_handover(self, handover: Handover) -> None:
@@ -162,13 +164,18 @@ class Results:
         except OSError as fault:
             self._log.warning("not written", what=f"handover of epoch {handover.epoch}", why=fault)
 
-    def _keep_proof(self, round_: int, certificate: str, state: Snapshot | None) -> None:
+    def _keep_certificate(self, round_: int, text: str) -> None:
         try:
-            self._archive.keep_certificate(round_, certificate)
-            if state is not None:
-                self._archive.keep_state(state, self._federation.tau)
+            self._archive.keep_certificate(round_, text)
         except OSError as fault:
             self._log.warning("not written", what=f"certificate of round {round_}", why=fault)
+
+    def _keep_state(self, every: int) -> None:
+        try:
+            if (state := self._newest_state()) is not None:
+                self._archive.keep_state(state, every)
+        except OSError as fault:
+            self._log.warning("not written", what="state of the ledger", why=fault)
 
     def _write_model(self, round_: int, digest: Digest) -> None:
         metadata = {"round": str(round_), "digest": digest.hex()}

@@ -33,7 +33,7 @@ from defl.committee import (
 )
 from defl.errors import UserError
 from defl.founding import check_founded
-from defl.ids import Digest, NodeId, digest_of
+from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
 from defl.messages import MEMBERS_MAX
 from defl.node.report.tracking import Track
 from defl.node.setup.identity import (
@@ -58,16 +58,6 @@ INITIAL_FILE = "initial.safetensors"  # the initial weights, beside federation.t
 
 # One training; a longer one counts as hung.
 WORK_TIME_MAX_S = 3600.0
-
-# 128 bits: making two files with one fingerprint takes 2^64 tries, and the nodes would still refuse
-# each other by the full id.
-FINGERPRINT_BYTES = 16
-
-
-def fingerprint(chain: Digest) -> str:
-    """The id as people read it to each other on the phone: eight groups of four digits."""
-    digits = chain[:FINGERPRINT_BYTES].hex()
-    return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
 
 
 # --- node.toml -----------------------------------------------------------------------------------
@@ -247,10 +237,12 @@ def read_identity(folder: Path, name: str) -> Identity:
     return Identity(name, key.private_bytes_raw(), certificate.public_bytes(Encoding.DER))
 
 
-def read_card_file(path: Path) -> Card:
-    data = read_bytes(path, "defl node init creates a card; ask its owner for it")
+def read_card_file(path: Path, origin: Digest = NO_DIGEST) -> Card:
+    """`origin`: the federation that the card asks for a place in."""
+    command = "defl node init" if origin == NO_DIGEST else "defl node join"
+    data = read_bytes(path, f"{command} creates a card; ask its owner for it")
     try:
-        return read_card(data.decode(), str(path))
+        return read_card(data.decode(), str(path), origin)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a card: {error}; ask its owner to send it again") from error
 
@@ -298,7 +290,6 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     """No defaults: a later version could change them, and the agreed facts with them."""
 
     rounds: int
-    epoch: Annotated[int, Meta(ge=0)]
     tau: int
     rules: Rules
     agg_quorum: AggQuorum
@@ -312,9 +303,10 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     members: Annotated[tuple[dict[str, Any], ...], Meta(max_length=MEMBERS_MAX)]
 
 
-def membership_of(cards: Sequence[Card], *, rounds: int, epoch: int = 0) -> Membership:
-    members = tuple(Member(card.name, card.key) for card in cards)
-    return Membership(epoch=epoch, rounds=rounds, members=members)
+def membership_of(cards: Sequence[Card], *, rounds: int) -> Membership:
+    """The members that found a federation. Later ones are in its log."""
+    members = tuple(Member(c.name, c.key, c.certificate, c.address) for c in cards)
+    return Membership(rounds=rounds, members=members)
 
 
 def read_federation(path: Path) -> Agreement:
@@ -338,7 +330,7 @@ def read_federation(path: Path) -> Agreement:
             timing=file.timing,
             document=digest_of(text),
         )
-        federation = Federation(charter, membership_of(cards, rounds=file.rounds, epoch=file.epoch))
+        federation = Federation(charter, membership_of(cards, rounds=file.rounds))
         check_founded(federation)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
@@ -360,12 +352,12 @@ def federation_text(federation: Federation, cards: Sequence[Card]) -> str:
         for card in cards
     )
     return f"""\
-# What the members of this federation agree on. Every byte counts, comments too: the hash of this
-# file is part of the federation's id, and nodes with different files refuse each other.
+# What the founders of this federation agree on; later members and keys are in its log. Every byte
+# counts, comments too: the hash of this file is part of the federation's id, and nodes with
+# different files refuse each other.
 # Compare the fingerprint on the phone: defl federation show federation.toml
 
 rounds = {federation.rounds}          # rounds of learning
-epoch = {federation.epoch}           # counts changes of the set of members
 tau = {federation.tau}             # rounds whose weights every member keeps
 rules = {quoted(federation.rules)}   # consensus: "hotstuff" (three-chain) or "jolteon" (two-chain)
 agg_quorum = {quoted(federation.agg_quorum)}  # who closes a round: "quorum" (n - f) or "paper" (f + 1)
