@@ -77,9 +77,7 @@ class ProvenChurn(Churn):
         federation = self.cluster.federation
         row = model_row(federation, self.cluster.nodes[0].disk.read(notice.digest))
         metadata = {"round": str(notice.round), "digest": notice.digest.hex()}
-        write_model(
-            folder / f"model-{notice.round}.safetensors", federation.schema, row, metadata
-        )
+        write_model(folder / f"model-{notice.round}.safetensors", federation.schema, row, metadata)
 
 
 def lived(folder: Path) -> ProvenChurn:
