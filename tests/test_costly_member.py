@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 import defl.budget
-import defl.node.node
+import defl.node.epoch_parts
 from defl.budget import verifications_at_once, verifications_per_s
 from defl.crypto import Ed25519Scheme
 from defl.ids import Digest, NodeId, Round, View, digest_of
@@ -54,7 +54,7 @@ class Counting:
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ...]:
     monkeypatch.setenv("DEFL_NODE", "2")
-    monkeypatch.setattr(defl.node.node, "Ed25519Scheme", Counting)
+    monkeypatch.setattr(defl.node.epoch_parts, "Ed25519Scheme", Counting)
     monkeypatch.setattr(Counting, "checked", 0)
     monkeypatch.setattr(Counting, "threads", [])
     return tuple(Nodes(tmp_path / "federation", 4, 3).local.nodes)

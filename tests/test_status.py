@@ -154,7 +154,7 @@ def test_the_status_text_shows_progress_peers_and_problems() -> None:
 def test_the_status_text_of_a_healthy_node_is_short() -> None:
     text = status_text(status())
 
-    assert len(text.splitlines()) == 9
+    assert len(text.splitlines()) == 10
     assert "None" not in text
     assert "{" not in text
 
