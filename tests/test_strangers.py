@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from defl.ids import digest_of
@@ -287,6 +288,18 @@ def test_another_version_or_the_wrong_dialling_side_is_refused() -> None:
             await answer(victim, context_of(victim, IDENTITIES[3]), hello(3) + framed(b"vote"))
             await refused(victim, Refusal.DIRECTION)
             assert victim.transport.stats.refusals[Refusal.VERSION] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_hello_of_an_older_version_is_known_as_such() -> None:
+    """It had other fields."""
+
+    async def scenario() -> None:
+        async with served() as (victim, _):
+            older = framed(msgspec.msgpack.encode([3, ORIGIN, 1, "control"]))
+            assert await answer(victim, context_of(victim, BAD), older) == hello(2)
+            assert "speaks version 3 of the protocol" in victim.transport.stats.trouble[1]
 
     asyncio.run(scenario())
 

@@ -115,7 +115,7 @@ class Trainer:
                 self.writing.begin(action)
 
 
-AGGREGATE_WORK = Aggregate(Round(1), SMALL.initial.digest, (), NO_DIGEST)
+AGGREGATE_WORK = Aggregate(Round(1), SMALL.initial.digest, (), NO_DIGEST, 1)
 TRAIN_WORK = Train(Round(2), AGGREGATE[0].digest)
 
 

@@ -51,7 +51,8 @@ class Peer:
         **options: Any,
     ) -> None:
         self.me = NodeId(me)
-        self.card = cards[me]
+        self.identity = identity or IDENTITIES[me]
+        self.card = make_card(self.identity, address_of(listen))
         self.received: list[tuple[NodeId, Lane, bytes]] = []
         self.events: list[tuple[str, NodeId]] = []
         self.epochs: dict[NodeId, int] = {}  # as stated at the last connection
@@ -59,7 +60,7 @@ class Peer:
         self._on_frame = on_frame
         self.transport = Transport(
             me=self.me,
-            identity=identity or IDENTITIES[me],
+            identity=self.identity,
             origin=origin,
             epoch=epoch,
             contacts=contacts if contacts is not None else others(cards, me),
