@@ -9,8 +9,8 @@ import pytest
 
 from defl.committee import Rules
 from defl.ids import NodeId
-from defl.ingress import TRANSACTIONS_PER_MEMBER
 from defl.messages import (
+    TRANSACTIONS_PER_MEMBER,
     Agg,
     Certificates,
     Chunk,

@@ -190,7 +190,7 @@ def test_initial_weights_that_are_not_finite_are_not_blamed_on_a_training() -> N
 
 
 def test_the_rules_memory_is_hidden_from_the_client_and_passed_through_unchanged() -> None:
-    schema = with_memory(SCHEMA, 4)
+    schema = with_memory(SCHEMA)
     learner = Learner()
     row = np.concatenate([ROW, np.arange(schema.values - ROW.size, dtype=np.float32)])
     trained, _ = Training(learner, schema).train(row, Round(1))

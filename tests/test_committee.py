@@ -15,9 +15,9 @@ from defl.committee import (
 )
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, Digest, NodeId
-from defl.ledger import ClosedRound, Ledger, LedgerState
+from defl.ledger import Ledger, LedgerState
 from defl.messages import MEMBERS_MAX
-from defl.output import Reference
+from defl.output import ClosedRound, Reference
 from defl.schema import Codec, Entry, Schema
 from defl.sim.scenario import federation_of, signers_of
 from defl.wire import control_frame_bytes_max

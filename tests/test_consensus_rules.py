@@ -35,6 +35,7 @@ from defl.messages import (
 )
 from defl.output import Durable
 from defl.sim.bare_replicas import Tape, mark
+from support.builders import nodes
 
 HOTSTUFF, JOLTEON = RULES[Rules.HOTSTUFF], RULES[Rules.JOLTEON]
 SIGNATURE = bytes(64)
@@ -573,14 +574,21 @@ CHAIN = digest_of(b"a federation")
 def test_every_member_leads_once_in_each_lap(members: int) -> None:
     for lap in range(5):
         views = range(lap * members, (lap + 1) * members)
-        leaders = [leader_of(CHAIN, members, View(view)) for view in views]
+        leaders = [leader_of(CHAIN, nodes(*range(members)), View(view)) for view in views]
         assert sorted(leaders) == list(range(members))
 
 
+def test_only_active_members_lead() -> None:
+    active = nodes(0, 2, 3, 6, 7)
+
+    assert {leader_of(CHAIN, active, View(view)) for view in range(50)} == set(active)
+
+
 def test_the_order_of_leaders_changes_with_the_lap_and_with_the_federation() -> None:
-    orders = {order_of_lap(CHAIN, 10, lap) for lap in range(50)}
+    ten = nodes(*range(10))
+    orders = {order_of_lap(CHAIN, ten, lap) for lap in range(50)}
     assert len(orders) == 50
-    assert order_of_lap(digest_of(b"another"), 10, 0) not in orders
+    assert order_of_lap(digest_of(b"another"), ten, 0) not in orders
 
 
 @pytest.mark.parametrize("members", [10, 13, 31, 100])
@@ -589,11 +597,11 @@ def test_whichever_f_members_fail_three_good_leaders_come_in_a_row(
 ) -> None:
     """The members that hurt most in the first lap fail; a fixed order would repeat that lap."""
     faults, laps = (members - 1) // 3, 40
-    first_lap = order_of_lap(CHAIN, members, 0)
+    first_lap = order_of_lap(CHAIN, nodes(*range(members)), 0)
     failed = {first_lap[position] for position in range(1, 3 * faults, 3)}
     run = chances = 0
     for view in range(laps * members):
-        run = 0 if leader_of(CHAIN, members, View(view)) in failed else run + 1
+        run = 0 if leader_of(CHAIN, nodes(*range(members)), View(view)) in failed else run + 1
         chances += run >= 3
 
     assert chances >= laps * members // 5

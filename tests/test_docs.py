@@ -26,7 +26,7 @@ from defl.committee import Charter, Federation, Member, Membership, Timing
 from defl.crypto import Tag
 from defl.ids import Digest, View, digest_of
 from defl.ingress import POLICIES
-from defl.ledger import ClosedRound, Ledger, LedgerState
+from defl.ledger import Ledger, LedgerState
 from defl.messages import (
     QC,
     TC,
@@ -47,7 +47,7 @@ from defl.node.net.hello import Hello
 from defl.node.net.letterbox import LetterboxLimits
 from defl.node.net.pending import PendingLimits
 from defl.node.net.transport import TransportLimits
-from defl.output import Reference, Response
+from defl.output import ClosedRound, Reference, Response
 from defl.schema import Entry, Schema
 from defl.sim.byzantine import KINDS
 from defl.sim.verdicts import CHECKS

@@ -54,7 +54,7 @@ class EvaluationBench:
         self.model = folder / "model"
         self.model.write_bytes(SMALL.initial_payload)
         self.stream = io.StringIO()
-        self.history = RoundHistory(NAMES)
+        self.history = RoundHistory(NAMES, SMALL.federation.committee.members)
         limits = ChildLimits(evaluation_s=evaluation_s)
         self.worker = Worker(
             "my_client:client", folder / "state", SMALL.federation, limits, project=folder

@@ -33,17 +33,17 @@ def test_the_initial_digest_names_the_weights_that_members_store(aggregation: st
     assert np.array_equal(founding.weights[: WEIGHTS.size], WEIGHTS)
 
 
-def test_a_rule_that_remembers_gets_an_empty_memory_for_all_members() -> None:
+def test_a_rule_that_remembers_gets_an_empty_memory() -> None:
     founding = found(Charter(MODEL, aggregation="adaptive"), MEMBERSHIP, WEIGHTS)
 
-    assert founding.federation.schema == with_memory(MODEL, 7)
+    assert founding.federation.schema == with_memory(MODEL)
     assert founding.federation.schema.entries[-1].role is Role.MEMORY
     assert not founding.weights[WEIGHTS.size :].any()
     check_founded(founding.federation)
 
 
 def test_a_rule_without_memory_leaves_the_schema_as_it_is() -> None:
-    assert schema_with_rule(MODEL, "multi_krum", 7) == MODEL
+    assert schema_with_rule(MODEL, "multi_krum") == MODEL
 
 
 def test_founding_keeps_every_other_fact_of_the_draft() -> None:
@@ -65,7 +65,8 @@ def test_an_unknown_rule_is_refused_by_founders_and_by_readers() -> None:
 
 
 def test_facts_with_a_memory_for_too_few_members_are_refused() -> None:
-    charter = Charter(with_memory(MODEL, 6), aggregation="adaptive")
+    memory = Entry("defl.memory", (2 * 7 + MODEL.values,), role=Role.MEMORY)
+    charter = Charter(Schema((*MODEL.entries, memory)), aggregation="adaptive")
 
     with pytest.raises(UserError, match="the aggregation rule remembers"):
         check_founded(Federation(charter, MEMBERSHIP))

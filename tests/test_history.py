@@ -17,6 +17,7 @@ from defl.output import Aggregate, MemberLate, Reference
 from support.builders import name
 
 NAMES = ["alice", "bob", "carol", "dave"]
+ALL = [NodeId(i) for i in range(4)]
 BASE = name("base")
 
 
@@ -29,7 +30,7 @@ def aggregate_of(round_: int, *authors: int) -> Aggregate:
 
 def test_the_newest_aggregate_lists_every_members_weight_and_reason() -> None:
     """Carol sent nothing; the rule left out dave, whose score is not finite."""
-    history = RoundHistory(NAMES)
+    history = RoundHistory(NAMES, ALL)
     history.trained(WorkReport(Round(3), {"loss": float("nan")}))
     history.closed(3, [NodeId(2)])
     history.member_late(MemberLate(Round(3), NodeId(2), waited_s=1.0, usual_s=2.0, lasted_s=1.5))
@@ -56,8 +57,21 @@ def test_the_newest_aggregate_lists_every_members_weight_and_reason() -> None:
     ]
 
 
+def test_a_departed_member_is_shown_only_where_its_update_counted() -> None:
+    """Bob leaves after round 3, whose model is aggregated afterwards; erin joins."""
+    history = RoundHistory(NAMES, ALL)
+    history.set_members([*NAMES, "erin"], [NodeId(i) for i in (0, 2, 3, 4)])
+    weights = (0.25,) * 4
+    history.aggregated(aggregate_of(3, 0, 1, 2, 3), WorkReport(Round(3), {}, weights, weights))
+    assert history.aggregation is not None
+    assert history.aggregation.members["bob"] == MemberShare(0.25, 0.25, None)
+
+    history.aggregated(aggregate_of(4, 0, 2, 3, 4), WorkReport(Round(4), {}, weights, weights))
+    assert list(history.aggregation.members) == ["alice", "carol", "dave", "erin"]
+
+
 def test_a_thousand_rounds_take_no_more_space_than_eight() -> None:
-    history = RoundHistory(NAMES)
+    history = RoundHistory(NAMES, ALL)
     for round_ in range(1, 1001):
         history.closed(round_, [])
         report = WorkReport(Round(round_), {}, (0.25,) * 4, (1.0,) * 4, "because " * 1000)

@@ -7,12 +7,14 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from defl.committee import AggQuorum
-from defl.ids import NodeId
+from defl.ids import NodeId, Round
 from defl.ledger import LedgerState
 from defl.messages import Transaction
 from defl.output import Response
+from defl.succession import PendingChange, ReadyKey
 from support.builders import Small, name, nodes
 
 OK = Response.OK
@@ -310,7 +312,9 @@ def rich_state() -> LedgerState:
     log.close_round()
     log.close_round()
     log.commit(upd(0, 3), upd(2, 3), agg(3, 3))
-    return log.state
+    change = PendingChange(Round(3), NodeId(1), name("a change"), (), nodes(1, 2))
+    ready = ReadyKey(b"k" * 32, Round(3))
+    return replace(log.state, changes=(change,), ready=(ready,))
 
 
 def test_a_state_survives_encoding_and_decoding() -> None:
@@ -324,6 +328,12 @@ def leaves(value: object, path: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
     return [path]
 
 
+def another(value: bool | int | bytes) -> bool | int | bytes:
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int) else bytes([value[0] ^ 1]) + value[1:]
+
+
 def test_the_state_root_changes_with_every_field() -> None:
     ledger = SMALL.ledger
     encoded = ledger.encode(rich_state())
@@ -334,8 +344,7 @@ def test_the_state_root_changes_with_every_field() -> None:
         inside = tree
         for place in path[:-1]:
             inside = inside[place]
-        old = inside[path[-1]]
-        inside[path[-1]] = old + 1 if isinstance(old, int) else bytes([old[0] ^ 1]) + old[1:]
+        inside[path[-1]] = another(inside[path[-1]])
         roots.add(ledger.root_of(ledger.encode(ledger.decode(msgspec.msgpack.encode(tree)))))
 
     assert len(paths) > 50

@@ -207,7 +207,7 @@ def test_initial_weights_can_come_from_a_safetensors_file(founded: Path, tmp_pat
     assert load_file(tmp_path / "initial.safetensors")["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_a_new_federation_aggregates_adaptively_with_an_empty_memory_for_its_members(
+def test_a_new_federation_aggregates_adaptively_with_an_empty_memory(
     founded: Path, tmp_path: Path
 ) -> None:
     assert create(tmp_path, cards_in(founded)).code == 0
@@ -215,15 +215,15 @@ def test_a_new_federation_aggregates_adaptively_with_an_empty_memory_for_its_mem
     federation = read_federation(tmp_path / "federation.toml").federation
     assert federation.aggregation == "adaptive"
     schema = federation.schema
-    assert schema.entries[-1] == Entry("defl.memory", (8 + 64,), role=Role.MEMORY)
-    assert load_file(tmp_path / "initial.safetensors")["defl.memory"].tolist() == [0] * 72
+    assert schema.entries[-1] == Entry("defl.memory", (200 + 64,), role=Role.MEMORY)
+    assert load_file(tmp_path / "initial.safetensors")["defl.memory"].tolist() == [0] * 264
 
 
 def test_the_memory_of_another_federations_model_is_left_out(founded: Path, tmp_path: Path) -> None:
     start = tmp_path / "start.safetensors"
     save_file({"w": np.ones(6, np.float32), "defl.memory": np.ones(9, np.float32)}, start)
 
-    for rule, memory in (("adaptive", [np.zeros(8 + 6)]), ("multi_krum", [])):
+    for rule, memory in (("adaptive", [np.zeros(200 + 6)]), ("multi_krum", [])):
         result = create(
             tmp_path, cards_in(founded), "--model", start, "--aggregation", rule, "--force"
         )

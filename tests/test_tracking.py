@@ -57,7 +57,8 @@ def script(text: str) -> list[str]:
 
 def test_a_round_records_training_evaluation_and_left_out_members() -> None:
     recorded: dict[str, float] = {}
-    history = RoundHistory(["alice", "bob"], lambda _, values: recorded.update(values))
+    members = [NodeId(0), NodeId(1)]
+    history = RoundHistory(["alice", "bob"], members, lambda _, values: recorded.update(values))
     history.trained(WorkReport(3, {"loss": 0.5}))
     history.evaluated(2, {"accuracy": 0.9}, 0.1)
     history.closed(3, [NodeId(1)])

@@ -6,8 +6,8 @@ import pytest
 
 from defl.committee import Committee, Timing
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, digest_of
-from defl.ledger import ClosedRound, LedgerState
-from defl.output import Reference
+from defl.ledger import LedgerState
+from defl.output import ClosedRound, Reference
 from defl.waiting import (
     GRANT,
     LONGEST,

@@ -61,8 +61,9 @@ class Store:
             Reference(NodeId(author), manifest.digest, manifest.size, self.base, b"", b"")
         )
 
-    def work(self, closing_block: str = "block") -> Aggregate:
-        return Aggregate(Round(1), self.base, tuple(self.references), name(closing_block))
+    def work(self, closing_block: str = "block", faults_max: int = 1) -> Aggregate:
+        updates = tuple(self.references)
+        return Aggregate(Round(1), self.base, updates, name(closing_block), faults_max)
 
 
 def filled(codec: str = "fp32", members: int = 4) -> Store:
@@ -115,6 +116,23 @@ def test_an_update_names_its_base() -> None:
     assert validate(SMALL.federation, payload) is None
 
 
+@pytest.mark.parametrize("faults_max", [0, 1, 2])
+def test_the_rule_is_told_the_faults_of_the_rounds_epoch_not_of_todays_members(
+    faults_max: int,
+) -> None:
+    """Seven members took part in a round that four of today's federation aggregate."""
+    store = Store()
+    store.federation = with_charter(store.federation, aggregation="multi_krum")
+    store.start_from(np.zeros(100, dtype=np.float32))
+    rng = np.random.default_rng(2)
+    for author in (0, 1, 2, 4, 6, 7, 9):
+        store.add(author, rng.standard_normal(100).astype(np.float32))
+
+    _, result = aggregate(store.federation, store.work(faults_max=faults_max), store.read)
+
+    assert result.weights.count(0.0) == faults_max
+
+
 # --- Roles -----------------------------------------------------------------------------------
 
 
@@ -134,7 +152,7 @@ def test_entries_of_all_roles_are_aggregated() -> None:
 
 def test_the_memory_of_a_rule_travels_in_the_model_from_round_to_round() -> None:
     """Member 0 moves against the others; each round starts from the last model's bytes."""
-    schema = with_memory(Schema((Entry("weight", (50,)),)), 4)
+    schema = with_memory(Schema((Entry("weight", (50,)),)))
     target = np.random.default_rng(3).standard_normal(50).astype(np.float32)
     model = np.zeros(schema.values, dtype=np.float32)
     for _ in range(4):

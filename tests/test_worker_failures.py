@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from defl.ids import Round
 from defl.node.work.child import Child
-from defl.node.work.worker_process import Produced, Ready
+from defl.node.work.worker_process import Produced, WorkerReady
 from defl.output import Train, Validate, Validated
 from support.builders import name
 from support.workers import SMALL, WAIT_S, alive, bench, failure, run, until, write_client
@@ -155,7 +155,7 @@ def test_a_result_that_differs_from_its_manifest_is_rejected(
         if lie == "no file":
             next((project.parent / "state" / "work").iterdir()).unlink()
             return answer
-        return Ready()
+        return WorkerReady()
 
     async def scenario() -> None:
         async with bench(project) as b:

@@ -5,7 +5,7 @@ sent. The numbers follow from n, so that a node can afford all members together.
 """
 
 from defl.committee import Committee
-from defl.ids import NodeId
+from defl.ids import OUTSIDER, NodeId
 
 # Signatures that all f liars together may make a node verify in the long run. One Ed25519 check
 # takes about 0.11 ms: about a quarter of one core.
@@ -54,10 +54,13 @@ class Budget:
 
     def __init__(self, committee: Committee) -> None:
         per_s, at_once = verifications_per_s(committee), verifications_at_once(committee)
-        self._buckets = {peer: TokenBucket(per_s, at_once, 0.0) for peer in committee.members}
-        self.spent = dict.fromkeys(committee.members, 0)
+        peers = (*committee.members, OUTSIDER)
+        self._buckets = {peer: TokenBucket(per_s, at_once, 0.0) for peer in peers}
+        self.spent = dict.fromkeys(peers, 0)
 
     def spend(self, peer: NodeId, signatures: int, now: float) -> float:
-        """Charge the peer; return the seconds that it must wait before its next signature."""
-        self.spent[peer] += signatures
-        return self._buckets[peer].take(signatures, now)
+        """Charge the peer; return the seconds that it must wait before its next signature. All
+        outsiders together have the budget of one member."""
+        payer = peer if peer in self._buckets else OUTSIDER
+        self.spent[payer] += signatures
+        return self._buckets[payer].take(signatures, now)

@@ -89,6 +89,16 @@ class RoundClient:
         self.muted = False  # signs nothing for now
         self.observing = False  # never signs again, so it does not train
 
+    def enter(self, federation: Federation, me: NodeId, finish: Finish) -> None:
+        """Another epoch begins; what this node knows, trains and aggregates stays."""
+        self._federation = federation
+        self._me = me
+        self._finish = finish
+        self._waiting.enter(federation.committee)
+        self._pace = None
+        self._waits_for = frozenset()
+        self._voted = self.round >= federation.rounds
+
     @property
     def wake_at(self) -> float | None:
         # What was due at the last advance has been tried, or waits for something else.
@@ -148,8 +158,17 @@ class RoundClient:
         pool = self._pool
         missing = [ref for ref in updates if not pool.keep((round_, ref.author), ref.digest)]
         for ref in missing:
-            pool.need((round_, ref.author), ref.digest, (ref.author, *members_in(ref.ackers)))
+            pool.need((round_, ref.author), ref.digest, self._sources(round_, ref))
         return not missing
+
+    def _sources(self, round_: Round, ref: Reference) -> tuple[NodeId, ...]:
+        """Who has this update: its author and who acknowledged it. Of an earlier epoch some may
+        have left, and others may have fetched it."""
+        holders = (ref.author, *members_in(ref.ackers))
+        if round_ >= self._federation.first_round:
+            return holders
+        members = self._federation.committee.members
+        return tuple(dict.fromkeys(m for m in (*holders, *members) if m in members))
 
     def _open_round(self, state: LedgerState, now: float) -> None:
         if self._left_out and self._pool.offer_for(state.round) is not None:
@@ -216,7 +235,7 @@ class RoundClient:
         model = self._models.get(self._state.round)
         if model is None:
             self._aggregate(now)
-        elif self._state.round == self._federation.rounds:
+        elif self._state.round == self._federation.rounds and not self._state.ended:
             self._finish.attest(self._state.round, model.digest, now)
         elif self._pool.has(model.digest):  # else the disk lost it, and it is fetched back
             self._train(Round(self._state.round + 1), model, now)
@@ -274,7 +293,9 @@ class RoundClient:
         members = self._federation.committee.members
         has_base = self._pool.need((Round(last.round - 1), None), last.base, members)
         if self._need(last.round, last.updates) and has_base:
-            self._start(Aggregate(last.round, last.base, last.updates, last.block), now)
+            self._start(
+                Aggregate(last.round, last.base, last.updates, last.block, last.faults_max), now
+            )
 
     def _train(self, round_: Round, model: Manifest, now: float) -> None:
         if self.observing or self._pool.offer_for(round_) is not None:

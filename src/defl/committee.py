@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from defl.crypto import KEY_BYTES
+from defl.cards import Address, Certificate, Key, Name
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
 from defl.messages import CHUNKS_MAX, MEMBERS_MAX, ADigest
@@ -41,8 +41,11 @@ class AggQuorum(StrEnum):
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(min_length=1, max_length=64)]
-    key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+    name: Name
+    key: Key
+    certificate: Certificate = b""  # X.509, DER; a simulated member has none
+    address: Address = ""
+    active: bool = True  # False: it has left, and its place in the list stays empty
 
 
 class Timing(Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,10 +132,12 @@ class Membership(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     parent: ADigest = NO_DIGEST  # chain id of the epoch before; zero in epoch 0
     first_round: Annotated[int, Meta(ge=1)] = 1  # the round that this epoch opens with
     rounds: Annotated[int, Meta(ge=1)]  # the last round, counted from epoch 0
-    members: tuple[Member, ...]
+    members: tuple[Member, ...]  # it only grows: a member's place, its id, never moves
 
     def __post_init__(self) -> None:
-        require_counts(len(self.members), self.rounds)
+        require_counts(sum(member.active for member in self.members), self.rounds)
+        if len(self.members) > MEMBERS_MAX:
+            raise UserError(f"a federation has at most {MEMBERS_MAX} members in all its epochs")
         for field in ("name", "key"):
             values = [getattr(member, field) for member in self.members]
             if len(set(values)) != len(values):
@@ -146,27 +151,36 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     membership: Membership
 
     def __post_init__(self) -> None:
-        faults_max = self.charter.faults_max
-        if faults_max is not None and not 0 <= faults_max <= self.committee.faults:
+        faults_max, faults = self.charter.faults_max, self.committee.faults
+        # Later epochs may be smaller; then the aggregation rule is told f.
+        if faults_max is not None and self.epoch == 0 and not 0 <= faults_max <= faults:
             raise UserError(
                 f"faults_max is {faults_max}, but consensus among {len(self.members)} members "
-                f"tolerates at most {self.committee.faults}"
+                f"tolerates at most {faults}"
             )
 
     @cached_property
     def chain(self) -> Digest:
-        """The federation's id: the hash of every fact."""
+        """The id of this federation in this epoch: the hash of every fact."""
         return digest_of(b"defl/federation" + msgspec.msgpack.encode(self))
+
+    @property
+    def origin(self) -> Digest:
+        """The id of epoch 0, by which the federation is known for all its life."""
+        return self.chain if self.epoch == 0 else self.membership.origin
 
     @cached_property
     def committee(self) -> "Committee":
-        return Committee(tuple(member.key for member in self.members))
+        return Committee(
+            tuple(member.key for member in self.members),
+            frozenset(NodeId(i) for i, member in enumerate(self.members) if not member.active),
+        )
 
     @property
     def updates_faults_max(self) -> int:
         """How many Byzantine updates the aggregation rule is configured to tolerate."""
-        faults_max = self.charter.faults_max
-        return self.committee.faults if faults_max is None else faults_max
+        faults_max, faults = self.charter.faults_max, self.committee.faults
+        return faults if faults_max is None else min(faults_max, faults)
 
     @property
     def schema(self) -> Schema:
@@ -213,6 +227,10 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
         return self.membership.epoch
 
     @property
+    def first_round(self) -> int:
+        return self.membership.first_round
+
+    @property
     def rounds(self) -> int:
         return self.membership.rounds
 
@@ -222,13 +240,27 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
 
 
 class Committee(Struct, frozen=True, dict=True):
-    """The members as consensus sees them: keys in an agreed order."""
+    """The members as consensus sees them: keys by id."""
 
-    keys: tuple[bytes, ...]
+    keys: tuple[bytes, ...]  # of departed members too
+    departed: frozenset[NodeId] = frozenset()
+
+    @cached_property
+    def slots(self) -> int:
+        """Ids are below this; bitmaps have so many bits."""
+        return len(self.keys)
+
+    @cached_property
+    def members(self) -> tuple[NodeId, ...]:
+        return tuple(NodeId(i) for i in range(self.slots) if i not in self.departed)
 
     @cached_property
     def size(self) -> int:
-        return len(self.keys)
+        """n: the members that take part."""
+        return self.slots - len(self.departed)
+
+    def has(self, member: NodeId) -> bool:
+        return 0 <= member < self.slots and member not in self.departed
 
     @cached_property
     def faults(self) -> int:
@@ -238,7 +270,3 @@ class Committee(Struct, frozen=True, dict=True):
     def quorum(self) -> int:
         # n - f: two quorums share at least f + 1 members, one of them honest.
         return self.size - self.faults
-
-    @cached_property
-    def members(self) -> tuple[NodeId, ...]:
-        return tuple(NodeId(i) for i in range(self.size))

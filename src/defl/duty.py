@@ -34,6 +34,7 @@ from defl.output import (
     Output,
     Persist,
     ServeChunk,
+    ServeHandover,
     StoreChunk,
     Train,
     Trained,
@@ -91,9 +92,9 @@ class Deliver(Struct, frozen=True):
     event: Event
 
 
-# StoreChunk ends with Stored, work with Worked. Envelope and ServeChunk have no completion.
+# StoreChunk ends with Stored, work with Worked. What is sent has none.
 Step = StoreChunk | ServeChunk | Envelope | Work | PlaceBlob | DropBlob  # it concerns blobs
-Action = WriteRecords | Report | SyncBlob | Deliver | Step
+Action = WriteRecords | Report | SyncBlob | Deliver | ServeHandover | Step
 
 # --- What was done ---------------------------------------------------------------------------
 
@@ -255,11 +256,11 @@ class Duty:
             self._cancel_drop(chunk.manifest.digest)
             self._waiting.append(chunk)
         for item in output.send:
-            if isinstance(item, ServeChunk) or isinstance(item.message, StoreAck):
-                if self._may_wait(item):
-                    self._waiting.append(item)
-            else:
+            waits = isinstance(item, Envelope) and isinstance(item.message, StoreAck)
+            if isinstance(item, ServeHandover) or not (waits or isinstance(item, ServeChunk)):
                 self._actions.append(item)
+            elif self._may_wait(item):
+                self._waiting.append(item)
         if output.committed or output.notices:
             self._actions.append(Report(output.committed, output.notices))
         self._waiting.extend(output.work)

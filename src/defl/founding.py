@@ -27,7 +27,7 @@ def found(draft: Charter, membership: Membership, weights: Row) -> Founding:
 
     `weights` are the model's shared entries as one row.
     """
-    schema = schema_with_rule(draft.schema, draft.aggregation, len(membership.members))
+    schema = schema_with_rule(draft.schema, draft.aggregation)
     row = np.zeros(schema.values, dtype=np.float32)
     row[: weights.size] = weights
     proposed = Federation(replace(draft, schema=schema), membership)
@@ -36,12 +36,12 @@ def found(draft: Charter, membership: Membership, weights: Row) -> Founding:
     return Founding(Federation(charter, membership), row, (manifest, payload))
 
 
-def schema_with_rule(model: Schema, aggregation: str, members: int) -> Schema:
+def schema_with_rule(model: Schema, aggregation: str) -> Schema:
     """The model's entries, and a last one for the memory if the aggregation rule has one."""
-    return with_memory(model, members) if rule_named(aggregation).remembers else model
+    return with_memory(model) if rule_named(aggregation).remembers else model
 
 
 def check_founded(federation: Federation) -> None:
     """Check facts read from a file: the rule exists, and the schema suits it."""
     if rule_named(federation.aggregation).remembers:
-        check_memory(federation.schema, len(federation.members))
+        check_memory(federation.schema)

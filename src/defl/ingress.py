@@ -12,15 +12,18 @@ signatures, in slices and charged to the peer (`check`). Both drivers follow thi
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 from defl.committee import Committee, Federation
 from defl.consensus.chain import genesis_of
+from defl.contacts import PeerRole
 from defl.crypto import Scheme
 from defl.errors import Malformed, WrongAuthor, WrongEpoch
 from defl.ids import Digest, NodeId, digest_of
 from defl.ledger import Ledger
 from defl.messages import (
+    TRANSACTIONS_PER_MEMBER,
     Attestation,
     BlockRequest,
     Blocks,
@@ -29,6 +32,7 @@ from defl.messages import (
     ChunkRequest,
     Evidence,
     Gossip,
+    Handover,
     ManifestAnswer,
     ManifestRequest,
     Message,
@@ -44,12 +48,16 @@ from defl.messages import (
     Timeout,
     Vote,
 )
-from defl.output import Received, ReceivedChunk
+from defl.output import ClosedRound, OtherEpoch, Received, ReceivedChunk
 from defl.verifier import Claim, Examination, Verifier
-from defl.wire import chunk_frame_bytes_max, control_frame_bytes_max, decode, says_chunk
+from defl.wire import (
+    chunk_frame_bytes_max,
+    control_frame_bytes_max,
+    decode,
+    epoch_of,
+    says_chunk,
+)
 
-# One UPD and one AGG of each member, for the open round and for the next.
-TRANSACTIONS_PER_MEMBER = 4
 # Checked in one turn, about 2 ms; then the next peer gets its turn.
 SLICE_SIGNATURES = 16
 
@@ -71,8 +79,9 @@ class Policy:
 
     proof: Proof
     sender: Callable[[Any], NodeId] | None = None  # the only allowed sender; None: any relay
-    epoch: Callable[[Any], int] | None = None  # must be the federation's
+    epoch: Callable[[Any], int] | None = None  # must be the frame's
     transactions: Callable[[Any], int] | None = None  # at most TRANSACTIONS_PER_MEMBER * n
+    outsiders: tuple[PeerRole, ...] = ()  # who else may send it than members
 
 
 POLICIES: dict[type[Message], Policy] = {
@@ -89,9 +98,16 @@ POLICIES: dict[type[Message], Policy] = {
     StoreAck: Policy(Proof.SIGNATURES, sender=lambda ack: ack.acker),
     # Relayed: each carries its authors' signatures.
     Certificates: Policy(Proof.SIGNATURES),
-    Gossip: Policy(Proof.SIGNATURES, transactions=lambda gossip: len(gossip.transactions)),
+    Gossip: Policy(
+        Proof.SIGNATURES,
+        transactions=lambda gossip: len(gossip.transactions),
+        outsiders=(PeerRole.GUEST,),  # its READY, which it signs
+    ),
     Blocks: Policy(Proof.SIGNATURES),
     Snapshot: Policy(Proof.SIGNATURES, epoch=lambda snapshot: snapshot.block.epoch),
+    Handover: Policy(
+        Proof.SIGNATURES, outsiders=(PeerRole.GUEST, PeerRole.FORMER, PeerRole.STRANGER)
+    ),
     Offer: Policy(Proof.SIGNATURES),
     Attestation: Policy(Proof.SIGNATURES),
     Pace: Policy(Proof.SIGNATURES),
@@ -101,10 +117,10 @@ POLICIES: dict[type[Message], Policy] = {
     ManifestAnswer: Policy(Proof.HASH),
     Chunk: Policy(Proof.HASH),
     # Questions and hints.
-    Status: Policy(Proof.NONE),
-    BlockRequest: Policy(Proof.NONE),
-    ManifestRequest: Policy(Proof.NONE),
-    ChunkRequest: Policy(Proof.NONE),
+    Status: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
+    BlockRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST,)),
+    ManifestRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
+    ChunkRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
     NotHeld: Policy(Proof.NONE),
     StatementsRequest: Policy(Proof.NONE),
 }
@@ -142,25 +158,44 @@ class Examined:
 
 
 class Ingress:
-    def __init__(self, federation: Federation, scheme: Scheme) -> None:
-        self._epoch = federation.epoch
+    """The entrance of one epoch."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        scheme: Scheme,
+        closed: tuple[ClosedRound, ...] = (),
+        role_of: Callable[[NodeId], PeerRole] | None = None,
+    ) -> None:
+        self.epoch = federation.epoch
+        self._role_of = role_of or partial(_member_or_stranger, federation.committee)
         self._committee: Committee = federation.committee
-        self._control_bytes_max = control_frame_bytes_max(self._committee.size)
+        # By slots: the rounds that are kept may be of an epoch with more members.
+        self._control_bytes_max = control_frame_bytes_max(self._committee.slots)
         self._chunk_bytes_max = chunk_frame_bytes_max(federation.chunk_bytes)
-        genesis = genesis_of(federation, Ledger(federation))
+        genesis = genesis_of(federation, Ledger(federation, closed))
         self._verifier = Verifier(federation, scheme, genesis.id)
 
-    def read(self, peer: NodeId, frame: bytes | memoryview, decode: Decode = decode) -> Message:
-        """Run every check that needs neither a signature nor the node's state."""
-        if not 0 <= peer < self._committee.size:
-            raise WrongAuthor(f"member {peer} does not exist")
+    def read(
+        self, peer: NodeId, frame: bytes | memoryview, decode: Decode = decode
+    ) -> Message | OtherEpoch:
+        """Run every check that needs neither a signature nor the node's state.
+
+        A frame of another epoch is no fault: one of the two has not heard of a boundary yet.
+        """
         chunk = says_chunk(frame)
         message = decode(frame, self._chunk_bytes_max if chunk else self._control_bytes_max)
         policy = policy_of(message)
+        role = self._role_of(peer)
+        epoch = epoch_of(frame, message)
+        if epoch is not None and epoch != self.epoch and role is not PeerRole.STRANGER:
+            return OtherEpoch(peer, epoch)
+        if role is not PeerRole.MEMBER and role not in policy.outsiders:
+            raise WrongAuthor(f"a {type(message).__name__} of a {role}")
         if policy.sender is not None:
             self._check_sender(peer, message, policy.sender(message))
-        if policy.epoch is not None:
-            self._check_epoch(policy.epoch(message))
+        if policy.epoch is not None and policy.epoch(message) != epoch:
+            raise WrongEpoch(f"a {type(message).__name__} of another epoch than its frame's")
         if policy.transactions is not None:
             self._check_length(policy.transactions(message))
         return message
@@ -185,15 +220,20 @@ class Ingress:
             return ReceivedChunk(
                 peer, message.digest, message.index, message.data, examined.chunk_digest
             )
-        return Received(peer, message)
+        return Received(peer, message, self.epoch)
 
     def remember_own(self, me: NodeId, message: Digest, signature: bytes) -> None:
         """This node's votes and acks come back in certificates and need no check."""
         self._verifier.remember(me, message, signature)
 
-    def admit(self, peer: NodeId, frame: bytes | memoryview) -> Received | ReceivedChunk:
+    def admit(
+        self, peer: NodeId, frame: bytes | memoryview
+    ) -> Received | ReceivedChunk | OtherEpoch:
         """All steps at once, for a caller that wants every message and charges no budget."""
-        examined = self.examine(peer, self.read(peer, frame))
+        message = self.read(peer, frame)
+        if isinstance(message, OtherEpoch):
+            return message
+        examined = self.examine(peer, message)
         for claims in examined.slices():
             self.check(claims)
         return self.accept(examined)
@@ -203,13 +243,13 @@ class Ingress:
             kind = type(message).__name__
             raise WrongAuthor(f"member {peer} sent a {kind} in the name of member {author}")
 
-    def _check_epoch(self, epoch: int) -> None:
-        if epoch != self._epoch:
-            raise WrongEpoch(f"epoch {epoch}, the federation is in epoch {self._epoch}")
-
     def _check_length(self, transactions: int) -> None:
-        transactions_max = TRANSACTIONS_PER_MEMBER * self._committee.size
+        transactions_max = TRANSACTIONS_PER_MEMBER * self._committee.slots
         if transactions > transactions_max:
             raise Malformed(
                 f"{transactions} transactions in a Gossip, at most {transactions_max} are allowed"
             )
+
+
+def _member_or_stranger(committee: Committee, peer: NodeId) -> PeerRole:
+    return PeerRole.MEMBER if committee.has(peer) else PeerRole.STRANGER

@@ -11,17 +11,9 @@ from msgspec import Struct
 
 from defl.committee import AggQuorum, Federation
 from defl.ids import Digest, NodeId, Round, digest_of
-from defl.messages import Agg, Block, Transaction, Upd
-from defl.output import Reference, Response
-
-
-class ClosedRound(Struct, frozen=True, array_like=True):
-    """A round that is over: its updates all share one base."""
-
-    round: Round
-    block: Digest  # id of the block that closed it
-    base: Digest  # proven by these updates as the model of the previous round
-    updates: tuple[Reference, ...]  # in member order
+from defl.messages import Agg, Approve, Block, Change, Ready, Transaction, Upd
+from defl.output import ClosedRound, Reference, Response
+from defl.succession import PendingChange, ReadyKey, next_membership, wanted_keys
 
 
 class LedgerState(Struct, frozen=True, array_like=True):
@@ -29,10 +21,19 @@ class LedgerState(Struct, frozen=True, array_like=True):
     current: tuple[Reference, ...]  # updates for round + 1, in member order
     voters: tuple[NodeId, ...]  # whose AGG for round + 1 is recorded, sorted
     closed: tuple[ClosedRound, ...]  # the last tau rounds, oldest first
+    changes: tuple[PendingChange, ...] = ()  # proposed in this epoch, in the log's order
+    ready: tuple[ReadyKey, ...] = ()  # the newest READY of each key that a change wants
+    ended: bool = False  # the last round of this epoch is closed, and another epoch follows
 
     @property
     def last(self) -> ClosedRound | None:
         return self.closed[-1] if self.closed else None
+
+    def change(self, digest: Digest) -> PendingChange | None:
+        return next((pending for pending in self.changes if pending.digest == digest), None)
+
+    def change_of(self, author: NodeId) -> PendingChange | None:
+        return next((pending for pending in self.changes if pending.author == author), None)
 
     def update_of(self, author: NodeId) -> Reference | None:
         return next((ref for ref in self.current if ref.author == author), None)
@@ -41,11 +42,19 @@ class LedgerState(Struct, frozen=True, array_like=True):
 _decoder = msgspec.msgpack.Decoder(LedgerState)
 
 
-class Ledger:
-    """The rules of one federation; it holds no state itself."""
+def decode_state(data: bytes) -> LedgerState:
+    """Decode bytes whose hash is certified: a quorum has computed this state."""
+    return _decoder.decode(data)
 
-    def __init__(self, federation: Federation) -> None:
+
+class Ledger:
+    """The rules of one epoch; it holds no state itself."""
+
+    def __init__(self, federation: Federation, closed: tuple[ClosedRound, ...] = ()) -> None:
+        """`closed`: the rounds that earlier epochs closed and that are still kept."""
         committee = federation.committee
+        self._federation = federation
+        self._closed = closed
         self._members = committee.size
         self._updates_min = committee.quorum  # n - f
         self._agg_quorum = (
@@ -55,39 +64,58 @@ class Ledger:
         self._rounds = federation.rounds
 
     def genesis(self) -> LedgerState:
-        return LedgerState(Round(0), (), (), ())
+        return LedgerState(Round(self._federation.first_round - 1), (), (), self._closed)
 
     def encode(self, state: LedgerState) -> bytes:
         return msgspec.msgpack.encode(state)
 
     def decode(self, data: bytes) -> LedgerState:
         """Decode bytes whose hash is certified: a quorum has computed this state."""
-        return _decoder.decode(data)
+        return decode_state(data)
 
     def root_of(self, encoded: bytes) -> Digest:
         return digest_of(b"defl/state" + encoded)
 
     def live(self, state: LedgerState, transaction: Transaction) -> bool:
         """Would executing this transaction now change the state?"""
-        if transaction.round != state.round + 1 or transaction.round > self._rounds:
+        open_round = state.round + 1
+        if state.ended or transaction.round > self._rounds:
             return False
-        if isinstance(transaction, Agg):
-            return transaction.author not in state.voters
-        return state.update_of(transaction.author) is None
+        if isinstance(transaction, Ready):
+            return _counts(state, transaction)
+        if transaction.round != open_round:
+            return False
+        match transaction:
+            case Upd(author=author):
+                return state.update_of(author) is None
+            case Agg(author=author):
+                return author not in state.voters
+            case Change(author=author):
+                pending = state.change_of(author)
+                return pending is None or pending.round < open_round
+            case Approve(author=author, change=change):
+                approved = state.change(change)
+                return approved is not None and author not in approved.approvals
 
     def wanted(self, state: LedgerState, transaction: Transaction) -> bool:
         """Is it live, or may it become live when the open round closes?"""
-        if transaction.round == state.round + 2:
-            return transaction.round <= self._rounds
+        if isinstance(transaction, Upd | Agg | Change) and transaction.round == state.round + 2:
+            return transaction.round <= self._rounds and not state.ended
         return self.live(state, transaction)
 
     def execute(self, state: LedgerState, block: Block) -> tuple[LedgerState, tuple[Response, ...]]:
         responses = []
         for transaction in block.transactions:
-            if isinstance(transaction, Upd):
-                state, response = self._upd(state, transaction, block.id)
-            else:
-                state, response = self._agg(state, transaction, block.id)
+            if state.ended:  # also inside the block that ended the epoch
+                responses.append(Response.EPOCH_ENDED)
+                continue
+            match transaction:
+                case Upd():
+                    state, response = self._upd(state, transaction, block.id)
+                case Agg():
+                    state, response = self._agg(state, transaction, block.id)
+                case Change() | Approve() | Ready():
+                    state, response = self._member_change(state, transaction)
             responses.append(response)
         return state, tuple(responses)
 
@@ -114,6 +142,35 @@ class Ledger:
             return state, Response.NOT_MEET_QUORUM
         return state, Response.NOT_ENOUGH_UPDATES
 
+    def _member_change(
+        self, state: LedgerState, transaction: Change | Approve | Ready
+    ) -> tuple[LedgerState, Response]:
+        if not self.live(state, transaction):
+            return state, Response.NOT_PENDING
+        match transaction:
+            case Change(author=author):
+                pending = PendingChange(
+                    transaction.round,
+                    author,
+                    transaction.digest,
+                    transaction.operations,
+                    (author,),  # who proposes it approves it
+                )
+                others = tuple(change for change in state.changes if change.author != author)
+                state = msgspec.structs.replace(state, changes=(*others, pending))
+            case Approve(author=author, change=digest):
+                changes = tuple(
+                    change.approved_by(author) if change.digest == digest else change
+                    for change in state.changes
+                )
+                state = msgspec.structs.replace(state, changes=changes)
+            case Ready(key=key, round=round_):
+                others_ready = tuple(ready for ready in state.ready if ready.key != key)
+                state = msgspec.structs.replace(state, ready=(*others_ready, ReadyKey(key, round_)))
+        keys = wanted_keys(state.changes)
+        ready = tuple(ready for ready in state.ready if ready.key in keys)
+        return msgspec.structs.replace(state, ready=ready), Response.OK
+
     def _close_if_due(self, state: LedgerState, block: Digest) -> LedgerState:
         if not state.current:
             return state
@@ -123,7 +180,25 @@ class Ledger:
             return state
         if len(state.current) < self._members and len(state.voters) < self._agg_quorum:
             return state
+        facts = self._federation
         round_ = Round(state.round + 1)
         updates = tuple(ref for ref in state.current if ref.base == base)
-        closed = (*state.closed, ClosedRound(round_, block, base, updates))
-        return LedgerState(round_, (), (), closed[-self._tau :])
+        newest = ClosedRound(round_, block, base, updates, facts.epoch, facts.updates_faults_max)
+        closed = (*state.closed, newest)[-self._tau :]
+        changes = tuple(change for change in state.changes if change.operations)
+        following = next_membership(facts, round_, changes, state.ready)
+        return LedgerState(
+            round_, (), (), closed, changes, state.ready, ended=following is not None
+        )
+
+
+def _counts(state: LedgerState, ready: Ready) -> bool:
+    """Is this READY news, of a key that a change wants, and of a machine that is up to date?"""
+    if not state.round <= ready.round <= state.round + 1 or ready.round < 1:
+        return False
+    if ready.key not in wanted_keys(state.changes):
+        return False
+    known = next((known for known in state.ready if known.key == ready.key), None)
+    if known is not None and known.round >= ready.round:
+        return False
+    return any(closed.base == ready.model for closed in state.closed)

@@ -12,8 +12,19 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from defl.cards import Card, Key
 from defl.crypto import SIGNATURE_BYTES, Tag, statement
-from defl.ids import DIGEST_BYTES, NO_DIGEST, Digest, Height, NodeId, Round, View, digest_of
+from defl.ids import (
+    DIGEST_BYTES,
+    NO_DIGEST,
+    OUTSIDER,
+    Digest,
+    Height,
+    NodeId,
+    Round,
+    View,
+    digest_of,
+)
 from defl.schema import Codec
 
 # A federation has at most this many members: votes go to all, so traffic grows with n squared.
@@ -114,9 +125,103 @@ class Agg(Struct, frozen=True, array_like=True, tag=2):
         return statement(Tag.AGG, chain, epoch, self.round, self.author)
 
 
-Transaction = Upd | Agg
-# One UPD and one AGG per author for the round that is open.
-Transactions = Annotated[tuple[Transaction, ...], Meta(max_length=2 * MEMBERS_MAX)]
+# --- Changes of the membership ---------------------------------------------------------------
+
+
+class Add(Struct, frozen=True, array_like=True, tag=20):
+    """A new member, at the end of the list."""
+
+    card: Card
+
+
+class Remove(Struct, frozen=True, array_like=True, tag=21):
+    member: AMember
+
+
+class ReplaceKey(Struct, frozen=True, array_like=True, tag=22):
+    """Another key for a member, present or departed; its name stays."""
+
+    member: AMember
+    card: Card
+
+
+class Rounds(Struct, frozen=True, array_like=True, tag=23):
+    """Another last round."""
+
+    rounds: Annotated[Round, Meta(ge=1, le=NUMBER_MAX)]
+
+
+Operation = Add | Remove | ReplaceKey | Rounds
+OPERATIONS_MAX = 8
+# A card has about 700 bytes: eight of them, or one with the longest certificate.
+CHANGE_BYTES_MAX = 8192
+
+
+class Change(Struct, frozen=True, array_like=True, tag=3):
+    """TX("CHANGE"): the author proposes these operations, all or none; none withdraws its last."""
+
+    round: ARound
+    author: AMember
+    operations: Annotated[tuple[Operation, ...], Meta(max_length=OPERATIONS_MAX)]
+    signature: ASignature
+
+    @property
+    def digest(self) -> Digest:
+        """Names the proposal: the same operations of another author are another proposal."""
+        fields = (self.author, self.operations)
+        return digest_of(b"defl/change" + msgspec.msgpack.encode(fields))
+
+    def statement(self, chain: Digest, epoch: int) -> Digest:
+        return statement(Tag.CHANGE, chain, epoch, self.round, self.author, self.digest)
+
+
+class Approve(Struct, frozen=True, array_like=True, tag=4):
+    """TX("APPROVE"): the author agrees to a proposed change."""
+
+    round: ARound
+    author: AMember
+    change: ADigest
+    signature: ASignature
+
+    def statement(self, chain: Digest, epoch: int) -> Digest:
+        return statement(Tag.APPROVE, chain, epoch, self.round, self.author, self.change)
+
+
+class Ready(Struct, frozen=True, array_like=True, tag=5):
+    """TX("READY"): the machine with this key, not a member yet, is up and has this model."""
+
+    round: ARound
+    key: Key
+    model: ADigest
+    signature: ASignature
+
+    @property
+    def author(self) -> NodeId:
+        return OUTSIDER
+
+    def statement(self, chain: Digest, epoch: int) -> Digest:
+        return statement(Tag.READY, chain, epoch, self.round, self.key, self.model)
+
+
+Transaction = Upd | Agg | Change | Approve | Ready
+# In a block or a Gossip: a member's UPD, AGG and CHANGE, four APPROVEs, and a READY for each card
+# in its CHANGE.
+TRANSACTIONS_PER_MEMBER = 7 + OPERATIONS_MAX
+TRANSACTIONS_MAX = TRANSACTIONS_PER_MEMBER * MEMBERS_MAX
+Transactions = Annotated[tuple[Transaction, ...], Meta(max_length=TRANSACTIONS_MAX)]
+Slot = tuple[type[Transaction], Round, NodeId | bytes, Digest | None]
+
+
+def slot_of(transaction: Transaction) -> Slot:
+    """An honest author fills each slot with one transaction."""
+    kind, round_ = type(transaction), transaction.round
+    match transaction:
+        case Approve(author=author, change=change):
+            return kind, round_, author, change
+        case Ready(key=key):
+            return kind, round_, key, None
+        case _:
+            return kind, round_, transaction.author, None
 
 
 class Header(Struct, frozen=True, array_like=True, dict=True):
@@ -248,7 +353,9 @@ class Status(Struct, frozen=True, array_like=True, tag=14):
 class Gossip(Struct, frozen=True, array_like=True, tag=15):
     """Transactions on their way into a block."""
 
-    transactions: Annotated[tuple[Transaction, ...], Meta(min_length=1, max_length=4 * MEMBERS_MAX)]
+    transactions: Annotated[
+        tuple[Transaction, ...], Meta(min_length=1, max_length=TRANSACTIONS_MAX)
+    ]
 
 
 class BlockRequest(Struct, frozen=True, array_like=True, tag=16):
@@ -273,6 +380,17 @@ class Snapshot(Struct, frozen=True, array_like=True, tag=18):
     state: bytes
     proof: Header
     proof_qc: QC
+
+
+class Handover(Struct, frozen=True, array_like=True, tag=19):
+    """How an epoch ended: its last state, from which the next epoch's facts follow."""
+
+    snapshot: Snapshot
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that ended."""
+        return self.snapshot.block.epoch
 
 
 # --- Pool ----------------------------------------------------------------------------------
@@ -401,10 +519,11 @@ Statement = SignedHeader | Vote | Timeout | Offer | Upd | Attestation
 
 
 class Evidence(Struct, frozen=True, array_like=True, tag=51):
-    """Two statements of one author; no honest node signs both."""
+    """Two statements of one author in one epoch; no honest node signs both."""
 
     first: Statement
     second: Statement
+    epoch: ANumber = 0
 
 
 # --- Questions of a starting node -----------------------------------------------------------
@@ -437,6 +556,7 @@ Message = (
     | BlockRequest
     | Blocks
     | Snapshot
+    | Handover
     | Offer
     | StoreAck
     | ManifestRequest

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from defl.committee import Federation, Membership
+from defl.contacts import Former
 from defl.ids import Digest, NodeId, Round, View
 from defl.messages import (
     QC,
@@ -15,15 +17,42 @@ from defl.messages import (
     Attestation,
     Block,
     Evidence,
+    Handover,
     Manifest,
     Message,
     Offer,
+    Operation,
     Proposal,
     Snapshot,
     StoreAck,
     Timeout,
     Vote,
 )
+
+# --- What was agreed -------------------------------------------------------------------------
+
+
+class Reference(Struct, frozen=True, array_like=True):
+    """A committed update: enough to fetch it, and its author's signature over it."""
+
+    author: NodeId
+    digest: Digest
+    size: int
+    base: Digest
+    ackers: bytes
+    signature: bytes
+
+
+class ClosedRound(Struct, frozen=True, array_like=True):
+    """A round that is over: its updates all share one base."""
+
+    round: Round
+    block: Digest  # id of the block that closed it
+    base: Digest  # proven by these updates as the model of the previous round
+    updates: tuple[Reference, ...]  # in member order
+    epoch: int = 0
+    faults_max: int = 0  # what the aggregation rule is told to tolerate: it is that epoch's
+
 
 # --- What is durable -----------------------------------------------------------------------
 
@@ -44,6 +73,16 @@ class SafetyRecord(Struct, frozen=True, array_like=True):
     commit_qc: QC | None = None  # the newest that committed something: a restart undoes no commit
 
 
+class Switch(Struct, frozen=True, array_like=True):
+    """Another epoch begins. Written with it: its record. Deleted with it: the blocks, the snapshot,
+    the acks and the offers of the epoch before. Handovers are kept for ever."""
+
+    membership: Membership
+    closed: tuple[ClosedRound, ...]  # the rounds of earlier epochs that are still kept
+    former: tuple[Former, ...]
+    handover: Handover  # proves how the epoch before ended
+
+
 class Persist(Struct, frozen=True):
     """One atomic change of the durable state; empty fields change nothing."""
 
@@ -55,6 +94,7 @@ class Persist(Struct, frozen=True):
     model: tuple[Round, Manifest] | None = None
     evidence: tuple[Evidence, ...] = ()
     forget_round: Round | None = None  # acks, offers and models of this round and older
+    switch: Switch | None = None
 
 
 class Durable(Struct):
@@ -68,6 +108,7 @@ class Durable(Struct):
     models: tuple[tuple[Round, Manifest], ...] = ()
     evidence: tuple[Evidence, ...] = ()
     held: tuple[tuple[Manifest, frozenset[int]], ...] = ()  # chunks that are really on disk
+    switch: Switch | None = None  # into the present epoch; None in epoch 0
 
 
 # --- Output --------------------------------------------------------------------------------
@@ -82,6 +123,7 @@ class StoreChunk(Struct, frozen=True):
 class Envelope(Struct, frozen=True):
     to: tuple[NodeId, ...] | None  # None: all other members
     message: Message
+    epoch: int = 0  # that the message is of
 
 
 class ServeChunk(Struct, frozen=True):
@@ -92,6 +134,13 @@ class ServeChunk(Struct, frozen=True):
     index: int
 
 
+class ServeHandover(Struct, frozen=True):
+    """Read how this epoch ended from the store and send it."""
+
+    to: NodeId
+    epoch: int
+
+
 class Response(StrEnum):
     """The ledger's answer to a committed transaction (paper, Algorithm 2, and additions)."""
 
@@ -100,22 +149,13 @@ class Response(StrEnum):
     ALREADY_AGG = "AlreadyAGGError"
     NOT_MEET_QUORUM = "NotMeetQuorumWarning"
     NOT_ENOUGH_UPDATES = "NotEnoughUpdatesWarning"
+    NOT_PENDING = "NotPendingError"
+    EPOCH_ENDED = "EpochEndedError"
 
 
 class Committed(Struct, frozen=True):
     block: Block
     responses: tuple[Response, ...]  # one for each transaction
-
-
-class Reference(Struct, frozen=True, array_like=True):
-    """A committed update: enough to fetch it, and its author's signature over it."""
-
-    author: NodeId
-    digest: Digest
-    size: int
-    base: Digest
-    ackers: bytes
-    signature: bytes
 
 
 class Validate(Struct, frozen=True):
@@ -129,6 +169,7 @@ class Aggregate(Struct, frozen=True):
     base: Digest
     updates: tuple[Reference, ...]  # in member order
     closing_block: Digest  # decides ties
+    faults_max: int = 0  # Byzantine updates that the rule is told to tolerate
 
 
 class Train(Struct, frozen=True):
@@ -179,6 +220,7 @@ class RoundProven(Struct, frozen=True):
     round: Round
     digest: Digest
     updates: tuple[Reference, ...]
+    epoch: int = 0  # in which they signed
 
 
 class ModelReady(Struct, frozen=True):
@@ -222,6 +264,19 @@ class Finished(Struct, frozen=True):
     round: Round
 
 
+class EpochBegan(Struct, frozen=True):
+    """This node is in another epoch now."""
+
+    federation: Federation
+    me: NodeId  # OUTSIDER if it is no member
+
+
+class Departed(Struct, frozen=True):
+    """This node is no member any more, and enough members can do without it: it may exit."""
+
+    epoch: int
+
+
 Notice = (
     EvidenceFound
     | RoundClosed
@@ -236,13 +291,15 @@ Notice = (
     | WorkFailing
     | Attested
     | Finished
+    | EpochBegan
+    | Departed
 )
 
 
 class Output(Struct, frozen=True):
     persist: Persist | None = None
     store: tuple[StoreChunk, ...] = ()
-    send: tuple[Envelope | ServeChunk, ...] = ()
+    send: tuple[Envelope | ServeChunk | ServeHandover, ...] = ()
     committed: tuple[Committed, ...] = ()
     work: tuple[Work, ...] = ()
     drop: tuple[Digest, ...] = ()  # blobs that retention no longer keeps
@@ -258,6 +315,14 @@ class Received(Struct, frozen=True):
 
     peer: NodeId
     message: Message
+    epoch: int = 0  # whose facts it was checked by
+
+
+class OtherEpoch(Struct, frozen=True):
+    """A peer's frame states another epoch; nothing else of it counts."""
+
+    peer: NodeId
+    epoch: int
 
 
 class ReceivedChunk(Struct, frozen=True):
@@ -289,6 +354,19 @@ class Tick(Struct, frozen=True):
 
 class Connected(Struct, frozen=True):
     peer: NodeId
+    epoch: int | None = None  # that the peer is in, by its hello
+
+
+class Propose(Struct, frozen=True):
+    """The operator proposes a change of the membership; none withdraws the last one."""
+
+    operations: tuple[Operation, ...]
+
+
+class ApproveChange(Struct, frozen=True):
+    """The operator agrees to a proposed change."""
+
+    change: Digest
 
 
 class Validated(Struct, frozen=True):
@@ -331,6 +409,9 @@ class WorkFailed(Struct, frozen=True):
 
 Event = (
     Received
+    | OtherEpoch
+    | Propose
+    | ApproveChange
     | ReceivedChunk
     | Question
     | Faulted

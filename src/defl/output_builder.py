@@ -1,10 +1,15 @@
 """The effects of all parts of a participant, collected into one Output."""
 
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
 from defl.client import ClientEffects
 from defl.consensus.effects import ConsensusEffects
+from defl.crossing import CrossingEffects
 from defl.finish import FinishEffects
 from defl.ids import Digest, Round
-from defl.messages import Block, Evidence, Manifest, Offer, Snapshot, StoreAck
+from defl.messages import Block, Evidence, Manifest, Message, Offer, Snapshot, StoreAck
 from defl.output import (
     Committed,
     Envelope,
@@ -13,7 +18,9 @@ from defl.output import (
     Persist,
     SafetyRecord,
     ServeChunk,
+    ServeHandover,
     StoreChunk,
+    Switch,
     Work,
 )
 from defl.pool.pool import PoolEffects
@@ -22,8 +29,10 @@ NO_CHANGE = Persist()
 
 
 class OutputBuilder:
-    def __init__(self) -> None:
-        self.send: list[Envelope | ServeChunk] = []
+    def __init__(self, epoch: int = 0) -> None:
+        self._epoch = epoch
+        self._switch: Switch | None = None
+        self.send: list[Envelope | ServeChunk | ServeHandover] = []
         self.notices: list[Notice] = []
         self.evidence: list[Evidence] = []
         self.forget_round: Round | None = None
@@ -38,12 +47,40 @@ class OutputBuilder:
         self._work: list[Work] = []
         self._drop: list[Digest] = []
 
+    def enter(self, switch: Switch, record: SafetyRecord | None, epoch: int) -> None:
+        """Another epoch begins. What was to be recorded or said in the last one is void: nobody
+        needs it any more who knows the handover."""
+        self._epoch = epoch
+        self._switch = switch
+        self._record = record
+        self._blocks.clear()
+        self._snapshot = None
+        self._acks.clear()
+        self._offer = None
+        self.send = [item for item in self.send if not isinstance(item, Envelope)]
+
+    def add_sent(self, items: Iterable[Envelope | ServeChunk | ServeHandover]) -> None:
+        """Each message states its epoch."""
+        if self._epoch == 0:
+            self.send.extend(items)
+        else:
+            self.send.extend(
+                replace(item, epoch=self._epoch) if isinstance(item, Envelope) else item
+                for item in items
+            )
+
+    def keep_said(self, may_say: Callable[[Message], bool]) -> None:
+        """Send no other messages than these."""
+        self.send = [
+            item for item in self.send if not isinstance(item, Envelope) or may_say(item.message)
+        ]
+
     def add_consensus(self, effects: ConsensusEffects) -> None:
         self._record = effects.record or self._record
         self._blocks += effects.blocks
         self._snapshot = effects.snapshot or self._snapshot
         self._committed += effects.committed
-        self.send += effects.send
+        self.add_sent(effects.send)
         self.notices += effects.notices
 
     def add_pool(self, effects: PoolEffects) -> None:
@@ -51,18 +88,22 @@ class OutputBuilder:
         self._offer = effects.offer or self._offer
         self._store += effects.store
         self._drop += effects.drop
-        self.send += effects.send
+        self.add_sent(effects.send)
         self._work += effects.work
         self.notices += effects.notices
 
     def add_client(self, effects: ClientEffects) -> None:
         self._model = effects.model or self._model
-        self.send += effects.send
+        self.add_sent(effects.send)
         self._work += effects.work
         self.notices += effects.notices
 
     def add_finish(self, effects: FinishEffects) -> None:
-        self.send += effects.send
+        self.add_sent(effects.send)
+        self.notices += effects.notices
+
+    def add_crossing(self, effects: CrossingEffects) -> None:
+        self.add_sent(effects.send)
         self.notices += effects.notices
 
     def build(self, wake_at: float | None) -> Output:
@@ -87,5 +128,6 @@ class OutputBuilder:
             model=self._model,
             evidence=tuple(self.evidence),
             forget_round=self.forget_round,
+            switch=self._switch,
         )
         return None if persist == NO_CHANGE else persist

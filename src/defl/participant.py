@@ -4,27 +4,28 @@
 and clocks, sim/ with virtual ones, so the simulator runs the code that ships.
 """
 
+from msgspec.structs import replace
+
 from defl.client import RoundClient
 from defl.committee import Federation
 from defl.consensus.chain import genesis_of
 from defl.consensus.effects import ConsensusEffects
-from defl.consensus.mempool import Slot, slot_of
 from defl.consensus.replica import REPLICA_MESSAGES, Replica
 from defl.consensus.safety import Safety, first_record
+from defl.contacts import Contacts, PeerRole, former_after, id_of
+from defl.crossing import Crossing
 from defl.crypto import Signer
 from defl.evidence import EvidenceLog
 from defl.finish import Finish
-from defl.ids import Digest, NodeId, Round
-from defl.ledger import Ledger, LedgerState
+from defl.ids import OUTSIDER, Digest, NodeId, Round
+from defl.interest import Interest
+from defl.ledger import Ledger, LedgerState, decode_state
 from defl.messages import (
     Attestation,
-    BlockRequest,
-    Blocks,
-    Certificates,
     Chunk,
     ChunkRequest,
     Evidence,
-    Gossip,
+    Handover,
     Manifest,
     ManifestAnswer,
     ManifestRequest,
@@ -32,35 +33,38 @@ from defl.messages import (
     NotHeld,
     Offer,
     Pace,
-    Proposal,
-    Snapshot,
     Statements,
     StatementsRequest,
     Status,
     StoreAck,
     Timeout,
-    Transaction,
     Vote,
     genesis_qc,
 )
 from defl.output import (
     Aggregated,
+    ApproveChange,
     BlobLost,
     ChunkLost,
+    ClosedRound,
     Connected,
     Durable,
     Envelope,
+    EpochBegan,
     Event,
     EvidenceFound,
     Faulted,
     Observing,
+    OtherEpoch,
     Output,
     PeerMisbehaved,
+    Propose,
     Question,
     Received,
     ReceivedChunk,
     RoundClosed,
     RoundProven,
+    Switch,
     Tick,
     Trained,
     Validate,
@@ -70,9 +74,12 @@ from defl.output import (
 from defl.output_builder import OutputBuilder
 from defl.pool.pool import Pool
 from defl.recall import Recall, authors_of, beyond_record
+from defl.succession import next_membership
 
 NEVER = float("inf")
 POOL_MESSAGES = (Offer, StoreAck, ManifestRequest, ManifestAnswer, ChunkRequest, Chunk, NotHeld)
+# They mean the same in every epoch.
+EPOCHLESS_MESSAGES = (Handover, ManifestRequest, ManifestAnswer, ChunkRequest, NotHeld)
 
 
 def first_durable(federation: Federation, initial: Manifest) -> Durable:
@@ -85,6 +92,13 @@ def first_durable(federation: Federation, initial: Manifest) -> Durable:
     )
 
 
+def present_epoch(origin: Federation, durable: Durable) -> Federation:
+    """The facts of the epoch that a node was in when it stopped; `origin`: those of epoch 0."""
+    if durable.switch is None:
+        return origin
+    return Federation(origin.charter, durable.switch.membership)
+
+
 class Participant:
     def __init__(
         self,
@@ -93,23 +107,67 @@ class Participant:
         signer: Signer,
         durable: Durable,
         safety: type[Safety] = Safety,
+        awaits_chain: bytes = b"",
     ) -> None:
-        self.federation = federation
-        self.me = me
-        self._replica: Replica[LedgerState] = Replica(
-            federation, me, signer, Ledger(federation), durable, safety=safety
-        )
+        """`federation`: the facts of the epoch that the durable state is of. A guest says that it
+        is ready once it has been in the epoch whose chain id begins with `awaits_chain`."""
+        self._signer = signer
+        self._safety = safety
+        self._awaits_chain = awaits_chain
+        switch = durable.switch
+        self._set_facts(federation, me, switch.closed if switch is not None else ())
+        self._contacts = Contacts(federation, me, switch.former if switch is not None else ())
+        self._recall = Recall(federation, me)
+        self._begin_log(durable)
         self._round = self._replica.state.round
         self._pool = Pool(federation, me, signer, durable, self._round)
-        self._finish = Finish(federation, me, signer)
         self._client = RoundClient(federation, me, signer, self._pool, durable.models, self._finish)
-        self._recall = Recall(federation, me)
-        self._evidence = EvidenceLog(me, durable.evidence)
+        self._evidence = EvidenceLog(me, durable.evidence, federation.epoch)
         self._proven: Round = Round(-1)
         self._started = False
         self._others_wake_at = 0.0  # when a part other than the replica next needs a Tick
+        self._join_parts()
+
+    def _set_facts(
+        self, federation: Federation, me: NodeId, closed: tuple[ClosedRound, ...]
+    ) -> None:
+        self.federation = federation
+        self.me = me
+        self.closed = closed  # rounds of earlier epochs, with which this epoch's log begins
+        if self._awaits_chain and federation.chain.startswith(self._awaits_chain):
+            self._awaits_chain = b""
+
+    def _begin_log(self, durable: Durable) -> None:
+        """The parts that exist anew in each epoch."""
+        federation, me, signer = self.federation, self.me, self._signer
+        ledger = Ledger(federation, self.closed)
+        self._replica: Replica[LedgerState] = Replica(
+            federation, me, signer, ledger, durable, safety=self._safety
+        )
+        self._finish = Finish(federation, me, signer)
+        self._contacts.set_changes(self._replica.state.changes)
+
+    def _join_parts(self) -> None:
+        self._crossing = Crossing(
+            self.federation, self.me, self._signer, self._contacts, self._replica, self._pool
+        )
+        self._crossing.may_be_ready = not self._awaits_chain
+        self._interest = Interest(
+            self.federation.epoch,
+            self._replica,
+            self._pool,
+            self._client,
+            self._finish,
+            self._recall,
+            self._evidence,
+            self._contacts,
+        )
 
     # --- Read-only views --------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        return self.federation.epoch
 
     @property
     def replica(self) -> Replica[LedgerState]:
@@ -138,7 +196,26 @@ class Participant:
 
     @property
     def finished(self) -> bool:
-        return self._finish.finished
+        """Nobody needs this node any more."""
+        return self._finish.finished or self.departed
+
+    @property
+    def departed(self) -> bool:
+        """It was a member, and enough of those that are can do without it."""
+        return self._crossing.departed
+
+    @property
+    def contacts(self) -> Contacts:
+        return self._contacts
+
+    @property
+    def changes_unsent(self) -> bool:
+        """Does something that the operator wants still have to reach the ledger?"""
+        return self._crossing.changes_unsent
+
+    def wanted(self, peer: NodeId, message: Message) -> Message | Question | None:
+        """Which part of an unverified message is worth verifying."""
+        return self._interest.wanted(peer, message)
 
     @property
     def model(self) -> Digest | None:
@@ -150,66 +227,11 @@ class Participant:
     def stored(self) -> dict[str, int]:
         return {**self._replica.stored, **self._pool.stored, "evidence": len(self._evidence)}
 
-    # --- What is worth verifying -----------------------------------------------------------
-
-    def wanted(self, peer: NodeId, message: Message) -> Message | Question | None:
-        """Which part of an unverified message is worth verifying: all of it, some of it, or none.
-
-        A Question means: answer the peer, but do not verify. There is exactly one rule per type.
-        It is read-only and cheap, since it protects the verifier from liars and runs again for
-        each repetition.
-        """
-        wanted, is_proven = self._replica.wanted, self._evidence.is_proven
-        match message:
-            case Vote():
-                return message if wanted.vote(message, is_proven) else Question(peer, message)
-            case Timeout():
-                return message if wanted.timeout(message, is_proven) else Question(peer, message)
-            case Proposal():
-                return wanted.proposal(message, is_proven)
-            case Certificates(qc=qc, tc=tc):
-                return wanted.certificates(qc, tc)
-            case Gossip(transactions=transactions):
-                return self._wanted_transactions(transactions)
-            case Blocks(blocks=blocks):
-                return wanted.blocks(blocks)
-            case Snapshot():
-                return message if wanted.snapshot(message) else None
-            case Offer():
-                return _or_question(self._pool.wants_offer(message, is_proven), peer, message)
-            case Attestation():
-                return _or_question(self._finish.wants(message, is_proven), peer, message)
-            case Pace():
-                return message if self._client.wants_pace(message) else None
-            case StoreAck():
-                return message if self._pool.wants_ack(message) else None
-            case Evidence():
-                return message if self._evidence.wants(message) else None
-            case Chunk():
-                return message if self._pool.wants_chunk(message) else None
-            case Statements():
-                return message if self._recall.wants_answer_of(peer) else None
-            case Status() | BlockRequest() | ManifestRequest() | ChunkRequest() | NotHeld():
-                return message  # unsigned; the code that answers limits its answers
-            case StatementsRequest():
-                return message  # likewise
-            case ManifestAnswer():
-                return message  # unsigned
-            case _:
-                return None
-
-    def _wanted_transactions(self, transactions: tuple[Transaction, ...]) -> Gossip | None:
-        """At most one per slot: an honest peer never sends two."""
-        kept: dict[Slot, Transaction] = {}
-        for transaction in transactions:
-            slot = slot_of(transaction)
-            if slot not in kept and self._replica.wants(transaction, self._evidence.is_proven):
-                kept[slot] = transaction
-        return Gossip(tuple(kept.values())) if kept else None
-
     # --- The entry point -------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> Output:
+        if self._is_stale(event):
+            event = Tick()
         if not self._started:
             self._started = True
             self._mute()
@@ -219,7 +241,7 @@ class Participant:
         for_replica = self._give_replica(event, now)
         if for_replica and self._replica.idle and now < self._others_wake_at:
             return Output(wake_at=self._earliest(self._replica.wake_at))
-        output = OutputBuilder()
+        output = OutputBuilder(self.federation.epoch)
         if not for_replica:
             self._route(event, now, output)
         self._settle(now, output)
@@ -228,13 +250,22 @@ class Participant:
             self._client.wake_at,
             self._finish.wake_at,
             self._recall.wake_at,
+            self._crossing.wake_at,
         )
         self._others_wake_at = min([at for at in others if at is not None], default=NEVER)
+        if self.me == OUTSIDER:
+            output.keep_said(self._crossing.may_say)
         return output.build(self._earliest(self._replica.wake_at))
 
     def _earliest(self, replica_wakes_at: float | None) -> float | None:
         at = min(self._others_wake_at, NEVER if replica_wakes_at is None else replica_wakes_at)
         return None if at == NEVER else at
+
+    def _is_stale(self, event: Event) -> bool:
+        """It was checked by another epoch's facts: an old certificate would poison the record."""
+        if not isinstance(event, Received) or event.epoch == self.federation.epoch:
+            return False
+        return not isinstance(event.message, EPOCHLESS_MESSAGES)
 
     def _give_replica(self, event: Event, now: float) -> bool:
         """True if the event was for the replica alone: the other parts may have nothing to do."""
@@ -242,6 +273,9 @@ class Participant:
             case Received(peer=peer, message=message) if isinstance(message, REPLICA_MESSAGES):
                 self._recall.remember(message)
                 self._replica.receive(peer, message, now)
+                if isinstance(message, Status) and self._crossing.meets_outsider(peer):
+                    self._crossing.met(peer, now)
+                    return False
                 return True
             case Question(message=Vote() | Timeout() as message):
                 self._replica.answer(message, now)
@@ -260,9 +294,17 @@ class Participant:
                 self._finish.answer(peer, now)
             case Tick():
                 self._replica.tick(now)
+            case OtherEpoch(peer=peer, epoch=epoch):
+                self._crossing.met_epoch(peer, epoch, now)
+            case Propose(operations=operations):
+                self._crossing.propose(operations)
+            case ApproveChange(change=change):
+                self._crossing.approve(change)
+            case Connected(peer=peer, epoch=epoch) if epoch is not None and epoch != self.epoch:
+                self._crossing.met_epoch(peer, epoch, now)
             case Connected(peer=peer):
                 self._replica.connected(peer, now)
-                output.send.extend(self._recall.connected(peer))
+                output.add_sent(self._recall.connected(peer))
                 self._client.connected(peer, now)
             case Validated(digest=digest, fault=fault):
                 self._pool.validated(digest, fault)
@@ -278,18 +320,21 @@ class Participant:
                 if isinstance(work, Validate):
                     self._pool.not_validated(work.manifest.digest)
                 self._client.failed(event, now)
-            case Faulted(peer=peer, reason=reason):
+            case Faulted(peer=peer, reason=reason) if self._contacts.knows(peer):
                 output.notices.append(PeerMisbehaved(peer, reason))
 
     def _receive(self, peer: NodeId, message: Message, now: float, output: OutputBuilder) -> None:
         self._recall.remember(message)
         if isinstance(message, POOL_MESSAGES):
-            self._pool.receive(peer, message, now)
+            if not self._crossing.refuses(peer, message):
+                self._pool.receive(peer, message, now)
+        elif isinstance(message, Handover):
+            self._receive_handover(peer, message, now, output)
         elif isinstance(message, Attestation):
             self._finish.receive(peer, message, now)
         elif isinstance(message, StatementsRequest):
             acks = self._pool.acks_from(peer)
-            output.send.extend(self._recall.answer(peer, acks, now))
+            output.add_sent(self._recall.answer(peer, acks, now))
         elif isinstance(message, Statements):
             self._learn_statements(peer, message, now, output)
         elif isinstance(message, Pace):
@@ -299,7 +344,7 @@ class Participant:
 
     def _settle(self, now: float, output: OutputBuilder) -> None:
         """Let the parts feed each other until none submits another transaction."""
-        output.send.extend(self._recall.ask(now))
+        output.add_sent(self._recall.ask(now))
         while True:
             self._after_consensus(self._replica.take(), now, output)
             self._client.advance(now)
@@ -313,12 +358,16 @@ class Participant:
             for transaction in client_effects.submit:
                 self._replica.submit(transaction, now)
             output.add_finish(self._finish.take())
-            if not pool_effects.certified and not client_effects.submit:
+            if self._switch_if_due(now, output):
+                continue
+            own = self._crossing.due()
+            for transaction in own:
+                self._replica.submit(transaction, now)
+            self._crossing.speak(now)
+            output.add_crossing(self._crossing.take())
+            if not pool_effects.certified and not client_effects.submit and not own:
                 break
-        for notice in list(output.notices):
-            if isinstance(notice, EvidenceFound):
-                output.notices.remove(notice)
-                self._learn_evidence(notice.evidence, output)
+        self._learn_found_evidence(output)
 
     def _after_consensus(
         self, effects: ConsensusEffects, now: float, output: OutputBuilder
@@ -328,6 +377,9 @@ class Participant:
             self._mute()
         state = self.state
         if effects.committed or effects.snapshot is not None:
+            self._contacts.set_changes(state.changes)
+            if state.ended:
+                self._mute()
             if state.round != self._round:
                 self._round_closed(state, output)
             self._prove(state, output)
@@ -350,14 +402,19 @@ class Participant:
             round_ = Round(closed.round - 1)
             if round_ > self._proven:
                 self._proven = round_
-                output.notices.append(RoundProven(round_, closed.base, closed.updates))
+                output.notices.append(
+                    RoundProven(round_, closed.base, closed.updates, closed.epoch)
+                )
 
     def _mute(self) -> None:
         """An observer signs nothing, and neither does a node whose Recall is unanswered."""
-        silent = self._recall.asking or self._replica.observing is not None
+        outside = self.me == OUTSIDER
+        silent = outside or self._recall.asking or self._replica.observing is not None
         self._replica.muted = silent
-        self._pool.muted = self._client.muted = self._finish.muted = silent
-        self._client.observing = self._replica.observing is not None
+        # When the epoch has ended, only its log is still signed, until its end is proven.
+        quiet = silent or self.state.ended
+        self._pool.muted = self._client.muted = self._finish.muted = quiet
+        self._client.observing = outside or self._replica.observing is not None
 
     def _learn_statements(
         self, peer: NodeId, statements: Statements, now: float, output: OutputBuilder
@@ -383,18 +440,81 @@ class Participant:
             self._replica.unmute(now)
             self._pool.resume()
 
+    def _learn_found_evidence(self, output: OutputBuilder) -> None:
+        for notice in list(output.notices):
+            if isinstance(notice, EvidenceFound):
+                output.notices.remove(notice)
+                self._learn_evidence(notice.evidence, output)
+
     def _learn_evidence(self, evidence: Evidence, output: OutputBuilder) -> None:
         """Keep the first proof of each kind against each member, and relay it once."""
         if self._evidence.wants(evidence):
+            evidence = replace(evidence, epoch=self.epoch)
             self._evidence.add(evidence)
             output.evidence.append(evidence)
             output.notices.append(EvidenceFound(evidence))
-            output.send.append(Envelope(None, evidence))
+            output.add_sent([Envelope(None, evidence)])
 
+    # --- Epochs ----------------------------------------------------------------------------
 
-def _or_question(
-    worth: bool | None, peer: NodeId, message: Offer | Attestation
-) -> Offer | Attestation | Question | None:
-    if worth is None:
-        return None
-    return message if worth else Question(peer, message)
+    def _receive_handover(
+        self, peer: NodeId, handover: Handover, now: float, output: OutputBuilder
+    ) -> None:
+        """Its signatures are checked; its state must be the one that they vouch for."""
+        snapshot = handover.snapshot
+        if handover.epoch != self.epoch:
+            return
+        root = Ledger(self.federation).root_of(snapshot.state)
+        if root != snapshot.proof.state_root or not decode_state(snapshot.state).ended:
+            reason = "it sent a handover that does not show the end of an epoch"
+            output.notices.append(PeerMisbehaved(peer, reason))
+            return
+        self._switch(handover, now, output)
+        if self._contacts.role_of(peer) is not PeerRole.MEMBER:
+            output.add_sent([Envelope((peer,), self._replica.status)])
+
+    def _switch_if_due(self, now: float, output: OutputBuilder) -> bool:
+        """Once a certified header shows that the epoch has ended, the next one begins."""
+        snapshot = self._replica.snapshot
+        if not self.state.ended or snapshot is None:
+            return False
+        if not decode_state(snapshot.state).ended:
+            return False
+        self._switch(Handover(snapshot), now, output)
+        return True
+
+    def _switch(self, handover: Handover, now: float, output: OutputBuilder) -> None:
+        """From here on this node is in the next epoch. Its facts follow from the handover alone."""
+        self._learn_found_evidence(output)  # it is of this epoch
+        before, record = self.federation, self._replica.record
+        state = decode_state(handover.snapshot.state)
+        membership = next_membership(before, state.round, state.changes, state.ready)
+        if membership is None:
+            raise AssertionError("an epoch ends only if another one follows")
+        federation = Federation(before.charter, membership)
+        me = id_of(federation, self._signer.public_key)
+        former = former_after(self._contacts.former, before, federation)
+        was_answered = self.me != OUTSIDER and not self._recall.asking
+        self._set_facts(federation, me, state.closed)
+        self._contacts = Contacts(federation, me, former)
+        genesis = genesis_of(federation, Ledger(federation, state.closed))
+        new_record = first_record(federation.epoch, genesis_qc(genesis.id))
+        durable = Durable(replace(new_record, observing=record.observing))
+        self._recall = Recall(federation, me, is_answered=was_answered)
+        self._begin_log(durable)
+        self._pool.enter(federation, me)
+        self._client.enter(federation, me, self._finish)
+        self._evidence = EvidenceLog(me, self._evidence.all, federation.epoch)
+        self._join_parts()
+        output.enter(
+            Switch(membership, state.closed, former, handover), durable.record, federation.epoch
+        )
+        output.notices.append(EpochBegan(federation, me))
+        self._mute()
+        if state.round != self._round:
+            self._round_closed(self.state, output)
+        self._prove(self.state, output)
+        self._replica.resume(now)
+        self._client.set_state(self.state, now)
+        gone = tuple(peer for peer in self._contacts.all if not federation.committee.has(peer))
+        output.add_sent([Envelope(gone, self._replica.status)])

@@ -12,7 +12,7 @@ The memory is not durable: a node forgets at its own start what it has seen.
 from msgspec.structs import replace
 
 from defl.committee import Federation
-from defl.ids import NodeId, Round
+from defl.ids import OUTSIDER, NodeId, Round
 from defl.messages import (
     ACKS_RECALLED_MAX,
     Message,
@@ -32,10 +32,13 @@ NOTHING_SEEN = Statements(None, None, None, None, ())
 
 
 class Recall:
-    def __init__(self, federation: Federation, me: NodeId) -> None:
+    def __init__(self, federation: Federation, me: NodeId, *, is_answered: bool = False) -> None:
+        """`is_answered`: this process was told enough in an earlier epoch, so it has signed
+        nothing in this one that it has forgotten."""
         self._me = me
         self._others = tuple(m for m in federation.committee.members if m != me)
-        self._answers_needed = federation.committee.quorum - 1
+        signs = me != OUTSIDER and not is_answered
+        self._answers_needed = federation.committee.quorum - 1 if signs else 0
         self._repeat_s = federation.timing.view_base_s
         self._answered: set[NodeId] = set()
         self._seen: dict[NodeId, Statements] = {}  # the newest of each kind, by author

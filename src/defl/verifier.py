@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from defl.committee import Federation
 from defl.crypto import Scheme, Tag, statement
 from defl.errors import (
@@ -19,20 +21,24 @@ from defl.errors import (
     Malformed,
     WrongEpoch,
 )
-from defl.ids import NO_DIGEST, Digest, NodeId
+from defl.ids import NO_DIGEST, OUTSIDER, Digest, NodeId
 from defl.messages import (
+    CHANGE_BYTES_MAX,
     QC,
     TC,
     Agg,
+    Approve,
     Attestation,
     Block,
     BlockRequest,
     Blocks,
     Certificates,
+    Change,
     Chunk,
     ChunkRequest,
     Evidence,
     Gossip,
+    Handover,
     Header,
     ManifestAnswer,
     ManifestRequest,
@@ -41,6 +47,7 @@ from defl.messages import (
     Offer,
     Pace,
     Proposal,
+    Ready,
     SignedHeader,
     Snapshot,
     Statement,
@@ -56,10 +63,12 @@ from defl.messages import (
     attestation_statement,
     genesis_qc,
     members_in,
+    slot_of,
     timeout_statement,
     transactions_root,
     vote_statement,
 )
+from defl.succession import card_in
 
 # Each view brings one QC and perhaps one TC, each round n certified UPDs: this remembers the last
 # few rounds of the largest federation.
@@ -81,6 +90,7 @@ class Claim(NamedTuple):
     statement: Digest
     signature: bytes
     kind: str  # of statement, for the fault's text
+    key: bytes | None = None  # of an author that is no member yet
 
 
 class Verifier:
@@ -111,13 +121,16 @@ class Verifier:
     def check(self, claims: Iterable[Claim]) -> None:
         keys = self.federation.committee.keys
         for claim in claims:
-            if not self._scheme.verify(keys[claim.author], claim.statement, claim.signature):
-                raise BadSignature(f"a {claim.kind} that member {claim.author} did not sign")
+            key = keys[claim.author] if claim.key is None else claim.key
+            if not self._scheme.verify(key, claim.statement, claim.signature):
+                who = "its key" if claim.key is not None else f"member {claim.author}"
+                raise BadSignature(f"a {claim.kind} that {who} did not sign")
 
     def accept(self, examination: "Examination") -> None:
         """Remember checked claims and their certificates, so that neither is checked again."""
         for claim in examination.claims:
-            self.remember(claim.author, claim.statement, claim.signature)
+            if claim.key is None:
+                self.remember(claim.author, claim.statement, claim.signature)
         for certificate in examination.certificates:
             self._certificates[certificate] = None
             if len(self._certificates) > VERIFIED_MAX:
@@ -144,6 +157,7 @@ class Examination:
         federation = verifier.federation
         self._verifier = verifier
         self._chain = federation.chain
+        self._origin = federation.origin
         self._epoch = federation.epoch
         self._committee = federation.committee
         self._claims: dict[tuple[NodeId, Digest, bytes], Claim] = {}
@@ -174,6 +188,8 @@ class Examination:
                     self.block(block)
             case Snapshot():
                 self.snapshot(thing)
+            case Handover(snapshot=snapshot):
+                self.snapshot(snapshot)
             case Offer():
                 self.offer(thing)
             case StoreAck():
@@ -186,7 +202,7 @@ class Examination:
                 self.evidence(thing)
             case Block():
                 self.block(thing)
-            case Upd() | Agg():
+            case Upd() | Agg() | Change() | Approve() | Ready():
                 self.transaction(thing)
             case QC():
                 self.qc(thing)
@@ -228,7 +244,7 @@ class Examination:
         self._header(block.header)
         if transactions_root(block.transactions) != block.header.transactions_root:
             raise BadBlock("the transactions are not those that the header names")
-        slots = {(type(tx), tx.round, tx.author) for tx in block.transactions}
+        slots = {slot_of(tx) for tx in block.transactions}
         if len(slots) != len(block.transactions):
             raise BadBlock("two transactions of one kind, author and round")
         for transaction in block.transactions:
@@ -251,6 +267,24 @@ class Examination:
             case Agg(author=author, signature=signature):
                 message = transaction.statement(self._chain, self._epoch)
                 self._signed(author, message, signature, "AGG")
+            case Change():
+                self.change(transaction)
+            case Approve(author=author, signature=signature):
+                message = transaction.statement(self._chain, self._epoch)
+                self._signed(author, message, signature, "APPROVE")
+            case Ready(key=key, signature=signature):
+                message = transaction.statement(self._chain, self._epoch)
+                self._signed_by(key, message, signature, "READY")
+
+    def change(self, change: Change) -> None:
+        if len(msgspec.msgpack.encode(change)) > CHANGE_BYTES_MAX:
+            raise Malformed(f"a CHANGE of more than {CHANGE_BYTES_MAX} bytes")
+        message = change.statement(self._chain, self._epoch)
+        self._signed(change.author, message, change.signature, "CHANGE")
+        for operation in change.operations:
+            card = card_in(operation)
+            if card is not None:
+                self._signed_by(card.key, card.statement(self._origin), card.signature, "card")
 
     def upd(self, upd: Upd) -> None:
         if self._knows(upd):
@@ -324,6 +358,7 @@ class Examination:
         self._signed(pace.author, message, pace.signature, "pace")
 
     def evidence(self, evidence: Evidence) -> None:
+        self._current(evidence.epoch)
         self.statement(evidence.first)
         self.statement(evidence.second)
         if not contradict(evidence.first, evidence.second):
@@ -356,8 +391,8 @@ class Examination:
 
     def _quorum(self, bitmap: bytes, signatures: int, certificate: str) -> tuple[NodeId, ...]:
         members = members_in(bitmap)
-        length = (self._committee.size + 7) // 8
-        if len(bitmap) != length or (members and members[-1] >= self._committee.size):
+        length = (self._committee.slots + 7) // 8
+        if len(bitmap) != length or not all(map(self._committee.has, members)):
             raise BadCertificate(f"{certificate} names members that do not exist")
         if len(members) != signatures:
             raise BadCertificate(
@@ -375,11 +410,16 @@ class Examination:
             raise WrongEpoch(f"epoch {epoch}, the federation is in epoch {self._epoch}")
 
     def _signed(self, author: NodeId, message: Digest, signature: bytes, kind: str) -> None:
-        if author >= self._committee.size:
+        if not self._committee.has(author):
             raise BadSignature(f"a {kind} of member {author}, which does not exist")
         if not self._verifier.knows_signature(author, message, signature):
             claim = Claim(author, message, signature, kind)
             self._claims.setdefault(claim[:3], claim)
+
+    def _signed_by(self, key: bytes, message: Digest, signature: bytes, kind: str) -> None:
+        """By a key that is no member's, and that the message names."""
+        claim = Claim(OUTSIDER, message, signature, kind, key)
+        self._claims.setdefault(claim[:3], claim)
 
     def _knows(self, certificate: Certificate) -> bool:
         return certificate in self.certificates or self._verifier.knows(certificate)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from defl.committee import Committee, Timing
 from defl.ids import Digest, NodeId, Round
 from defl.ledger import LedgerState
+from defl.output import ClosedRound
 
 # A member gets this many times its slowest recent time: with noise of sigma 0.8 a member 50 times
 # slower is in 94 % of the rounds; with a factor of 1.5 it was in 88 %.
@@ -119,6 +120,18 @@ class Waiting:
 
     # --- Events ----------------------------------------------------------------------------
 
+    def enter(self, committee: Committee) -> None:
+        """Another epoch begins: nobody waits for members that have left."""
+        self._committee = committee
+        members = committee.members
+        self._accounts = {member: self._accounts.get(member, Account()) for member in members}
+        self._early = {m: early for m, early in self._early.items() if committee.has(m)}
+        self._vote_at_known = False
+        if self._open is not None:
+            self._open.last &= frozenset(members)
+            promises = self._open.promises
+            self._open.promises = {m: made for m, made in promises.items() if committee.has(m)}
+
     def set_state(self, state: LedgerState, now: float) -> None:
         """The ledger's state after the newest committed block."""
         self._vote_at_known = False
@@ -128,7 +141,7 @@ class Waiting:
             next_one = state.round == self._open.number
             self.left_out = ()
             if next_one and state.last is not None:
-                bases = {ref.author: state.last.base for ref in state.last.updates}
+                bases = dict.fromkeys(self._authors(state.last), state.last.base)
                 self._close(self._open, bases, now)
             self._begin(state, now, whole=next_one and not state.current)
         if self._open is not None:
@@ -175,11 +188,16 @@ class Waiting:
         started, last = self._open is None, state.last
         authors = frozenset[NodeId]()
         if last is not None and not started:
-            authors = frozenset(ref.author for ref in last.updates)
+            authors = self._authors(last)
         self._open = OpenRound(Round(state.round + 1), now, authors, whole)
         early, self._early = self._early, {}
         for member, (round_, takes_s) in early.items():
             self.add_promise(member, round_, takes_s, now)
+
+    def _authors(self, closed: ClosedRound) -> frozenset[NodeId]:
+        """Those that are still members: the round may be of an earlier epoch."""
+        authors = (ref.author for ref in closed.updates)
+        return frozenset(author for author in authors if self._committee.has(author))
 
     def _commit(self, current: OpenRound, bases: dict[NodeId, Digest], now: float) -> None:
         new = bases.keys() - current.delivered_at.keys()

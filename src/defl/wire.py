@@ -9,7 +9,23 @@ import msgspec
 
 from defl.errors import Malformed
 from defl.ids import DIGEST_BYTES, NO_DIGEST, Digest
-from defl.messages import CHUNKS_MAX, Chunk, Message
+from defl.messages import (
+    CHANGE_BYTES_MAX,
+    CHUNKS_MAX,
+    Chunk,
+    ChunkRequest,
+    Handover,
+    ManifestAnswer,
+    ManifestRequest,
+    Message,
+    NotHeld,
+)
+
+# The epoch of the message, big-endian, in front of it.
+EPOCH_BYTES = 8
+# Named by digest, or proving their own epoch: they mean the same in every epoch, and state none.
+EPOCHLESS = (Handover, ManifestRequest, ManifestAnswer, ChunkRequest, Chunk, NotHeld)
+NO_EPOCH = bytes(EPOCH_BYTES)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -18,7 +34,7 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 FRAME_BYTES_BASE = 64 * 2**10
 # The largest part per member: its UPD with a signature of each acker, its AGG, its entry in a
 # QC, a TC and a state.
-BYTES_PER_MEMBER = 2048
+BYTES_PER_MEMBER = 2048 + CHANGE_BYTES_MAX  # and a CHANGE, in a block or pending in a state
 BYTES_PER_SIGNATURE = 72
 # A manifest names every chunk by its digest, with two bytes in front of each.
 MANIFEST_BYTES_MAX = CHUNKS_MAX * (DIGEST_BYTES + 2)
@@ -35,23 +51,34 @@ def chunk_frame_bytes_max(chunk_bytes: int) -> int:
     return FRAME_BYTES_BASE + chunk_bytes
 
 
-def encode(message: Message) -> bytes:
-    return _encoder.encode(message)
+def encode(message: Message, epoch: int = 0) -> bytes:
+    """One frame."""
+    if epoch == 0 or isinstance(message, EPOCHLESS):
+        return NO_EPOCH + _encoder.encode(message)
+    return epoch.to_bytes(EPOCH_BYTES, "big") + _encoder.encode(message)
 
 
-_CHUNK_HEAD = encode(Chunk(NO_DIGEST, 0, memoryview(b"")))[:2]  # the number of fields, and the tag
+# The number of fields, and the tag.
+_CHUNK_HEAD = _encoder.encode(Chunk(NO_DIGEST, 0, memoryview(b"")))[:2]
 
 
 def says_chunk(frame: bytes | memoryview) -> bool:
     """Does the frame claim to be a chunk? Decided without decoding it."""
-    return frame[:2] == _CHUNK_HEAD
+    return frame[EPOCH_BYTES : EPOCH_BYTES + 2] == _CHUNK_HEAD
+
+
+def epoch_of(frame: bytes | memoryview, message: Message) -> int | None:
+    """The epoch that the frame of this message states; None: the message is of none."""
+    if isinstance(message, EPOCHLESS):
+        return None
+    return int.from_bytes(frame[:EPOCH_BYTES], "big")
 
 
 def decode(frame: bytes | memoryview, bytes_max: int) -> Message:
     if len(frame) > bytes_max:
         raise Malformed(f"a frame of {len(frame)} bytes, at most {bytes_max} are allowed")
     try:
-        message = _decoder.decode(frame)
+        message = _decoder.decode(memoryview(frame)[EPOCH_BYTES:])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"not a message: {error}") from error
     if not _is_canonical(message, frame):
@@ -66,14 +93,17 @@ def _is_canonical(message: Message, frame: bytes | memoryview) -> bool:
     of the frame is the data itself.
     """
     if not isinstance(message, Chunk):
-        return _encoder.encode(message) == frame
+        stated = frame[:EPOCH_BYTES]
+        if isinstance(message, EPOCHLESS) and stated != NO_EPOCH:
+            return False
+        return _encoder.encode(message) == frame[EPOCH_BYTES:]
     head = chunk_head(message.digest, message.index, len(message.data))
     return len(frame) == len(head) + len(message.data) and frame[: len(head)] == head
 
 
 def chunk_head(digest: Digest, index: int, size: int) -> bytes:
     """The bytes before a chunk's data in its frame."""
-    empty = _encoder.encode(Chunk(digest, index, memoryview(b"")))
+    empty = encode(Chunk(digest, index, memoryview(b"")))
     return empty[: -len(_bin_head(0))] + _bin_head(size)
 
 

@@ -91,7 +91,7 @@ def aggregate(
         federation.schema,
         rows,
         base_row,
-        faults_max=federation.updates_faults_max,
+        faults_max=work.faults_max,
         ties=ties,
         members=[reference.author for reference in work.updates],
     )

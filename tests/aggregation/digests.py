@@ -36,7 +36,7 @@ def digest_of_rule(name: str, workers: Workers) -> str:
 def digest_of_memory(workers: Workers) -> str:
     """Ten rounds in which the reputations of two sign flippers fall until they are left out."""
     rng = np.random.default_rng(7)
-    schema = with_memory(Schema((Entry("weights", (5000,)),)), 7)
+    schema = with_memory(Schema((Entry("weights", (5000,)),)))
     model = np.zeros(schema.values, dtype=np.float32)
     points = dyadic(rng, 5000, 12) + np.stack([dyadic(rng, 5000, 12) for _ in range(7)])
     hasher = hashlib.sha256()
@@ -46,7 +46,14 @@ def digest_of_memory(workers: Workers) -> str:
             step = (points[i] - row[:5000]) / 8
             row[:5000] += -step if i < 2 else step
         result = aggregate_model(
-            "adaptive", schema, rows, model, faults_max=2, ties=ties_for(7), workers=workers
+            "adaptive",
+            schema,
+            rows,
+            model,
+            faults_max=2,
+            ties=ties_for(7),
+            members=range(7),
+            workers=workers,
         )
         model = result.values
         hasher.update(model.tobytes())

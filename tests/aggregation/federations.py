@@ -12,7 +12,7 @@ from defl.schema import Entry, Role, Schema
 MODEL = Schema(
     (Entry("first", (40, 10)), Entry("mean", (10,), role=Role.STATISTIC), Entry("last", (50,)))
 )
-SCHEMA = with_memory(MODEL, 7)
+SCHEMA = with_memory(MODEL)
 VALUES = MODEL.values
 
 
@@ -46,7 +46,13 @@ class Federation:
         rows = self.rows() if rows is None else rows
         ties = ties_for(len(rows))
         result = aggregate_model(
-            "adaptive", SCHEMA, rows, self.model, faults_max=2, ties=ties, members=members
+            "adaptive",
+            SCHEMA,
+            rows,
+            self.model,
+            faults_max=2,
+            ties=ties,
+            members=range(len(rows)) if members is None else members,
         )
         self.model = result.values
         return result

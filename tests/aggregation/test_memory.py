@@ -7,6 +7,7 @@ from synthetic_rounds import Row, ties_for
 
 from defl.aggregation.memory import SAMPLE_MAX, Memory, check_memory, cosines, with_memory
 from defl.aggregation.model import aggregate_model
+from defl.aggregation.reputation import Reputation
 from defl.errors import UserError
 from defl.schema import VALUE_MAX, Entry, Role, Schema
 
@@ -15,31 +16,32 @@ def row(*values: float) -> Row:
     return np.array(values, dtype=np.float32)
 
 
-def test_memory_is_the_last_entry_with_room_for_every_member_and_a_sample() -> None:
-    assert SCHEMA.entries[-1] == Entry("defl.memory", (14 + 450,), role=Role.MEMORY)
-    large = with_memory(Schema((Entry("w", (1000, 1000)),)), 4)
-    assert large.entries[-1].shape == (8 + SAMPLE_MAX,)
-    check_memory(SCHEMA, 7)
+def test_memory_is_the_last_entry_with_room_for_every_id_and_a_sample() -> None:
+    """Whoever joins later gets an id below 100; the schema cannot change."""
+    assert SCHEMA.entries[-1] == Entry("defl.memory", (200 + 450,), role=Role.MEMORY)
+    large = with_memory(Schema((Entry("w", (1000, 1000)),)))
+    assert large.entries[-1].shape == (200 + SAMPLE_MAX,)
+    check_memory(SCHEMA)
 
 
 @pytest.mark.parametrize(
     "schema",
     [
         MODEL,
-        with_memory(MODEL, 6),
+        Schema((*MODEL.entries, Entry("defl.memory", (14 + 450,), role=Role.MEMORY))),
         Schema((*SCHEMA.entries, Entry("after", (3,)))),
-        Schema((*SCHEMA.entries, Entry("second", (464,), role=Role.MEMORY))),
+        Schema((*SCHEMA.entries, Entry("second", (650,), role=Role.MEMORY))),
     ],
 )
 def test_memory_that_is_missing_misplaced_or_of_another_size_is_refused(schema: Schema) -> None:
     with pytest.raises(UserError, match="defl federation create adds it"):
-        check_memory(schema, 7)
+        check_memory(schema)
 
 
 def test_sample_covers_trainable_columns_only_and_all_of_their_range() -> None:
     memory = Memory.of(with_memory(Schema((
         Entry("big", (30_000,)), Entry("var", (500,), role=Role.VARIANCE), Entry("end", (20_000,)),
-    )), 4))  # fmt: skip
+    ))))  # fmt: skip
     assert memory is not None
     columns = memory.sample
     assert len(set(columns.tolist())) == SAMPLE_MAX
@@ -91,6 +93,24 @@ def test_reputation_belongs_to_the_member_and_stays_without_an_update() -> None:
     assert all(federation.reputations[i] != before[i] for i in (1,))
 
 
+def test_ids_with_gaps_up_to_the_last_have_places_of_their_own() -> None:
+    """After many members came and went; the same rows as those of members 0 to 6."""
+    ids = [0, 2, 5, 41, 42, 98, 99]
+    dense, sparse = Federation(), Federation()
+    for _ in range(6):
+        rows = dense.rows()
+        first, second = dense.round(rows), sparse.round(rows, members=ids)
+        assert first.values[:VALUES].tobytes() == second.values[:VALUES].tobytes()
+        assert first.weights == second.weights
+
+    memory = Memory.of(SCHEMA)
+    assert memory is not None
+    places = range(100)
+    reputations = memory.past([], sparse.model, places).reputations
+    assert tuple(reputations[i] for i in ids) == dense.reputations
+    assert all(reputations[i] == Reputation() for i in places if i not in ids)
+
+
 def test_rule_without_memory_copies_the_bases_memory() -> None:
     federation = Federation()
     federation.round()
@@ -99,7 +119,13 @@ def test_rule_without_memory_copies_the_bases_memory() -> None:
         row_[VALUES:] = 5.0
     for name in ("fed_avg", "multi_krum", "trimmed_mean"):
         result = aggregate_model(
-            name, SCHEMA, rows, federation.model, faults_max=2, ties=ties_for(7)
+            name,
+            SCHEMA,
+            rows,
+            federation.model,
+            faults_max=2,
+            ties=ties_for(7),
+            members=range(7),
         )
         assert result.values[VALUES:].tobytes() == federation.model[VALUES:].tobytes()
 

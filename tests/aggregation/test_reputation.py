@@ -89,11 +89,23 @@ def test_above_the_gate_a_mean_below_a_share_of_the_median_is_suspect() -> None:
     assert suspects([*some, *[usual] * 5], 3, gate_exceeded=False) == frozenset()
 
 
-def test_new_member_is_suspect_only_when_the_round_exceeds_the_gate() -> None:
-    """So a member that was offline in the first rounds is not left out forever."""
+@pytest.mark.parametrize("gate_exceeded", [False, True])
+def test_member_without_counted_rounds_is_never_suspect(gate_exceeded: bool) -> None:
+    """Neither one that joined nor one that was offline in the first rounds."""
     reputations = [Reputation(), *[Reputation(4.0, 10.0)] * 3]
-    assert suspects(reputations, 1, gate_exceeded=False) == frozenset()
-    assert suspects(reputations, 1, gate_exceeded=True) == {0}
+    assert suspects(reputations, 1, gate_exceeded=gate_exceeded) == frozenset()
+
+
+@pytest.mark.parametrize("gate_exceeded", [False, True])
+@pytest.mark.parametrize("attackers_total", [-4.0, 0.1])
+def test_newcomers_neither_replace_nor_hide_known_attackers(
+    gate_exceeded: bool, attackers_total: float
+) -> None:
+    """n = 7, f = 2. Counted as 0, newcomers would rank below a barely aligned attacker, and
+    together with the attackers they would pull the median down."""
+    attackers, newcomers = [Reputation(attackers_total, 10.0)] * 2, [Reputation()] * 2
+    reputations = [*newcomers, *attackers, *[Reputation(4.0, 10.0)] * 3]
+    assert suspects(reputations, 2, gate_exceeded=gate_exceeded) == {2, 3}
 
 
 def test_no_member_is_suspect_before_a_round_has_counted() -> None:
@@ -139,6 +151,23 @@ def test_unaligned_member_is_suspect_in_the_very_first_round() -> None:
     result = adaptive(rows, base, 2, ties_for(7), past=PastRounds((Reputation(),) * 7, None))
 
     assert left_out(result) == [0, 1]
+
+
+def test_known_attackers_and_not_newcomers_are_left_out_of_a_loud_round() -> None:
+    """Two honest members are replaced by newcomers once the model has converged. Then one of the
+    two known attackers is loud, in a round that counts for nobody."""
+    federation = Federation()
+    for _ in range(12):
+        federation.round()
+    rows = federation.rows()
+    rows[0] = (4 * rows[0] - 3 * federation.model).astype(np.float32)
+    before = federation.reputations
+
+    result = federation.round(rows, members=[0, 1, 2, 3, 4, 7, 8])
+
+    assert federation.reputations == before
+    assert left_out(result) == [0, 1]
+    assert "2 left out as suspect" in result.reason
 
 
 def test_without_attack_no_member_is_ever_left_out() -> None:

@@ -11,10 +11,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from defl.cards import Card
 from defl.committee import Federation
 from defl.consensus.chain import genesis_of
 from defl.consensus.leaders import leader_of
-from defl.crypto import Tag, statement
+from defl.crypto import Signer, Tag, statement
 from defl.ids import Digest, Height, NodeId, Round, View, digest_of
 from defl.ingress import Ingress
 from defl.ledger import Ledger
@@ -22,15 +23,18 @@ from defl.messages import (
     QC,
     TC,
     Agg,
+    Approve,
     Attestation,
     Block,
     BlockRequest,
     Blocks,
     Certificates,
+    Change,
     Chunk,
     ChunkRequest,
     Evidence,
     Gossip,
+    Handover,
     Header,
     Manifest,
     ManifestAnswer,
@@ -38,8 +42,11 @@ from defl.messages import (
     Message,
     NotHeld,
     Offer,
+    Operation,
     Pace,
     Proposal,
+    Ready,
+    Rounds,
     SignedHeader,
     Snapshot,
     Statements,
@@ -93,7 +100,7 @@ def let_sign(participant: Participant, now: float = 0.0) -> Output:
     others = [member for member in committee.members if member != participant.me]
     output = participant.handle(Tick(), now)
     for peer in others[: committee.quorum - 1]:
-        output = participant.handle(Received(peer, NOTHING_SEEN), now)
+        output = participant.handle(Received(peer, NOTHING_SEEN, participant.epoch), now)
     return output
 
 
@@ -196,7 +203,7 @@ class Small:
             transactions_root=transactions_root(transactions),
             committed=self.genesis.id,
             state_root=self.genesis.header.state_root,
-            author=leader_of(self.chain, self.size, View(view)),
+            author=leader_of(self.chain, self.federation.committee.members, View(view)),
         )
         return Block(replace(honest, **fields), transactions)
 
@@ -207,7 +214,18 @@ class Small:
 
     def snapshot(self) -> Snapshot:
         """The state after block 1, named by the certified block 2."""
-        first = self.block((self.agg(0, 1),))
+        return self._snapshot_of((self.agg(0, 1),))
+
+    def handover(self) -> Handover:
+        """Round 1 closes while a later end is agreed, which ends the epoch."""
+        change = self.change(0, 1, Rounds(Round(self.federation.rounds + 1)))
+        others = self.federation.committee.members[1:]
+        approvals = tuple(self.approve(member, 1, change) for member in others)
+        updates = tuple(self.upd(member, 1) for member in self.federation.committee.members)
+        return Handover(self._snapshot_of((change, *approvals, *updates)))
+
+    def _snapshot_of(self, transactions: tuple[Transaction, ...]) -> Snapshot:
+        first = self.block(transactions)
         state, _ = self.ledger.execute(self.ledger.genesis(), first)
         data = self.ledger.encode(state)
         proof = self.block(
@@ -263,6 +281,27 @@ class Small:
         signature = self.sign(author, unsigned.statement(self.chain, self.epoch))
         return replace(unsigned, signature=signature)
 
+    def change(self, author: int, round_: int, *operations: Operation) -> Change:
+        unsigned = Change(Round(round_), NodeId(author), operations, UNSIGNED)
+        signature = self.sign(author, unsigned.statement(self.chain, self.epoch))
+        return replace(unsigned, signature=signature)
+
+    def approve(self, author: int, round_: int, change: Change) -> Approve:
+        unsigned = Approve(Round(round_), NodeId(author), change.digest, UNSIGNED)
+        signature = self.sign(author, unsigned.statement(self.chain, self.epoch))
+        return replace(unsigned, signature=signature)
+
+    def ready(self, newcomer: Signer, round_: int, model: Digest) -> Ready:
+        unsigned = Ready(Round(round_), newcomer.public_key, model, UNSIGNED)
+        message = unsigned.statement(self.chain, self.epoch)
+        return replace(unsigned, signature=newcomer.sign(message))
+
+    def card(self, newcomer: Signer, name: str = "newcomer", certificate: bytes = b"") -> Card:
+        """The card by which a machine asks for a place in this federation."""
+        unsigned = Card(name, newcomer.public_key, certificate, "", 1, UNSIGNED)
+        message = unsigned.statement(self.federation.origin)
+        return replace(unsigned, signature=newcomer.sign(message))
+
     def attestation(self, author: int, round_: int, digest: Digest) -> Attestation:
         message = attestation_statement(self.chain, self.epoch, Round(round_), digest)
         return Attestation(Round(round_), digest, NodeId(author), self.sign(author, message))
@@ -294,6 +333,7 @@ class Small:
             BlockRequest(block.id, Height(0)),
             Blocks((child, block)),
             self.snapshot(),
+            self.handover(),
             offer,
             self.ack(1, self.offer(0, 1, manifest)),
             ManifestRequest(manifest.digest),

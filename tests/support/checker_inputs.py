@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from defl.crypto import SIGNATURE_BYTES
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, View
-from defl.ledger import ClosedRound, LedgerState
+from defl.ledger import LedgerState
 from defl.messages import (
     QC,
     TC,
@@ -24,6 +24,7 @@ from defl.messages import (
     vote_statement,
 )
 from defl.output import (
+    ClosedRound,
     Durable,
     Reference,
     StoreChunk,

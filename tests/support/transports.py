@@ -8,11 +8,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from defl.cards import Card
 from defl.ids import Digest, NodeId, digest_of
 from defl.node.net.acceptor import AcceptLimits
 from defl.node.net.dialler import DialLimits
 from defl.node.net.transport import Frame, Lane, Transport, TransportLimits
-from defl.node.setup.identity import Card, Identity, make_card, make_identity
+from defl.node.setup.identity import Identity, make_card, make_identity
 
 ORIGIN = digest_of(b"a federation")
 FRAME_BYTES_MAX = 5 * 2**20

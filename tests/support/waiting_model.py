@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 
 from defl.committee import Committee, Timing
 from defl.ids import NO_DIGEST, Digest, NodeId, Round
-from defl.ledger import ClosedRound, LedgerState
-from defl.output import Reference
+from defl.ledger import LedgerState
+from defl.output import ClosedRound, Reference
 from defl.waiting import OwnPace, Waiting
 
 COMMIT_S = 0.4

@@ -1,9 +1,10 @@
 """What a rule remembers about the members, as an entry of the model itself.
 
-The memory is the last entry of the schema (Role.MEMORY): every member's reputation
-(reputation.py), then a sample of the last aggregate's change. It is part of every aggregate and of
-its digest, so the next reputations are a function of the base and the round's rows alone, also at
-a node that was offline and fetched the base. What updates carry in this entry is ignored.
+The memory is the last entry of the schema (Role.MEMORY): the reputation (reputation.py) of every
+member id there can ever be, then a sample of the last aggregate's change. It is part of every
+aggregate and of its digest, so the next reputations are a function of the base and the round's rows
+alone, also at a node that was offline and fetched the base. What updates carry in this entry is
+ignored.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from defl.aggregation.aggregate import Row
 from defl.aggregation.gram import Gram
 from defl.aggregation.reputation import PastRounds, Reputation
 from defl.errors import UserError
+from defl.messages import MEMBERS_MAX
 from defl.schema import VALUE_MAX, Entry, Role, Schema
 
 ENTRY = "defl.memory"
@@ -26,21 +28,25 @@ SAMPLE_MAX = 4096
 SPREAD = 2_654_435_761  # 2^32 / the golden ratio: spreads the picks within their stretches
 
 
-def with_memory(schema: Schema, members: int) -> Schema:
+def with_memory(schema: Schema) -> Schema:
     """The schema of a federation whose rule remembers: the model's entries, then the memory."""
-    size = 2 * members + _sample_size(schema)
-    return Schema((*schema.entries, Entry(ENTRY, (size,), role=Role.MEMORY)))
+    return Schema((*schema.entries, Entry(ENTRY, (_size(schema),), role=Role.MEMORY)))
 
 
-def check_memory(schema: Schema, members: int) -> None:
+def check_memory(schema: Schema) -> None:
     """Refuse a schema whose memory entry is missing, misplaced or of the wrong size."""
     memories = [entry for entry in schema.entries if entry.role is Role.MEMORY]
-    size = 2 * members + _sample_size(schema)
+    size = _size(schema)
     if [entry.shape for entry in memories] != [(size,)] or schema.entries[-1] is not memories[0]:
         raise UserError(
             f"the aggregation rule remembers: the model's last entry, and no other, must have the "
             f"role {Role.MEMORY} and the shape [{size}]; defl federation create adds it"
         )
+
+
+def _size(schema: Schema) -> int:
+    # Room for every id: the schema never changes, but members join and leave.
+    return 2 * MEMBERS_MAX + _sample_size(schema)
 
 
 def _sample_size(schema: Schema) -> int:
@@ -50,7 +56,10 @@ def _sample_size(schema: Schema) -> int:
 
 @dataclass(frozen=True)
 class Memory:
-    """Where in a row the memory is, and which columns its sample covers."""
+    """Where in a row the memory is, and which columns its sample covers.
+
+    A member's id is its place in `alignments` and in `rounds`.
+    """
 
     alignments: slice
     rounds: slice
@@ -62,14 +71,12 @@ class Memory:
         columns = schema.columns(Role.MEMORY)
         if not columns:
             return None
-        size = _sample_size(schema)
         start, stop = columns[0].start, columns[0].stop
-        members = (stop - start - size) // 2
         return cls(
-            slice(start, start + members),
-            slice(start + members, stop - size),
-            slice(stop - size, stop),
-            _sampled_columns(schema, size),
+            slice(start, start + MEMBERS_MAX),
+            slice(start + MEMBERS_MAX, start + 2 * MEMBERS_MAX),
+            slice(start + 2 * MEMBERS_MAX, stop),
+            _sampled_columns(schema, _sample_size(schema)),
         )
 
     def past(self, rows: Sequence[Row], base: Row, members: Sequence[int]) -> PastRounds:

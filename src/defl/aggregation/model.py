@@ -28,15 +28,14 @@ def aggregate_model(
     *,
     faults_max: int,
     ties: Sequence[bytes],
-    members: Sequence[int] | None = None,
+    members: Sequence[int],
     workers: Workers = ALONE,
 ) -> AggregationResult:
     """Apply the named rule to rows that are laid out as the schema says.
 
-    `members` says whose row each is, for a rule that remembers; default: row i is member i's.
+    `members` says whose row each is, for a rule that remembers: ids, in the order of the rows.
     """
     rule = rule_named(name)
-    authors = range(len(rows)) if members is None else members
     memory = Memory.of(schema)
     measured: MeasuredRows | None = None
     past: PastRounds | None = None
@@ -45,13 +44,13 @@ def aggregate_model(
         gram.add(rows)
         measured = gram.measured()
     if rule.remembers and memory is not None:
-        past = memory.past(rows, base, authors)
+        past = memory.past(rows, base, members)
     result = rule(rows, base, faults_max, ties, workers=workers, measured=measured, past=past)
     values = result.values
     for part in schema.columns(Role.VARIANCE):
         np.maximum(values[part], 0, out=values[part])
     if memory is not None and result.reputations:
-        memory.write(values, base, authors, result.reputations)
+        memory.write(values, base, members, result.reputations)
     elif memory is not None:
         memory.keep(values, base)
     return replace(result, values=values)

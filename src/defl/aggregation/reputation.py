@@ -40,6 +40,7 @@ class Reputation:
 
     @property
     def mean(self) -> float:
+        """0 for a member with no counted rounds."""
         return self.alignment / self.rounds if self.rounds > 0 else 0.0
 
     def after(self, alignment: float) -> "Reputation":
@@ -94,18 +95,22 @@ def suspects(
 ) -> frozenset[int]:
     """The rows whose members are suspect, at most faults_max, the least aligned first.
 
-    A member with no counted rounds is not suspect in a round within the gate.
+    A member with no counted rounds is not suspect and does not lower the median: newcomers would
+    take the places of known attackers, or hide them.
     """
-    median = lower_median([reputation.mean for reputation in reputations])
+    known = [i for i, reputation in enumerate(reputations) if reputation.rounds > 0]
+    if not known:
+        return frozenset()
+    median = lower_median([reputations[i].mean for i in known])
     if median <= 0:
         return frozenset()
 
     def is_suspect(reputation: Reputation) -> bool:
         if gate_exceeded:
             return reputation.mean < MEAN_SHARE_MIN * median
-        return reputation.rounds > 0 and reputation.alignment < TOTAL_SHARE_MIN * median
+        return reputation.alignment < TOTAL_SHARE_MIN * median
 
-    low = [i for i, reputation in enumerate(reputations) if is_suspect(reputation)]
+    low = [i for i in known if is_suspect(reputations[i])]
     return frozenset(sorted(low, key=lambda i: (reputations[i].mean, i))[:faults_max])
 
 

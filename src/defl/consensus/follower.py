@@ -64,7 +64,7 @@ class Follower(Generic[S]):
         self._committee = federation.committee
         self._rules = RULES[federation.rules]
         self._me = me
-        self._leader = leader or partial(leader_of, federation.chain, self._committee.size)
+        self._leader = leader or partial(leader_of, federation.chain, self._committee.members)
         self._now = 0.0
         self._effects = ConsensusEffects()
         self._mempool = Mempool()
@@ -302,7 +302,7 @@ class Follower(Generic[S]):
 
     def _on_status(self, peer: NodeId, status: Status) -> None:
         if (status.view, status.high_qc_view) > (self.view, self.record.high_qc.view):
-            self._send(peer, self._status())  # it will answer with what is missing here
+            self._send(peer, self.status)  # it will answer with what is missing here
         self._answer_if_behind(peer, status.view, status.high_qc_view)
 
     def _on_block_request(self, peer: NodeId, request: BlockRequest) -> None:
@@ -324,7 +324,8 @@ class Follower(Generic[S]):
             source, block_id = question
             self._send(source, BlockRequest(block_id, self.head.height))
 
-    def _status(self) -> Status:
+    @property
+    def status(self) -> Status:
         return Status(self.view, self.record.high_qc.view)
 
     def _report(self, evidence: Evidence) -> None:

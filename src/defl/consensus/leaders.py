@@ -10,17 +10,13 @@ from defl.ids import Digest, NodeId, View, digest_of
 
 
 @lru_cache(maxsize=64)
-def order_of_lap(chain: Digest, members: int, lap: int) -> tuple[NodeId, ...]:
+def order_of_lap(chain: Digest, members: tuple[NodeId, ...], lap: int) -> tuple[NodeId, ...]:
     """The members sorted by a hash that no member can choose for all laps."""
     seed = b"defl/leaders" + chain + lap.to_bytes(8, "big")
-    return tuple(
-        sorted(
-            map(NodeId, range(members)),
-            key=lambda member: digest_of(seed + member.to_bytes(8, "big")),
-        )
-    )
+    return tuple(sorted(members, key=lambda member: digest_of(seed + member.to_bytes(8, "big"))))
 
 
 @lru_cache(maxsize=1024)
-def leader_of(chain: Digest, members: int, view: View) -> NodeId:
-    return order_of_lap(chain, members, view // members)[view % members]
+def leader_of(chain: Digest, members: tuple[NodeId, ...], view: View) -> NodeId:
+    n = len(members)
+    return order_of_lap(chain, members, view // n)[view % n]

@@ -1,19 +1,18 @@
 """Transactions on their way into a block, kept and gossiped until committed or obsolete.
 
-Bounded by what they are: one UPD and one AGG per author for each of the next two rounds.
+Bounded by what they are: one UPD, AGG and CHANGE per author for each of the next two rounds, and
+one APPROVE per author and one READY per key for each change that the ledger has recorded.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
-from defl.ids import NodeId, Round
-from defl.messages import Evidence, Transaction, Upd
+from defl.ids import NodeId
+from defl.messages import Approve, Evidence, Slot, Transaction, Upd, slot_of
 from defl.verifier import IsProven, contradict
 
-Slot = tuple[type[Transaction], Round, NodeId]
-
-
-def slot_of(transaction: Transaction) -> Slot:
-    return type(transaction), transaction.round, transaction.author
+# An author's approvals in one block. There may be as many as changes are pending.
+APPROVALS_AT_ONCE = 4
 
 
 class Mempool:
@@ -47,7 +46,7 @@ class Mempool:
         self._slots = {slot: tx for slot, tx in self._slots.items() if wanted(tx)}
 
     def live(self, is_live: Callable[[Transaction], bool]) -> tuple[Transaction, ...]:
-        return tuple(tx for tx in self._slots.values() if is_live(tx))
+        return _at_once(tx for tx in self._slots.values() if is_live(tx))
 
     def any_live(self, is_live: Callable[[Transaction], bool]) -> bool:
         return any(is_live(tx) for tx in self._slots.values())
@@ -57,4 +56,17 @@ class Mempool:
     ) -> tuple[Transaction, ...]:
         """Live transactions that are not yet in these, the uncommitted ones of a chain."""
         taken = {slot_of(tx) for tx in transactions}
-        return tuple(tx for slot, tx in self._slots.items() if slot not in taken and is_live(tx))
+        return _at_once(tx for slot, tx in self._slots.items() if slot not in taken and is_live(tx))
+
+
+def _at_once(transactions: Iterable[Transaction]) -> tuple[Transaction, ...]:
+    """As many as one block or frame takes; the rest follows in the next."""
+    approvals: Counter[NodeId] = Counter()
+    chosen = []
+    for transaction in transactions:
+        if isinstance(transaction, Approve):
+            approvals[transaction.author] += 1
+            if approvals[transaction.author] > APPROVALS_AT_ONCE:
+                continue
+        chosen.append(transaction)
+    return tuple(chosen)

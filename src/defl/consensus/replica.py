@@ -72,7 +72,7 @@ class Replica(Follower[S]):
                     self._count_vote(statement)
                 elif isinstance(statement, Timeout) and self.wanted.in_window(statement.view):
                     self._count_timeout(statement)
-        self._broadcast(self._status())
+        self._broadcast(self.status)
         self._settle()
 
     def unmute(self, now: float) -> None:
@@ -83,7 +83,7 @@ class Replica(Follower[S]):
 
     def connected(self, peer: NodeId, now: float) -> None:
         self._now = now
-        self._send(peer, self._status())
+        self._send(peer, self.status)
 
     def submit(self, transaction: Transaction, now: float) -> None:
         """A transaction of this node's own client."""
@@ -265,7 +265,7 @@ class Replica(Follower[S]):
     def _time_out(self) -> None:
         """Give up the view: sign once, then repeat the same bytes."""
         if self._is_silent:
-            self._broadcast(self._status())
+            self._broadcast(self.status)
             return
         if self._safety.may_time_out(self.view):
             timeout = self._safety.sign_timeout(self.view)

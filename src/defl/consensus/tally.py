@@ -78,7 +78,7 @@ class Tally:
         return QC(
             view,
             block,
-            bitmap_of(authors, self._committee.size),
+            bitmap_of(authors, self._committee.slots),
             tuple(votes[author].signature for author in authors),
         )
 
@@ -101,7 +101,7 @@ class Tally:
         newest = max((timeouts[author].high_qc for author in authors), key=lambda qc: qc.view)
         return TC(
             view=view,
-            signers=bitmap_of(authors, self._committee.size),
+            signers=bitmap_of(authors, self._committee.slots),
             high_views=tuple(timeouts[author].high_qc.view for author in authors),
             signatures=tuple(timeouts[author].signature for author in authors),
             qc=newest,

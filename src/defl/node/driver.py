@@ -35,6 +35,7 @@ from defl.output import (
     Event,
     ReceivedChunk,
     ServeChunk,
+    ServeHandover,
     StoreChunk,
     Tick,
     Trained,
@@ -51,7 +52,7 @@ Worker = Callable[[Work], Awaitable[Validated | Aggregated | Trained | WorkFaile
 class Outlets:
     """Where actions go that are not writes."""
 
-    send: Callable[[Envelope | ServeChunk], None]
+    send: Callable[[Envelope | ServeChunk | ServeHandover], None]
     report: Callable[[Report], None]
     work: Worker
 
@@ -182,7 +183,7 @@ class Driver:
             match action:
                 case WriteRecords() | StoreChunk() | PlaceBlob() | SyncBlob() | DropBlob():
                     self._writing.begin(action)
-                case Envelope() | ServeChunk():
+                case Envelope() | ServeChunk() | ServeHandover():
                     self._outlets.send(action)
                 case Report():
                     self._outlets.report(action)

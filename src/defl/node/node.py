@@ -54,6 +54,7 @@ from defl.output import (
     PeerMisbehaved,
     ReceivedChunk,
     ServeChunk,
+    ServeHandover,
     Train,
     Trained,
     Validate,
@@ -120,7 +121,8 @@ class Node:
         self._tracking = start_tracking(
             config.track, folder, federation.chain.hex()[:16], config.name, log
         )
-        self.history = RoundHistory(names, self._tracking.record if self._tracking else discard)
+        record = self._tracking.record if self._tracking else discard
+        self.history = RoundHistory(names, federation.committee.members, record)
         local = folder / config.state / LOCAL_FILE
         best = (
             BestModel(folder, config.keep_best, federation, self.storage.blobs, local, log)
@@ -248,9 +250,11 @@ class Node:
             if isinstance(notice, ModelReady) and notice.round == self.federation.rounds:
                 self._evaluations.begin(notice.round, notice.digest)
 
-    def _send(self, item: Envelope | ServeChunk) -> None:
+    def _send(self, item: Envelope | ServeChunk | ServeHandover) -> None:
         if isinstance(item, Envelope):
             self._send_message(item)
+        elif isinstance(item, ServeHandover):
+            raise NotImplementedError
         elif self._serving.ask(item.to, item.digest, item.index):
             self._start(self._serving.feed(item.to))
 
@@ -271,7 +275,7 @@ class Node:
                 self.log.debug("offered", round=round_)
             case StoreAck(author=author, round=round_, digest=digest):
                 self.log.debug("acknowledged", author=author, round=round_, digest=digest.hex())
-        frame = encode(item.message)
+        frame = encode(item.message, item.epoch)
         for peer in item.to if item.to is not None else self.federation.committee.members:
             if peer != self.me:
                 self.transport.send(peer, frame, Lane.CONTROL)

@@ -84,6 +84,18 @@ class BlobIndex:
         digests: set[Digest | None] = {self._labels.pop(label) for label in old}
         return self._unnamed(digests)
 
+    def expire_from(self, round_: Round) -> list[Digest]:
+        """Drop labels of this round and newer; returns the blobs that no label names any more."""
+        new = [label for label in self._labels if label[0] >= round_]
+        digests: set[Digest | None] = {self._labels.pop(label) for label in new}
+        return self._unnamed(digests)
+
+    def oldest_round(self, digest: Digest) -> Round | None:
+        """The oldest round that the blob is kept for."""
+        return min(
+            (label[0] for label, named in self._labels.items() if named == digest), default=None
+        )
+
     def unlabelled(self) -> list[Digest]:
         """Drop everything that no label names: leftovers of an interrupted run."""
         return self._unnamed(set(self._holdings))

@@ -111,7 +111,7 @@ class Certifier:
             digest=manifest.digest,
             size=manifest.size,
             base=manifest.base,
-            ackers=bitmap_of(ackers, self._committee.size),
+            ackers=bitmap_of(ackers, self._committee.slots),
             acks=tuple(acks[acker].signature for acker in ackers),
             signature=b"",
         )

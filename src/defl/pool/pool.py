@@ -60,6 +60,7 @@ class Pool:
         self, federation: Federation, me: NodeId, signer: Signer, durable: Durable, round_: Round
     ) -> None:
         self._federation = federation
+        self._signer = signer
         self._me = me
         self._repeat_s = federation.timing.view_base_s
         self._members = federation.committee.members
@@ -79,10 +80,28 @@ class Pool:
             self._index.label((ack.round, ack.author), ack.digest)
         for model_round, manifest in durable.models:
             self._index.label((model_round, None), manifest.digest)
+        for closed in durable.switch.closed if durable.switch is not None else ():
+            for ref in closed.updates:  # their acks were of an earlier epoch
+                self._index.label((closed.round, ref.author), ref.digest)
         for offer in durable.offers:
             self._offers[offer.round, me] = offer
             self._index.label((offer.round, me), offer.manifest.digest)
         self._effects.drop.extend(self._index.unlabelled())
+
+    def enter(self, federation: Federation, me: NodeId) -> None:
+        """Another epoch begins. What was offered and acknowledged for rounds that the last one
+        did not close counts no more; blobs of closed rounds stay."""
+        self._federation = federation
+        self._me = me
+        self._members = federation.committee.members
+        self._certifier = Certifier(federation, me, self._signer, Durable(None))
+        self._offers.clear()
+        self._refused.clear()
+        self._repeat_at = None
+        for digest in self._index.expire_from(Round(federation.first_round)):
+            self._transfer.cancel(digest)
+            self._effects.drop.append(digest)
+        self._transfer.keep_sources(self._members)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -107,6 +126,10 @@ class Pool:
 
     def has(self, digest: Digest) -> bool:
         return self._index.has(digest)
+
+    def oldest_round(self, digest: Digest) -> Round | None:
+        """The oldest round that this blob is kept for; None: it is not kept."""
+        return self._index.oldest_round(digest)
 
     def manifest(self, digest: Digest) -> Manifest | None:
         return self._index.manifest(digest)
@@ -244,7 +267,8 @@ class Pool:
             self._send(peer, known)
 
     def _in_window(self, round_: Round) -> bool:
-        return self._round - self._federation.tau < round_ <= self._round + 2
+        oldest = max(self._federation.first_round - 1, self._round - self._federation.tau)
+        return oldest < round_ <= self._round + 2
 
     def _on_offer(self, peer: NodeId, offer: Offer) -> None:
         slot = (offer.round, offer.author)

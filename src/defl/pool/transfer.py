@@ -87,6 +87,17 @@ class Transfer:
         self._changed = True
         self._fetches.pop(digest, None)
 
+    def keep_sources(self, sources: tuple[NodeId, ...]) -> None:
+        """Ask only these from now on."""
+        self._changed = True
+        for fetch in self._fetches.values():
+            fetch.sources = {s: known for s, known in fetch.sources.items() if s in sources}
+            fetch.outstanding = {
+                index: request
+                for index, request in fetch.outstanding.items()
+                if request.source in fetch.sources
+            }
+
     def keep_only(self, digests: set[Digest]) -> None:
         self._changed = True
         for digest in [wanted for wanted in self._fetches if wanted not in digests]:

@@ -11,16 +11,19 @@ from functools import partial
 
 from defl.budget import Budget
 from defl.committee import Federation
+from defl.contacts import id_of
 from defl.crypto import Scheme, Signer
 from defl.duty import Report
 from defl.ids import NodeId, View
 from defl.ingress import Ingress
 from defl.messages import Manifest, Message
 from defl.output import (
+    ApproveChange,
     Durable,
     Event,
     Notice,
     Output,
+    Propose,
     Question,
     Received,
     Tick,
@@ -28,7 +31,7 @@ from defl.output import (
     Validate,
     Work,
 )
-from defl.participant import Participant, first_durable
+from defl.participant import Participant, first_durable, present_epoch
 from defl.sim import task
 from defl.sim.checks import Checker
 from defl.sim.conditions import Conditions
@@ -50,6 +53,8 @@ EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
 # So is a run in which no round closed for this long after the last fault, on top of the longest
 # time that a round may stay open: all back-offs have ended by then.
 STUCK_AFTER_S = 3600.0
+# New contacts are connected after this long.
+CONNECT_S = 0.05
 # Aggregating takes this part of a training's time.
 AGGREGATION_SHARE = 0.1
 
@@ -75,7 +80,8 @@ class Cluster:
         self.seed = seed
         self.events = 0
         self.crashes = 0
-        self.signers = signers
+        self.signers = list(signers)
+        self._scheme = scheme
         self._wraps = dict(byzantine or {})
         self._rng = random.Random(seed)
         self._clock = VirtualClock()
@@ -87,7 +93,7 @@ class Cluster:
         self.checker.quiet = not conditions.disturbing
         self._initial = initial
         committee = federation.committee
-        self.nodes = [self._new_node(member, scheme) for member in committee.members]
+        self.nodes = [self._new_node(member) for member in committee.members]
         self.honest = [node for node in self.nodes if node.honest]
         network = Network(conditions, self._rng, self.is_calm)
         self.traffic = ClusterTraffic(self.nodes, self._clock, network, self.checker, transcript)
@@ -109,15 +115,16 @@ class Cluster:
     def _is_honest(self, member: NodeId) -> bool:
         return member not in self._wraps
 
-    def _new_node(self, member: NodeId, scheme: Scheme) -> SimNode:
+    def _new_node(self, member: NodeId) -> SimNode:
         manifest, payload = self._initial
         disk = Disk(first_durable(self.federation, manifest))
         disk.store_blob(manifest, payload, self.federation.chunk_bytes)
         skew = self.conditions.clock_skew
         node = SimNode(
             id=member,
+            key=self.signers[member].public_key,
             behaviour=self._behaviour(member, disk.recovered()),
-            ingress=Ingress(self.federation, scheme),
+            ingress=Ingress(self.federation, self._scheme),
             disk=disk,
             honest=self._is_honest(member),
             rate=1.0 + self._rng.uniform(-skew, skew),
@@ -129,7 +136,10 @@ class Cluster:
     def _boot(self, node: SimNode) -> None:
         """A new process has nothing in flight. Liars verify everything at no cost, so that they
         can repeat whatever exists."""
-        budget = Budget(self.federation.committee) if node.honest else None
+        node.ingress = self._ingress(node)
+        participant = node.behaviour.participant
+        node.contacts_seen = participant.contacts, participant.contacts.version
+        budget = Budget(participant.federation.committee) if node.honest else None
         cost_s = self.conditions.signature_s if node.honest else 0.0
         world = ProcessorWorld(
             clock=lambda: self.now,
@@ -143,6 +153,32 @@ class Cluster:
         node.driver = VirtualDriver(
             node.disk, self.conditions.writes, self.federation.chunk_bytes, self._world(node), check
         )
+
+    def _ingress(self, node: SimNode) -> Ingress:
+        participant = node.behaviour.participant
+        return Ingress(
+            participant.federation,
+            self._scheme,
+            participant.closed,
+            participant.contacts.role_of,
+        )
+
+    def _follow_epoch(self, node: SimNode) -> None:
+        """After each decision: the node may be in another epoch, or have other contacts."""
+        participant = node.behaviour.participant
+        seen = participant.contacts, participant.contacts.version
+        if seen == node.contacts_seen:
+            return
+        node.contacts_seen = seen
+        if node.ingress.epoch != participant.epoch:
+            node.ingress = self._ingress(node)
+            budget = Budget(participant.federation.committee) if node.honest else None
+            node.processor.enter(node.ingress, budget)
+        self._clock.after(CONNECT_S, partial(self._reconnect, node, node.incarnation))
+
+    def _reconnect(self, node: SimNode, incarnation: int) -> None:
+        if node.alive and node.incarnation == incarnation:
+            self.traffic.reconnect(node)
 
     def _world(self, node: SimNode) -> DriverWorld:
         return DriverWorld(
@@ -160,7 +196,9 @@ class Cluster:
         )
 
     def _behaviour(self, member: NodeId, durable: Durable) -> Behaviour:
-        facts = self.federation, member, self.signers[member], durable
+        federation = present_epoch(self.federation, durable)
+        signer = self.signers[member]
+        facts = federation, id_of(federation, signer.public_key), signer, durable
         if member in self._wraps:
             rng = random.Random(f"{self.seed}/{member}")
             return self._wraps[member](
@@ -182,6 +220,23 @@ class Cluster:
             self._clock.at(rollback.at_s, partial(self._roll_back, node))
         for kill in self.conditions.kills:
             self._clock.at(kill.at_s, partial(self.crash, kill.node))
+
+    # --- Members come and go ---------------------------------------------------------------
+
+    def add_machine(self, signer: Signer) -> SimNode:
+        """A new machine, which has the federation's first file and is nobody's member yet."""
+        self.signers.append(signer)
+        node = self._new_node(NodeId(len(self.nodes)))
+        self.nodes.append(node)
+        self._boot(node)
+        self._clock.after(0.0, partial(self._start, node, node.incarnation))
+        self._clock.after(CONNECT_S, partial(self._reconnect, node, node.incarnation))
+        return node
+
+    def operator(self, machine: NodeId, event: Propose | ApproveChange) -> None:
+        """The operator of this machine asks for something."""
+        if self.nodes[machine].alive:
+            self.nodes[machine].handle(event)
 
     # --- Running ---------------------------------------------------------------------------
 
@@ -257,6 +312,7 @@ class Cluster:
         if self.checker.rolled_back and isinstance(event, Received):
             self.checker.took_in(node.id, event.message)
         output = node.behaviour.handle(event, self._clock.now * node.rate)
+        self._follow_epoch(node)
         self._set_tick(node, output.wake_at)
         if isinstance(output, Unruly):  # liars have no order of duty
             for target, frame in output.frames:
@@ -345,8 +401,8 @@ class Cluster:
         if node.alive:
             return
         node.alive = True
-        self._boot(node)
         node.behaviour = self._behaviour(member, node.disk.recovered())
+        self._boot(node)
         if self._transcript is not None:
             self._transcript.text(self.now, member, "restarts")
         self.checker.restarted(member, node.behaviour.participant.replica.head.height)

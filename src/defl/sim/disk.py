@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from msgspec.msgpack import encode
 
 from defl.ids import Digest, NodeId, Round
-from defl.messages import Block, Evidence, Manifest, Offer, Snapshot, StoreAck
-from defl.output import Durable, Persist, SafetyRecord, StoreChunk
+from defl.messages import Block, Evidence, Handover, Manifest, Offer, Snapshot, StoreAck
+from defl.output import Durable, Persist, SafetyRecord, StoreChunk, Switch
 
 
 @dataclass(slots=True)
@@ -44,13 +44,15 @@ class Disk:
         self.models: dict[Round, Manifest] = dict(durable.models)
         self.evidence: list[Evidence] = list(durable.evidence)
         self.blobs: dict[Digest, StoredBlob] = {}
+        self.switch: Switch | None = durable.switch
+        self.handovers: dict[int, Handover] = {}
         self.full = False
         self.lost: set[Digest] = set()  # blobs dropped after a failed sync
 
     def copy(self) -> "Disk":
         """A copy, as an operator would copy the folder."""
         copied = copy(self)
-        for name in ("blocks", "acks", "offers", "models"):
+        for name in ("blocks", "acks", "offers", "models", "handovers"):
             setattr(copied, name, dict(getattr(self, name)))
         copied.evidence = list(self.evidence)
         copied.blobs = {
@@ -60,6 +62,8 @@ class Disk:
         return copied
 
     def apply(self, persist: Persist) -> None:
+        if persist.switch is not None:
+            self._enter(persist.switch)
         if persist.record is not None:
             self.record = persist.record
         self.blocks.update((block.id, block) for block in persist.blocks)
@@ -78,6 +82,14 @@ class Disk:
             self.acks = {slot: ack for slot, ack in self.acks.items() if slot[0] > forget}
             self.offers = {r: offer for r, offer in self.offers.items() if r > forget}
             self.models = {r: model for r, model in self.models.items() if r > forget}
+
+    def _enter(self, switch: Switch) -> None:
+        self.switch = switch
+        self.handovers[switch.handover.epoch] = switch.handover
+        self.snapshot = None
+        self.blocks.clear()
+        self.acks.clear()
+        self.offers.clear()
 
     def store_chunk(self, chunk: StoreChunk) -> None:
         digest = chunk.manifest.digest
@@ -159,6 +171,7 @@ class Disk:
             models=tuple(self.models.items()),
             evidence=tuple(self.evidence),
             held=tuple((blob.manifest, frozenset(blob.chunks)) for blob in self.blobs.values()),
+            switch=self.switch,
         )
 
     @property

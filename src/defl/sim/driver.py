@@ -32,6 +32,7 @@ from defl.output import (
     Output,
     ReceivedChunk,
     ServeChunk,
+    ServeHandover,
     StoreChunk,
     Trained,
     Work,
@@ -54,7 +55,7 @@ class DriverWorld:
     after: Callable[[float, Callable[[], None]], None]  # seconds from now, what to do then
     rng: Random
     decide: Callable[[Event], Output]
-    send: Callable[[Envelope | ServeChunk], None]
+    send: Callable[[Envelope | ServeChunk | ServeHandover], None]
     report: Callable[[Report], None]
     work_takes_s: Callable[[Work], float]
     work: Callable[[Work, Inputs], WorkDone]
@@ -142,7 +143,7 @@ class VirtualDriver:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Envelope() | ServeChunk():
+            case Envelope() | ServeChunk() | ServeHandover():
                 self._world.send(action)
             case WriteRecords() | StoreChunk() | PlaceBlob() | SyncBlob() | DropBlob():
                 self._writes.add(action)

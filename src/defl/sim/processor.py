@@ -15,7 +15,7 @@ from defl.errors import PeerFault
 from defl.ids import NodeId
 from defl.ingress import Ingress
 from defl.messages import Message
-from defl.output import Event, Faulted, Question
+from defl.output import Event, Faulted, OtherEpoch, Question
 from defl.wire import decode, says_chunk
 
 # A frame to all members is decoded once: its bytes alone decide the message. Chunks are large and
@@ -78,6 +78,11 @@ class Processor:
     def stop(self) -> None:
         self._stopped = True
 
+    def enter(self, ingress: Ingress, budget: Budget | None) -> None:
+        """Another epoch begins; frames that came before are checked by the last one's facts."""
+        self._ingress = ingress
+        self.budget = budget
+
     def receive(self, peer: NodeId, frame: bytes, *, heavy: bool) -> None:
         link = self._links.get((peer, heavy))
         if link is None:
@@ -93,11 +98,14 @@ class Processor:
 
     def _admit(self, peer: NodeId, frame: bytes) -> Admission:
         """The steps of node/net/verifier.py, with virtual time."""
-        message = self._ingress.read(peer, frame, decode if says_chunk(frame) else decode_once)
+        ingress = self._ingress  # of the epoch in which the frame came
+        message = ingress.read(peer, frame, decode if says_chunk(frame) else decode_once)
+        if isinstance(message, OtherEpoch):
+            return message
         wanted = self._world.wanted(peer, message)
         if wanted is None or isinstance(wanted, Question):
             return wanted
-        examined = self._ingress.examine(peer, wanted)
+        examined = ingress.examine(peer, wanted)
         for claims in examined.slices():
             if self.budget is not None:
                 wait_s = self.budget.spend(peer, len(claims), self._world.clock())
@@ -105,8 +113,8 @@ class Processor:
                     yield Pause(wait_s)
             if self._signature_s > 0:
                 yield Turn(len(claims) * self._signature_s)
-            self._ingress.check(claims)
-        return self._ingress.accept(examined)
+            ingress.check(claims)
+        return ingress.accept(examined)
 
     def _advance(self, link: VirtualLink) -> None:
         """One step of the link's frame; if that was the last one, its event is handled."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from defl.contacts import Contacts
 from defl.crypto import Signer
 from defl.ids import NodeId
 from defl.ingress import Ingress
@@ -45,7 +46,8 @@ Wrap = Callable[[Participant, Signer, random.Random], Behaviour]
 
 @dataclass(slots=True)
 class SimNode:
-    id: NodeId
+    id: NodeId  # the machine's; a member's id is the same unless keys are replaced
+    key: bytes
     behaviour: Behaviour
     ingress: Ingress
     disk: Disk
@@ -58,6 +60,7 @@ class SimNode:
     processor: Processor = field(init=False)  # of the running process
     driver: VirtualDriver = field(init=False)  # of the running process
     records: RecordCheck | None = None
+    contacts_seen: tuple[Contacts, int] | None = None  # those that it is connected to
 
     def handle(self, event: Event) -> None:
         """The running process hears of it."""

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from defl.contacts import STRANGERS_FROM
 from defl.errors import PeerFault
 from defl.ids import NodeId
 from defl.messages import Chunk, Message, NotHeld
 from defl.node.net.framing import HEADER_BYTES, Lane
-from defl.output import Connected, Envelope, ServeChunk
+from defl.output import Connected, Envelope, ServeChunk, ServeHandover
 from defl.sim.checks import Checker
 from defl.sim.network import Network
 from defl.sim.sim_node import SimNode
@@ -38,8 +39,8 @@ class ClusterTraffic:
         self.faults_refused: Counter[str] = Counter()
         # A scenario's own network fault: True loses the message from one node to another.
         self.censor: Callable[[NodeId, NodeId, Message], bool] | None = None
-        self._nodes = nodes
-        self._members = tuple(node.id for node in nodes)
+        self._nodes = nodes  # new ones may join
+        self._machines = {node.key: node.id for node in nodes}
         self._clock = clock
         self._network = network
         self._checker = checker
@@ -47,23 +48,39 @@ class ClusterTraffic:
 
     # --- Frames ----------------------------------------------------------------------------
 
-    def send(self, node: SimNode, item: Envelope | ServeChunk) -> None:
-        if isinstance(item, ServeChunk):
-            message: Message = _served(node, item)
-            targets: tuple[NodeId, ...] = (item.to,)
-        else:
-            message = item.message
-            targets = item.to if item.to is not None else self._members
+    def send(self, node: SimNode, item: Envelope | ServeChunk | ServeHandover) -> None:
+        epoch = 0
+        participant = node.behaviour.participant
+        match item:
+            case ServeChunk(to=to):
+                message: Message = _served(node, item)
+                targets: tuple[NodeId, ...] = (to,)
+            case ServeHandover(to=to, epoch=ended):
+                message, targets = node.disk.handovers[ended], (to,)
+            case Envelope():
+                message, epoch = item.message, item.epoch
+                members = participant.federation.committee.members
+                targets = item.to if item.to is not None else members
         if node.honest:
             self._checker.sent(node.id, message)
             if node.records is not None:
                 node.records.sent(message, node.disk)
-        others = [target for target in targets if target != node.id]
+        machines = [self.machine(node, target) for target in targets if target != participant.me]
+        others = [machine for machine in machines if machine is not None]
         if others:
-            self._send_to(others, node.id, message)
+            self._send_to(others, node.id, message, epoch)
 
-    def _send_to(self, targets: list[NodeId], source: NodeId, message: Message) -> None:
-        frame = encode(message)
+    def machine(self, node: SimNode, peer: NodeId) -> NodeId | None:
+        """Whom the node means by this number."""
+        if peer >= STRANGERS_FROM:
+            return NodeId(peer - STRANGERS_FROM)
+        key = node.behaviour.participant.contacts.key_of(peer)
+        if len(self._machines) != len(self._nodes):
+            self._machines = {other.key: other.id for other in self._nodes}
+        return self._machines.get(key) if key is not None else None
+
+    def _send_to(self, targets: list[NodeId], source: NodeId, message: Message, epoch: int) -> None:
+        frame = encode(message, epoch)
         kind = type(message).__name__
         heavy = isinstance(message, Chunk)
         lane = Lane.WEIGHTS if heavy else Lane.CONTROL
@@ -78,7 +95,7 @@ class ClusterTraffic:
                 self._transcript.message(self._clock.now, source, target, message)
             if self._is_censored(kind, source, target, message):
                 # A scenario's own fault may strike any member.
-                self._checker.away(*self._members)
+                self._checker.away(*(node.id for node in self._nodes))
             else:
                 self.transmit(source, target, frame, heavy=heavy)
 
@@ -88,11 +105,11 @@ class ClusterTraffic:
         return self._network.censors(kind, source, target, self._clock.now)
 
     def transmit(self, source: NodeId, target: NodeId, frame: bytes, *, heavy: bool) -> None:
-        node = self._nodes[target]
+        node, sender = self._nodes[target], self._nodes[source]
         for when in self._network.arrivals(
             source, target, len(frame), heavy=heavy, now=self._clock.now
         ):
-            self._clock.at(when, partial(_deliver, node, node.incarnation, source, frame, heavy))
+            self._clock.at(when, partial(_deliver, node, node.incarnation, sender, frame, heavy))
 
     def refused(self, fault: PeerFault) -> None:
         self.faults_refused[type(fault).__name__] += 1
@@ -125,12 +142,16 @@ def _served(node: SimNode, item: ServeChunk) -> Message:
     return Chunk(item.digest, item.index, memoryview(data))
 
 
-def _deliver(node: SimNode, incarnation: int, source: NodeId, frame: bytes, heavy: bool) -> None:
+def _deliver(node: SimNode, incarnation: int, sender: SimNode, frame: bytes, heavy: bool) -> None:
     # A connection dies with the process that it leads to.
     if node.alive and node.incarnation == incarnation:
-        node.processor.receive(source, frame, heavy=heavy)
+        peer = node.behaviour.participant.contacts.peer_of(sender.key)
+        stranger = NodeId(STRANGERS_FROM + sender.id)
+        node.processor.receive(stranger if peer is None else peer, frame, heavy=heavy)
 
 
-def _connect(node: SimNode, peer: SimNode) -> None:
-    if node.alive:
-        node.handle(Connected(peer.id))
+def _connect(node: SimNode, other: SimNode) -> None:
+    participant = node.behaviour.participant
+    peer = participant.contacts.peer_of(other.key)
+    if node.alive and peer is not None:
+        node.handle(Connected(peer, other.behaviour.participant.epoch))

@@ -289,6 +289,7 @@ class BiscottiNode:
                 self._learner.model,
                 faults_max=federation.updates_faults_max,
                 ties=ties_of(self._round, authors),
+                members=authors,
             )
             accepted = [weight > 0 for weight in result.weights]
         opinions = tuple(

@@ -198,7 +198,8 @@ def merge_of(federation: Federation, *, by_samples: bool) -> Merge:
 
     def merge(updates: Sequence[Contribution], base: Row, round_: Round) -> Row:
         rows = [update.row for update in updates]
-        ties = ties_of(round_, [update.author for update in updates])
+        authors = [update.author for update in updates]
+        ties = ties_of(round_, authors)
         if federation.aggregation == "fed_avg":
             counts = [update.samples for update in updates] if by_samples else None
             return fed_avg(rows, base, 0, ties, counts=counts, count_max=SAMPLES_MAX).values
@@ -209,6 +210,7 @@ def merge_of(federation: Federation, *, by_samples: bool) -> Merge:
             base,
             faults_max=federation.updates_faults_max,
             ties=ties,
+            members=authors,
         ).values
 
     return merge

@@ -28,7 +28,15 @@ def trained_by_server(
         ]
         rows = [_unchecked(schema, weights) for weights in trained]
         ties = [sha256(f"{number}/{i}".encode()).digest() for i in range(len(rows))]
-        result = aggregate_model(aggregation, schema, rows, base, faults_max=faults_max, ties=ties)
+        result = aggregate_model(
+            aggregation,
+            schema,
+            rows,
+            base,
+            faults_max=faults_max,
+            ties=ties,
+            members=range(len(rows)),
+        )
         base = result.values
         yield clients[0].evaluate(schema.unflatten(base.copy()))
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from defl.committee import DEFAULTS, Rules, Timing
 from defl.crypto import Ed25519Signer
 from defl.ids import NodeId
-from defl.ledger import ClosedRound
 from defl.node.report.status_client import last_status
 from defl.node.setup.config import LogFormat, LogLevel, read_federation
 from defl.node.setup.local import make_local
 from defl.node.setup.processes import Processes
 from defl.node.store.storage import Storage
+from defl.output import ClosedRound
 from defl.participant import Participant
 
 POLL_S = 0.1

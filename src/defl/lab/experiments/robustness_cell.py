@@ -84,7 +84,7 @@ def run_cell(cell: RobustnessCell, data: Images) -> RobustnessResult:
     parts = cut(data.train_labels, cell.members, cell.alpha, rng)
     federation = RobustnessFederation(cell, data, shape, parts)
     weights = initial(shape, rng)
-    rounds = Rounds(cell, weights)
+    rounds = CellRounds(cell, weights)
     accuracies: list[float] = []
     left_out: list[float] = []
     kept: list[float] = []
@@ -118,7 +118,7 @@ def tie_breakers(round_: int, members: int) -> list[bytes]:
     return [sha256(f"{round_}/{i}".encode()).digest() for i in range(members)]
 
 
-class Rounds:
+class CellRounds:
     """The aggregation of one cell, round by round, on models as nodes send them: with the memory
     entry of a rule that remembers."""
 
@@ -126,7 +126,7 @@ class Rounds:
         schema = Schema((Entry("weights", weights.shape),))
         self._cell = cell
         self._size = weights.size
-        self._schema = schema_with_rule(schema, cell.rule, cell.members)
+        self._schema = schema_with_rule(schema, cell.rule)
         self._model = np.zeros(self._schema.values, dtype=np.float32)
         self._model[: self._size] = weights
         self._round = 0
@@ -155,6 +155,7 @@ class Rounds:
             self._model,
             faults_max=self._cell.faults_max,
             ties=tie_breakers(self._round, self._cell.members),
+            members=range(self._cell.members),
         )
 
 

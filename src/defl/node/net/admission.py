@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from defl.cards import Card
 from defl.ids import NO_DIGEST, Digest, NodeId
 from defl.node.net.framing import Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello
 from defl.node.net.who_dials import dials
-from defl.node.setup.identity import Card
 
 
 class Refusal(StrEnum):

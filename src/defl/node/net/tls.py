@@ -13,10 +13,10 @@ import os
 import ssl
 from collections.abc import Sequence
 
+from defl.cards import Card
 from defl.errors import UserError
 from defl.ids import digest_of
 from defl.node.setup.identity import (
-    Card,
     Identity,
     certificate_key,
     certificate_pem,

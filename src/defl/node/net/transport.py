@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 
 from defl.budget import TokenBucket
+from defl.cards import Card
 from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
 from defl.node.net.acceptor import AcceptLimits, Acceptor
 from defl.node.net.admission import Refusal, Refused
-from defl.node.net.contact import Contact, Contacts
+from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.dialler import Dialler, DialLimits
 from defl.node.net.framing import Frame, Lane, Link, Traffic, Use
 from defl.node.net.greeter import CLOSE_S, Greeter
@@ -29,7 +30,7 @@ from defl.node.net.sockets import listening
 from defl.node.net.stats import Stats
 from defl.node.net.tls import mark_of
 from defl.node.net.who_dials import dials, is_member
-from defl.node.setup.identity import Card, Identity, card_defect
+from defl.node.setup.identity import Identity, card_defect
 
 __all__ = ["Frame", "Lane", "Refusal", "Stats", "Traffic", "Transport", "TransportLimits"]
 
@@ -83,7 +84,7 @@ class Transport:
         self._is_letter = is_letter
         self._limits = limits or TransportLimits()
         self.stats = Stats()
-        self._contacts = Contacts()
+        self._contacts = ContactBook()
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._letterbox = Letterbox(

@@ -16,7 +16,7 @@ from defl.ingress import Examined, Ingress
 from defl.messages import Chunk, Message
 from defl.node.net.framing import Frame
 from defl.node.work.checked_values import CheckedValues
-from defl.output import Event, Question
+from defl.output import Event, OtherEpoch, Question
 from defl.wire import says_chunk
 
 # Larger frames are decoded and hashed in a thread, so that votes do not wait for them.
@@ -39,6 +39,11 @@ class FrameVerifier:
         self._budget = Budget(committee)
         self._thread = ThreadPoolExecutor(1, "defl-verifying")
 
+    def enter(self, committee: Committee, ingress: Ingress) -> None:
+        """Another epoch begins."""
+        self._ingress = ingress
+        self._budget = Budget(committee)
+
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -48,19 +53,24 @@ class FrameVerifier:
         if len(frame) > THREAD_FRAME_BYTES and not says_chunk(frame):
             return self._admit_large(peer, frame)
         message = self._ingress.read(peer, frame)  # does not touch a chunk's data
+        if isinstance(message, OtherEpoch):
+            return message
         wanted = self._wanted(peer, message)
         if wanted is None or isinstance(wanted, Question):
             return wanted
         if isinstance(wanted, Chunk):
             return self._admit_chunk(peer, wanted)
-        return self._verify(self._ingress.examine(peer, wanted))
+        return self._verify(self._ingress.examine(peer, wanted), self._ingress)
 
     async def _admit_large(self, peer: NodeId, frame: Frame) -> Event | None:
-        message = await asyncio.to_thread(self._ingress.read, peer, frame)
+        ingress = self._ingress
+        message = await asyncio.to_thread(ingress.read, peer, frame)
+        if ingress is not self._ingress or isinstance(message, OtherEpoch):
+            return message if isinstance(message, OtherEpoch) else None
         wanted = self._wanted(peer, message)
         if wanted is None or isinstance(wanted, Question):
             return wanted
-        verified = self._verify(await asyncio.to_thread(self._ingress.examine, peer, wanted))
+        verified = self._verify(await asyncio.to_thread(ingress.examine, peer, wanted), ingress)
         return await verified if isawaitable(verified) else verified
 
     async def _admit_chunk(self, peer: NodeId, chunk: Chunk) -> Event:
@@ -73,30 +83,34 @@ class FrameVerifier:
         """Both read every byte, in one visit to a thread."""
         return self._ingress.examine(peer, chunk), self._checked.are_valid(chunk.data)
 
-    def _verify(self, examined: Examined) -> Event | Awaitable[Event]:
+    def _verify(self, examined: Examined, ingress: Ingress) -> Event | Awaitable[Event]:
+        """By the facts of the epoch in which the frame came."""
         claims = examined.claims
         if len(claims) > LOOP_SIGNATURES_MAX:
-            return self._verify_slices(examined)
+            return self._verify_slices(examined, ingress)
         wait_s = self._pay(examined.peer, len(claims)) if claims else 0.0
-        return self._verify_after(wait_s, examined) if wait_s > 0 else self._verify_now(examined)
+        if wait_s > 0:
+            return self._verify_after(wait_s, examined, ingress)
+        return _verify_now(examined, ingress)
 
-    def _verify_now(self, examined: Examined) -> Event:
-        self._ingress.check(examined.claims)
-        return self._ingress.accept(examined)
-
-    async def _verify_after(self, wait_s: float, examined: Examined) -> Event:
+    async def _verify_after(self, wait_s: float, examined: Examined, ingress: Ingress) -> Event:
         await asyncio.sleep(wait_s)
-        return self._verify_now(examined)
+        return _verify_now(examined, ingress)
 
-    async def _verify_slices(self, examined: Examined) -> Event:
+    async def _verify_slices(self, examined: Examined, ingress: Ingress) -> Event:
         """One thread takes the slices of all links in order of arrival, and a link has only one in
         the queue: a long message delays the others by one slice at most."""
         loop = asyncio.get_running_loop()
         for claims in examined.slices():
             await asyncio.sleep(self._pay(examined.peer, len(claims)))
-            await loop.run_in_executor(self._thread, self._ingress.check, claims)
-        return self._ingress.accept(examined)
+            await loop.run_in_executor(self._thread, ingress.check, claims)
+        return ingress.accept(examined)
 
     def _pay(self, peer: NodeId, signatures: int) -> float:
         """The seconds that the peer must wait, since its budget is spent."""
         return self._budget.spend(peer, signatures, asyncio.get_running_loop().time())
+
+
+def _verify_now(examined: Examined, ingress: Ingress) -> Event:
+    ingress.check(examined.claims)
+    return ingress.accept(examined)

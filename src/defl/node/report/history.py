@@ -4,7 +4,7 @@ Kept in memory for the status, the metrics and an experiment tracker; nothing el
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -49,8 +49,10 @@ class _OpenReport:
 
 
 class RoundHistory:
-    def __init__(self, names: Sequence[str], record: Recorder = discard) -> None:
-        self._names = list(names)
+    def __init__(
+        self, names: Sequence[str], active: Collection[NodeId], record: Recorder = discard
+    ) -> None:
+        self.set_members(names, active)
         self.record = record
         self.aggregation: Aggregation | None = None
         self.evaluation: Evaluation | None = None
@@ -60,6 +62,10 @@ class RoundHistory:
         self._by_rule: Counter[str] = Counter()  # rounds since the start
         self._no_update: Counter[str] = Counter()
         self._reports: dict[int, _OpenReport] = {}
+
+    def set_members(self, names: Sequence[str], active: Collection[NodeId]) -> None:
+        """Names by id, also of departed members, and the ids from whom updates are expected."""
+        self._names, self._active = list(names), frozenset(active)
 
     @property
     def left_out(self) -> dict[str, LeftOutRounds]:
@@ -121,8 +127,8 @@ class RoundHistory:
             )
         }
         members = {
-            name: shares.get(NodeId(member), MemberShare())
-            for member, name in enumerate(self._names)
+            self._names[member]: shares.get(member, MemberShare())
+            for member in sorted(shares.keys() | self._active)
         }
         aggregation = Aggregation(work.round, report.reason[:REASON_CHARACTERS_MAX], members)
         self.aggregation = aggregation

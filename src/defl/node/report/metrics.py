@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from defl.ids import NodeId
-from defl.messages import Agg, Upd
+from defl.messages import Slot, Transaction, slot_of
 from defl.node.report.status import CommitLatency, NodeStatus, status_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Measures:
         self._clock = clock
         self.registry = CollectorRegistry()
         self.peer_faults: Counter[NodeId] = Counter()
-        self._submitted_at: dict[tuple[str, int], float] = {}
+        self._submitted_at: dict[Slot, float] = {}
         self._commits_s: deque[float] = deque(maxlen=COMMITS_KEPT)
         self._commit_latency = Histogram(
             "defl_commit_latency_seconds",
@@ -46,13 +46,13 @@ class Measures:
             registry=self.registry,
         )
 
-    def submitted(self, transaction: Upd | Agg) -> None:
+    def submitted(self, transaction: Transaction) -> None:
         """Starts the clock, unless it runs: a transaction may be sent again."""
-        self._submitted_at.setdefault(_key(transaction), self._clock())
+        self._submitted_at.setdefault(slot_of(transaction), self._clock())
 
-    def committed(self, transaction: Upd | Agg) -> float | None:
+    def committed(self, transaction: Transaction) -> float | None:
         """Seconds since its submission; None if an earlier process submitted it."""
-        submitted = self._submitted_at.pop(_key(transaction), None)
+        submitted = self._submitted_at.pop(slot_of(transaction), None)
         if submitted is None:
             return None
         latency_s = self._clock() - submitted
@@ -68,10 +68,6 @@ class Measures:
             p50=ordered[len(ordered) // 2] * 1000,
             p99=ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * 1000,
         )
-
-
-def _key(transaction: Upd | Agg) -> tuple[str, int]:
-    return type(transaction).__name__, transaction.round
 
 
 class NodeMetrics(Collector):

@@ -10,12 +10,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from defl.aggregation.memory import ENTRY
+from defl.cards import Card
 from defl.clients.protocol import Roles
 from defl.errors import UserError
 from defl.founding import Founding
 from defl.node.report.model_file import read_model, read_npz, write_model
 from defl.node.setup.config import INITIAL_FILE, Agreement, read_card_file, write_federation
-from defl.node.setup.identity import Card, require_distinct
+from defl.node.setup.identity import require_distinct
 from defl.node.work.first_weights import first_weights
 from defl.schema import MODEL_ROLES, Weights
 

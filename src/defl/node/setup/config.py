@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from msgspec import Meta, Struct
 
+from defl.cards import Card
 from defl.committee import (
     CHUNK_BYTES_MAX,
     CHUNK_BYTES_MIN,
@@ -36,7 +37,6 @@ from defl.ids import Digest, NodeId, digest_of
 from defl.messages import MEMBERS_MAX
 from defl.node.report.tracking import Track
 from defl.node.setup.identity import (
-    Card,
     Identity,
     card_of,
     card_text,

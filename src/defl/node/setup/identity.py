@@ -18,15 +18,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from defl.crypto import KEY_BYTES, SIGNATURE_BYTES, Ed25519Scheme, Ed25519Signer, Tag, statement
+from defl.cards import (
+    ADDRESS_CHARACTERS_MAX,
+    CERTIFICATE_BYTES_MAX,
+    NAME_CHARACTERS_MAX,
+    SERIAL_MAX,
+    Card,
+)
+from defl.crypto import KEY_BYTES, SIGNATURE_BYTES, Ed25519Scheme, Ed25519Signer
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, Digest
 from defl.node.setup.typed_toml import toml_table
 
-NAME_CHARACTERS_MAX = 64  # as in the federation's list of members
-ADDRESS_CHARACTERS_MAX = 300  # a host name has at most 253
-CERTIFICATE_BYTES_MAX = 4096  # ours have about 400; a card must not smuggle anything else
-SERIAL_MAX = 2**63 - 1  # integers have 8 bytes in a statement and a sign in the file
 CARD_CHARACTERS_MAX = 4 * CERTIFICATE_BYTES_MAX
 
 # A member whose clock is slow must still accept a certificate that has just been created.
@@ -53,32 +56,6 @@ class Identity:
     @property
     def signer(self) -> Ed25519Signer:
         return Ed25519Signer(self.key)
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A member's public data. Of two cards of one key the higher serial is valid."""
-
-    name: str
-    key: bytes  # the public key
-    certificate: bytes  # DER
-    address: str  # "host:port"
-    serial: int
-    signature: bytes
-
-    @property
-    def statement(self) -> Digest:
-        # No chain id: cards exist before the federation that is assembled from them.
-        return statement(
-            Tag.CARD,
-            NO_DIGEST,
-            0,
-            self.name.encode(),
-            self.key,
-            self.certificate,
-            self.address.encode(),
-            self.serial,
-        )
 
 
 def make_identity(
@@ -172,8 +149,13 @@ def _loaded(certificate: bytes) -> x509.Certificate:
         raise UserError(f"not an X.509 certificate: {error}") from error
 
 
-def make_card(identity: Identity, address: str, serial: int = 0) -> Card:
-    """A signed card. A member that moves signs another one with a higher serial."""
+def make_card(
+    identity: Identity, address: str, serial: int = 0, origin: Digest = NO_DIGEST
+) -> Card:
+    """A signed card. A member that moves signs another one with a higher serial.
+
+    With `origin` it asks for a place in that running federation.
+    """
     unsigned = Card(identity.name, identity.public_key, identity.certificate, address, serial, b"")
     if defect := _field_defect(unsigned):
         raise UserError(defect)
@@ -183,17 +165,17 @@ def make_card(identity: Identity, address: str, serial: int = 0) -> Card:
         unsigned.certificate,
         unsigned.address,
         unsigned.serial,
-        identity.signer.sign(unsigned.statement),
+        identity.signer.sign(unsigned.statement(origin)),
     )
 
 
-def card_defect(card: Card) -> str | None:
-    """The reason to reject this card, or None."""
+def card_defect(card: Card, origin: Digest = NO_DIGEST) -> str | None:
+    """The reason to reject this card, or None. `origin`: as in `make_card`."""
     if defect := _field_defect(card):
         return defect
     if len(card.signature) != SIGNATURE_BYTES:
         return f"the card's signature has {len(card.signature)} bytes, not {SIGNATURE_BYTES}"
-    if not Ed25519Scheme().verify(card.key, card.statement, card.signature):
+    if not Ed25519Scheme().verify(card.key, card.statement(origin), card.signature):
         return "the card's signature does not match its fields: it was altered"
     return None
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from defl.cards import Card
 from defl.clients.protocol import Roles, schema_of
 from defl.committee import DEFAULTS, Charter, Rules, Timing, require_counts
 from defl.errors import UserError
@@ -31,7 +32,7 @@ from defl.node.setup.config import (
     read_federation,
     write_federation,
 )
-from defl.node.setup.identity import Card, make_card, make_identity
+from defl.node.setup.identity import make_card, make_identity
 from defl.node.work.environment import ONE_THREAD
 from defl.node.work.first_weights import first_weights
 from defl.schema import Weights

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
+from defl.cards import Card
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, NodeId
 from defl.node.net.admission import NOT_A_HELLO, Refused, check_hello
@@ -30,13 +31,7 @@ from defl.node.setup.config import (
     read_identity,
     read_node,
 )
-from defl.node.setup.identity import (
-    Card,
-    Identity,
-    certificate_key,
-    certificate_validity,
-    split_address,
-)
+from defl.node.setup.identity import Identity, certificate_key, certificate_validity, split_address
 from defl.node.setup.initial import read_initial
 from defl.node.setup.requirements import Check, requirements_of
 

@@ -23,9 +23,9 @@ from defl.node.work.worker_process import (
     FRAME_BYTES_MAX,
     Answer,
     Failed,
-    Ready,
     Request,
     SetUp,
+    WorkerReady,
     frame_of,
 )
 
@@ -112,7 +112,7 @@ class Child:
             self._cut_log()
             await self._spawn()
             answer = await self._exchange(self._setup, (), "starting", self._limits.start_s)
-            if not isinstance(answer, Ready):
+            if not isinstance(answer, WorkerReady):
                 await self._end()
                 raise WorkerFailed(f"the worker answered its set-up with a {type(answer).__name__}")
             self._ready = True

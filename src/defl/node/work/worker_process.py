@@ -81,7 +81,7 @@ class EvaluateTask(Struct, frozen=True, array_like=True, tag=5):
 Request = SetUp | TrainTask | AggregateTask | ValidateTask | EvaluateTask
 
 
-class Ready(Struct, frozen=True, array_like=True, tag=20):
+class WorkerReady(Struct, frozen=True, array_like=True, tag=20):
     pass
 
 
@@ -115,7 +115,7 @@ class Failed(Struct, frozen=True, array_like=True, tag=24):
     reason: str
 
 
-Answer = Ready | Produced | Checked | Evaluated | Failed
+Answer = WorkerReady | Produced | Checked | Evaluated | Failed
 
 
 def frame_of(message: Request | Answer) -> bytes:
@@ -290,7 +290,7 @@ def main() -> None:
         raise UserError("a worker is set up first")
     runner = Runner(setup)
     signal.signal(POSTPONE, runner.postpone)
-    channel.sendall(frame_of(Ready()))
+    channel.sendall(frame_of(WorkerReady()))
     if setup.client is None:
         # Loads or compiles for seconds, so that no round has to wait for it.
         federation = setup.federation

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from defl.crypto import Signer
 from defl.ids import Digest, NodeId, Round, View
-from defl.ingress import TRANSACTIONS_PER_MEMBER
 from defl.messages import (
     QC,
+    TRANSACTIONS_PER_MEMBER,
     Certificates,
     Evidence,
     Gossip,

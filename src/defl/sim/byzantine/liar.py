@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from defl.committee import Committee, Federation
 from defl.crypto import Signer, Tag, statement
 from defl.ids import Digest, NodeId, Round, View
 from defl.messages import (
@@ -23,10 +24,10 @@ from defl.messages import (
     transactions_root,
     vote_statement,
 )
-from defl.output import Envelope, Event, Output, ServeChunk
+from defl.output import Envelope, Event, Output, ServeChunk, ServeHandover
 from defl.participant import Participant
 
-Item = Envelope | ServeChunk
+Item = Envelope | ServeChunk | ServeHandover
 # A flood lasts this long after a round opens: a round that waits minutes for a member would only
 # make the same flood longer to simulate.
 FLOOD_S = 30.0
@@ -37,20 +38,47 @@ class Liar:
         self.participant = participant
         self._signer = signer
         self._rng = rng
-        self._federation = participant.federation
-        self._committee = participant.federation.committee
-        self._chain = participant.federation.chain
-        self._epoch = participant.federation.epoch
-        self._me = participant.me
         self._flood_began: tuple[Round, float] = (Round(-1), 0.0)
-        self._peers = tuple(m for m in self._committee.members if m != participant.me)
+
+    # The facts are those of the epoch that it is in.
+
+    @property
+    def _federation(self) -> Federation:
+        return self.participant.federation
+
+    @property
+    def _committee(self) -> Committee:
+        return self.participant.federation.committee
+
+    @property
+    def _chain(self) -> Digest:
+        return self.participant.federation.chain
+
+    @property
+    def _epoch(self) -> int:
+        return self.participant.epoch
+
+    @property
+    def _me(self) -> NodeId:
+        return self.participant.me
+
+    @property
+    def _peers(self) -> tuple[NodeId, ...]:
+        return tuple(m for m in self._committee.members if m != self._me)
 
     def handle(self, event: Event, now: float) -> Output:
         output = self.participant.handle(event, now)
         self._keep_talking()
         sent = [lie for item in output.send for lie in self.instead(item)]
         sent.extend(self.besides(event, now))
-        return replace(output, send=tuple(sent))
+        return replace(output, send=tuple(map(self._in_epoch, sent)))
+
+    def _in_epoch(self, item: Item) -> Item:
+        """Its lies are about the present epoch, unless they state another."""
+        epoch = self._epoch
+        if epoch and isinstance(item, Envelope) and not item.epoch:
+            return replace(item, epoch=epoch)
+        return item
 
     def _keep_talking(self) -> None:
         """An honest node asks the others before it signs, and falls silent when they show it

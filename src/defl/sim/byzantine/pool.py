@@ -128,7 +128,8 @@ class BlobLiar(Liar):
 
     def _row(self) -> Row:
         values = self._federation.schema.values
-        return np.random.default_rng(self._rng.getrandbits(32)).random(values, dtype=np.float32)
+        row: Row = np.random.default_rng(self._rng.getrandbits(32)).random(values, dtype=np.float32)
+        return row
 
     def _build(self, round_: Round, base: Digest, row: Row) -> FalseBlob:
         federation = self._federation

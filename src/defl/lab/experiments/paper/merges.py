@@ -50,6 +50,7 @@ class WatchedMerge:
         self, updates: Sequence[Contribution], base: Row, round_: Round
     ) -> AggregationResult:
         rows = [update.row for update in updates]
+        authors = [update.author for update in updates]
         if self._kept_at_random is not None:
             rng = np.random.default_rng([self._seed, round_])
             kept = rng.permutation(len(rows))[: self._kept_at_random]
@@ -63,7 +64,8 @@ class WatchedMerge:
             rows,
             base,
             faults_max=self._faults_max,
-            ties=ties_of(round_, [update.author for update in updates]),
+            ties=ties_of(round_, authors),
+            members=authors,
         )
 
 

@@ -1,0 +1,46 @@
+"""Cards: what a member tells the others about itself, signed by its own key.
+
+A card exists before the federation that it founds, so its signature names none. A card that asks
+for a place in a running federation is signed for that federation alone.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from defl.crypto import KEY_BYTES, SIGNATURE_BYTES, Tag, statement
+from defl.ids import NO_DIGEST, Digest
+
+NAME_CHARACTERS_MAX = 64
+ADDRESS_CHARACTERS_MAX = 300  # a host name has at most 253
+CERTIFICATE_BYTES_MAX = 4096  # ours have about 400; a card must not smuggle anything else
+SERIAL_MAX = 2**63 - 1  # integers have 8 bytes in a statement and a sign in the file
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
+Key = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+Certificate = Annotated[bytes, Meta(max_length=CERTIFICATE_BYTES_MAX)]
+Address = Annotated[str, Meta(max_length=ADDRESS_CHARACTERS_MAX)]
+
+
+class Card(Struct, frozen=True, array_like=True):
+    """A member's public data. Of two cards of one key the higher serial is valid."""
+
+    name: Name
+    key: Key  # the public key
+    certificate: Certificate  # X.509, DER
+    address: Address  # "host:port"
+    serial: Annotated[int, Meta(ge=0, le=SERIAL_MAX)]
+    signature: Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+
+    def statement(self, origin: Digest = NO_DIGEST) -> Digest:
+        """What its key signs; `origin` is the federation that it asks for a place in."""
+        return statement(
+            Tag.CARD,
+            origin,
+            0,
+            self.name.encode(),
+            self.key,
+            self.certificate,
+            self.address.encode(),
+            self.serial,
+        )

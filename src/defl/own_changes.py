@@ -1,0 +1,89 @@
+"""What this node says about the membership: its operator's proposals and approvals, and, while it
+is a guest, that it is ready.
+
+A transaction counts in the round that it names. Until the ledger has recorded it, this node signs
+it again in each round.
+"""
+
+from msgspec.structs import replace
+
+from defl.committee import Federation
+from defl.crypto import Signer
+from defl.ids import OUTSIDER, Digest, NodeId, Round
+from defl.ledger import LedgerState
+from defl.messages import Approve, Change, Operation, Ready, Transaction
+from defl.succession import wanted_keys
+
+# Approvals that wait for the ledger; the operator gives them one by one.
+APPROVALS_MAX = 100
+
+
+class OwnChanges:
+    def __init__(self, federation: Federation, me: NodeId, signer: Signer) -> None:
+        self._federation = federation
+        self._me = me
+        self._signer = signer
+        self._proposed: tuple[Operation, ...] | None = None
+        self._approved: dict[Digest, None] = {}
+        self._signed_in: dict[object, Round] = {}  # the newest round of each transaction
+
+    @property
+    def pending(self) -> bool:
+        return self._proposed is not None or bool(self._approved)
+
+    def propose(self, operations: tuple[Operation, ...]) -> None:
+        self._proposed = operations
+
+    def approve(self, change: Digest) -> None:
+        if len(self._approved) < APPROVALS_MAX:
+            self._approved[change] = None
+
+    def due(self, state: LedgerState) -> list[Transaction]:
+        """The transactions to submit now, each once per round."""
+        round_ = Round(state.round + 1)
+        if self._me == OUTSIDER or state.ended or round_ > self._federation.rounds:
+            return []
+        self._forget_recorded(state)
+        due: list[Transaction] = []
+        own = state.change_of(self._me)
+        may_change = own is None or own.round < round_
+        if self._proposed is not None and may_change and self._first(Change, round_):
+            due.append(self._sign(Change(round_, self._me, self._proposed, b"")))
+        due.extend(
+            self._sign(Approve(round_, self._me, digest, b""))
+            for digest in self._approved
+            if state.change(digest) is not None and self._first(digest, round_)
+        )
+        return due
+
+    def ready(self, state: LedgerState, has: set[Digest], *, again: bool) -> Transaction | None:
+        """A guest's READY for the open round, once and whenever it is `again` due, until the
+        ledger has recorded it; `has`: the models that it holds."""
+        key, round_ = self._signer.public_key, Round(state.round + 1)
+        if self._me != OUTSIDER or state.ended or key not in wanted_keys(state.changes):
+            return None
+        bases = [closed.base for closed in state.closed if closed.base in has]
+        recorded = any(known.key == key and known.round >= round_ for known in state.ready)
+        if not bases or recorded or not (self._first(Ready, round_) or again):
+            return None
+        return self._sign(Ready(round_, key, bases[-1], b""))
+
+    def _forget_recorded(self, state: LedgerState) -> None:
+        own = state.change_of(self._me)
+        recorded = own.operations if own is not None else ()
+        if self._proposed is not None and self._proposed == recorded:
+            self._proposed = None
+        for digest in list(self._approved):
+            change = state.change(digest)
+            if change is not None and self._me in change.approvals:
+                del self._approved[digest]
+
+    def _first(self, what: object, round_: Round) -> bool:
+        if self._signed_in.get(what, Round(0)) >= round_:
+            return False
+        self._signed_in[what] = round_
+        return True
+
+    def _sign(self, unsigned: Change | Approve | Ready) -> Transaction:
+        message = unsigned.statement(self._federation.chain, self._federation.epoch)
+        return replace(unsigned, signature=self._signer.sign(message))

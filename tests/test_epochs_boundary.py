@@ -1,0 +1,126 @@
+"""The boundary between two epochs: nobody is left behind, whoever dies or goes too early."""
+
+import pytest
+
+from defl.ids import NodeId
+from defl.messages import Blocks, Certificates, Message, Proposal, Remove, Timeout, Vote
+from defl.output import Departed, Received
+from defl.participant import EPOCHLESS_MESSAGES
+from support.epochs import Churn
+
+DEAD = 4
+
+
+def test_a_member_joins_and_another_leaves_while_training_goes_on() -> None:
+    churn = Churn(4)
+    joiner = churn.add_machine("joiner")
+    churn.run_until_round(2)
+    churn.change(churn.add(joiner, "eve"))
+    churn.run_until_epoch(1)
+    churn.run_until_round(6)
+
+    churn.propose(joiner, Remove(NodeId(4)))
+    churn.finish()
+
+    assert churn.newest.epoch == 2
+    assert churn.newest.state.round == 12
+    assert churn.participant(joiner).departed
+    assert churn.one_history()
+    assert not churn.accusations
+
+
+def test_a_leaver_with_the_only_proof_stays_until_a_quorum_has_it() -> None:
+    """From the last commit on, votes reach only the leaver. If it went at once, the others could
+    never prove the end of their epoch: with one member dead, they are one vote short."""
+    leaver = 3
+    churn = Churn(5)
+    churn.switch_off(DEAD)
+    churn.run_until_round(1, leaver)
+
+    def votes_reach_only_the_leaver(source: NodeId, target: NodeId, message: Message) -> bool:
+        sender = churn.participant(source)
+        return isinstance(message, Vote) and target != leaver and sender.state.ended
+
+    churn.cluster.traffic.censor = votes_reach_only_the_leaver
+    churn.propose(leaver, Remove(NodeId(leaver)))
+    churn.run_until_epoch(1, leaver)
+    assert [churn.participant(m).epoch for m in (0, 1, 2)] == [0, 0, 0]
+    churn.cluster.traffic.censor = None
+    churn.run_until(lambda: bool(churn.notices_of(Departed)))
+
+    arrived = [m for m in (0, 1, 2) if churn.participant(m).epoch == 1]
+    assert len(arrived) == 3  # q of the four that stay
+    churn.run_until_round(12, 0, 1, 2)
+    assert churn.one_history()
+
+
+def test_what_was_checked_in_the_last_epoch_is_not_heard_in_the_next() -> None:
+    """Messages wait in queues while their node switches. A certificate of the last epoch, heard
+    in the next, would be in its record for ever: its views are higher."""
+    churn = Churn(4)
+    waiting: list[tuple[NodeId, Message]] = []
+
+    def spy(source: NodeId, target: NodeId, message: Message) -> bool:
+        if target == 0 and source < 4 and churn.participant(source).epoch == 0:
+            waiting.append((source, message))
+        return False
+
+    churn.cluster.traffic.censor = spy
+    churn.run_until_round(1)
+    joiner = churn.add_machine("joiner")
+    churn.change(churn.add(joiner, "eve"))
+    churn.run_until_epoch(1)
+    proposals = [message for _, message in waiting if isinstance(message, Proposal)]
+    for proposal in proposals:
+        author, qc = proposal.block.header.author, proposal.block.qc
+        waiting.append((author, Certificates(qc, None)))
+        waiting.append((author, Timeout(0, qc.view, qc, None, author, b"")))
+        waiting.append((author, Blocks((proposal.block,))))
+    participant = churn.participant(0)
+    record, state = participant.replica.record, participant.state
+
+    for peer, message in waiting:
+        if not isinstance(message, EPOCHLESS_MESSAGES):
+            participant.handle(Received(peer, message, epoch=0), churn.cluster.now)
+
+    assert participant.replica.record == record
+    assert participant.state == state
+    churn.finish()
+    assert not churn.observers
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bare_quorum_that_restarts_between_the_last_block_and_its_proof_goes_on(
+    seed: int,
+) -> None:
+    """All three that are left have executed the end of the epoch and given up one view; then all
+    restart. Their own timeouts must count again."""
+    churn = Churn(4, seed=seed)
+    joiner = churn.add_machine("joiner")
+    churn.run_until_round(1)
+
+    def no_proof(_source: NodeId, _target: NodeId, message: Message) -> bool:
+        return isinstance(message, Vote | Timeout) and _ended(churn)
+
+    churn.cluster.traffic.censor = no_proof
+    churn.change(churn.add(joiner, "eve"))
+    churn.run_until(lambda: _ended(churn))
+    churn.switch_off(3)
+    live = (0, 1, 2)
+    assert all(churn.participant(machine).epoch == 0 for machine in live)
+    churn.run_until(lambda: len({_gave_up(churn, m) for m in live} - {0}) == 1)
+    churn.switch_off(*live)
+    churn.cluster.traffic.censor = None
+    churn.switch_on(*live)
+
+    churn.run_until_epoch(1, *live)
+    churn.run_until_round(12, *live)
+    assert churn.one_history()
+
+
+def _ended(churn: Churn) -> bool:
+    return all(churn.participant(machine).state.ended for machine in range(3))
+
+
+def _gave_up(churn: Churn, machine: int) -> int:
+    return churn.participant(machine).replica.record.last_timeout_view
