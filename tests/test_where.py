@@ -59,7 +59,7 @@ def checks_a_peers_bytes(source: Source) -> set[str]:
 
 
 def closes_a_round(source: Source) -> set[str]:
-    return callers(without_simulator(source), "defl.ledger.ClosedRound")
+    return callers(without_simulator(source), "defl.output.ClosedRound")
 
 
 def waits_for_a_member(source: Source) -> set[str]:

@@ -27,8 +27,10 @@ from defl.node.net.who_dials import is_member
 from defl.node.report.best_model import BestModel
 from defl.node.report.history import RoundHistory, discard
 from defl.node.report.log import LineLimit, Log
+from defl.node.report.membership import membership_report
 from defl.node.report.metrics import Measures, NodeMetrics
 from defl.node.report.peer_log import PeerLog
+from defl.node.report.requests import event_of
 from defl.node.report.results import Results
 from defl.node.report.status import encode_status, status_of
 from defl.node.report.telemetry import Server, write_private
@@ -134,10 +136,26 @@ class Node:
         self._port = config.telemetry_port
         self._token = secrets.token_urlsafe()
         self._metrics = NodeMetrics(self)
-        self._server = Server(lambda: status_of(self), self._metrics.text, self._token)
-        self._results = Results(
-            folder, agreement, self.me, self.storage.blobs, log, self.measures, self.history, best
+        self._server = Server(
+            lambda: status_of(self),
+            self._metrics.text,
+            self._token,
+            membership=lambda: membership_report(self.participant),
+            on_request=lambda asked: self._driver.feed(event_of(asked, self.participant)),
         )
+        self._results = Results(
+            folder,
+            agreement,
+            self.me,
+            self.storage.blobs,
+            log,
+            self.measures,
+            self.history,
+            best,
+            lambda: self.participant.replica.snapshot,
+        )
+        if durable.switch is not None:
+            self._results.keep_handover(durable.switch.handover)
         checked = CheckedValues(federation)
         self._runner = WorkRunner(
             self.worker, self.storage.blobs, checked, self.history, self._results, log
