@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from itertools import count
 
 import pytest
+from msgspec.structs import replace
 
+from defl.cards import Card
 from defl.ids import NodeId
 from defl.node.net.contact import Contact
 from defl.node.net.tls import client_context
 from defl.node.net.transport import Lane, Refusal
-from defl.node.setup.identity import Card, make_card, make_identity
+from defl.node.setup.identity import make_card, make_identity
 from support.transports import IDENTITIES, Peer, listener, pair, running
 
 pytestmark = pytest.mark.usefixtures("on_both_loops")
@@ -298,9 +300,7 @@ def test_hellos_state_the_epoch_and_another_epoch_is_accepted_both_ways() -> Non
 def test_a_defective_card_is_reported_and_harms_no_other(defect: dict[str, object]) -> None:
     async def scenario() -> None:
         async with pair() as (a, b):
-            card = make_card(IDENTITIES[3], "127.0.0.1:9")
-            for field, value in defect.items():
-                object.__setattr__(card, field, value)
+            card = replace(ABSENT, **defect)
             set_of(a, {1: b, 3: card})
             assert "member 3's card cannot be used: " in a.transport.stats.trouble[NodeId(3)]
             assert not a.transport.send(NodeId(3), b"?", Lane.CONTROL)

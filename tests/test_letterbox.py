@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from defl.contacts import STRANGERS_FROM
 from defl.ids import NO_DIGEST, NodeId, digest_of
 from defl.node.net.acceptor import AcceptLimits
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, encode_hello
-from defl.node.net.letterbox import STRANGERS_FROM, LetterboxLimits
+from defl.node.net.letterbox import LetterboxLimits
 from defl.node.net.pending import PendingLimits
 from defl.node.net.tls import letterbox_client_context
 from defl.node.net.transport import Lane, Refusal, TransportLimits
@@ -250,6 +251,7 @@ def test_a_caller_that_claims_a_members_key_is_a_stranger_all_the_same() -> None
         (hello(lane=Lane.WEIGHTS), Refusal.HELLO),
         (framed(b"rubbish"), Refusal.HELLO),
     ],
+    ids=["another federation", "a probe", "another version", "the weights lane", "rubbish"],
 )
 def test_a_caller_that_does_not_belong_here_learns_nothing(data: bytes, kind: Refusal) -> None:
     async def scenario() -> None:

@@ -61,7 +61,7 @@ class Contact:
 
 
 @dataclass(slots=True)
-class Change:
+class BookChange:
     """What one set of contacts has over the one before it."""
 
     gone: list[Contact] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Change:
     defects: dict[NodeId, str] = field(default_factory=dict)  # cards that cannot be used
 
 
-class Contacts:
+class ContactBook:
     def __init__(self) -> None:
         self._contacts: dict[NodeId, Contact] = {}
 
@@ -89,11 +89,11 @@ class Contacts:
     def cards(self) -> dict[NodeId, Card]:
         return {peer: contact.card for peer, contact in self._contacts.items()}
 
-    def replace(self, cards: Mapping[NodeId, Card], own_key: bytes) -> Change:
+    def replace(self, cards: Mapping[NodeId, Card], own_key: bytes) -> BookChange:
         """A contact whose key stays keeps its object, and the newer one of its cards."""
         known = {contact.card.key: contact for contact in self}
         taken = {own_key}
-        change = Change()
+        change = BookChange()
         current: dict[NodeId, Contact] = {}
         for peer, card in sorted(cards.items()):
             contact = known.get(card.key)

@@ -19,7 +19,7 @@ from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
 from defl.node.net.acceptor import AcceptLimits, Acceptor
 from defl.node.net.admission import Refusal, Refused
-from defl.node.net.contact import Contact, Contacts
+from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.dialler import Dialler, DialLimits
 from defl.node.net.framing import Frame, Lane, Link, Traffic, Use
 from defl.node.net.greeter import CLOSE_S, Greeter
@@ -84,7 +84,7 @@ class Transport:
         self._is_letter = is_letter
         self._limits = limits or TransportLimits()
         self.stats = Stats()
-        self._contacts = Contacts()
+        self._contacts = ContactBook()
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._letterbox = Letterbox(
