@@ -229,6 +229,21 @@ def test_a_guest_that_becomes_a_member_keeps_its_links() -> None:
     asyncio.run(scenario())
 
 
+def test_a_guest_that_becomes_a_member_is_missed_if_it_does_not_dial() -> None:
+    async def scenario() -> None:
+        b = Peer(7, (), listener(), identity=NEW[0], contacts={})
+        async with running(b):
+            set_of(b, {GUEST: ABSENT})
+            guest = b.transport._contacts[NodeId(GUEST)]
+            assert guest.calls == []
+            set_of(b, {4: ABSENT}, epoch=2)
+            assert len(guest.calls) == 1
+            set_of(b, {8: ABSENT}, epoch=3)
+            assert len(guest.calls) == len(Lane)
+
+    asyncio.run(scenario())
+
+
 def test_nobody_dials_a_guest() -> None:
     async def scenario() -> None:
         async with pair() as (a, b):

@@ -21,7 +21,7 @@ from defl.ids import NO_DIGEST, NodeId, digest_of
 from defl.node.net.acceptor import AcceptLimits
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, encode_hello
 from defl.node.net.letterbox import LetterboxLimits
-from defl.node.net.pending import PendingLimits
+from defl.node.net.pending import PendingLimits, Stranger
 from defl.node.net.tls import letterbox_client_context
 from defl.node.net.transport import Lane, Refusal, TransportLimits
 from defl.node.setup.identity import Identity, make_card, make_identity
@@ -157,6 +157,17 @@ def test_a_member_that_refuses_us_in_our_own_epoch_is_not_announced() -> None:
             assert newcomer.send(sleeper, b"vote")  # is kept for later
             await sleeper.until(lambda: sleeper.transport.unauthenticated == 0)
             assert not sleeper.received
+
+    asyncio.run(scenario())
+
+
+def test_a_guest_that_is_not_known_yet_leaves_the_letterbox_alone() -> None:
+    async def scenario() -> None:
+        sleeper, guest = sleeper_and_newcomer(newcomer_id=999)
+        async with running(sleeper, guest):
+            await guest.until(lambda: guest.transport.stats.refusals[Refusal.UNKNOWN] >= 6)
+            assert not guest.events
+            assert not sleeper.transport._acceptor._turns.keys() & {Stranger.LETTERBOX}
 
     asyncio.run(scenario())
 

@@ -14,6 +14,7 @@ from defl.ids import NodeId
 from defl.node.net.framing import Lane, Link, SendQueue, Traffic
 from defl.node.net.letterbox import LetterboxLink
 from defl.node.net.tls import unusable
+from defl.node.net.who_dials import Part
 
 
 class Channel:
@@ -35,7 +36,7 @@ class Contact:
         self.channels = {lane: Channel() for lane in Lane}
         self.moved = asyncio.Event()  # a newer card gives another address
         self.letterbox: LetterboxLink | None = None  # ours to its letterbox
-        self.is_dialled: bool | None = None  # whether `calls` dial; None: there are none
+        self.part: Part | None = None  # ours, which `calls` play; None: before the start
         self.calls: list[asyncio.Task[None]] = []
 
     @property
@@ -57,7 +58,6 @@ class Contact:
         for call in self.calls:
             call.cancel()
         self.calls = []
-        self.is_dialled = None
 
 
 @dataclass(slots=True)
@@ -88,6 +88,14 @@ class ContactBook:
     @property
     def cards(self) -> dict[NodeId, Card]:
         return {peer: contact.card for peer, contact in self._contacts.items()}
+
+    @property
+    def traffic(self) -> dict[tuple[NodeId, Lane], Traffic]:
+        return {
+            (contact.peer, lane): channel.traffic
+            for contact in self
+            for lane, channel in contact.channels.items()
+        }
 
     def replace(self, cards: Mapping[NodeId, Card], own_key: bytes) -> BookChange:
         """A contact whose key stays keeps its object, and the newer one of its cards."""
