@@ -100,7 +100,10 @@ def test_a_bare_quorum_that_restarts_between_the_last_block_and_its_proof_goes_o
     churn.run_until_round(1)
 
     def no_proof(_source: NodeId, _target: NodeId, message: Message) -> bool:
-        return isinstance(message, Vote | Timeout) and _ended(churn)
+        return isinstance(message, Proposal | Vote) and _ended(churn)
+
+    def no_certificate(source: NodeId, target: NodeId, message: Message) -> bool:
+        return isinstance(message, Timeout) or no_proof(source, target, message)
 
     churn.cluster.traffic.censor = no_proof
     churn.change(churn.add(joiner, "eve"))
@@ -108,7 +111,11 @@ def test_a_bare_quorum_that_restarts_between_the_last_block_and_its_proof_goes_o
     churn.switch_off(3)
     live = (0, 1, 2)
     assert all(churn.participant(machine).epoch == 0 for machine in live)
-    churn.run_until(lambda: len({_gave_up(churn, m) for m in live} - {0}) == 1)
+    views = _views(churn, *live)
+    churn.run_until(lambda: len(_views(churn, *live)) == 1 and _views(churn, *live) != views)
+    churn.cluster.traffic.censor = no_certificate
+    churn.run_until(lambda: all(_has_given_up(churn, machine) for machine in live))
+    assert len(_views(churn, *live)) == 1
     churn.switch_off(*live)
     churn.cluster.traffic.censor = None
     churn.switch_on(*live)
@@ -122,5 +129,11 @@ def _ended(churn: Churn) -> bool:
     return all(churn.participant(machine).state.ended for machine in range(3))
 
 
-def _gave_up(churn: Churn, machine: int) -> int:
-    return churn.participant(machine).replica.record.last_timeout_view
+def _views(churn: Churn, *machines: int) -> set[int]:
+    return {churn.participant(machine).replica.view for machine in machines}
+
+
+def _has_given_up(churn: Churn, machine: int) -> bool:
+    """Its timeout of the present view is on its disk."""
+    record = churn.node(machine).disk.record
+    return record is not None and {record.last_timeout_view} == _views(churn, machine)
