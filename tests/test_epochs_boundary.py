@@ -2,10 +2,23 @@
 
 import pytest
 
-from defl.ids import NodeId
-from defl.messages import Blocks, Certificates, Message, Proposal, Remove, Timeout, Vote
+from defl.ids import NodeId, Round
+from defl.messages import (
+    Blocks,
+    Certificates,
+    Chunk,
+    ManifestAnswer,
+    Message,
+    NotHeld,
+    Proposal,
+    Remove,
+    Status,
+    Timeout,
+    Vote,
+)
 from defl.output import Departed, Received
 from defl.participant import EPOCHLESS_MESSAGES
+from defl.wire import encode
 from support.epochs import Churn
 
 DEAD = 4
@@ -52,6 +65,47 @@ def test_a_leaver_with_the_only_proof_stays_until_a_quorum_has_it() -> None:
     assert len(arrived) == 3  # q of the four that stay
     churn.run_until_round(12, 0, 1, 2)
     assert churn.one_history()
+
+
+def test_a_leaver_that_hears_from_nobody_for_long_is_accused_of_nothing() -> None:
+    """It keeps showing its Status, and follows nothing of the epoch that it is no member of."""
+    leaver = 4
+    churn = Churn(5)
+    churn.run_until_round(1)
+
+    def no_status(source: NodeId, target: NodeId, message: Message) -> bool:
+        is_newer = churn.participant(source).epoch == 1
+        return target == leaver and isinstance(message, Status) and is_newer
+
+    churn.cluster.traffic.censor = no_status
+    churn.propose(leaver, Remove(NodeId(leaver)))
+    churn.run_until_epoch(1)
+    last = churn.newest.federation.first_round - 1
+    churn.run_until_round(8, 0, 1, 2, 3)
+    assert churn.node(leaver).alive
+    churn.cluster.traffic.censor = None
+    churn.run_until(lambda: bool(churn.notices_of(Departed)))
+
+    assert churn.participant(leaver).state.round == last
+    assert not churn.accusations
+
+
+def test_an_answer_that_is_on_its_way_when_its_sender_leaves_is_no_fault() -> None:
+    leaver = 4
+    churn = Churn(5)
+    churn.run_until_round(1)
+    manifest = churn.node(0).disk.models[Round(0)]
+    churn.propose(leaver, Remove(NodeId(leaver)))
+    churn.run_until_epoch(1)
+    peer = churn.participant(0).contacts.peer_of(churn.node(leaver).key)
+    assert peer is not None
+
+    for answer in (
+        ManifestAnswer(manifest),
+        Chunk(manifest.digest, 0, memoryview(b"data")),
+        NotHeld(manifest.digest),
+    ):
+        churn.node(0).ingress.admit(peer, encode(answer))
 
 
 def test_what_was_checked_in_the_last_epoch_is_not_heard_in_the_next() -> None:
