@@ -16,7 +16,7 @@ from defl.messages import (
     Timeout,
     Vote,
 )
-from defl.output import Departed, Received
+from defl.output import Departed, Envelope, Received
 from defl.participant import EPOCHLESS_MESSAGES
 from defl.wire import encode
 from support.epochs import Churn
@@ -72,10 +72,13 @@ def test_a_leaver_that_hears_from_nobody_for_long_is_accused_of_nothing() -> Non
     leaver = 4
     churn = Churn(5)
     churn.run_until_round(1)
+    heard: set[str] = set()
 
     def no_status(source: NodeId, target: NodeId, message: Message) -> bool:
-        is_newer = churn.participant(source).epoch == 1
-        return target == leaver and isinstance(message, Status) and is_newer
+        if target != leaver or churn.participant(source).epoch == 0:
+            return False
+        heard.add(type(message).__name__)
+        return isinstance(message, Status)
 
     churn.cluster.traffic.censor = no_status
     churn.propose(leaver, Remove(NodeId(leaver)))
@@ -87,7 +90,25 @@ def test_a_leaver_that_hears_from_nobody_for_long_is_accused_of_nothing() -> Non
     churn.run_until(lambda: bool(churn.notices_of(Departed)))
 
     assert churn.participant(leaver).state.round == last
+    assert "Certificates" not in heard
     assert not churn.accusations
+
+
+def test_a_former_member_does_not_ask_for_blocks() -> None:
+    """A liar shows it certificates of the epoch that it is no member of."""
+    leaver = 4
+    churn = Churn(5)
+    churn.run_until_round(1)
+    churn.propose(leaver, Remove(NodeId(leaver)))
+    churn.run_until_epoch(1)
+    churn.run_until(lambda: churn.participant(0).replica.record.high_qc.view > 0)
+    certificates = Certificates(churn.participant(0).replica.record.high_qc, None)
+
+    former = churn.participant(leaver)
+    output = former.handle(Received(NodeId(0), certificates, epoch=1), churn.cluster.now)
+
+    assert former.epoch == 1
+    assert [item for item in output.send if isinstance(item, Envelope)] == []
 
 
 def test_an_answer_that_is_on_its_way_when_its_sender_leaves_is_no_fault() -> None:
