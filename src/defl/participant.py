@@ -291,7 +291,8 @@ class Participant:
         match event:
             case Received(peer=peer, message=message) if isinstance(message, REPLICA_MESSAGES):
                 self._recall.remember(message)
-                self._replica.receive(peer, message, now)
+                if self._contacts.role_of(peer) is not PeerRole.FORMER:  # it follows no log
+                    self._replica.receive(peer, message, now)
                 if isinstance(message, Status) and self._crossing.meets_outsider(peer):
                     self._crossing.met(peer, now)
                     return False
