@@ -256,6 +256,7 @@ class Attested(Struct, frozen=True):
     round: Round
     digest: Digest
     attestations: tuple[Attestation, ...]
+    epoch: int = 0  # in which they signed
 
 
 class Finished(Struct, frozen=True):
@@ -269,6 +270,7 @@ class EpochBegan(Struct, frozen=True):
 
     federation: Federation
     me: NodeId  # OUTSIDER if it is no member
+    handover: Handover  # proves how the epoch before ended
 
 
 class Departed(Struct, frozen=True):
