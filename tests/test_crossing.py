@@ -44,7 +44,7 @@ from defl.output import (
 from defl.participant import Participant, first_record_of
 from defl.sim.signer import NoopSigner
 from defl.wire import encode
-from support.builders import Small, name, nodes
+from support.builders import Small, let_sign, name, nodes
 from support.epochs import Churn
 
 SMALL = Small(5, real=False, rounds=10)
@@ -225,6 +225,23 @@ def test_a_node_whose_recall_is_unanswered_signs_nothing_in_the_next_epoch_eithe
 
     assert participant.answers_missing
     assert participant.replica.muted
+
+
+def test_offers_of_the_open_round_do_not_cross_the_boundary() -> None:
+    """Their acks are of the old epoch. They are made anew; what closed stays."""
+    participant = node(0)
+    let_sign(participant)
+    for round_ in (1, 2):
+        manifest, _ = SMALL.blob(round_)
+        participant.handle(Received(NodeId(1), SMALL.offer(1, round_, manifest)), 1.0)
+    assert participant.pool.stored["offers"] == 2
+    assert participant.pool.stored["fetches"] == 2
+    output = participant.handle(Received(NodeId(1), SMALL.handover()), 2.0)
+
+    assert participant.federation.first_round == 2
+    assert participant.pool.stored["offers"] == 0
+    assert SMALL.blob(2)[0].digest in output.drop
+    assert participant.pool.stored["acks"] == 0
 
 
 def test_what_another_epochs_facts_admitted_is_dropped() -> None:
