@@ -171,7 +171,9 @@ class Churn:
 
     def _lost_member(self, federation: Federation) -> NodeId | None:
         """A member whose machine is gone, and that needs a new key."""
-        machines = ((id_, self._machine_of(federation, id_)) for id_ in federation.committee.members)
+        machines = (
+            (id_, self._machine_of(federation, id_)) for id_ in federation.committee.members
+        )
         return next((id_ for id_, node in machines if node is not None and node.stopped), None)
 
     def _lose_machine(self, federation: Federation, member: NodeId) -> None:

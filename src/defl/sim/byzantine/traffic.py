@@ -165,7 +165,7 @@ class Flooder(Liar):
             return output
         self._next_at = now + FLOOD_PERIOD_S
         fields: list[Any] = [getattr(output, name) for name in Output.__struct_fields__]
-        flood = tuple(Envelope(None, message) for message in self._flood())
+        flood = tuple(self._in_epoch(Envelope(None, message)) for message in self._flood())
         frames = tuple((peer, frame) for frame in self._rubbish() for peer in self._peers)
         return replace(Unruly(*fields), send=output.send + flood, frames=frames)
 
@@ -217,4 +217,4 @@ class Flooder(Liar):
         yield encode(Status(self._view, self._view)) + b"\x00"
         yield b"\x91" * 5000  # lists in lists in lists
         yield b"\x93\x0e\xcf" + bytes(8) + b"\x00"  # a status whose zero takes nine bytes
-        yield bytes(control_frame_bytes_max(self._committee.size) + 1)
+        yield bytes(control_frame_bytes_max(self._committee.slots) + 1)
