@@ -15,12 +15,12 @@ from defl.node.setup.config import (
     NodeConfig,
     create_node,
     federation_text,
-    fingerprint,
     node_text,
     read_federation,
     read_identity,
     read_node,
 )
+from defl.node.setup.fingerprint import fingerprint
 from defl.node.setup.identity import make_card, make_identity
 from defl.node.setup.typed_toml import quoted
 from support.founding import agree, init_nodes

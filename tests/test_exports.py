@@ -15,10 +15,10 @@ import defl
 from defl.cli.main import COMMANDS, cli
 
 PUBLIC = [
-    "Attendance", "Client", "Conditions", "DeflError", "History", "LocalFault", "MemberTraffic",
-    "ModelProof", "Omission", "OmissionReason", "Result", "RoundRecord", "RunFailed",
-    "RunInterrupted", "RunProgress", "Simulation", "Timing", "UserError", "WeightsError",
-    "WorkerFailed", "load_model", "run", "simulate", "verify",
+    "Attendance", "Client", "Conditions", "DeflError", "History", "LineageProof", "LocalFault",
+    "MemberTraffic", "ModelProof", "Omission", "OmissionReason", "Result", "RoundRecord",
+    "RunFailed", "RunInterrupted", "RunProgress", "Simulation", "Timing", "UserError", "WeightsError",
+    "WorkerFailed", "load_model", "run", "simulate", "verify", "verify_lineage",
 ]  # fmt: skip
 
 # Slow or optional: neither `import defl` nor `defl --help` loads any of them.

@@ -8,11 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from defl.ids import NodeId
+from defl.committee import Member, Membership
+from defl.errors import UserError
+from defl.ids import NodeId, Round
 from defl.lab.experiments.processes import Nodes
 from defl.node.files import TOKEN_FILE
 from defl.node.report import telemetry
+from defl.node.report.membership import MembershipReport, encode_membership
 from defl.node.report.peer_log import PEER_LINES_BURST
+from defl.node.report.requests import (
+    REQUEST_BODY_BYTES_MAX,
+    ApproveRequest,
+    Request,
+    encode_request,
+)
 from defl.node.report.status import encode_status
 from defl.node.report.status_client import running_status
 from defl.node.report.telemetry import (
@@ -21,12 +30,26 @@ from defl.node.report.telemetry import (
     Server,
     write_private,
 )
-from support.in_process_node import InProcessNode, Member, until
+from support.in_process_node import InProcessNode, until
+from support.in_process_node import Member as ScriptedMember
 from support.statuses import status
 
 TIME_LIMIT_S = 20.0
 TOKEN = "the right one"  # noqa: S105
 METRICS = b"defl_round 1"
+REPORT = MembershipReport(
+    membership=Membership(
+        rounds=5, members=tuple(Member(f"member {i}", bytes([i]) * 32) for i in range(4))
+    ),
+    me=NodeId(0),
+    round=Round(1),
+    changes=(),
+    ready=(),
+    unsent=False,
+    evidence=(),
+)
+APPROVAL = ApproveRequest("ab" * 32)
+UNWANTED = ApproveRequest("cd" * 32)
 
 
 # --- Which callers are answered ----------------------------------------------------------------
@@ -53,17 +76,19 @@ async def last_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 
 class Answering:
-    def __init__(self, server: Server, port: int) -> None:
+    def __init__(self, server: Server, port: int, requests: list[Request]) -> None:
         self.server = server
         self.port = port
+        self.requests = requests
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
-    async def ask(self, path: str, *headers: str, method: str = "GET") -> bytes:
+    async def ask(self, path: str, *headers: str, method: str = "GET", body: bytes = b"") -> bytes:
         """The first line and the body; empty if the server disconnects without an answer."""
         reader, writer = await self.connect()
-        writer.write("\r\n".join((f"{method} {path} HTTP/1.1", *headers, "", "")).encode())
+        head = "\r\n".join((f"{method} {path} HTTP/1.1", *headers, "", ""))
+        writer.write(head.encode() + body)
         async with asyncio.timeout(TIME_LIMIT_S):
             answer = await reader.read()
         await closed(writer)
@@ -78,9 +103,22 @@ class Answering:
 
 @contextlib.asynccontextmanager
 async def answering(metrics: bytes = METRICS) -> AsyncIterator[Answering]:
-    server = Server(lambda: status(round=1), lambda: metrics, TOKEN)
+    requests: list[Request] = []
+
+    def on_request(request: Request) -> None:
+        if request == UNWANTED:
+            raise UserError("no such change is pending")
+        requests.append(request)
+
+    server = Server(
+        lambda: status(round=1),
+        lambda: metrics,
+        TOKEN,
+        membership=lambda: REPORT,
+        on_request=on_request,
+    )
     try:
-        yield Answering(server, await server.start(0))
+        yield Answering(server, await server.start(0), requests)
     finally:
         await server.close()
 
@@ -116,7 +154,7 @@ def test_a_request_for_a_loopback_name_is_answered(host: str) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/status"])
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/status", "/membership"])
 def test_dns_rebinding_to_loopback_reveals_nothing(path: str, headers: list[str]) -> None:
     async def scenario(here: Answering) -> None:
         answer = await here.ask(path, *headers, f"Authorization: Bearer {TOKEN}")
@@ -144,6 +182,97 @@ def test_only_get_is_answered() -> None:
     async def scenario(here: Answering) -> None:
         answer = await here.ask("/metrics", "Host: localhost", method="POST")
         assert answer.startswith(b"405 ")
+
+    run(scenario)
+
+
+# --- The operator's requests -------------------------------------------------------------------
+
+LOCAL = ("Host: localhost", f"Authorization: Bearer {TOKEN}")
+
+
+def posted(body: bytes, *headers: str) -> Callable[[Answering], Awaitable[bytes]]:
+    async def ask(here: Answering) -> bytes:
+        length = f"Content-Length: {len(body)}"
+        return await here.ask("/membership", *headers, length, method="POST", body=body)
+
+    return ask
+
+
+def test_the_operator_reads_the_membership_and_hands_in_requests() -> None:
+    async def scenario(here: Answering) -> None:
+        answer = await here.ask("/membership", *LOCAL)
+        assert answer == b"200 OK " + encode_membership(REPORT)
+        accepted = await posted(encode_request(APPROVAL), *LOCAL)(here)
+        assert accepted.startswith(b"202 ")
+        assert here.requests == [APPROVAL]
+
+    run(scenario)
+
+
+def test_a_refused_request_is_answered_with_the_reason() -> None:
+    async def scenario(here: Answering) -> None:
+        refused = await posted(encode_request(UNWANTED), *LOCAL)(here)
+        assert refused == b'409 Conflict {"error": "no such change is pending"}'
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("Host: localhost",),
+        ("Host: localhost", "Authorization: Bearer another"),
+        ("Host: attacker.example", f"Authorization: Bearer {TOKEN}"),
+        (f"Authorization: Bearer {TOKEN}",),
+    ],
+    ids=str,
+)
+def test_a_request_needs_the_token_and_a_loopback_name(headers: tuple[str, ...]) -> None:
+    async def scenario(here: Answering) -> None:
+        refused = await posted(encode_request(APPROVAL), *headers)(here)
+        assert refused[:4] in (b"401 ", b"421 ")
+        assert (await here.ask("/membership", *headers))[:4] in (b"401 ", b"421 ")
+        assert here.requests == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "length", ["", "Content-Length: -1", "Content-Length: " + "9" * 5000, "Content-Length: 1e3",
+               f"Content-Length: {REQUEST_BODY_BYTES_MAX + 1}"],
+)  # fmt: skip
+def test_a_request_without_a_bounded_length_is_not_read(length: str) -> None:
+    async def scenario(here: Answering) -> None:
+        headers = (*LOCAL, length) if length else LOCAL
+        refused = await here.ask("/membership", *headers, method="POST")
+        assert refused.startswith(b"413 ") or refused.strip() == b""
+        assert here.requests == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[" * 10_000, b"\xff", b'{"type":"approve","digest":"ab"}'], ids=repr
+)
+def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
+    async def scenario(here: Answering) -> None:
+        refused = await posted(body, *LOCAL)(here)
+        assert refused.startswith(b"409 Conflict")
+        assert b"not a request of this release" in refused
+        assert here.requests == []
+
+    run(scenario)
+
+
+def test_a_caller_that_never_sends_its_body_is_disconnected_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(telemetry, "REQUEST_WAIT_S", 0.05)
+
+    async def scenario(here: Answering) -> None:
+        answer = await here.ask("/membership", *LOCAL, "Content-Length: 9", method="POST")
+        assert answer.strip() == b""
 
     run(scenario)
 
@@ -217,7 +346,7 @@ def test_a_flapping_peer_causes_a_bounded_number_of_log_lines(tmp_path: Path) ->
         here = InProcessNode(folders[2])
         async with here.running():
             for _ in range(3 * PEER_LINES_BURST):
-                async with Member(folders[1]).connected(here.node.me):
+                async with ScriptedMember(folders[1]).connected(here.node.me):
                     pass
                 await until(lambda: not here.node.transport.connected(NodeId(1)))
         assert len(here.logged("peer disconnected")) == PEER_LINES_BURST

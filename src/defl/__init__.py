@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from defl.clients.protocol import Client
     from defl.committee import Timing
     from defl.errors import DeflError, LocalFault, UserError, WeightsError, WorkerFailed
-    from defl.proofs import ModelProof, load_model, verify
+    from defl.proofs import LineageProof, ModelProof, load_model, verify, verify_lineage
     from defl.results import (
         Attendance,
         History,
@@ -34,6 +34,7 @@ __all__ = [  # tests/test_exports.py
     "Conditions",
     "DeflError",
     "History",
+    "LineageProof",
     "LocalFault",
     "MemberTraffic",
     "ModelProof",
@@ -53,17 +54,18 @@ __all__ = [  # tests/test_exports.py
     "run",
     "simulate",
     "verify",
+    "verify_lineage",
 ]
 
 _HOME = {  # of each public name
     "Client": "defl.clients.protocol",
     "Conditions": "defl.sim.conditions",
     "Timing": "defl.committee",
-    "load_model": "defl.proofs",
     "simulate": "defl.simulating",
     **dict.fromkeys(("RunFailed", "RunInterrupted", "RunProgress", "run"), "defl.running"),
-    "verify": "defl.proofs",
-    "ModelProof": "defl.proofs",
+    **dict.fromkeys(
+        ("LineageProof", "ModelProof", "load_model", "verify", "verify_lineage"), "defl.proofs"
+    ),
     **dict.fromkeys(
         ("DeflError", "LocalFault", "UserError", "WeightsError", "WorkerFailed"), "defl.errors"
     ),

@@ -11,6 +11,7 @@ DeflError
 │   │   └── NoDescriptors          too many files and connections are open
 │   ├── ChunkRotten            the disk no longer returns the bytes that were stored
 │   └── SigningRefused         this node's own code asked its signer for a contradiction
+├── BrokenLineage          a chain of epochs is not proven; names the epoch and the reason
 ├── WorkerFailed           a task failed; the message says why
 └── PeerFault              a peer broke the protocol: record it, drop the message, carry on
     ├── Malformed              the bytes are not a canonical message within its bounds
@@ -77,6 +78,18 @@ class SigningRefused(LocalFault):
 
     Only a bug of ours raises it, since every caller checks first.
     """
+
+
+class BrokenLineage(DeflError):
+    """The given handovers do not prove how a federation's epochs followed each other."""
+
+    def __init__(self, epoch: int, reason: str) -> None:
+        super().__init__(epoch, reason)
+        self.epoch = epoch
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}: {self.reason}"
 
 
 class WorkerFailed(DeflError):

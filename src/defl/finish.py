@@ -103,7 +103,8 @@ class Finish:
             if len(agreeing) >= committee.quorum:
                 self._proven = True
                 ordered = tuple(sorted(agreeing, key=lambda attestation: attestation.author))
-                self._effects.notices.append(Attested(own.round, own.digest, ordered))
+                attested = Attested(own.round, own.digest, ordered, self._federation.epoch)
+                self._effects.notices.append(attested)
         over = self._over_at is not None and now >= self._over_at
         if not self.finished and (len(self._attestations) == committee.size or over):
             self.finished = True

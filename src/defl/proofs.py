@@ -1,17 +1,29 @@
-"""`defl.verify` and `defl.load_model`: a model's files, checked without a node and offline."""
+"""`defl.verify`, `defl.verify_lineage`, `defl.load_model`: nodes' files, checked offline."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from defl.aggregation.memory import ENTRY
 from defl.committee import Federation
-from defl.errors import UserError, WeightsError
+from defl.crypto import Ed25519Scheme
+from defl.errors import BrokenLineage, UserError, WeightsError
+from defl.lineage import federations_of
 from defl.node.report.certificate import read_certificate, verify_model
+from defl.node.report.export import write_whole
+from defl.node.report.lineage_file import Lineage, kept_lineage, lineage_bytes, read_lineage
+from defl.node.report.lineage_proof import (
+    LineageChecker,
+    ProvenEpoch,
+    ProvenRound,
+    require_origin,
+)
+from defl.node.report.lineage_tables import lineage_tables
 from defl.node.report.model_file import model_digest, read_model, row_of
 from defl.node.report.results import MODEL
-from defl.node.setup.config import CONFIG_FILE, read_federation, read_node
+from defl.node.setup.config import CONFIG_FILE, Agreement, read_federation, read_node
 from defl.node.setup.requirements import Check, all_hold
 from defl.node.work.local_entries import LOCAL_FILE, local_names, read_local
 from defl.schema import Array, Role, Schema
@@ -43,17 +55,129 @@ class ModelProof:
         return {"proven": self.proven, "checks": [check.json for check in self.checks]}
 
 
-def verify(model: str | Path, certificate: str | Path, federation: str | Path) -> ModelProof:
+def verify(
+    model: str | Path,
+    certificate: str | Path,
+    federation: str | Path,
+    *,
+    lineage: str | Path | None = None,
+) -> ModelProof:
     """Do enough members of the federation vouch for exactly this model?
 
-    All three are files as a node writes and uses them: a .safetensors model, its round certificate
-    and federation.toml. No network and no node is needed. A file that is missing or cannot be read
-    is a UserError; a model that is not proven is an answer, and each check says why.
+    All are files as a node writes and uses them: a .safetensors model, its round certificate and
+    the federation.toml that the federation began with. Once members have changed, `lineage` proves
+    who the members were that signed (`defl export --lineage` writes it). No network and no node is
+    needed. A file that is missing or cannot be read is a UserError; a model that is not proven is
+    an answer, and each check says why.
     """
-    agreed = read_federation(Path(federation)).federation
+    agreement = read_federation(Path(federation))
     statement = read_certificate(Path(certificate))
-    checks = verify_model(agreed, *read_model(Path(model)), statement)
-    return ModelProof(statement.round, statement.digest, tuple(checks))
+    arrays, metadata = read_model(Path(model))
+    federations: tuple[Federation, ...] = (agreement.federation,)
+    chain: list[Check] = []
+    if lineage is not None:
+        try:
+            federations = _epochs_until(statement.epoch, agreement, read_lineage(Path(lineage)))
+        except BrokenLineage as broken:
+            chain = [Check("lineage", False, str(broken))]
+        else:
+            chain = [Check("lineage", True, f"proves the members of epoch {len(federations) - 1}")]
+    checks = verify_model(federations, arrays, metadata, statement)
+    return ModelProof(statement.round, statement.digest, (*chain, *checks))
+
+
+def _epochs_until(epoch: int, agreement: Agreement, lineage: Lineage) -> tuple[Federation, ...]:
+    """The facts of each epoch up to this one, if the lineage goes so far."""
+    require_origin(agreement, lineage)
+    handovers = lineage.handovers[:epoch]
+    return federations_of(agreement.federation, handovers, Ed25519Scheme())
+
+
+@dataclass(frozen=True, slots=True)
+class LineageProof:
+    """Whether every round of a federation's life is proven; true in a condition if it is."""
+
+    checks: tuple[Check, ...]
+    epochs: tuple[ProvenEpoch, ...]  # empty if it is not proven
+    rounds: tuple[ProvenRound, ...]
+    rounds_planned: int  # as the members last agreed
+    seconds: float = field(compare=False)  # that the check took
+
+    @property
+    def proven(self) -> bool:
+        return all_hold(self.checks)
+
+    def __bool__(self) -> bool:
+        return self.proven
+
+    def __str__(self) -> str:
+        lines = [check.line for check in self.checks]
+        if not self.proven:
+            return "\n".join([*lines, "", "NOT PROVEN: do not rely on this lineage"])
+        parts = ["\n".join(lines), *lineage_tables(self.epochs, self.rounds)]
+        return "\n\n".join([*parts, f"proven in {self.seconds:.2f} s"])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "proven": self.proven,
+            "checks": [check.json for check in self.checks],
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "rounds": [asdict(entry) for entry in self.rounds],
+            "rounds_planned": self.rounds_planned,
+            "seconds": self.seconds,
+        }
+
+
+def verify_lineage(lineage: str | Path, federation: str | Path) -> LineageProof:
+    """Was each round of the federation proven by the members of its time?
+
+    `lineage` is a file as `defl export --lineage` writes it, `federation` the federation.toml that
+    the federation began with. Both are checked as in `verify`.
+    """
+    return _prove(read_lineage(Path(lineage)), read_federation(Path(federation)))
+
+
+def export_lineage(
+    folder: Path, output: Path, other: Lineage | None, *, force: bool
+) -> LineageProof:
+    """Write what a node's folder proves, completed by another member's lineage; or refuse."""
+    lineage = kept_lineage(folder, other)
+    proof = _prove(lineage, read_federation(folder / read_node(folder).federation))
+    if not proof:
+        raise UserError(
+            f"{folder}: {proof.checks[0].detail}; if this node was away or joined late, complete "
+            "it with another member's lineage: --complete-from FILE"
+        )
+    write_whole(output, lambda path: path.write_bytes(lineage_bytes(lineage)), force=force)
+    return proof
+
+
+def _prove(lineage: Lineage, agreement: Agreement) -> LineageProof:
+    began = perf_counter()
+    checker = LineageChecker(agreement.federation, Ed25519Scheme())
+    try:
+        require_origin(agreement, lineage)
+        checker.check(lineage)
+    except BrokenLineage as broken:
+        failed = Check("lineage", False, str(broken))
+        planned = agreement.federation.rounds
+        return LineageProof((failed,), (), (), planned, perf_counter() - began)
+    epochs, rounds = tuple(checker.epochs()), tuple(checker.rounds(lineage.certificates))
+    newest = checker.federations[-1]
+    origin = newest.origin.hex()[:16]
+    checks = (
+        Check("origin", True, f"the lineage is of federation {origin}"),
+        Check("epochs", True, f"{_count(len(epochs), 'epoch')}, each proven by the one before"),
+        Check("rounds", True, f"{_count(len(rounds), 'round')} of {newest.rounds} proven"),
+    )
+    return LineageProof(checks, epochs, rounds, newest.rounds, perf_counter() - began)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def load_model(

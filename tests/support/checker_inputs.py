@@ -133,7 +133,7 @@ def reference(author: int, name: Digest, base: Digest = NO_DIGEST) -> Reference:
 
 
 def closed(round_: int, *updates: Reference) -> ClosedRound:
-    return ClosedRound(Round(round_), digest("closing block"), NO_DIGEST, updates)
+    return ClosedRound(Round(round_), digest("closing block"), NO_DIGEST, updates, 0, 1)
 
 
 UPDATES = tuple(reference(author, MODEL.digest) for author in range(4))

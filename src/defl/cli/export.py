@@ -1,4 +1,4 @@
-"""`defl export`: a node's model as a file that other programs read."""
+"""`defl export`: a node's model as a file that other programs read, or the federation's lineage."""
 
 import json
 import sys
@@ -14,7 +14,9 @@ from defl.node.report.export import (
     proven_model,
     write_export,
 )
+from defl.node.report.lineage_file import read_lineage
 from defl.node.setup.requirements import all_hold
+from defl.proofs import export_lineage
 
 EXAMPLES = """
 Examples:
@@ -24,11 +26,16 @@ Examples:
   defl export alice model.pt --check          as a torch state dict, if a quorum vouches for it
   defl export alice round-7.npz --round 7     one of the rounds that the node keeps
   defl export alice best.npz --round best     the best one, if node.toml sets keep_best
+  defl export alice lineage.json --lineage    the proof of every round, for defl verify --lineage
 
 A .pt file is loaded with model.load_state_dict(torch.load(path, weights_only=True)).
 
 Entries that stay local, such as batch norm's counters, have this node's own values; the digest and
 the proof cover the shared entries. --shared-only leaves the local ones out.
+
+A lineage holds no weights: the members of each epoch, each round's certificate, and so who took
+part in which round. A node that was away, or that joined late, misses certificates of some rounds;
+another member's lineage completes its own: --complete-from FILE.
 
 Exit code 0: written; 1: not proven, nothing was written; 2: it cannot be carried out as asked, and
 the message says what to do.
@@ -45,6 +52,13 @@ the message says what to do.
 @click.option("--check", is_flag=True, help="Export only if a quorum vouches for the model.")
 @click.option("--certificate", type=click.Path(path_type=Path), help="For a SOURCE that is a file.")
 @click.option("--federation", type=click.Path(path_type=Path), help="For a SOURCE that is a file.")
+@click.option("--lineage", is_flag=True, help="Write the proof of every round instead of a model.")
+@click.option(
+    "--complete-from",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --lineage: another member's, for rounds that this node missed.",
+)
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def export(
@@ -55,14 +69,23 @@ def export(
     check: bool,
     certificate: Path | None,
     federation: Path | None,
+    lineage: bool,
+    complete_from: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
     """Write a model as .safetensors, .npz or a torch state dict (.pt, .pth).
 
     SOURCE is a node's folder or a .safetensors file that a node wrote; the name of OUTPUT decides
-    the format.
+    the format. With --lineage, OUTPUT is a JSON file that proves every round, and SOURCE a node's
+    folder; the node may be running.
     """
+    if lineage:
+        _refuse_options(round_, shared_only, check, certificate, federation)
+        _export_lineage(source, output, complete_from, force=force, as_json=as_json)
+        return
+    if complete_from is not None:
+        raise UserError("--complete-from completes a lineage; add --lineage")
     choice = _round_choice(round_)
     proof: str | None = None
     if check:
@@ -96,6 +119,27 @@ def export(
     )
     if proof is not None:
         click.echo(f"  {proof}")
+
+
+def _refuse_options(*given: object) -> None:
+    if any(given):
+        raise UserError(
+            "--lineage takes no option of a model; combine it with --complete-from, --force, --json"
+        )
+
+
+def _export_lineage(
+    source: Path, output: Path, complete_from: Path | None, *, force: bool, as_json: bool
+) -> None:
+    other = None if complete_from is None else read_lineage(complete_from)
+    proof = export_lineage(source, output, other, force=force)
+    size = output.stat().st_size
+    if as_json:
+        click.echo(json.dumps({**proof.as_json(), "output": str(output), "bytes": size}, indent=1))
+        return
+    click.echo(f"{output}: the lineage, {size} bytes")
+    for item in proof.checks:
+        click.echo(f"  {item.line}")
 
 
 def _round_choice(text: str | None) -> RoundChoice:

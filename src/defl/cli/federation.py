@@ -1,4 +1,7 @@
-"""`defl federation`: create the agreed file from the members' cards, and explain it."""
+"""`defl federation create` and `show`: the agreed file, made from the members' cards and explained.
+
+`show` of a node's folder explains the present epoch instead.
+"""
 
 import json
 from dataclasses import asdict
@@ -6,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from msgspec.structs import replace
 
 from defl.cli.agreed_facts import agreed_facts, charter_of
+from defl.cli.proven_start import draft_from
 from defl.clients.protocol import schema_of
 from defl.committee import AggQuorum, Federation
+from defl.errors import UserError
 from defl.founding import found
 from defl.node.setup.assemble import (
     read_cards,
@@ -19,13 +25,9 @@ from defl.node.setup.assemble import (
     roles_of_patterns,
     write_agreement,
 )
-from defl.node.setup.config import (
-    INITIAL_FILE,
-    Agreement,
-    fingerprint,
-    membership_of,
-    read_federation,
-)
+from defl.node.setup.config import INITIAL_FILE, membership_of, read_federation
+from defl.node.setup.fingerprint import fingerprint
+from defl.node.setup.present import present_facts
 from defl.node.setup.requirements import coverage, require_conditions, requirements_of
 from defl.printable import printable
 
@@ -37,30 +39,41 @@ Examples:
   defl federation create *.card.toml --model start.safetensors --rounds 50 -o federation.toml
   defl federation create *.card.toml --model start.npz --role '*running_var=variance' \\
       -o federation.toml
+  defl federation create *.card.toml --from proven.safetensors round-certificate.json \\
+      old/federation.toml -o federation.toml
 
 Exit code 0: written; 2: not written, and the message says what to change.
 """
 SHOW_EXAMPLES = """
-Example:
+Examples:
 
 \b
   defl federation show federation.toml
+  defl federation show alice
 
-Exit code 0: shown; 2: the file is missing or is not a federation file.
+Exit code 0: shown; 2: there is no federation file or node of that name.
 """
 ENTRIES_SHOWN_MAX = 8
 
 
 @click.group()
 def federation() -> None:
-    """Create and show the file that all members agree on."""
+    """Found a federation, show it, and change its members, keys and rounds."""
 
 
 @federation.command(epilog=CREATE_EXAMPLES)
 @click.argument(
     "cards", nargs=-1, required=True, metavar="CARD...", type=click.Path(path_type=Path)
 )
-@click.option("--model", required=True, help="A client (module:attribute), .safetensors or .npz.")
+@click.option("--model", help="A client (module:attribute), .safetensors or .npz.")
+@click.option(
+    "--from",
+    "proven",
+    nargs=3,
+    type=click.Path(path_type=Path),
+    metavar="MODEL CERTIFICATE FEDERATION.TOML",
+    help="Go on from another federation's proven model.",
+)
 @click.option(
     "--project", default=".", type=click.Path(path_type=Path), help="Folder of the client."
 )
@@ -77,7 +90,8 @@ def federation() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def create(
     cards: tuple[Path, ...],
-    model: str,
+    model: str | None,
+    proven: tuple[Path, Path, Path] | None,
     project: Path,
     roles: tuple[str, ...],
     output: Path,
@@ -91,42 +105,65 @@ def create(
 
     The initial weights are written beside it; give both to every member. The same cards, weights
     and options always produce the same bytes, in whatever order the cards are named.
+
+    With --from the initial weights are a model that a quorum of the old federation vouches for, and
+    facts that you do not name are the old ones, except rounds and faults_max.
     """
     require_new(output, force=force)
     members = read_cards(cards)
-    weights, own_roles = read_weights(model, project)
-    schema = schema_of(weights, {**own_roles, **roles_of_patterns(roles, list(weights))})
-    draft = replace(charter_of(facts), schema=schema)
+    if (model is None) == (proven is None):
+        raise UserError("name the initial weights: either --model or --from, not both")
+    if proven is not None:
+        if roles:
+            raise UserError("--role goes with --model; --from keeps the old federation's roles")
+        given = frozenset(name for name in facts if _is_given(name))
+        draft, row = draft_from(*proven, charter_of(facts), given)
+    else:
+        weights, own_roles = read_weights(model or "", project)
+        schema = schema_of(weights, {**own_roles, **roles_of_patterns(roles, list(weights))})
+        draft = replace(charter_of(facts), schema=schema)
+        row = schema.flatten(weights)
     membership = membership_of(members, rounds=rounds)
-    founding = found(draft, membership, draft.schema.flatten(weights))
+    founding = found(draft, membership, row)
     require_conditions(founding.federation, strict=strict)
-    agreement = write_agreement(output, founding, members)
+    agreed = write_agreement(output, founding, members).federation
     if as_json:
-        click.echo(json.dumps(_json(agreement), indent=1))
+        click.echo(json.dumps(_json(agreed), indent=1))
         return
     click.echo(f"Wrote {output} and {output.parent / INITIAL_FILE}; give both to every member.\n")
-    click.echo(_text(agreement))
+    click.echo(_text(agreed))
+
+
+def _is_given(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not ParameterSource.DEFAULT
 
 
 @federation.command(epilog=SHOW_EXAMPLES)
-@click.argument("file", metavar="FEDERATION.TOML", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FEDERATION.TOML|NODE", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def show(file: Path, as_json: bool) -> None:
-    """Show members, tolerated faults, proven guarantees, costs and the fingerprint."""
-    agreement = read_federation(file)
-    click.echo(json.dumps(_json(agreement), indent=1) if as_json else _text(agreement))
+    """Show members, tolerated faults, proven guarantees, costs and the fingerprint.
+
+    A file says how the federation began; the folder of a node says who its members are now.
+    """
+    facts = present_facts(file) if file.is_dir() else read_federation(file).federation
+    click.echo(json.dumps(_json(facts), indent=1) if as_json else _text(facts))
 
 
-def _json(agreement: Agreement) -> dict[str, object]:
-    facts = agreement.federation
+def _json(facts: Federation) -> dict[str, object]:
     committee = facts.committee
     return {
         "id": facts.chain.hex(),
         "fingerprint": fingerprint(facts.chain),
+        "epoch": facts.epoch,
+        "origin": facts.origin.hex(),
         "members": [
-            {"name": card.name, "address": card.address, "key": card.key.hex()}
-            for card in agreement.cards
+            {"name": member.name, "address": member.address, "key": member.key.hex()}
+            for member in facts.members
+            if member.active
         ],
+        "departed": [member.name for member in facts.members if not member.active],
         "n": committee.size,
         "f": committee.faults,
         "quorum": committee.quorum,
@@ -149,17 +186,25 @@ def _closing(facts: Federation) -> int:
     return committee.quorum if facts.agg_quorum is AggQuorum.QUORUM else committee.faults + 1
 
 
-def _text(agreement: Agreement) -> str:
-    facts = agreement.federation
+def _text(facts: Federation) -> str:
     n, f, q = facts.committee.size, facts.committee.faults, facts.committee.quorum
-    width = max(len(card.name) for card in agreement.cards) + 2
+    width = max(len(member.name) for member in facts.members) + 2
+    departed = [member.name for member in facts.members if not member.active]
     requires = requirements_of(facts)
     lines = [
         f"fingerprint  {fingerprint(facts.chain)}",
-        "             compare it with the others on the phone before you start",
+        (
+            "             compare it with the others on the phone before you start"
+            if facts.epoch == 0
+            else f"             of epoch {facts.epoch}, which began with round {facts.first_round}"
+        ),
         "",
         f"{n} members; up to f = {f} may be Byzantine",
-        *(f"  {i:<3}{card.name:<{width}}{card.address}" for i, card in enumerate(agreement.cards)),
+        *(
+            f"  {i:<3}{facts.members[i].name:<{width}}{facts.members[i].address}"
+            for i in facts.committee.members
+        ),
+        *([f"  left: {', '.join(departed)}"] if departed else []),
         "",
         f"consensus    {facts.rules}, quorum q = {q} of {n}",
         (

@@ -45,14 +45,15 @@ COMMANDS = {
         "Write a model as .safetensors, .npz or a torch state dict (.pt, .pth).",
     ),
     "federation": LazyCommand(
-        "defl.cli.federation:federation", "Create and show the file that all members agree on."
+        "defl.cli.changes:federation",
+        "Found a federation, show it, and change its members, keys and rounds.",
     ),
     "new": LazyCommand(
         "defl.cli.new:new",
         "Create a small, complete project in the folder NAME: client, data, settings, README, "
         "test.",
     ),
-    "node": LazyCommand("defl.cli.serve:node", "Set up and run your organisation's node."),
+    "node": LazyCommand("defl.cli.joining:node", "Set up and run your organisation's node."),
     "paper": LazyCommand(
         "defl.cli.paper:paper",
         "Measure the paper's tables and figures and compare them with its numbers.",

@@ -25,6 +25,8 @@ from defl.node.work.orphans import PARENT_VARIABLE
 if TYPE_CHECKING:
     from defl.node.node import Node
 
+__all__ = ["node"]
+
 PARENT_EVERY_S = 1.0
 
 START_EXAMPLES = """

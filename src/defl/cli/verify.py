@@ -1,4 +1,4 @@
-"""`defl verify`: do q members of a federation vouch for exactly this model?"""
+"""`defl verify`: do q members of a federation vouch for exactly this model, or for every round?"""
 
 import json
 import sys
@@ -8,28 +8,61 @@ import click
 
 import defl
 from defl.cli.exit_codes import ExitCode
+from defl.errors import UserError
 
 EXAMPLES = """
-Example:
+Examples:
 
 \b
-  defl verify model.safetensors certificate.json federation.toml
+  defl verify proven.safetensors round-certificate.json federation.toml
+  defl verify proven.safetensors round-certificate.json federation.toml --lineage lineage.json
+  defl verify federation.toml --lineage lineage.json
 
-Needs no network and no node. Exit code 0: proven; 1: not proven, and why; 2: a file is missing
-or cannot be read.
+The second form is for a certificate that was signed after members had changed: the lineage proves
+who the members were. The third checks the lineage itself: the members of each epoch, each round's
+model, who contributed to it and who did not. A node's folder has it:
+
+\b
+  defl export FOLDER lineage.json --lineage
+
+federation.toml is the file that the federation began with; get it from somebody you trust. Needs no
+network and no node. Exit code 0: proven; 1: not proven, and why; 2: a file is missing or cannot be
+read.
 """
+
+MODEL_FILES = 3  # model, certificate, federation.toml
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("certificate", type=click.Path(path_type=Path))
-@click.argument("federation", type=click.Path(path_type=Path), metavar="FEDERATION.TOML")
+@click.argument(
+    "files",
+    type=click.Path(path_type=Path),
+    nargs=-1,
+    required=True,
+    metavar="[MODEL CERTIFICATE] FEDERATION.TOML",
+)
+@click.option(
+    "--lineage",
+    type=click.Path(path_type=Path),
+    help="Proves the members of later epochs; alone, it is checked round by round.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def verify(model: Path, certificate: Path, federation: Path, as_json: bool) -> None:
+def verify(files: tuple[Path, ...], lineage: Path | None, as_json: bool) -> None:
     """Check offline that a quorum of members vouches for exactly these bytes.
 
     MODEL is a .safetensors file and CERTIFICATE its round certificate, both as a node writes them.
+    Without these two, the --lineage is checked: every round of the federation's life.
     """
-    proof = defl.verify(model, certificate, federation)
+    proof: defl.ModelProof | defl.LineageProof
+    if len(files) == MODEL_FILES:
+        model, certificate, federation = files
+        proof = defl.verify(model, certificate, federation, lineage=lineage)
+    elif len(files) == 1 and lineage is not None:
+        proof = defl.verify_lineage(lineage, files[0])
+    else:
+        raise UserError(
+            "name a model, its certificate and federation.toml; or federation.toml alone with "
+            "--lineage FILE (defl verify --help has examples)"
+        )
     click.echo(json.dumps(proof.as_json(), indent=1) if as_json else str(proof))
     sys.exit(ExitCode.DONE if proof else ExitCode.FAILED)

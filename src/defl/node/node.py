@@ -23,11 +23,14 @@ from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifier import FrameVerifier
+from defl.node.net.who_dials import is_member
 from defl.node.report.best_model import BestModel
 from defl.node.report.history import RoundHistory, discard
 from defl.node.report.log import LineLimit, Log
+from defl.node.report.membership import membership_report
 from defl.node.report.metrics import Measures, NodeMetrics
 from defl.node.report.peer_log import PeerLog
+from defl.node.report.requests import event_of
 from defl.node.report.results import Results
 from defl.node.report.status import encode_status, status_of
 from defl.node.report.telemetry import Server, write_private
@@ -98,15 +101,16 @@ class Node:
         self.transport = Transport(
             me=self.me,
             identity=identity,
-            cards=agreement.cards,
-            chain=federation.chain,
+            origin=federation.chain,
+            epoch=federation.epoch,
+            contacts={NodeId(i): card for i, card in enumerate(agreement.cards) if i != self.me},
             listen=config.listen_at,
             frame_bytes_max={
                 Lane.CONTROL: control_frame_bytes_max(len(agreement.cards)),
                 Lane.WEIGHTS: chunk_frame_bytes_max(federation.chunk_bytes),
             },
             on_frame=self._on_frame,
-            on_connected=lambda peer: self._driver.feed(Connected(peer)),
+            on_connected=lambda peer, _epoch: self._driver.feed(Connected(peer)),
             on_disconnected=self._peer_log.disconnected,
         )
         self.worker = Worker(
@@ -132,10 +136,26 @@ class Node:
         self._port = config.telemetry_port
         self._token = secrets.token_urlsafe()
         self._metrics = NodeMetrics(self)
-        self._server = Server(lambda: status_of(self), self._metrics.text, self._token)
-        self._results = Results(
-            folder, agreement, self.me, self.storage.blobs, log, self.measures, self.history, best
+        self._server = Server(
+            lambda: status_of(self),
+            self._metrics.text,
+            self._token,
+            membership=lambda: membership_report(self.participant),
+            on_request=lambda asked: self._driver.feed(event_of(asked, self.participant)),
         )
+        self._results = Results(
+            folder,
+            agreement,
+            self.me,
+            self.storage.blobs,
+            log,
+            self.measures,
+            self.history,
+            best,
+            lambda: self.participant.replica.snapshot,
+        )
+        if durable.switch is not None:
+            self._results.keep_handover(durable.switch.handover)
         checked = CheckedValues(federation)
         self._runner = WorkRunner(
             self.worker, self.storage.blobs, checked, self.history, self._results, log
@@ -295,6 +315,8 @@ class Node:
     def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:  # noqa: ARG002
         """The link that brought the frame is not read further until this is done: its next frame
         is judged after this one was handled."""
+        if not is_member(peer):
+            return None  # the participant does not hear strangers yet
         try:
             event = self._verifier.admit(peer, frame)
         except PeerFault as fault:

@@ -2,10 +2,11 @@
 
 The proof is the signatures of q members. Members that trained for round r + 1 signed the digest of
 their base, the model of round r. The last round has no successor, so members attest its model
-instead. Both kinds are verified from the federation's file, the certificate and the model alone.
+instead. Both kinds are verified from the federation's file, the certificate and the model alone;
+where members have changed since, also from the handovers between the epochs (`lineage.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +20,7 @@ from defl.ids import Digest, NodeId, Round
 from defl.messages import MEMBERS_MAX, NUMBER_MAX, Upd, attestation_statement
 from defl.node.report.model_file import model_digest, row_of
 from defl.node.setup.requirements import Check
-from defl.output import Attested, RoundProven
+from defl.output import Attested, Reference, RoundProven
 from defl.schema import Array
 
 FORMAT: Literal["defl-round-certificate-1"] = "defl-round-certificate-1"
@@ -48,8 +49,8 @@ class SignedAttestation(Struct, frozen=True, forbid_unknown_fields=True):
 
 class RoundCertificate(Struct, frozen=True, forbid_unknown_fields=True):
     format: Literal["defl-round-certificate-1"]
-    chain: HexDigest  # the federation's id
-    epoch: Number
+    chain: HexDigest  # the federation's id in epoch 0, by which it is known for all its life
+    epoch: Number  # in which the signatures were made
     round: Number
     digest: HexDigest  # of the round's model
     updates: Annotated[tuple[SignedUpdate, ...], Meta(max_length=MEMBERS_MAX)] = ()
@@ -57,13 +58,11 @@ class RoundCertificate(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def certificate_of(federation: Federation, notice: RoundProven | Attested) -> RoundCertificate:
+    """`federation`: its facts in any epoch."""
     updates: tuple[SignedUpdate, ...] = ()
     attestations: tuple[SignedAttestation, ...] = ()
     if isinstance(notice, RoundProven):
-        updates = tuple(
-            SignedUpdate(ref.author, ref.digest.hex(), ref.size, ref.signature.hex())
-            for ref in notice.updates
-        )
+        updates = signed_updates(notice.updates)
     else:
         attestations = tuple(
             SignedAttestation(attestation.author, attestation.signature.hex())
@@ -71,12 +70,19 @@ def certificate_of(federation: Federation, notice: RoundProven | Attested) -> Ro
         )
     return RoundCertificate(
         format=FORMAT,
-        chain=federation.chain.hex(),
-        epoch=federation.epoch,
+        chain=federation.origin.hex(),
+        epoch=notice.epoch,
         round=notice.round,
         digest=notice.digest.hex(),
         updates=updates,
         attestations=attestations,
+    )
+
+
+def signed_updates(references: Iterable[Reference]) -> tuple[SignedUpdate, ...]:
+    return tuple(
+        SignedUpdate(ref.author, ref.digest.hex(), ref.size, ref.signature.hex())
+        for ref in references
     )
 
 
@@ -100,29 +106,43 @@ def read_certificate(path: Path) -> RoundCertificate:
 
 
 def verify_model(
-    federation: Federation,
+    federations: Sequence[Federation],
     arrays: Mapping[str, Array],
     metadata: Mapping[str, str],
     proof: RoundCertificate,
 ) -> list[Check]:
-    """Check that q members vouch for exactly this model; every failed check has its reason."""
+    """Check that q members vouch for exactly this model; every failed check has its reason.
+
+    `federations`: the facts of each epoch that is proven, from the origin on.
+    """
+    same = _same_federation(federations, proof)
+    facts = federations[proof.epoch] if same.holds else federations[0]
     return [
-        _same_federation(federation, proof),
-        _same_model(federation, proof, arrays, metadata),
-        vouched(federation, proof, Ed25519Scheme()),
+        same,
+        _same_model(facts, proof, arrays, metadata),
+        vouched(facts, proof, Ed25519Scheme()),
     ]
 
 
-def _same_federation(federation: Federation, proof: RoundCertificate) -> Check:
-    if (proof.chain, proof.epoch) == (federation.chain.hex(), federation.epoch):
-        return Check("federation", True, f"the certificate is of federation {proof.chain[:16]}")
-    return Check(
-        "federation",
-        False,
-        f"the certificate is of federation {proof.chain[:16]}, epoch {proof.epoch}; the given file "
-        f"is of {federation.chain.hex()[:16]}, epoch {federation.epoch}: use the federation.toml "
-        "that the certificate belongs to",
-    )
+def _same_federation(federations: Sequence[Federation], proof: RoundCertificate) -> Check:
+    name, origin = "federation", federations[0].origin.hex()
+    if proof.chain != origin:
+        return Check(
+            name,
+            False,
+            f"the certificate is of federation {proof.chain[:16]}, the given file is of "
+            f"{origin[:16]}: use the federation.toml that the certificate belongs to",
+        )
+    if proof.epoch >= len(federations):
+        return Check(
+            name,
+            False,
+            f"the certificate is of epoch {proof.epoch}, and what is given proves the members of "
+            f"epoch {len(federations) - 1}: name a newer lineage with --lineage FILE; a node's "
+            "folder has it: defl export FOLDER lineage.json --lineage",
+        )
+    epoch = f" in epoch {proof.epoch}" if proof.epoch else ""
+    return Check(name, True, f"the certificate is of federation {proof.chain[:16]}{epoch}")
 
 
 def _same_model(
@@ -162,8 +182,8 @@ def vouched(federation: Federation, proof: RoundCertificate, scheme: Scheme) -> 
         return Check(name, False, "updates and attestations in one certificate; it has one kind")
     signers: set[NodeId] = set()
     for author, message, signature in _statements(federation, proof):
-        if author >= committee.size:
-            return Check(name, False, f"member {author} does not exist")
+        if not committee.has(author):
+            return Check(name, False, f"member {author} does not exist in epoch {federation.epoch}")
         member = f"member {author} ({federation.members[author].name})"
         if author in signers:
             return Check(name, False, f"{member} is counted twice")

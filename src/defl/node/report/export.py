@@ -16,7 +16,10 @@ import numpy as np
 from defl.aggregation.memory import ENTRY
 from defl.clients.state_dict import write_state_dict
 from defl.committee import Federation
-from defl.errors import UserError
+from defl.crypto import Ed25519Scheme
+from defl.errors import BrokenLineage, UserError
+from defl.lineage import federations_of
+from defl.node.report.archive import Archive
 from defl.node.report.best_model import BEST, BEST_CERTIFICATE, BEST_LOCAL
 from defl.node.report.certificate import read_certificate, verify_model
 from defl.node.report.model_file import (
@@ -222,6 +225,7 @@ def proven_model(
         kept = node.certified(round_)
         model, proof = kept.model, kept.certificate
         agreed = node.federation if federation is None else read_federation(federation).federation
+        handovers = tuple(Archive(source).handovers())
     else:
         if certificate is None or federation is None:
             raise UserError(
@@ -229,9 +233,14 @@ def proven_model(
                 "--certificate FILE --federation FILE"
             )
         model, proof, agreed = source, certificate, read_federation(federation).federation
+        handovers = ()
     vouching = read_certificate(proof)
     arrays, metadata = read_model(model)  # once: what is verified is what is written
-    checks = verify_model(agreed, arrays, metadata, vouching)
+    try:
+        federations = federations_of(agreed, handovers[: vouching.epoch], Ed25519Scheme())
+    except BrokenLineage as broken:
+        raise UserError(f"{source}: its handovers are not proven: {broken}") from broken
+    checks = verify_model(federations, arrays, metadata, vouching)
     proven = {**metadata, "round": str(vouching.round), "digest": vouching.digest}
     if source.is_dir():
         return node.complete(arrays, proven, kept.local, shared_only=shared_only), checks
@@ -262,6 +271,11 @@ def write_export(path: Path, model: ExportedModel, *, force: bool) -> None:
     """Write atomically, and never over an existing file unless forced."""
     if path.suffix not in WRITERS:
         raise UserError(f"{path}: the name decides the format; it ends in {', '.join(WRITERS)}")
+    write_whole(path, lambda temporary: WRITERS[path.suffix](temporary, model), force=force)
+
+
+def write_whole(path: Path, write: Callable[[Path], object], *, force: bool) -> None:
+    """`write` fills a temporary file, which then takes its place."""
     if path.exists() and not force:
         raise UserError(f"{path} exists; choose another name, or overwrite it with --force")
     if not path.parent.is_dir():
@@ -275,7 +289,7 @@ def write_export(path: Path, model: ExportedModel, *, force: bool) -> None:
     os.close(descriptor)
     temporary = Path(name)
     try:
-        WRITERS[path.suffix](temporary, model)
+        write(temporary)
         _finish(temporary)
         os.replace(temporary, path)
     except OSError as error:

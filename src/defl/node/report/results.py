@@ -4,12 +4,15 @@ Everything here follows from the participant's notices and nothing depends on it
 """
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
 from defl.ids import Digest, NodeId
+from defl.messages import Handover, Snapshot
+from defl.node.report.archive import Archive
 from defl.node.report.best_model import BestModel
 from defl.node.report.certificate import certificate_of, certificate_text
 from defl.node.report.history import RoundHistory, log_fields, prefixed
@@ -22,6 +25,7 @@ from defl.output import (
     Aggregate,
     Attested,
     Committed,
+    EpochBegan,
     EvidenceFound,
     Finished,
     MemberLate,
@@ -61,6 +65,7 @@ class Results:
         measures: "Measures",
         history: RoundHistory,
         best: BestModel | None = None,
+        newest_state: Callable[[], Snapshot | None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._federation = agreement.federation
@@ -71,6 +76,8 @@ class Results:
         self._measures = measures
         self._history = history
         self._best = best
+        self._newest_state = newest_state  # of the ledger, proven
+        self._archive = Archive(folder)
         self._written: Digest | None = None  # which model the file holds
 
     def committed(self, committed: Committed) -> None:
@@ -109,6 +116,8 @@ class Results:
                 self._log.info("model ready", round=round_, digest=digest.hex()[:16])
             case RoundProven() | Attested():
                 text = certificate_text(certificate_of(self._federation, notice))
+                await asyncio.to_thread(self._keep_certificate, notice.round, text)
+                await asyncio.to_thread(self._keep_state, self._federation.tau)
                 await asyncio.to_thread(self._write_certificate, text, notice.digest)
                 if self._best is not None:
                     await self._best.proven(notice.digest, text)
@@ -142,8 +151,31 @@ class Results:
                 self._log.warning("safety is broken: more than f members lie", why=reason)
             case WorkFailing(reason=reason):
                 self._log.warning("retrying failed work", why=reason.strip().rpartition("\n")[2])
+            case EpochBegan(handover=handover):
+                await asyncio.to_thread(self.keep_handover, handover)
             case Finished(round=round_):
+                await asyncio.to_thread(self._keep_state, 1)
                 self._log.info("finished", rounds=round_)
+
+    def keep_handover(self, handover: Handover) -> None:
+        """Also at a start: the node may have stopped before it wrote the newest one."""
+        try:
+            self._archive.keep_handover(handover)
+        except OSError as fault:
+            self._log.warning("not written", what=f"handover of epoch {handover.epoch}", why=fault)
+
+    def _keep_certificate(self, round_: int, text: str) -> None:
+        try:
+            self._archive.keep_certificate(round_, text)
+        except OSError as fault:
+            self._log.warning("not written", what=f"certificate of round {round_}", why=fault)
+
+    def _keep_state(self, every: int) -> None:
+        try:
+            if (state := self._newest_state()) is not None:
+                self._archive.keep_state(state, every)
+        except OSError as fault:
+            self._log.warning("not written", what="state of the ledger", why=fault)
 
     def _write_model(self, round_: int, digest: Digest) -> None:
         metadata = {"round": str(round_), "digest": digest.hex()}

@@ -1,7 +1,7 @@
-"""A small HTTP server on a loopback port for monitors and for the status client.
+"""A small HTTP server on a loopback port for monitors and for the operator's commands.
 
-It answers GET /metrics (Prometheus text) and /healthz to any local user, and /status (JSON) to
-callers with the node's token.
+It answers GET /metrics (Prometheus text) and /healthz to any local user. Callers with the node's
+token read /status and /membership (JSON), and ask for changes of the membership: POST /membership.
 """
 
 import asyncio
@@ -13,6 +13,9 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
+from defl.errors import UserError
+from defl.node.report.membership import Reporter, encode_membership
+from defl.node.report.requests import REQUEST_BODY_BYTES_MAX, OnRequest, decode_request
 from defl.node.report.status import NodeStatus, encode_status
 
 # The head of a request; a browser's has about 1,000 bytes.
@@ -26,6 +29,7 @@ CONNECTIONS_MAX = 16
 # but the browser still sends that name as Host.
 LOOPBACK_NAMES = frozenset({b"127.0.0.1", b"localhost", b"[::1]"})
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PATHS = ("/metrics", "/healthz", "/status", "/membership")
 
 
 def write_private(path: Path, text: str) -> None:
@@ -37,13 +41,20 @@ def write_private(path: Path, text: str) -> None:
 
 
 class Server:
-    """Answers three paths on loopback, /status only with the token; other paths get a 404."""
+    """Answers four paths on loopback, two of them only with the token; others get a 404."""
 
     def __init__(
-        self, status: Callable[[], NodeStatus], metrics: Callable[[], bytes], token: str
+        self,
+        status: Callable[[], NodeStatus],
+        metrics: Callable[[], bytes],
+        token: str,
+        membership: Reporter,
+        on_request: OnRequest,
     ) -> None:
         self._status = status
         self._metrics = metrics
+        self._membership = membership
+        self._on_request = on_request
         self._authorization = f"Bearer {token}".encode("ascii")
         self._server: asyncio.Server | None = None
         self._callers: OrderedDict[asyncio.Task[Any], None] = OrderedDict()
@@ -77,7 +88,12 @@ class Server:
         self._callers[caller] = None
         try:
             async with asyncio.timeout(REQUEST_WAIT_S):
-                writer.write(self._response(await reader.readuntil(b"\r\n\r\n")))
+                head = await reader.readuntil(b"\r\n\r\n")
+                answer = self._refusal(head) or self._answer_get(head)
+                if answer is None:
+                    body = await reader.readexactly(_body_bytes(_headers(head)) or 0)
+                    answer = self._answer_post(body)
+                writer.write(answer)
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
@@ -86,35 +102,78 @@ class Server:
             self._callers.pop(caller, None)
             writer.transport.abort()  # an unread answer must not stay in memory
 
-    def _response(self, head: bytes) -> bytes:
-        line, *headers = head.rstrip().split(b"\r\n")
-        words = line.split()
-        path = words[1].decode("ascii", "replace") if len(words) > 1 else ""
-        kind = "application/json"
+    def _refusal(self, head: bytes) -> bytes | None:
+        """Refused by its head alone; nothing more is read."""
+        method, path = _request_line(head)
+        headers = _headers(head)
         if not _is_for_loopback(headers):
-            code, body = "421 Misdirected Request", _json(error="ask for 127.0.0.1 or localhost")
-        elif words[:1] != [b"GET"]:
-            code, body = "405 Method Not Allowed", _json(error="only GET is answered")
-        elif path == "/metrics":
-            code, body, kind = "200 OK", self._metrics(), METRICS_CONTENT_TYPE
-        elif path == "/healthz":
-            healthy = self._status().healthy
-            code = "200 OK" if healthy else "503 Service Unavailable"
-            body = _json(healthy=healthy)
-        elif path != "/status":
-            code, body = "404 Not Found", _json(paths=["/metrics", "/healthz", "/status"])
-        elif not any(
-            compare_digest(given, self._authorization)
-            for given in _values(headers, b"authorization")
-        ):
-            code, body = "401 Unauthorized", _json(error="send the node's token as a bearer token")
-        else:
-            code, body = "200 OK", encode_status(self._status())
-        front = (
-            f"HTTP/1.0 {code}\r\nContent-Type: {kind}\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        )
-        return front.encode() + body
+            return _error("421 Misdirected Request", "ask for 127.0.0.1 or localhost")
+        if path not in PATHS:
+            return _response("404 Not Found", _json(paths=PATHS))
+        if method != "GET" and (method, path) != ("POST", "/membership"):
+            return _error("405 Method Not Allowed", "only GET is answered")
+        if path in ("/status", "/membership") and not self._has_token(headers):
+            return _error("401 Unauthorized", "send the node's token as a bearer token")
+        if method == "POST" and _body_bytes(headers) is None:
+            return _error(
+                "413 Content Too Large", f"at most {REQUEST_BODY_BYTES_MAX} bytes, and their number"
+            )
+        return None
+
+    def _answer_get(self, head: bytes) -> bytes | None:
+        """None: it is a POST, whose body is still to be read."""
+        match _request_line(head):
+            case "GET", "/metrics":
+                return _response("200 OK", self._metrics(), METRICS_CONTENT_TYPE)
+            case "GET", "/healthz":
+                healthy = self._status().healthy
+                code = "200 OK" if healthy else "503 Service Unavailable"
+                return _response(code, _json(healthy=healthy))
+            case "GET", "/status":
+                return _response("200 OK", encode_status(self._status()))
+            case "GET", "/membership":
+                return _response("200 OK", encode_membership(self._membership()))
+        return None
+
+    def _answer_post(self, body: bytes) -> bytes:
+        try:
+            self._on_request(decode_request(body))
+        except UserError as error:
+            return _error("409 Conflict", str(error))
+        return _response("202 Accepted", _json(accepted=True))
+
+    def _has_token(self, headers: list[bytes]) -> bool:
+        given = _values(headers, b"authorization")
+        return any(compare_digest(value, self._authorization) for value in given)
+
+
+def _response(code: str, body: bytes, kind: str = "application/json") -> bytes:
+    front = (
+        f"HTTP/1.0 {code}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return front.encode() + body
+
+
+def _error(code: str, text: str) -> bytes:
+    return _response(code, _json(error=text))
+
+
+def _request_line(head: bytes) -> tuple[str, str]:
+    words = head.partition(b"\r\n")[0].decode("ascii", "replace").split()
+    return (words[0], words[1]) if len(words) > 1 else ("", "")
+
+
+def _headers(head: bytes) -> list[bytes]:
+    return head.rstrip().split(b"\r\n")[1:]
+
+
+def _body_bytes(headers: list[bytes]) -> int | None:
+    """The length that the caller states; None: it states none, or too much."""
+    stated = _values(headers, b"content-length")
+    if len(stated) != 1 or not stated[0].isdigit() or len(stated[0]) > 6:
+        return None
+    return size if (size := int(stated[0])) <= REQUEST_BODY_BYTES_MAX else None
 
 
 def _json(**fields: object) -> bytes:

@@ -33,7 +33,7 @@ from defl.committee import (
 )
 from defl.errors import UserError
 from defl.founding import check_founded
-from defl.ids import Digest, NodeId, digest_of
+from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
 from defl.messages import MEMBERS_MAX
 from defl.node.report.tracking import Track
 from defl.node.setup.identity import (
@@ -48,6 +48,7 @@ from defl.node.setup.identity import (
     split_address,
 )
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
+from defl.node.store.birth import write_birth
 from defl.schema import Codec, Entry, Schema
 
 CONFIG_FILE = "node.toml"
@@ -57,16 +58,6 @@ INITIAL_FILE = "initial.safetensors"  # the initial weights, beside federation.t
 
 # One training; a longer one counts as hung.
 WORK_TIME_MAX_S = 3600.0
-
-# 128 bits: making two files with one fingerprint takes 2^64 tries, and the nodes would still refuse
-# each other by the full id.
-FINGERPRINT_BYTES = 16
-
-
-def fingerprint(chain: Digest) -> str:
-    """The id as people read it to each other on the phone: eight groups of four digits."""
-    digits = chain[:FINGERPRINT_BYTES].hex()
-    return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
 
 
 # --- node.toml -----------------------------------------------------------------------------------
@@ -183,7 +174,8 @@ def card_file(folder: Path, name: str) -> Path:
 
 
 def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card) -> None:
-    """Write a new node's files. Nothing is overwritten, the key least of all."""
+    """Write a new node's files, with a key that was never used. Nothing is overwritten, the key
+    least of all."""
     for path in (folder / KEY_FILE, folder / CERTIFICATE_FILE, folder / CONFIG_FILE):
         if path.exists():
             raise UserError(
@@ -198,6 +190,7 @@ def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write_new(folder / KEY_FILE, key_pem(identity), mode=0o600)
+        write_birth(folder, identity.public_key)
         _write_new(folder / CERTIFICATE_FILE, certificate_pem(identity.certificate))
         _write_new(folder / CONFIG_FILE, node_text(config).encode())
         _write_new(card_file(folder, config.name), card_text(card).encode())
@@ -244,10 +237,12 @@ def read_identity(folder: Path, name: str) -> Identity:
     return Identity(name, key.private_bytes_raw(), certificate.public_bytes(Encoding.DER))
 
 
-def read_card_file(path: Path) -> Card:
-    data = read_bytes(path, "defl node init creates a card; ask its owner for it")
+def read_card_file(path: Path, origin: Digest = NO_DIGEST) -> Card:
+    """`origin`: the federation that the card asks for a place in."""
+    command = "defl node init" if origin == NO_DIGEST else "defl node join"
+    data = read_bytes(path, f"{command} creates a card; ask its owner for it")
     try:
-        return read_card(data.decode(), str(path))
+        return read_card(data.decode(), str(path), origin)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a card: {error}; ask its owner to send it again") from error
 
@@ -295,7 +290,6 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     """No defaults: a later version could change them, and the agreed facts with them."""
 
     rounds: int
-    epoch: Annotated[int, Meta(ge=0)]
     tau: int
     rules: Rules
     agg_quorum: AggQuorum
@@ -309,9 +303,10 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     members: Annotated[tuple[dict[str, Any], ...], Meta(max_length=MEMBERS_MAX)]
 
 
-def membership_of(cards: Sequence[Card], *, rounds: int, epoch: int = 0) -> Membership:
-    members = tuple(Member(card.name, card.key) for card in cards)
-    return Membership(epoch=epoch, rounds=rounds, members=members)
+def membership_of(cards: Sequence[Card], *, rounds: int) -> Membership:
+    """The members that found a federation. Later ones are in its log."""
+    members = tuple(Member(c.name, c.key, c.certificate, c.address) for c in cards)
+    return Membership(rounds=rounds, members=members)
 
 
 def read_federation(path: Path) -> Agreement:
@@ -335,7 +330,7 @@ def read_federation(path: Path) -> Agreement:
             timing=file.timing,
             document=digest_of(text),
         )
-        federation = Federation(charter, membership_of(cards, rounds=file.rounds, epoch=file.epoch))
+        federation = Federation(charter, membership_of(cards, rounds=file.rounds))
         check_founded(federation)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
@@ -357,12 +352,12 @@ def federation_text(federation: Federation, cards: Sequence[Card]) -> str:
         for card in cards
     )
     return f"""\
-# What the members of this federation agree on. Every byte counts, comments too: the hash of this
-# file is part of the federation's id, and nodes with different files refuse each other.
+# What the founders of this federation agree on; later members and keys are in its log. Every byte
+# counts, comments too: the hash of this file is part of the federation's id, and nodes with
+# different files refuse each other.
 # Compare the fingerprint on the phone: defl federation show federation.toml
 
 rounds = {federation.rounds}          # rounds of learning
-epoch = {federation.epoch}           # counts changes of the set of members
 tau = {federation.tau}             # rounds whose weights every member keeps
 rules = {quoted(federation.rules)}   # consensus: "hotstuff" (three-chain) or "jolteon" (two-chain)
 agg_quorum = {quoted(federation.agg_quorum)}  # who closes a round: "quorum" (n - f) or "paper" (f + 1)

@@ -176,8 +176,19 @@ def card_defect(card: Card, origin: Digest = NO_DIGEST) -> str | None:
     if len(card.signature) != SIGNATURE_BYTES:
         return f"the card's signature has {len(card.signature)} bytes, not {SIGNATURE_BYTES}"
     if not Ed25519Scheme().verify(card.key, card.statement(origin), card.signature):
-        return "the card's signature does not match its fields: it was altered"
+        return _signature_defect(card, origin)
     return None
+
+
+def _signature_defect(card: Card, origin: Digest) -> str:
+    if origin == NO_DIGEST:
+        return "the card's signature does not match its fields: it was altered"
+    if Ed25519Scheme().verify(card.key, card.statement(), card.signature):
+        return (
+            f"it is the card of `defl node init`, which founds federations; {card.name} asks for a "
+            "place in this one with defl node join, which writes a .join.toml"
+        )
+    return "it asks for a place in another federation, or it was altered"
 
 
 def _field_defect(card: Card) -> str | None:
@@ -253,12 +264,22 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def card_text(card: Card) -> str:
+FOUNDER = (
+    "# The public card of a DeFL member: give it to the other organisations. Nothing here is\n"
+    "# secret, and nothing can be changed: the member's key signs every line.\n"
+)
+JOINER = (
+    "# The public card of a machine that asks for a place in a running federation: give it to a\n"
+    "# member, who proposes it. Nothing here is secret, and nothing can be changed: the machine's\n"
+    "# key signs every line for this federation alone.\n"
+)
+
+
+def card_text(card: Card, about: str = FOUNDER) -> str:
     """The card as a small TOML file."""
     certificate = base64.b64encode(card.certificate).decode()
     return (
-        "# The public card of a DeFL member: give it to the other organisations. Nothing here is\n"
-        "# secret, and nothing can be changed: the member's key signs every line.\n"
+        f"{about}"
         f"name = {_quoted(card.name)}\n"
         f"address = {_quoted(card.address)}\n"
         f"serial = {card.serial}\n"
@@ -273,7 +294,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def read_card(text: str, source: str = "card") -> Card:
+def read_card(text: str, source: str = "card", origin: Digest = NO_DIGEST) -> Card:
     """A valid card; a UserError names the source and the field to fix."""
     if len(text) > CARD_CHARACTERS_MAX:
         raise UserError(f"{source}: too long for a card ({len(text)} characters)")
@@ -281,10 +302,10 @@ def read_card(text: str, source: str = "card") -> Card:
         fields = toml_table(text)
     except ValueError as error:  # tomllib's errors are ValueErrors too
         raise UserError(f"{source}: not a card: {error}; ask its owner to send it again") from error
-    return card_of(fields, source)
+    return card_of(fields, source, origin)
 
 
-def card_of(fields: dict[str, Any], source: str) -> Card:
+def card_of(fields: dict[str, Any], source: str, origin: Digest = NO_DIGEST) -> Card:
     """A card from the table of a TOML file, checked like `read_card`."""
     known = ("name", "address", "serial", "key", "certificate", "signature")
     for field in fields:
@@ -302,7 +323,7 @@ def card_of(fields: dict[str, Any], source: str) -> Card:
         serial=fields["serial"],
         signature=_bytes(fields["signature"], "signature", source),
     )
-    if defect := card_defect(card):
+    if defect := card_defect(card, origin):
         raise UserError(f"{source}: {defect}; ask its owner to send it again")
     return card
 

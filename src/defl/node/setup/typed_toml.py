@@ -53,11 +53,11 @@ _TOKEN = re.compile(
 )
 
 
-def read_bytes(path: Path, hint: str) -> bytes:
+def read_bytes(path: Path, hint: str, bytes_max: int = FILE_BYTES_MAX) -> bytes:
     """The file's bytes; `hint` says how to get such a file if it is missing."""
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise UserError(f"{path}: longer than {FILE_BYTES_MAX} bytes; is it the right file?")
+        if path.stat().st_size > bytes_max:
+            raise UserError(f"{path}: longer than {bytes_max} bytes; is it the right file?")
         return path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; {hint}") from None

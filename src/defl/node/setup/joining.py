@@ -1,0 +1,159 @@
+"""A machine that asks for a place in a running federation: its card, and what it was told.
+
+It gets the file that the founders agreed on and, by phone, the fingerprint of the present epoch.
+Former members' keys could sign another history that begins with the same file. So a joiner says
+that it is ready only once the history that it is shown has led to that fingerprint.
+"""
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from defl.cards import Card
+from defl.committee import Federation
+from defl.errors import UserError
+from defl.ids import Digest
+from defl.ledger import decode_state
+from defl.messages import Handover
+from defl.node.setup.config import (
+    INITIAL_FILE,
+    Agreement,
+    NodeConfig,
+    card_file,
+    read_card_file,
+    read_federation,
+    read_identity,
+    read_node,
+)
+from defl.node.setup.fingerprint import fingerprint, fingerprint_bytes
+from defl.node.setup.identity import JOINER, Identity, card_text, make_card
+from defl.node.setup.typed_toml import parse, quoted, read_bytes
+from defl.node.store.storage import Storage
+from defl.succession import next_membership
+
+JOIN_FILE = "join.toml"
+CARD_SUFFIX = ".join.toml"
+
+
+class JoinFile(Struct, frozen=True, forbid_unknown_fields=True):
+    fingerprint: str
+
+
+def join_card_file(folder: Path, name: str) -> Path:
+    """Beside the card that founds federations, and not to be confused with it."""
+    founder = card_file(folder, name)
+    return founder.with_name(founder.name.removesuffix(".card.toml") + CARD_SUFFIX)
+
+
+def prepare_join(folder: Path, federation_file: Path, typed: str) -> tuple[Agreement, Card]:
+    """Write what a guest needs into its folder; returns the agreement and the card to hand over."""
+    config = read_node(folder)
+    identity = read_identity(folder, config.name)
+    awaited = fingerprint_bytes(typed)
+    agreement = read_federation(federation_file)
+    _require_joiner(folder, config, identity, agreement, federation_file)
+    serial = _next_serial(folder, config, identity, agreement)
+    card = make_card(identity, config.address, serial, agreement.federation.chain)
+    try:
+        _copy(federation_file, folder / config.federation)
+        initial = federation_file.parent / INITIAL_FILE
+        if initial.is_file():
+            _copy(initial, (folder / config.federation).parent / INITIAL_FILE)
+        _write(folder / JOIN_FILE, _join_text(awaited))
+        _write(join_card_file(folder, config.name), card_text(card, JOINER))
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from error
+    return agreement, card
+
+
+def _require_joiner(
+    folder: Path,
+    config: NodeConfig,
+    identity: Identity,
+    agreement: Agreement,
+    federation_file: Path,
+) -> None:
+    if agreement.member(identity.public_key) is not None:
+        raise UserError(
+            f"{federation_file}: this node's key is a founder's, and a key has one place for ever; "
+            f"start it with: defl node start {folder}; or, if its state is lost, make a new node "
+            "(defl node init) and let that one join"
+        )
+    own = folder / config.federation
+    if own.exists() and own.read_bytes() != agreement.text:
+        raise UserError(
+            f"{own} is the file of another federation; make a node of its own for each federation"
+        )
+    state = folder / config.state
+    if Storage.exists(state) and not (folder / JOIN_FILE).exists():
+        raise UserError(
+            f"{folder} has run already and does not need to join; a machine that joins is new: "
+            "make it with defl node init"
+        )
+
+
+def _next_serial(folder: Path, config: NodeConfig, identity: Identity, agreement: Agreement) -> int:
+    """The same card if nothing has changed; else one that outranks it."""
+    path = join_card_file(folder, config.name)
+    if not path.exists():
+        return 0
+    old = read_card_file(path, agreement.federation.chain)
+    same = (old.key, old.address, old.certificate) == (
+        identity.public_key,
+        config.address,
+        identity.certificate,
+    )
+    return old.serial if same else old.serial + 1
+
+
+def _join_text(awaited: bytes) -> str:
+    return (
+        "# Written by defl node join. This machine says that it is ready only once the\n"
+        "# federation's history has led it to this fingerprint, as you heard it on the phone.\n"
+        f"fingerprint = {quoted(fingerprint(Digest(awaited)))}\n"
+    )
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.resolve() != target.resolve():
+        shutil.copyfile(source, target)
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.writing")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
+def has_joined(folder: Path) -> bool:
+    """Was this node made by `defl node join`?"""
+    return (folder / JOIN_FILE).exists()
+
+
+def awaited_chain(folder: Path, origin: Federation, handovers: Iterable[Handover]) -> bytes:
+    """How the chain id begins that a joiner must see first; nothing once one of its epochs, which
+    the handovers on its disk lead through, is the one that it was told of."""
+    path = folder / JOIN_FILE
+    if not path.exists():
+        return b""
+    awaited = fingerprint_bytes(parse(read_bytes(path, ""), JoinFile, path).fingerprint)
+    return (
+        b""
+        if any(epoch.chain.startswith(awaited) for epoch in epochs(origin, handovers))
+        else awaited
+    )
+
+
+def epochs(origin: Federation, handovers: Iterable[Handover]) -> Iterable[Federation]:
+    """The facts of every epoch, from handovers that were checked when they were stored."""
+    federation = origin
+    yield federation
+    for handover in handovers:
+        state = decode_state(handover.snapshot.state)
+        membership = next_membership(federation, state.round, state.changes, state.ready)
+        if membership is None:
+            raise AssertionError("an epoch ends only if another one follows")
+        federation = Federation(origin.charter, membership)
+        yield federation
