@@ -11,18 +11,21 @@ import pytest
 
 from defl.committee import Rules
 from defl.crypto import Signer
-from defl.ids import Digest, NodeId
-from defl.messages import Gossip, Offer, StoreAck, Upd
+from defl.ids import Digest, NodeId, Round
+from defl.messages import Gossip, Offer, Rounds, StoreAck, Upd
 from defl.output import (
     Aggregate,
     Aggregated,
+    ApproveChange,
     Durable,
     Envelope,
     Event,
     Faulted,
     Output,
+    Propose,
     Received,
     ServeChunk,
+    ServeHandover,
     Train,
     Trained,
     Validate,
@@ -41,6 +44,7 @@ from defl.sim.conditions import Conditions, Partition
 from defl.sim.disk import Disk
 from defl.sim.scenario import cluster_of
 from defl.sim.sim_node import Honest, Wrap
+from defl.succession import PendingChange
 from defl.wire import encode
 
 BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
@@ -122,13 +126,16 @@ class TwoWorlds:
     def _split(self, world: NodeId, items: tuple[Item, ...]) -> Iterator[Item]:
         other = Y if world == X else X
         for item in items:
+            if isinstance(item, ServeHandover):
+                continue
             if isinstance(item, ServeChunk):
                 if item.to != other:
                     yield item
                 continue
             to = self.participant.federation.committee.members if item.to is None else item.to
             self._plot.record(world, encode(item.message))
-            yield Envelope(tuple(member for member in to if member != other), item.message)
+            sent_to = tuple(member for member in to if member != other)
+            yield Envelope(sent_to, item.message, item.epoch)
 
 
 def two_worlds(rules: Rules, colluders: tuple[NodeId, ...]) -> Cluster:
@@ -163,6 +170,29 @@ def test_two_twins_among_four_make_honest_nodes_commit_different_blocks(
     assert found & {verdicts.SAME_LEDGER, verdicts.SAME_LOG, verdicts.SAME_MODEL}
     assert any("differs from the first block" in what for what in cluster.checker.violations)
     assert verdicts.NOTHING_SIGNED_TWICE not in found, "the honest ones kept to the rules"
+
+
+@BOTH_RULES
+def test_two_twins_among_four_lead_honest_nodes_into_two_epochs(rules: Rules) -> None:
+    """Breaks the same across a boundary: X and Y each end epoch 0 with another change."""
+    cluster = two_worlds(rules, COLLUDERS)
+    worlds = {X: Rounds(Round(4)), Y: Rounds(Round(5))}
+
+    def changes(world: NodeId) -> tuple[PendingChange, ...]:
+        return cluster.nodes[world].behaviour.participant.state.changes
+
+    for world, operation in worlds.items():
+        cluster.operator(world, Propose((operation,)))
+    cluster.run(until=lambda: all(map(changes, worlds)))
+    for change in (*changes(X), *changes(Y)):
+        for colluder in COLLUDERS:
+            cluster.operator(colluder, ApproveChange(change.digest))
+    cluster.run(until=lambda: cluster.now > 90)
+
+    assert cluster.nodes[X].behaviour.participant.federation.rounds == 4
+    assert cluster.nodes[Y].behaviour.participant.federation.rounds == 5
+    assert failed(cluster) >= {verdicts.ONE_HANDOVER, verdicts.NO_CONFLICTING_COMMITS}
+    assert verdicts.NOTHING_SIGNED_TWICE not in failed(cluster)
 
 
 def alone(member: NodeId, start_s: float, end_s: float) -> Partition:
