@@ -116,6 +116,7 @@ class Checker:
         self._round = Round(0)  # the newest closed one
         self._since: tuple[int, View] = (0, View(0))  # from this epoch and view on it is open
         self.closed_at: dict[Round, float] = {}
+        self.last_committed: dict[int, tuple[int, View]] = {}  # by epoch: height and view
         self.views_per_round_max = 0
         self.quiet = True  # only liars hinder progress now, so views per round are judged
         self.largest: dict[str, int] = {}
@@ -190,6 +191,8 @@ class Checker:
             if below is not None and first == block.id and below != block.parent:
                 self.violate(SAME_LOG, f"{place} is not linked to the block below")
             self._epochs.block(block)
+            newest = self.last_committed.get(epoch, (0, View(0)))
+            self.last_committed[epoch] = max(newest, (height, block.view))
             forget_oldest(mine)
             forget_oldest(self._log)
 
