@@ -46,7 +46,6 @@ from defl.sim.conditions import Conditions, Partition
 from defl.sim.disk import Disk
 from defl.sim.scenario import cluster_of
 from defl.sim.sim_node import Honest, Wrap
-from defl.succession import PendingChange
 from defl.wire import encode
 
 BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))

@@ -17,7 +17,7 @@ import pytest
 
 from defl.duty import Completion, Persisted, PlaceBlob, WriteRecords
 from defl.errors import NoDescriptors, WorkerFailed
-from defl.ids import Digest, NodeId
+from defl.ids import Digest
 from defl.lab.experiments.processes import Nodes
 from defl.messages import Chunk, ChunkRequest, NotHeld
 from defl.node.store import writing
