@@ -34,7 +34,7 @@ BLOB, BYTES = SMALL.blob(1)
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     """Holds one blob whose chunks are all old enough to be hashed again."""
     monkeypatch.setattr(blobs, "SOUND_FOR_S", 0.0)
-    Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    Storage.create(tmp_path / "state", SMALL.federation, (SMALL.initial, SMALL.initial_payload))
     with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
         opened.recovered()
         opened.blobs.store_blob(BLOB, BYTES)

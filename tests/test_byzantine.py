@@ -98,9 +98,7 @@ def run_with(
     )
     cluster.run()
 
-    honest = [(node.behaviour.participant, node.disk) for node in cluster.honest]
-    cluster.checker.conclude(honest, rounds_due=True)
-    assert cluster.checker.violations == []
+    assert cluster.conclude() == []
     assert cluster.rounds_closed == rounds
     accused = {evidence.first.author for evidence in evidence_of(recording)}
     assert accused <= set(liars), "no honest member is accused"

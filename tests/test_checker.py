@@ -48,6 +48,7 @@ from support.checker_inputs import (
     failed,
     honest_blocks,
     honest_messages,
+    honest_nodes,
     reference,
     upd,
 )
@@ -116,9 +117,9 @@ def test_a_node_that_restarts_below_what_it_committed_breaks_the_log(
     checker: Checker, blocks: list[Block]
 ) -> None:
     checker.committed(NodeId(0), [Committed(block, ()) for block in blocks[:3]])
-    checker.restarted(NodeId(0), blocks[2].height)
+    checker.restarted(NodeId(0), (0, blocks[2].height))
     assert failed(checker) == set()
-    checker.restarted(NodeId(0), blocks[1].height)
+    checker.restarted(NodeId(0), (0, blocks[1].height))
 
     assert failed(checker) == {verdicts.SAME_LOG}
 
@@ -142,7 +143,7 @@ def test_a_round_closed_in_two_ways_fails_the_ledger_check_at_any_height(checker
     one, two = (closed(3, *UPDATES), replace(closed(3, *UPDATES), block=digest("another block")))
     ahead = ParticipantStub(NodeId(1), replace(ALL_CLOSED, closed=(two,)), height=12)
     behind = ParticipantStub(NodeId(0), replace(ALL_CLOSED, closed=(one,)), height=9)
-    checker.conclude([(behind, disk()), (ahead, disk())], rounds_due=True)
+    checker.conclude(honest_nodes([behind, ahead]), rounds_due=True)
 
     assert failed(checker) == {verdicts.SAME_LEDGER}
 
@@ -242,7 +243,7 @@ def test_a_node_that_falls_behind_is_detected(checker: Checker) -> None:
         ParticipantStub(NodeId(0), ALL_CLOSED),
         ParticipantStub(NodeId(1), behind, height=5),
     ]
-    honest = [(participant, disk()) for participant in participants]
+    honest = honest_nodes(participants)
     checker.conclude(honest, rounds_due=False)
     assert failed(checker) == set()
     checker.conclude(honest, rounds_due=True)
@@ -269,7 +270,7 @@ def test_views_are_counted_from_the_end_of_a_disturbance(
     for round_, view in ((1, 7), (2, 9999 + views_to_close_max(4) + more)):
         participant = ParticipantStub(NodeId(0), ALL_CLOSED, view=view)
         checker.notice(NodeId(0), RoundClosed(Round(round_), (), ()), 1.0, participant)
-        checker.disturbed(View(9999))
+        checker.disturbed(0, View(9999))
 
     assert conclude(checker, ALL_CLOSED) == failures
 
@@ -370,4 +371,10 @@ SEEN_BY_A_TEST = (
     verdicts.NO_MEMBER_LEFT_BEHIND,
     verdicts.NOTHING_BEFORE_ITS_RECORD,  # this one and the next in test_durability.py
     verdicts.INPUTS_IN_PLACE,
+    verdicts.ONE_HANDOVER,  # these in test_epoch_checks.py
+    verdicts.ONE_EPOCH_PER_ROUND,
+    verdicts.MODEL_GOES_ON,
+    verdicts.SURVIVES_BOUNDARY,
+    verdicts.MEMBERS_ONLY,
+    verdicts.NEWEST_EPOCH,
 )

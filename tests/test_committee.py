@@ -120,7 +120,7 @@ def test_the_largest_state_fits_a_snapshots_frame() -> None:
         Reference(NodeId(i), digest, 2**40, digest, bytes(13), signature)
         for i in range(MEMBERS_MAX)
     )
-    closed = tuple(ClosedRound(2**40, digest, digest, refs) for _ in range(TAU_MAX))
+    closed = tuple(ClosedRound(2**40, digest, digest, refs, 2**40, 33) for _ in range(TAU_MAX))
     state = LedgerState(2**40, refs, tuple(NodeId(i) for i in range(MEMBERS_MAX)), closed)
     # The snapshot's two headers carry a QC and a TC each.
     headers = 2 * 3 * MEMBERS_MAX * 80

@@ -60,7 +60,7 @@ def none_left() -> Iterator[None]:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[Storage]:
-    Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    Storage.create(tmp_path / "state", SMALL.federation, (SMALL.initial, SMALL.initial_payload))
     with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
         opened.recovered()
         (opened.work / "update").write_bytes(BYTES)

@@ -21,33 +21,47 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from defl.cards import Card
 from defl.cli.sim import sim
 from defl.committee import Charter, Federation, Member, Membership, Timing
+from defl.contacts import PeerRole
 from defl.crypto import Tag
-from defl.ids import Digest, View, digest_of
+from defl.ids import Digest, Round, View, digest_of
 from defl.ingress import POLICIES
 from defl.ledger import Ledger, LedgerState
 from defl.messages import (
     QC,
     TC,
+    Add,
     Agg,
+    Approve,
     Block,
+    Change,
     Header,
     Manifest,
     Message,
+    Ready,
+    Remove,
+    ReplaceKey,
+    Rounds,
     SignedHeader,
     Upd,
     transactions_root,
     vote_statement,
 )
 from defl.node.net.acceptor import AcceptLimits
-from defl.node.net.framing import Hello, Lane
+from defl.node.net.dialler import DialLimits
+from defl.node.net.framing import Lane
+from defl.node.net.hello import Hello
+from defl.node.net.letterbox import LetterboxLimits
 from defl.node.net.pending import PendingLimits
 from defl.node.net.transport import TransportLimits
 from defl.output import ClosedRound, Reference, Response
 from defl.schema import Entry, Schema
 from defl.sim.byzantine import KINDS
 from defl.sim.verdicts import CHECKS
+from defl.succession import PendingChange, ReadyKey
+from defl.wire import EPOCHLESS
 from test_layers import LAYER
 
 ROOT = Path(__file__).parent.parent
@@ -55,10 +69,13 @@ SOURCE = ROOT / "src" / "defl"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 MESSAGES: tuple[type[msgspec.Struct], ...] = get_args(Message)
-PARTS = (QC, TC, Upd, Agg, Header, Block, Manifest, SignedHeader)
+PARTS = (
+    QC, TC, Upd, Agg, Change, Approve, Ready, Add, Remove, ReplaceKey, Rounds, Card, Header, Block,
+    Manifest, SignedHeader,
+)  # fmt: skip
 RECORDS = (
     Federation, Charter, Membership, Member, Timing, Schema, Entry, LedgerState, ClosedRound,
-    Reference,
+    Reference, PendingChange, ReadyKey,
 )  # fmt: skip
 
 # Words in capitals that are not constants of the code.
@@ -144,6 +161,24 @@ def test_the_protocol_states_the_policy_of_each_message() -> None:
     }
 
 
+def test_the_protocol_states_what_each_role_may_send() -> None:
+    roles = {row[0]: re.findall(r"[A-Z]\w+", row[2]) for row in rows_after(protocol(), "Roles:")}
+    stated = {role: set(words) - {"READY"} for role, words in roles.items()}
+    outsiders = [role for role in PeerRole if role is not PeerRole.MEMBER]
+
+    assert stated == {
+        role: {kind.__name__ for kind, policy in POLICIES.items() if role in policy.outsiders}
+        for role in outsiders
+    }
+
+
+def test_the_protocol_names_the_messages_of_no_epoch() -> None:
+    sentence = re.search(r"^.*?((?:\w+, )+\w+ and \w+) mean the same", protocol(), re.MULTILINE)
+
+    assert sentence is not None
+    assert re.findall(r"[A-Z]\w+", sentence[1]) == [kind.__name__ for kind in EPOCHLESS]
+
+
 def test_the_protocol_describes_the_hello_field_by_field() -> None:
     rows = rows_after(protocol(), "Hello:")
 
@@ -154,7 +189,13 @@ def test_the_protocol_describes_the_hello_field_by_field() -> None:
 def test_the_protocol_states_the_default_of_each_transport_limit() -> None:
     defaults = {
         field.name: value
-        for limits in (TransportLimits(), AcceptLimits(), PendingLimits())
+        for limits in (
+            TransportLimits(),
+            AcceptLimits(),
+            PendingLimits(),
+            DialLimits(),
+            LetterboxLimits(),
+        )
         for field in dataclasses.fields(limits)
         if isinstance(value := getattr(limits, field.name), int | float)
     }
@@ -179,7 +220,7 @@ def test_protocol_page_names_every_ledger_response() -> None:
 
 def test_protocol_check_values_match_the_code() -> None:
     ledger = Ledger.__new__(Ledger)  # encoding needs no federation
-    genesis = ledger.encode(ledger.genesis())
+    genesis = ledger.encode(LedgerState(Round(0), (), (), ()))
     computed = (
         ledger.root_of(genesis),
         transactions_root(()),
@@ -188,7 +229,7 @@ def test_protocol_check_values_match_the_code() -> None:
 
     values = [row[1].strip("`") for row in rows_after(protocol(), "**Check values.**")]
 
-    assert genesis == bytes.fromhex("94 00 90 90 90")
+    assert genesis == bytes.fromhex("97 00 90 90 90 90 90 c2")
     assert values == [value.hex() for value in computed]
 
 
@@ -199,6 +240,7 @@ def test_protocol_check_values_match_the_code() -> None:
         ("block id", "messages", "Header.id"),
         ("transactions root", "messages", "transactions_root"),
         ("state root", "ledger", "Ledger.root_of"),
+        ("change digest", "messages", "Change.digest"),
         ("blob digest", "messages", "Manifest.digest"),
     ],
 )
@@ -324,7 +366,7 @@ def test_documents_name_only_existing_constants(path: Path) -> None:
 
 
 def test_an_unknown_constant_in_a_document_is_detected() -> None:
-    assert constants_named_in("`VIEWS_AHEAD_MAX` and `PEERS_MAX`") - constants() == {"PEERS_MAX"}
+    assert constants_named_in("`VIEWS_AHEAD_MAX` and `ABSENT_MAX`") - constants() == {"ABSENT_MAX"}
 
 
 def places_named_in(document: str) -> list[tuple[str, str]]:

@@ -65,7 +65,7 @@ ACK = Envelope(
 )
 FIRST, SECOND = (StoreChunk(OTHERS, index, b"x") for index in (0, 1))
 VALIDATE = Validate(OTHERS)
-AGGREGATE = Aggregate(Round(1), Digest(b"b" * 32), (), Digest(b"c" * 32))
+AGGREGATE = Aggregate(Round(1), Digest(b"b" * 32), (), Digest(b"c" * 32), 1)
 TRAIN = Train(Round(2), MODEL.digest)
 TRAINED = Trained(Round(2), UPDATE)
 AGGREGATED = Aggregated(Round(1), MODEL)

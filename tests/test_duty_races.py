@@ -57,7 +57,7 @@ CHUNK = StoreChunk(MODEL, 0, b"x")
 PEER, OTHER_PEER = NodeId(2), NodeId(3)
 TRAIN = Train(Round(3), MODEL.digest)
 TRAINED = Trained(Round(3), UPDATE)
-FIRST, SECOND = (Aggregate(Round(r), NO_DIGEST, (), Digest(bytes(32))) for r in (1, 2))
+FIRST, SECOND = (Aggregate(Round(r), NO_DIGEST, (), Digest(bytes(32)), 1) for r in (1, 2))
 
 
 def train(duty: Duty) -> list[Action]:
@@ -293,7 +293,7 @@ class Machine:
                 if all(isinstance(work, Validate) for work in self.requested):
                     self.request(Train(round_, MODEL.digest))
                 else:
-                    self.request(Aggregate(round_, MODEL.digest, (), digest))
+                    self.request(Aggregate(round_, MODEL.digest, (), digest, 1))
             case "drop" if held and all(isinstance(work, Validate) for work in self.requested):
                 del self.held[digest]  # never what is being made: its round would be over
                 self.take(Output(drop=(digest,)))

@@ -1,4 +1,4 @@
-"""The boundary between two epochs: nobody is left behind, whoever dies or goes at the wrong time."""
+"""The boundary between two epochs: nobody is left behind, whoever dies or goes too early."""
 
 import pytest
 

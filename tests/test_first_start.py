@@ -13,7 +13,7 @@ from defl.errors import LocalFault, UserError
 from defl.node.files import STARTED_FILE
 from defl.node.node import Node
 from defl.node.report.log import Log
-from defl.node.startup import open_node
+from defl.node.startup import LOST, open_node
 from defl.node.store.records import DATABASE
 from defl.node.store.storage import USED, Storage
 from support.founding import agree, init_nodes
@@ -40,7 +40,7 @@ def opened(folder: Path, *, observer: bool = False) -> Node:
 KILLER = """
 import io, itertools, json, os, shutil, signal, sys
 from pathlib import Path
-from defl.node.startup import open_node
+from defl.node.startup import LOST, open_node
 from defl.node.report.log import Log
 
 STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.chmod", "sqlite3.connect", "fcntl.flock"}
@@ -144,7 +144,9 @@ def test_the_log_of_a_lost_database_is_not_read_into_the_next_one(alice: Path) -
 
     opened(alice, observer=True)
     with Storage.open(alice / "state") as storage:
-        assert storage.recovered().record is None
+        record = storage.recovered().record
+    assert record is not None
+    assert record.observing == LOST
 
 
 def test_a_node_with_its_state_can_be_started_as_an_observer(alice: Path) -> None:

@@ -68,7 +68,7 @@ def storage_refuses_writes_and_loses_nothing(folder: Path) -> None:
     """Without a reserve, SQLite and the blob files themselves run out of space."""
     small = Small(real=False, values=20_000, chunk_bytes=2**16)
     disk = tiny_disk(folder / "disk", "2m")
-    Storage.create(disk / "state", small.federation, small.initial, small.initial_payload)
+    Storage.create(disk / "state", small.federation, (small.initial, small.initial_payload))
     first = first_record(small.epoch, small.genesis_qc)
     records = [
         replace(first, last_voted_view=View(view), high_qc=small.qc(view, name(f"b{view}")))

@@ -25,7 +25,7 @@ def aggregate_of(round_: int, *authors: int) -> Aggregate:
     updates = tuple(
         Reference(NodeId(author), name(str(author)), 400, BASE, b"", b"") for author in authors
     )
-    return Aggregate(Round(round_), BASE, updates, name("closing"))
+    return Aggregate(Round(round_), BASE, updates, name("closing"), 1)
 
 
 def test_the_newest_aggregate_lists_every_members_weight_and_reason() -> None:

@@ -17,7 +17,8 @@ VALUES_ORDER = (
 )  # fmt: skip
 MACHINE_MODULES = (
     "ingress", "client", "waiting", "finish", "recall", "evidence", "work", "duty", "founding",
-    "output_builder", "interest", "outsider", "other_epochs", "own_changes", "participant",
+    "output_builder", "interest", "outsider", "other_epochs", "own_changes", "crossing",
+    "participant", "lineage",
 )  # fmt: skip
 # Top-level package or module -> its layer.
 LAYER = {

@@ -265,7 +265,7 @@ def test_the_workers_of_a_real_node_call_the_functions_of_the_table(
             Reference(member, manifest.digest, manifest.size, initial, b"", b"")
             for member in SMALL.federation.committee.members
         )
-        work = Aggregate(Round(1), initial, updates, name("block"))
+        work = Aggregate(Round(1), initial, updates, name("block"), faults_max=1)
         aggregating = AggregateTask(work, inputs_of(work), str(model))
         runner.do(aggregating, [opened(base), *(opened(update) for _ in updates)])
 

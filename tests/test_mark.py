@@ -27,7 +27,7 @@ VIEWS = 10
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[Storage]:
     path = tmp_path / "state"
-    Storage.create(path, SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    Storage.create(path, SMALL.federation, (SMALL.initial, SMALL.initial_payload))
     with Storage.open(path, reserve_bytes=0) as opened:
         opened.recovered()
         yield opened

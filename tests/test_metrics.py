@@ -73,7 +73,7 @@ def test_a_rounds_outcome_is_shown_per_member(node: Node) -> None:
     history.closed(1, [NodeId(2)])
     history.member_late(MemberLate(Round(1), NodeId(2), waited_s=1.0, usual_s=3.0, lasted_s=2.0))
     history.aggregated(
-        Aggregate(Round(1), NOTHING, updates, NOTHING),
+        Aggregate(Round(1), NOTHING, updates, NOTHING, 1),
         WorkReport(Round(1), {}, (0.5, 0.5, 0.0), (1.0, 2.0, math.inf), "two are close"),
     )
     history.evaluated(1, {'a"b\\c\nd': 0.5, "loss": math.nan}, 0.1)

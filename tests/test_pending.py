@@ -3,9 +3,9 @@
 import pytest
 
 from defl.ids import NodeId
-from defl.node.net.pending import PendingConnections, PendingLimits
+from defl.node.net.pending import Caller, PendingConnections, PendingLimits, Stranger
 
-LIMITS = PendingLimits(silent=4, unmarked=3, per_member=2)
+LIMITS = PendingLimits(silent=4, unmarked=3, per_member=2, letterbox=3)
 MEMBER = NodeId(1)
 
 
@@ -19,7 +19,7 @@ def pending_with(*connections: tuple[str, str]) -> PendingConnections[str]:
 def test_silent_connections_evict_silent_connections_only() -> None:
     pending = pending_with(("member", "10.0.0.1"), ("stranger", "10.0.0.2"))
     assert pending.classify("member", MEMBER) is None
-    assert pending.classify("stranger", None) is None
+    assert pending.classify("stranger", Stranger.UNMARKED) is None
 
     evicted = {pending.add(f"silent {i}", "10.0.0.2") for i in range(100)}
 
@@ -33,9 +33,33 @@ def test_unmarked_connections_evict_unmarked_connections_only() -> None:
     evicted = set()
     for i in range(100):
         assert pending.add(f"stranger {i}", "10.0.0.1") is None
-        evicted.add(pending.classify(f"stranger {i}", None))
+        evicted.add(pending.classify(f"stranger {i}", Stranger.UNMARKED))
 
     assert evicted == {None} | {f"stranger {i}" for i in range(100 - LIMITS.unmarked)}
+
+
+def test_callers_of_the_letterbox_evict_only_each_other() -> None:
+    pending = pending_with(("member", "10.0.0.1"), ("stranger", "10.0.0.1"))
+    pending.classify("member", MEMBER)
+    pending.classify("stranger", Stranger.UNMARKED)
+    evicted = set()
+    for i in range(100):
+        assert pending.add(f"caller {i}", "10.0.0.1") is None
+        evicted.add(pending.classify(f"caller {i}", Stranger.LETTERBOX))
+
+    assert evicted == {None} | {f"caller {i}" for i in range(100 - LIMITS.letterbox)}
+
+
+@pytest.mark.parametrize("mark", [MEMBER, Stranger.UNMARKED])
+def test_nobody_else_evicts_a_caller_of_the_letterbox(mark: Caller) -> None:
+    pending = pending_with(("caller", "10.0.0.1"))
+    pending.classify("caller", Stranger.LETTERBOX)
+    evicted = set()
+    for i in range(100):
+        assert pending.add(f"other {i}", "10.0.0.1") is None
+        evicted.add(pending.classify(f"other {i}", mark))
+
+    assert "caller" not in evicted
 
 
 def test_connections_with_one_members_mark_evict_none_of_another_member() -> None:
@@ -76,7 +100,7 @@ def test_two_connections_of_one_address_are_not_a_crowd() -> None:
 
 def test_a_removed_connection_makes_room_in_any_class() -> None:
     pending = pending_with(("a", "10.0.0.1"), ("b", "10.0.0.1"), ("c", "10.0.0.1"))
-    pending.classify("b", None)
+    pending.classify("b", Stranger.UNMARKED)
     pending.classify("c", MEMBER)
     for connection in ("a", "b", "c", "unknown"):
         pending.remove(connection)

@@ -15,15 +15,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from defl.ids import Digest, NodeId, digest_of
+from defl.ids import Digest, digest_of
 from defl.node.net.framing import (
     HEADER_BYTES,
     HELLO_BYTES_MAX,
-    PROTOCOL_VERSION,
-    Hello,
     Lane,
-    encode_hello,
 )
+from defl.node.net.hello import PROTOCOL_VERSION, Hello, encode_hello
 from defl.node.net.transport import Refusal
 from defl.node.setup import preflight as preflight_module
 from defl.node.setup import requirements as requirements_module
@@ -45,10 +43,9 @@ def answering(
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=b"".join(c.certificate for c in agreement.cards))
     context.load_cert_chain(folder / "node.crt", folder / "node.key")
-    member = next(i for i, card in enumerate(agreement.cards) if card.name == folder.name)
-    hello = Hello(
-        PROTOCOL_VERSION, chain or agreement.federation.chain, NodeId(member), Lane.CONTROL
-    )
+    card = next(card for card in agreement.cards if card.name == folder.name)
+    origin = chain or agreement.federation.chain
+    hello = Hello(PROTOCOL_VERSION, origin, 0, card.key, Lane.CONTROL)
     with serving(listener, lambda plain: _greet(plain, context, encode_hello(hello))):
         yield
 
@@ -187,7 +184,7 @@ def test_a_check_beside_the_running_node_costs_it_no_connection(doors: Doors) ->
     async def scenario() -> dict[str, str]:
         sockets = [own_listener, *(doors.listeners[name] for name in NAMES[1:])]
         peers = [
-            Peer(i, cards, sockets[i], identity=identities[i], chain=chain)
+            Peer(i, cards, sockets[i], identity=identities[i], origin=chain)
             for i in range(len(cards))
         ]
         alice, *others = peers

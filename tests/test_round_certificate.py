@@ -260,7 +260,7 @@ def test_an_author_that_is_not_a_member_is_refused(proven: Proven, tmp_path: Pat
 
     failed = failures(proven, proven.model(LAST), forged)
 
-    assert failed == {"signatures": "member 4 does not exist"}
+    assert failed == {"signatures": "member 4 does not exist in epoch 0"}
 
 
 def test_an_empty_certificate_and_a_mixed_one_prove_nothing(proven: Proven, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from defl.participant import Participant
 from defl.sim.disk import Disk
 from support.builders import name
 from support.stores import CHUNK, SMALL, chunks_of, create_state, new_storage, record, reopened
+from support.switches import SWITCH
 
 
 @pytest.fixture
@@ -125,7 +126,10 @@ def random_persist(rng: random.Random, step: int) -> Persist:
         ),
         "forget_round": lambda: Round(rng.randrange(4)),
     }
-    return Persist(**{key: make() for key, make in some.items() if rng.random() < 0.4})
+    chosen = {key: make() for key, make in some.items() if rng.random() < 0.4}
+    if rng.random() < 0.1:  # never without the next epoch's record
+        chosen |= {"record": record(step + 1), "switch": SWITCH}
+    return Persist(**chosen)
 
 
 # --- Ownership -------------------------------------------------------------------------------
@@ -134,17 +138,18 @@ def random_persist(rng: random.Random, step: int) -> Persist:
 def test_a_lost_database_is_never_recreated(storage: Storage) -> None:
     storage.close()
     (storage.folder / DATABASE).unlink()
-    new = (storage.folder, SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    new = (storage.folder, SMALL.federation, (SMALL.initial, SMALL.initial_payload))
 
     with pytest.raises(LocalFault, match="record of what this node signed"):
         Storage.open(storage.folder)
     with pytest.raises(UserError, match="must not be recreated"):
         Storage.create(*new)
 
-    Storage.create(*new, observer=True)
+    Storage.create(*new, observing="it was lost")
     with Storage.open(storage.folder) as again:
         durable = again.recovered()
-    assert durable.record is None
+    assert durable.record is not None
+    assert durable.record.observing == "it was lost"
     assert durable.models == ((Round(0), SMALL.initial),)
 
 
@@ -154,7 +159,7 @@ def test_a_folder_without_a_node_and_one_of_another_federation_are_refused(
     with pytest.raises(UserError, match="defl node start"):
         Storage.open(tmp_path)
     with pytest.raises(UserError, match="must not be recreated"):
-        Storage.create(storage.folder, SMALL.federation, SMALL.initial, SMALL.initial_payload)
+        Storage.create(storage.folder, SMALL.federation, (SMALL.initial, SMALL.initial_payload))
     storage.close()
     with pytest.raises(UserError, match="is the state of federation"):
         Storage.open(storage.folder, chain=name("another"))

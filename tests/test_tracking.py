@@ -62,7 +62,7 @@ def test_a_round_records_training_evaluation_and_left_out_members() -> None:
     history.trained(WorkReport(3, {"loss": 0.5}))
     history.evaluated(2, {"accuracy": 0.9}, 0.1)
     history.closed(3, [NodeId(1)])
-    history.aggregated(Aggregate(3, b"", (), b""), WorkReport(3))
+    history.aggregated(Aggregate(3, b"", (), b"", 1), WorkReport(3))
 
     assert recorded == {
         "train/loss": 0.5,

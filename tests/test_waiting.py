@@ -33,7 +33,7 @@ class Bench:
     def __init__(self, start_round: int = 0, *, max_s: float = MAX_S, at: float = 0.0) -> None:
         committee = Committee(tuple(bytes([i]) * 32 for i in range(4)))
         self.waiting = Waiting(committee, Timing(gst_lt_min_s=MIN_S, gst_lt_max_s=max_s))
-        closed = (ClosedRound(Round(start_round), NO_DIGEST, BASE, _references(0, 1, 2, 3)),)
+        closed = (ClosedRound(Round(start_round), NO_DIGEST, BASE, _references(0, 1, 2, 3), 0, 1),)
         self.state = LedgerState(Round(start_round), (), (), closed if start_round else ())
         self.waiting.set_state(self.state, at)
 
@@ -55,7 +55,7 @@ class Bench:
 
     def close(self, now: float) -> None:
         updates = tuple(ref for ref in self.state.current if ref.base == BASE)
-        closed = ClosedRound(Round(self.state.round + 1), NO_DIGEST, BASE, updates)
+        closed = ClosedRound(Round(self.state.round + 1), NO_DIGEST, BASE, updates, 0, 1)
         self._show(LedgerState(closed.round, (), (), (closed,)), now)
 
     def _show(self, state: LedgerState, now: float) -> None:
@@ -340,7 +340,7 @@ def test_times_of_a_round_not_seen_from_its_opening_are_ignored() -> None:
     bench.first_round(slowest_s=10.0)
     times = list(bench.waiting._accounts[NodeId(3)].times)
     # Several rounds at once, as after a partition.
-    closed = ClosedRound(Round(9), NO_DIGEST, BASE, _references(0, 1, 2, 3))
+    closed = ClosedRound(Round(9), NO_DIGEST, BASE, _references(0, 1, 2, 3), 0, 1)
     bench._show(LedgerState(Round(9), _references(0, 1), (), (closed,)), 11.0)
     bench.deliver(2, 3, now=11.1)
     bench.close(11.1)

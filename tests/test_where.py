@@ -59,7 +59,7 @@ def checks_a_peers_bytes(source: Source) -> set[str]:
 
 
 def closes_a_round(source: Source) -> set[str]:
-    return callers(without_simulator(source), "defl.ledger.ClosedRound")
+    return callers(without_simulator(source), "defl.output.ClosedRound")
 
 
 def waits_for_a_member(source: Source) -> set[str]:
@@ -246,8 +246,9 @@ CLAIMS = {
         {
             "node/net/tls.py:_pinned",
             "node/net/tls.py:server_context",
-            "node/net/tls.py:client_context",
-            "node/net/tls.py:trust_also",
+            "node/net/tls.py:letterbox_server_context",
+            "node/net/tls.py:unusable",
+            "node/net/tls.py:_dialling_context",
             "node/net/admission.py:check_hello",
         },
         (

@@ -58,7 +58,7 @@ def test_the_worker_checks_and_aggregates_like_the_pure_functions(project: Path)
                 references.append(
                     Reference(NodeId(author), manifest.digest, manifest.size, b.base, b"", b"")
                 )
-            work = Aggregate(Round(1), b.base, tuple(references), name("closing"))
+            work = Aggregate(Round(1), b.base, tuple(references), name("closing"), 1)
             done = await b.worker.run(work, b.paths)
             (manifest, payload), judged = aggregate(SMALL.federation, work, blobs.__getitem__)
             assert done == Aggregated(Round(1), manifest)

@@ -72,7 +72,7 @@ class Syncs:
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[Storage]:
-    Storage.create(tmp_path / "state", SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    Storage.create(tmp_path / "state", SMALL.federation, (SMALL.initial, SMALL.initial_payload))
     with Storage.open(tmp_path / "state", reserve_bytes=0) as opened:
         opened.recovered()
         (opened.work / "aggregate").write_bytes(AGGREGATE[1])
@@ -115,7 +115,7 @@ class Trainer:
                 self.writing.begin(action)
 
 
-AGGREGATE_WORK = Aggregate(Round(1), SMALL.initial.digest, (), NO_DIGEST)
+AGGREGATE_WORK = Aggregate(Round(1), SMALL.initial.digest, (), NO_DIGEST, 1)
 TRAIN_WORK = Train(Round(2), AGGREGATE[0].digest)
 
 

@@ -50,8 +50,8 @@ class ClosedRound(Struct, frozen=True, array_like=True):
     block: Digest  # id of the block that closed it
     base: Digest  # proven by these updates as the model of the previous round
     updates: tuple[Reference, ...]  # in member order
-    epoch: int = 0
-    faults_max: int = 0  # what the aggregation rule is told to tolerate: it is that epoch's
+    epoch: int
+    faults_max: int  # what the aggregation rule is told to tolerate: it is that epoch's
 
 
 # --- What is durable -----------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Aggregate(Struct, frozen=True):
     base: Digest
     updates: tuple[Reference, ...]  # in member order
     closing_block: Digest  # decides ties
-    faults_max: int = 0  # Byzantine updates that the rule is told to tolerate
+    faults_max: int  # Byzantine updates that the rule is told to tolerate
 
 
 class Train(Struct, frozen=True):

@@ -64,6 +64,7 @@ from defl.output import (
     ReceivedChunk,
     RoundClosed,
     RoundProven,
+    SafetyRecord,
     Switch,
     Tick,
     Trained,
@@ -82,11 +83,16 @@ POOL_MESSAGES = (Offer, StoreAck, ManifestRequest, ManifestAnswer, ChunkRequest,
 EPOCHLESS_MESSAGES = (Handover, ManifestRequest, ManifestAnswer, ChunkRequest, NotHeld)
 
 
+def first_record_of(federation: Federation, closed: tuple[ClosedRound, ...] = ()) -> SafetyRecord:
+    """Nothing has been signed in this epoch. `closed`: the rounds that its log begins with."""
+    genesis = genesis_of(federation, Ledger(federation, closed))
+    return first_record(federation.epoch, genesis_qc(genesis.id))
+
+
 def first_durable(federation: Federation, initial: Manifest) -> Durable:
     """The disk of a new node: a record that nothing has been signed, and the initial weights."""
-    genesis = genesis_of(federation, Ledger(federation))
     return Durable(
-        record=first_record(federation.epoch, genesis_qc(genesis.id)),
+        record=first_record_of(federation),
         models=((Round(0), initial),),
         held=((initial, frozenset(range(len(initial.chunks)))),),
     )
@@ -497,8 +503,7 @@ class Participant:
         was_answered = self.me != OUTSIDER and not self._recall.asking
         self._set_facts(federation, me, state.closed)
         self._contacts = Contacts(federation, me, former)
-        genesis = genesis_of(federation, Ledger(federation, state.closed))
-        new_record = first_record(federation.epoch, genesis_qc(genesis.id))
+        new_record = first_record_of(federation, state.closed)
         durable = Durable(replace(new_record, observing=record.observing))
         self._recall = Recall(federation, me, is_answered=was_answered)
         self._begin_log(durable)

@@ -101,7 +101,7 @@ def chosen_changes(
         # Nobody approved a lower f: neither of a leave, nor of the sum of several changes.
         if after < faults and (chosen or change not in approved):
             continue
-        faults = min(faults, after)
+        faults = after
         chosen.append(change)
     return chosen
 

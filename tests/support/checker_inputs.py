@@ -4,9 +4,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import cast
 
 from msgspec.structs import replace
 
+from defl.committee import Federation
 from defl.crypto import SIGNATURE_BYTES
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, View
 from defl.ledger import LedgerState
@@ -30,7 +32,7 @@ from defl.output import (
     StoreChunk,
 )
 from defl.participant import Participant
-from defl.sim.checks import Checker
+from defl.sim.checks import Checker, HonestNode
 from defl.sim.disk import Disk
 from defl.sim.scenario import cluster_of, federation_of, signers_of
 from defl.sim.transcript import Transcript
@@ -131,7 +133,7 @@ def reference(author: int, name: Digest, base: Digest = NO_DIGEST) -> Reference:
 
 
 def closed(round_: int, *updates: Reference) -> ClosedRound:
-    return ClosedRound(Round(round_), digest("closing block"), NO_DIGEST, updates)
+    return ClosedRound(Round(round_), digest("closing block"), NO_DIGEST, updates, 0, 1)
 
 
 UPDATES = tuple(reference(author, MODEL.digest) for author in range(4))
@@ -147,6 +149,12 @@ class ParticipantStub:
     stored: dict[str, int] = field(default_factory=dict)
     height: int = 9
     view: int = 9
+    federation: Federation = FEDERATION
+    departed: bool = False
+
+    @property
+    def epoch(self) -> int:
+        return self.federation.epoch
 
     @property
     def replica(self) -> SimpleNamespace:
@@ -162,6 +170,16 @@ def disk(*, whole: bool = True, data: bytes = PAYLOAD) -> Disk:
     return new
 
 
+def honest_nodes(
+    participants: list[ParticipantStub], disks: tuple[Disk, ...] = ()
+) -> list[HonestNode]:
+    given = disks or tuple(disk() for _ in participants)
+    return [
+        HonestNode(participant.me, cast("Participant", participant), its)
+        for participant, its in zip(participants, given, strict=True)
+    ]
+
+
 def conclude(
     checker: Checker,
     *states: LedgerState,
@@ -171,7 +189,5 @@ def conclude(
     participants = [
         ParticipantStub(NodeId(i), state, stored or {}) for i, state in enumerate(states)
     ]
-    given = disks or tuple(disk() for _ in participants)
-    honest: list[tuple[Participant, Disk]] = list(zip(participants, given, strict=True))
-    checker.conclude(honest, rounds_due=True)
+    checker.conclude(honest_nodes(participants, disks), rounds_due=True)
     return failed(checker)

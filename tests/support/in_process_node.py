@@ -77,8 +77,9 @@ class Member:
         self.transport = Transport(
             me=me,
             identity=identity,
-            cards=agreement.cards,
-            chain=self.federation.chain,
+            origin=self.federation.chain,
+            epoch=self.federation.epoch,
+            contacts={NodeId(i): card for i, card in enumerate(agreement.cards) if i != me},
             listen=config.listen_at,
             frame_bytes_max=self.bytes_max,
             on_frame=self._frame,

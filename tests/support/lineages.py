@@ -12,15 +12,17 @@ import numpy as np
 from defl.crypto import Ed25519Scheme, Ed25519Signer
 from defl.ids import NodeId
 from defl.messages import Remove
-from defl.node.report.archive import Archive
+from defl.node.report.archive import ARCHIVE, Archive
 from defl.node.report.certificate import certificate_of, certificate_text
+from defl.node.report.lineage_file import read_lineage
 from defl.node.report.model_file import write_model
 from defl.node.setup.config import read_identity
 from defl.output import Attested, EpochBegan, Finished, Notice, RoundProven
+from defl.proofs import verify_lineage
 from defl.sim.cluster import Cluster
 from defl.work import model_blob, model_row
 from support.epochs import Churn
-from support.founding import NAMES, agree, init_nodes
+from support.founding import NAMES, agree, defl, init_nodes
 
 ROUNDS = 12
 EVE = "eve"
@@ -54,15 +56,15 @@ class ProvenChurn(Churn):
             self._keep(machine, notice)
 
     def _keep(self, machine: NodeId, notice: Notice) -> None:
-        folder, federation = self.folders[machine], self.cluster.federation
-        archive = Archive(folder)
+        federation = self.cluster.federation
+        archive = Archive(self.folders[machine])
         match notice:
             case RoundProven() | Attested():
                 text = certificate_text(certificate_of(federation, notice))
                 archive.keep_certificate(notice.round, text)
                 self._keep_state(machine, federation.tau)
-                if notice.digest in self.node(machine).disk.blobs:
-                    self._write_model(folder, notice)
+                if self.node(machine).disk.is_whole(notice.digest):
+                    self._write_model(machine, notice)
             case EpochBegan(handover=handover):
                 archive.keep_handover(handover)
             case Finished():
@@ -73,12 +75,15 @@ class ProvenChurn(Churn):
         if state is not None:
             Archive(self.folders[machine]).keep_state(state, every)
 
-    def _write_model(self, folder: Path, notice: RoundProven | Attested) -> None:
+    def _write_model(self, machine: NodeId, notice: RoundProven | Attested) -> None:
         federation = self.cluster.federation
-        row = model_row(federation, self.cluster.nodes[0].disk.read(notice.digest))
+        row = model_row(federation, self.node(machine).disk.read(notice.digest))
         metadata = {"round": str(notice.round), "digest": notice.digest.hex()}
         write_model(
-            folder / f"model-{notice.round}.safetensors", federation.schema, row, metadata
+            self.folders[machine] / f"model-{notice.round}.safetensors",
+            federation.schema,
+            row,
+            metadata,
         )
 
 
@@ -108,3 +113,26 @@ def _folder_of_joiner(churn: ProvenChurn) -> Path:
     for name in ("node.toml", "federation.toml"):
         (folder / name).write_bytes((churn.folder / "alice" / name).read_bytes())
     return folder
+
+
+class ExportedLife:
+    """The federation's end, and what alice's node exported then."""
+
+    def __init__(self, folder: Path) -> None:
+        self.churn = lived(folder)
+        self.federation = folder / "federation.toml"
+        self.alice, self.eve = folder / "alice", folder / EVE
+        self.path = folder / "lineage.json"
+        answer = defl("export", self.alice, self.path, "--lineage")
+        assert answer.code == 0, answer.text
+        self.lineage = read_lineage(self.path)
+        self.proof = verify_lineage(self.path, self.federation)
+
+    def first_round(self, epoch: int) -> int:
+        return self.proof.epochs[epoch].first_round
+
+    def model(self, round_: int) -> Path:
+        return self.alice / f"model-{round_}.safetensors"
+
+    def certificate(self, round_: int) -> Path:
+        return self.alice / ARCHIVE / f"round-{round_}.json"

@@ -20,7 +20,7 @@ CHUNK = SMALL.federation.chunk_bytes
 
 
 def create_state(folder: Path) -> Path:
-    Storage.create(folder, SMALL.federation, SMALL.initial, SMALL.initial_payload)
+    Storage.create(folder, SMALL.federation, (SMALL.initial, SMALL.initial_payload))
     return folder
 
 

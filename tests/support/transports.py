@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
@@ -11,15 +11,16 @@ from typing import Any
 from defl.cards import Card
 from defl.ids import Digest, NodeId, digest_of
 from defl.node.net.acceptor import AcceptLimits
+from defl.node.net.dialler import DialLimits
 from defl.node.net.transport import Frame, Lane, Transport, TransportLimits
 from defl.node.setup.identity import Identity, make_card, make_identity
 
-CHAIN = digest_of(b"a federation")
+ORIGIN = digest_of(b"a federation")
 FRAME_BYTES_MAX = 5 * 2**20
 CONTROL_BYTES_MAX = 4 * 2**20
 TIME_LIMIT_S = 20.0
 # A backoff of milliseconds, so that no test waits for it.
-QUICK = TransportLimits(backoff_first_s=0.001, backoff_max_s=0.01)
+QUICK = TransportLimits(dial=DialLimits(backoff_first_s=0.001, backoff_max_s=0.01))
 IDENTITIES = [make_identity(f"member {i}") for i in range(4)]
 
 
@@ -41,26 +42,32 @@ class Peer:
         cards: Sequence[Card],
         listen: socket.socket,
         *,
+        contacts: Mapping[NodeId, Card] | None = None,
         identity: Identity | None = None,
-        chain: Digest = CHAIN,
+        origin: Digest = ORIGIN,
+        epoch: int = 0,
         limits: TransportLimits = QUICK,
         on_frame: Callable[[NodeId, Lane, Frame], Awaitable[None] | None] | None = None,
         **options: Any,
     ) -> None:
         self.me = NodeId(me)
+        self.identity = identity or IDENTITIES[me]
+        self.card = make_card(self.identity, address_of(listen))
         self.received: list[tuple[NodeId, Lane, bytes]] = []
         self.events: list[tuple[str, NodeId]] = []
+        self.epochs: dict[NodeId, int] = {}  # as stated at the last connection
         self._changed = asyncio.Event()
         self._on_frame = on_frame
         self.transport = Transport(
             me=self.me,
-            identity=identity or IDENTITIES[me],
-            cards=cards,
-            chain=chain,
+            identity=self.identity,
+            origin=origin,
+            epoch=epoch,
+            contacts=contacts if contacts is not None else others(cards, me),
             listen=listen,
             frame_bytes_max={Lane.CONTROL: CONTROL_BYTES_MAX, Lane.WEIGHTS: FRAME_BYTES_MAX},
             on_frame=self._frame,
-            on_connected=lambda peer: self._event("connected", peer),
+            on_connected=self._connected,
             on_disconnected=lambda peer: self._event("disconnected", peer),
             limits=limits,
             rng=Random(me),  # noqa: S311
@@ -71,6 +78,10 @@ class Peer:
         self.received.append((peer, lane, bytes(frame)))
         self._changed.set()
         return self._on_frame(peer, lane, frame) if self._on_frame else None
+
+    def _connected(self, peer: NodeId, epoch: int) -> None:
+        self.epochs[peer] = epoch
+        self._event("connected", peer)
 
     def _event(self, kind: str, peer: NodeId) -> None:
         self.events.append((kind, peer))
@@ -101,6 +112,11 @@ def cards_of(
         make_card(identity, address_of(bound))
         for identity, bound in zip(identities, listeners, strict=True)
     ]
+
+
+def others(cards: Sequence[Card], me: int) -> dict[NodeId, Card]:
+    """The contacts of one member of an epoch that all these cards belong to."""
+    return {NodeId(i): card for i, card in enumerate(cards) if i != me}
 
 
 @asynccontextmanager

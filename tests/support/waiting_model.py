@@ -214,7 +214,7 @@ class Model:
             self.state = LedgerState(self.state.round, current, voters, self.state.closed)
             self._show()
             return
-        closed = ClosedRound(Round(self.open_round), NO_DIGEST, BASE, current)
+        closed = ClosedRound(Round(self.open_round), NO_DIGEST, BASE, current, 0, 1)
         self._last = frozenset(ref.author for ref in current)
         self._result.rounds.append(self._last)
         self._result.lasted_s.append(self.now - self.opened_at)

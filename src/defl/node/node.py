@@ -23,6 +23,7 @@ from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifier import FrameVerifier
+from defl.node.net.who_dials import is_member
 from defl.node.report.best_model import BestModel
 from defl.node.report.history import RoundHistory, discard
 from defl.node.report.log import LineLimit, Log
@@ -100,15 +101,16 @@ class Node:
         self.transport = Transport(
             me=self.me,
             identity=identity,
-            cards=agreement.cards,
-            chain=federation.chain,
+            origin=federation.chain,
+            epoch=federation.epoch,
+            contacts={NodeId(i): card for i, card in enumerate(agreement.cards) if i != self.me},
             listen=config.listen_at,
             frame_bytes_max={
                 Lane.CONTROL: control_frame_bytes_max(len(agreement.cards)),
                 Lane.WEIGHTS: chunk_frame_bytes_max(federation.chunk_bytes),
             },
             on_frame=self._on_frame,
-            on_connected=lambda peer: self._driver.feed(Connected(peer)),
+            on_connected=lambda peer, _epoch: self._driver.feed(Connected(peer)),
             on_disconnected=self._peer_log.disconnected,
         )
         self.worker = Worker(
@@ -313,6 +315,8 @@ class Node:
     def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:  # noqa: ARG002
         """The link that brought the frame is not read further until this is done: its next frame
         is judged after this one was handled."""
+        if not is_member(peer):
+            return None  # the participant does not hear strangers yet
         try:
             event = self._verifier.admit(peer, frame)
         except PeerFault as fault:

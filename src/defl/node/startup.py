@@ -1,7 +1,7 @@
 """Opening the node of a folder: its settings, its key, the federation, and its state on disk.
 
 The state is created at the first start and never again: a node that lost it has forgotten what it
-signed, and may only observe.
+signed, and may only observe. So does one whose key came without its birth record.
 """
 
 from pathlib import Path
@@ -18,21 +18,24 @@ from defl.node.setup.config import (
     read_identity,
     read_node,
 )
+from defl.node.setup.identity import Identity
 from defl.node.setup.initial import read_initial
+from defl.node.store.birth import WITHOUT_BIRTH, consume_birth, has_birth
 from defl.node.store.disk import disk_faults, sync_folder
 from defl.node.store.records import DATABASE
 from defl.node.store.storage import Storage
+
+# Why a node observes that was started with --observer on an empty state.
+LOST = (
+    "its state is lost, so what this node signed is not known; make a new key with defl node init "
+    "and have it replace this one: defl federation propose --replace-key"
+)
 
 
 def open_node(folder: Path, log: Log, *, observer: bool = False) -> Node:
     config = read_node(folder)
     agreement = read_federation(folder / config.federation)
     identity = read_identity(folder, config.name)
-    if agreement.member(identity.public_key) is None:
-        raise UserError(
-            f"{folder}: this node's key is not in {config.federation}; the federation was created "
-            "without its card"
-        )
     state, started = folder / config.state, folder / STARTED_FILE
     if not Storage.exists(state):
         if (started.exists() or Storage.was_used(state)) and not observer:
@@ -41,11 +44,15 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> Node:
                 "restore the same folder, never an older copy, or follow without signing: defl "
                 f"node start --observer {folder}"
             )
+        observing = LOST if observer else None
+        if observing is None and not has_birth(folder, identity.public_key):
+            observing = WITHOUT_BIRTH
         initial = (folder / config.federation).parent / INITIAL_FILE
-        _create_state(state, agreement, initial, observer=observer)
+        _create_state(state, agreement, identity, initial, observing)
     elif observer:
         with Storage.open(state, chain=agreement.federation.chain) as storage:
             storage.records.observe("it was started with --observer")
+    consume_birth(folder)
     _mark_started(started)
     node = Node(folder, config, agreement, identity, log)
     for path in sorted(folder.glob(NEWER_CARDS)):
@@ -63,7 +70,15 @@ def _mark_started(started: Path) -> None:
             sync_folder(started.parent)
 
 
-def _create_state(state: Path, agreement: Agreement, initial: Path, *, observer: bool) -> None:
+def _create_state(
+    state: Path,
+    agreement: Agreement,
+    identity: Identity,
+    initial: Path,
+    observing: str | None,
+) -> None:
+    """A founder holds the initial weights. Who joins later needs none, and may have none."""
     federation = agreement.federation
-    manifest, payload = read_initial(initial, federation)
-    Storage.create(state, federation, manifest, payload, observer=observer)
+    founder = agreement.member(identity.public_key) is not None
+    weights = read_initial(initial, federation) if founder or initial.exists() else None
+    Storage.create(state, federation, weights, observing=observing)

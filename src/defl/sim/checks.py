@@ -1,25 +1,32 @@
 """What must hold in every run, whatever the seed, the faults and up to f liars.
 
 The checker watches honest nodes from outside: what they send, commit and store. It shares no
-decision with the code that it judges.
+decision with the code that it judges. Nodes are numbered as machines; `EpochFacts` says which
+member of an epoch each one is.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from defl.committee import Federation
 from defl.crypto import Scheme
-from defl.ids import Digest, NodeId, Round, View, digest_of
+from defl.ids import Digest, NodeId, Round, View
 from defl.ledger import LedgerState
 from defl.messages import (
+    Agg,
+    Approve,
     Attestation,
     Blocks,
     Certificates,
+    Change,
     Evidence,
     Gossip,
+    Handover,
     Message,
     Offer,
     Proposal,
+    Ready,
     Snapshot,
     StoreAck,
     Timeout,
@@ -38,8 +45,11 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.sim.disk import Disk
-from defl.sim.presence import Presence
-from defl.sim.recount import REMEMBERED, Recount, forget_oldest
+from defl.sim.epoch_checks import EpochChecks
+from defl.sim.epoch_facts import EpochFacts
+from defl.sim.presence import Attendance
+from defl.sim.recount import Recount, forget_oldest
+from defl.sim.signing_slots import SigningSlots
 from defl.sim.verdicts import (
     NO_CONFLICTING_COMMITS,
     NO_MEMBER_LEFT_BEHIND,
@@ -59,6 +69,17 @@ from defl.sim.verdicts import (
 # out to be certified.
 BLOCKS_SLACK = 8
 
+Place = tuple[int, int]  # in the log: epoch and height
+
+
+@dataclass(frozen=True, slots=True)
+class HonestNode:
+    """An honest machine at the end of a run."""
+
+    machine: NodeId
+    participant: Participant
+    disk: Disk
+
 
 def _blocks_max(participant: Participant) -> int:
     """One for each view since the snapshot's: more would be growth that nothing removes."""
@@ -77,30 +98,35 @@ class Checker:
     def __init__(
         self, federation: Federation, scheme: Scheme, honest: Callable[[NodeId], bool]
     ) -> None:
-        self._federation = federation
-        self._committee = federation.committee
+        """`federation`: the facts of epoch 0; `honest` is asked about machines."""
+        self.facts = EpochFacts(federation)
+        self._scheme = scheme
         self._honest = honest
         self._verdicts = CheckVerdicts()
-        self._recount = Recount(federation, scheme, self.violate)
-        self._log: dict[int, Digest] = {}  # height -> the first committed block
-        self._heights: dict[NodeId, dict[int, Digest]] = defaultdict(dict)
-        self._newest: dict[NodeId, int] = {}  # committed height
-        self._signed: dict[tuple[NodeId, str], dict[tuple[int, ...], object]] = defaultdict(dict)
+        self._epochs = EpochChecks(self.facts, scheme, honest, self.violate)
+        self._slots = SigningSlots(self.facts, honest, self.violate)
+        self._attendance = Attendance(self.violate)
+        self._recounts: dict[int, Recount] = {}  # by epoch
+        self._log: dict[Place, Digest] = {}  # the first committed block
+        self._heights: dict[NodeId, dict[Place, Digest]] = defaultdict(dict)
+        self._newest: dict[NodeId, Place] = {}  # committed
         self._models: dict[Round, Digest] = {}
         self._updates: dict[tuple[Round, NodeId], Digest] = {}
-        self._submitted: set[Transaction] = set()
-        self._progress: tuple[Round, View] = (Round(0), View(0))  # newest round, view of its close
+        self._submitted: set[tuple[int, Transaction]] = set()  # with their epochs
+        self._round = Round(0)  # the newest closed one
+        self._since: tuple[int, View] = (0, View(0))  # from this epoch and view on it is open
         self.closed_at: dict[Round, float] = {}
         self.views_per_round_max = 0
         self.quiet = True  # only liars hinder progress now, so views per round are judged
         self.largest: dict[str, int] = {}
-        # Honest members whose disk is rolled back: they may contradict what too few others know.
-        self.rolled_back: set[NodeId] = set()
-        self._took_in: dict[tuple[NodeId, str, tuple[int, ...]], set[NodeId]] = {}
-        self._down: set[NodeId] = set()
-        self._presence = {
-            member: Presence() for member in self._committee.members if honest(member)
-        }
+        # Honest machines whose disk is rolled back: they may contradict what too few others know.
+        self.rolled_back = self._slots.rolled_back
+        self.away = self._attendance.away
+        self.down = self._attendance.down
+        self.up = self._attendance.up
+        self.took_in = self._slots.took_in
+        self.forgot = self._slots.forgot
+        self._watch(federation)
 
     def violate(self, check: str, sentence: str) -> None:
         self._verdicts.violate(check, sentence)
@@ -115,134 +141,118 @@ class Checker:
 
     # --- While it runs ---------------------------------------------------------------------
 
-    def disturbed(self, view: View) -> None:
+    def disturbed(self, epoch: int, view: View) -> None:
         """A disturbance ends (a heal, a restart): views until the next close count from here."""
-        self._progress = (self._progress[0], view)
+        self._since = (epoch, view)
 
-    def restarted(self, node: NodeId, height: int) -> None:
+    def entered(
+        self, node: NodeId, participant: Participant, disks: Callable[[], dict[NodeId, Disk]]
+    ) -> None:
+        """A node is in another epoch from now on; `disks`: of the honest machines."""
+        if not self._honest(node):
+            return
+        is_first = self._epochs.entered(node, participant.federation)
+        if is_first:
+            self._watch(participant.federation)
+            self._epochs.survives(participant.state, participant.epoch, disks())
+
+    def _watch(self, federation: Federation) -> None:
+        """The members of this epoch take part from now on."""
+        self._recounts[federation.epoch] = Recount(federation, self._scheme, self.violate)
+        for machine in self.facts.members(federation.epoch):
+            if self._honest(machine):
+                self._attendance.join(machine)
+
+    def restarted(self, node: NodeId, place: Place) -> None:
         """A restarted node must still have its newest committed block."""
-        newest = self._newest.get(node, 0)
-        if self._honest(node) and node not in self.rolled_back and height < newest:
-            self.violate(SAME_LOG, f"node {node} restarted at height {height}, it was at {newest}")
-        self._newest[node] = height
-
-    def away(self, *members: NodeId) -> None:
-        """These members cannot take part in the open round normally."""
-        for member in members:
-            if member in self._presence:
-                self._presence[member].away(self._progress[0])
-
-    def down(self, member: NodeId) -> None:
-        """The process is dead or its disk is full, until `up` is called."""
-        self._down.add(member)
-
-    def up(self, member: NodeId) -> None:
-        self._down.discard(member)
-        self.away(member)
+        newest = self._newest.get(node, (0, 0))
+        if self._honest(node) and node not in self.rolled_back and place < newest:
+            self.violate(SAME_LOG, f"node {node} restarted at {place}, it was at {newest}")
+        self._newest[node] = place
 
     def committed(self, node: NodeId, committed: Iterable[Committed]) -> None:
         if not self._honest(node):
             return
         for item in committed:
-            height, block_id = item.block.height, item.block.id
-            first = self._log.setdefault(height, block_id)
-            if first != block_id:
-                violation = f"node {node}'s block differs from the first block at height {height}"
+            block = item.block
+            epoch, height = place = block.header.epoch, int(block.height)
+            first = self._log.setdefault(place, block.id)
+            if first != block.id:
+                violation = f"node {node}'s block differs from the first block at {place}"
                 self.violate(NO_CONFLICTING_COMMITS, violation)
             mine = self._heights[node]
-            if mine.setdefault(height, block_id) != block_id:
-                self.violate(SAME_LOG, f"node {node} replaced what it committed at height {height}")
-            if height <= self._newest.get(node, -1):
-                self.violate(SAME_LOG, f"node {node} went back to height {height}")
-            self._newest[node] = height
-            below = self._log.get(height - 1)
-            if below is not None and first == block_id and below != item.block.parent:
-                self.violate(SAME_LOG, f"height {height} is not linked to height {height - 1}")
-            mine.pop(height - REMEMBERED, None)
-            self._log.pop(height - REMEMBERED, None)
+            if mine.setdefault(place, block.id) != block.id:
+                self.violate(SAME_LOG, f"node {node} replaced what it committed at {place}")
+            if place <= self._newest.get(node, (0, -1)):
+                self.violate(SAME_LOG, f"node {node} went back to {place}")
+            self._newest[node] = place
+            below = self._log.get((epoch, height - 1))
+            if below is not None and first == block.id and below != block.parent:
+                self.violate(SAME_LOG, f"{place} is not linked to the block below")
+            self._epochs.block(block)
+            forget_oldest(mine)
+            forget_oldest(self._log)
 
-    def sent(self, node: NodeId, message: Message) -> None:
-        """An honest node sends this."""
+    def sent(self, node: NodeId, message: Message, epoch: int = 0) -> None:
+        """An honest node sends this, in a frame of this epoch."""
+        sign = self._slots.sign
         match message:
             case Vote():
-                self._once(node, "vote", (message.epoch, message.view), message.block)
+                sign(node, "vote", (message.epoch, message.view), message.block)
             case Timeout():
-                key = (message.epoch, message.view)
-                self._once(node, "timeout", key, message.high_qc.view)
-                self._recount.certificate(message.high_qc)
-                self._recount.certificate(message.tc)
+                sign(node, "timeout", (message.epoch, message.view), message.high_qc.view)
+                self._recounts[epoch].certificate(message.high_qc)
+                self._recounts[epoch].certificate(message.tc)
             case Proposal(block=block):
-                self._once(node, "proposal", (block.header.epoch, block.view), block.id)
-                self._recount.block(block)
+                sign(node, "proposal", (block.header.epoch, block.view), block.id)
+                self._recounts[epoch].block(block)
             case Certificates(qc=qc, tc=tc):
-                self._recount.certificate(qc)
-                self._recount.certificate(tc)
+                self._recounts[epoch].certificate(qc)
+                self._recounts[epoch].certificate(tc)
             case Blocks(blocks=blocks):
                 for block in blocks:
-                    self._recount.block(block)
-            case Snapshot(proof=proof, proof_qc=qc):
-                self._recount.certificate(proof.qc)
-                self._recount.certificate(qc)
-            case Offer(author=author) if author == node:
-                self._once(node, "offer", (message.round,), message.manifest.digest)
-            case StoreAck():
-                self._once(node, "ack", (message.round, message.author), message.digest)
-            case Attestation(author=author) if author == node:
-                self._once(node, "attestation", (message.round,), message.digest)
+                    self._recounts[epoch].block(block)
+            case Snapshot():
+                self._recounts[message.block.epoch].snapshot(message)
+            case Handover():
+                self._recounts[message.epoch].snapshot(message.snapshot)
+            case Offer(round=round_, author=author) if self._is(node, author, epoch):
+                sign(node, "offer", (epoch, round_), message.manifest.digest)
+                self._epochs.signed((node, "offer", round_, author), epoch)
+            case StoreAck(round=round_, author=author):
+                sign(node, "ack", (epoch, round_, author), message.digest)
+                if self._honest_member(author, epoch):  # a liar may offer too early
+                    self._epochs.signed((node, "ack", round_, author), epoch)
+            case Attestation(round=round_, author=author) if self._is(node, author, epoch):
+                sign(node, "attestation", (epoch, round_), message.digest)
+                self._epochs.signed((node, "attestation", round_, author), epoch)
             case Gossip(transactions=transactions):
                 for tx in transactions:
-                    self._transaction(node, tx)
+                    self._transaction(node, tx, epoch)
             case Evidence(first=first, second=second):
                 for statement in (first, second):
                     if isinstance(statement, Upd):
-                        self._recount.certificate(statement)
+                        self._recounts[epoch].certificate(statement)
             case _:
                 pass
 
-    def _transaction(self, node: NodeId, tx: Transaction) -> None:
+    def _is(self, node: NodeId, member: NodeId, epoch: int) -> bool:
+        return self.facts.member_of(node, epoch) == member
+
+    def _honest_member(self, member: NodeId, epoch: int) -> bool:
+        machine = self.facts.machine_of(member, epoch)
+        return machine is not None and self._honest(machine)
+
+    def _transaction(self, node: NodeId, tx: Transaction, epoch: int) -> None:
         if isinstance(tx, Upd):
-            self._recount.certificate(tx)
-        if tx.author == node:
-            self._submitted.add(tx)
-            if isinstance(tx, Upd):
-                self._once(node, "update", (tx.round,), tx.digest)
-
-    def _once(self, node: NodeId, kind: str, key: tuple[int, ...], value: object) -> None:
-        """`key` grows over time, so a key older than all that are kept cannot be honest."""
-        signed = self._signed[node, kind]
-        if key not in signed and len(signed) == REMEMBERED and key < next(iter(signed)):
-            self.violate(NOTHING_SIGNED_TWICE, f"node {node} signs the long past {kind} {key}")
-        elif signed.setdefault(key, value) != value and not self._may_forget(node, kind, key):
-            self.violate(NOTHING_SIGNED_TWICE, f"node {node} contradicts its own {kind} {key}")
-        forget_oldest(signed)
-
-    def took_in(self, node: NodeId, message: Message) -> None:
-        """Record which honest nodes know a statement of a rolled-back member."""
-        slot: tuple[NodeId, str, tuple[int, ...]]
-        match message:
-            case Vote(author=author, epoch=epoch, view=view):
-                slot = (author, "vote", (epoch, view))
-            case Timeout(author=author, epoch=epoch, view=view):
-                slot = (author, "timeout", (epoch, view))
-            case Proposal(block=block):
-                slot = (block.header.author, "proposal", (block.header.epoch, block.view))
-            case Offer(author=author, round=round_):
-                slot = (author, "offer", (round_,))
-            case _:
-                return
-        if slot[0] in self.rolled_back and self._honest(node):
-            self._took_in.setdefault(slot, set()).add(node)
-            forget_oldest(self._took_in)
-
-    def forgot(self, node: NodeId) -> None:
-        """The process died, and with it its memory of what others signed."""
-        for members in self._took_in.values():
-            members.discard(node)
-
-    def _may_forget(self, node: NodeId, kind: str, key: tuple[int, ...]) -> bool:
-        """A rolled-back node may contradict what fewer than q others know, and nothing else."""
-        known_to = self._took_in.get((node, kind, key), set())
-        return node in self.rolled_back and len(known_to) < self._committee.quorum
+            self._recounts[epoch].certificate(tx)
+        if not self._is(node, tx.author, epoch):
+            return
+        self._submitted.add((epoch, tx))
+        if isinstance(tx, Upd):
+            self._slots.sign(node, "update", (epoch, tx.round), tx.digest)
+        if isinstance(tx, Upd | Agg):
+            self._epochs.signed((node, type(tx).__name__, tx.round, tx.author), epoch)
 
     def notice(self, node: NodeId, notice: Notice, now: float, participant: Participant) -> None:
         if not self._honest(node):
@@ -254,10 +264,10 @@ class Checker:
                 first = self._models.setdefault(round_, digest)
                 if first != digest:
                     self.violate(SAME_MODEL, f"round {round_}: node {node} computed another model")
-            case EvidenceFound(evidence=evidence) if self._honest(evidence.first.author):
-                accused = evidence.first.author
-                if accused in self.rolled_back:
-                    return  # judged by what it sends, in `_may_forget`
+            case EvidenceFound(evidence=evidence):
+                accused = self.facts.machine_of(evidence.first.author, evidence.epoch)
+                if accused is None or not self._honest(accused) or accused in self.rolled_back:
+                    return  # the last are judged by what they send
                 self.violate(NOTHING_SIGNED_TWICE, f"there is evidence against honest {accused}")
             case Observing(reason=reason) if node not in self.rolled_back:
                 self.violate(NO_MEMBER_LEFT_BEHIND, f"honest node {node} fell silent: {reason}")
@@ -269,37 +279,33 @@ class Checker:
     def _round_closed(
         self, round_: Round, now: float, participant: Participant, authors: tuple[NodeId, ...]
     ) -> None:
-        self._updates_of(participant.state)
+        self._state(participant)
         self._bounds(participant)
-        if round_ <= self._progress[0]:
+        if round_ <= self._round:
             return
         self.closed_at[round_] = now
-        self._judge_presence(round_, authors)
-        view = participant.replica.view
+        epochs = {closed.round: closed.epoch for closed in participant.state.closed}
+        members = self.facts.members(epochs.get(round_, participant.epoch))
+        excused = self.rolled_back if self.quiet else members
+        self._attendance.closed(round_, authors, members, excused)
+        epoch, view = participant.epoch, participant.replica.view
         if self.quiet:
-            since = self._progress[1]
-            self.views_per_round_max = max(self.views_per_round_max, view - since)
-        self._progress = (round_, view)
-        self._submitted = {tx for tx in self._submitted if tx.round > round_}
+            views = view - self._since[1] if epoch == self._since[0] else view
+            self.views_per_round_max = max(self.views_per_round_max, views)
+        self._round, self._since = round_, (epoch, view)
+        self._submitted = {(e, tx) for e, tx in self._submitted if tx.round > round_}
         forget_oldest(self._updates)
         forget_oldest(self._models)
 
-    def _judge_presence(self, round_: Round, authors: tuple[NodeId, ...]) -> None:
-        self.away(*(self._down if self.quiet else self._committee.members))
-        for member, presence in self._presence.items():
-            if member in self.rolled_back:
-                continue  # it stops signing once it learns of the rollback
-            fault = presence.closed(round_, present=member in authors)
-            if fault is not None:
-                violation = f"honest member {member} was left out of {fault} up to round {round_}"
-                self.violate(NO_MEMBER_LEFT_BEHIND, violation)
-
-    def _updates_of(self, state: LedgerState) -> None:
+    def _state(self, participant: Participant) -> None:
+        state = participant.state
+        self._epochs.state(state, participant.epoch)
         for closed in state.closed:
+            self._epochs.goes_on(closed, self._models)
             authors = [ref.author for ref in closed.updates]
             if len(set(authors)) != len(authors):
                 self.violate(ONE_UPDATE, f"round {closed.round} has two updates of one author")
-            if len(authors) < self._committee.quorum:
+            if len(authors) < self.facts.federation(closed.epoch).committee.quorum:
                 self.violate(ONE_UPDATE, f"round {closed.round} closed on {len(authors)} updates")
             if len({ref.base for ref in closed.updates}) > 1:
                 self.violate(ONE_UPDATE, f"round {closed.round} mixes bases")
@@ -313,10 +319,12 @@ class Checker:
     # --- Bounds ----------------------------------------------------------------------------
 
     def _bounds(self, participant: Participant) -> None:
-        n, tau = self._committee.size, self._federation.tau
+        n, tau = participant.federation.committee.slots, participant.federation.tau
+        changes = len(participant.state.changes)
         limits = {
             "blocks": _blocks_max(participant),
-            "transactions": 4 * n,
+            # UPD, AGG and CHANGE for two rounds; an APPROVE for each change, READYs for its keys
+            "transactions": 6 * n + (n + 2 * 8) * changes,
             "statements": 2 * n * 66 + 66,
             "blobs": (tau + 3) * n + tau + 3,
             "offers": (tau + 2) * n,
@@ -331,60 +339,71 @@ class Checker:
 
     # --- At the end ------------------------------------------------------------------------
 
-    def conclude(self, honest: list[tuple[Participant, Disk]], *, rounds_due: bool) -> None:
-        for participant, disk in honest:
+    def conclude(self, honest: list[HonestNode], *, rounds_due: bool) -> None:
+        for node in honest:
+            participant, disk = node.participant, node.disk
             self._bounds(participant)
-            blobs_max = (self._federation.tau + 4) * (self._committee.size + 1)
+            committee = participant.federation.committee
+            blobs_max = (participant.federation.tau + 4) * (committee.slots + 1)
             if len(disk.blocks) > _blocks_max(participant) or len(disk.blobs) > blobs_max:
-                self.violate(WITHIN_BOUNDS, f"node {participant.me}'s disk holds too much")
-            self._updates_of(participant.state)
-        self._same_ledger([participant for participant, _ in honest])
-        self._retrievable(honest)
-        newest = max((participant.state for participant, _ in honest), key=lambda s: s.round)
-        slowest = min(participant.state.round for participant, _ in honest)
-        if rounds_due and slowest < self._federation.rounds:
-            self.violate(ROUNDS_CLOSE, f"{slowest} of {self._federation.rounds} rounds closed")
-        if self.views_per_round_max > views_to_close_max(self._committee.size):
+                self.violate(WITHIN_BOUNDS, f"node {node.machine}'s disk holds too much")
+            self._state(participant)
+            if rounds_due:
+                self._epochs.arrived(node.machine, participant)
+        self._same_ledger([node.participant for node in honest])
+        members = self.facts.members(self.facts.newest.epoch)
+        self._judge_progress([n for n in honest if n.machine in members], rounds_due=rounds_due)
+
+    def _judge_progress(self, members: list[HonestNode], *, rounds_due: bool) -> None:
+        """`members`: the honest ones of the newest epoch."""
+        facts = self.facts.newest
+        newest = max(members, key=lambda n: (n.participant.epoch, n.participant.state.round))
+        state = newest.participant.state
+        self._retrievable(state, facts.epoch, [node.disk for node in members])
+        slowest = min(node.participant.state.round for node in members)
+        if rounds_due and slowest < facts.rounds:
+            self.violate(ROUNDS_CLOSE, f"{slowest} of {facts.rounds} rounds closed")
+        largest = max(epoch.committee.size for epoch in self.facts.all)
+        if self.views_per_round_max > views_to_close_max(largest):
             self.violate(ROUNDS_CLOSE, f"a round took {self.views_per_round_max} views")
         if rounds_due:
-            for tx in self._submitted:
-                if tx.round > newest.round and not self._recorded(newest, tx):
+            for epoch, tx in self._submitted:
+                lost = epoch == facts.epoch and not self._recorded(state, tx)
+                if tx.round > state.round and lost:
                     self.violate(TRANSACTIONS, f"{type(tx).__name__} of {tx.author} was lost")
 
     @staticmethod
     def _recorded(state: LedgerState, tx: Transaction) -> bool:
-        if isinstance(tx, Upd):
-            return state.update_of(tx.author) is not None
-        return tx.author in state.voters
+        match tx:
+            case Upd(author=author):
+                return state.update_of(author) is not None
+            case Agg(author=author):
+                return author in state.voters
+            case Change(author=author):
+                return state.change_of(author) is not None
+            case Approve(author=author, change=digest):
+                change = state.change(digest)
+                return change is None or author in change.approvals
+            case Ready():
+                return True
 
     def _same_ledger(self, participants: list[Participant]) -> None:
-        by_height: dict[int, LedgerState] = {}
+        by_place: dict[Place, LedgerState] = {}
         for participant in participants:
-            height = participant.replica.head.height
-            first = by_height.setdefault(height, participant.state)
-            if first != participant.state:
-                self.violate(SAME_LEDGER, f"two states at height {height}")
+            place = participant.epoch, int(participant.replica.head.height)
+            if by_place.setdefault(place, participant.state) != participant.state:
+                self.violate(SAME_LEDGER, f"two states at {place}")
         closed: dict[Round, object] = {}
         for participant in participants:
             for round_ in participant.state.closed:
                 if closed.setdefault(round_.round, round_) != round_:
                     self.violate(SAME_LEDGER, f"round {round_.round} was closed differently")
 
-    def _retrievable(self, honest: list[tuple[Participant, Disk]]) -> None:
-        newest = max((participant.state for participant, _ in honest), key=lambda s: s.round)
-        for closed in newest.closed:
+    def _retrievable(self, state: LedgerState, epoch: int, disks: list[Disk]) -> None:
+        """Those that this epoch closed. What it needs of earlier ones is judged at the boundary."""
+        for closed in state.closed:
             for ref in closed.updates:
-                if not any(self._has(disk, ref.digest) for _, disk in honest):
+                if closed.epoch == epoch and not any(disk.holds(ref.digest) for disk in disks):
                     self.violate(
                         RETRIEVABLE, f"round {closed.round}: update of {ref.author} is lost"
                     )
-
-    @staticmethod
-    def _has(disk: Disk, digest: Digest) -> bool:
-        blob = disk.blobs.get(digest)
-        if blob is None or blob.manifest.digest != digest:
-            return False
-        return all(
-            index in blob.chunks and digest_of(blob.chunks[index]) == chunk
-            for index, chunk in enumerate(blob.manifest.chunks)
-        )

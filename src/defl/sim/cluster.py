@@ -14,7 +14,7 @@ from defl.committee import Federation
 from defl.contacts import id_of
 from defl.crypto import Scheme, Signer
 from defl.duty import Report
-from defl.ids import NodeId, View
+from defl.ids import OUTSIDER, NodeId
 from defl.ingress import Ingress
 from defl.messages import Manifest, Message
 from defl.output import (
@@ -33,7 +33,7 @@ from defl.output import (
 )
 from defl.participant import Participant, first_durable, present_epoch
 from defl.sim import task
-from defl.sim.checks import Checker
+from defl.sim.checks import Checker, HonestNode
 from defl.sim.conditions import Conditions
 from defl.sim.disk import Disk
 from defl.sim.driver import DriverWorld, Inputs, VirtualDriver
@@ -139,6 +139,7 @@ class Cluster:
         node.ingress = self._ingress(node)
         participant = node.behaviour.participant
         node.contacts_seen = participant.contacts, participant.contacts.version
+        self.checker.entered(node.id, participant, self._honest_disks)
         budget = Budget(participant.federation.committee) if node.honest else None
         cost_s = self.conditions.signature_s if node.honest else 0.0
         world = ProcessorWorld(
@@ -172,9 +173,13 @@ class Cluster:
         node.contacts_seen = seen
         if node.ingress.epoch != participant.epoch:
             node.ingress = self._ingress(node)
+            self.checker.entered(node.id, participant, self._honest_disks)
             budget = Budget(participant.federation.committee) if node.honest else None
             node.processor.enter(node.ingress, budget)
         self._clock.after(CONNECT_S, partial(self._reconnect, node, node.incarnation))
+
+    def _honest_disks(self) -> dict[NodeId, Disk]:
+        return {node.id: node.disk for node in self.honest}
 
     def _reconnect(self, node: SimNode, incarnation: int) -> None:
         if node.alive and node.incarnation == incarnation:
@@ -226,8 +231,11 @@ class Cluster:
     def add_machine(self, signer: Signer) -> SimNode:
         """A new machine, which has the federation's first file and is nobody's member yet."""
         self.signers.append(signer)
+        self.checker.facts.add_machine(NodeId(len(self.nodes)), signer.public_key)
         node = self._new_node(NodeId(len(self.nodes)))
         self.nodes.append(node)
+        if node.honest:
+            self.honest.append(node)
         self._boot(node)
         self._clock.after(0.0, partial(self._start, node, node.incarnation))
         self._clock.after(CONNECT_S, partial(self._reconnect, node, node.incarnation))
@@ -245,7 +253,8 @@ class Cluster:
         return self._clock.now
 
     def _count_rounds(self) -> None:
-        closed = min(n.behaviour.participant.state.round for n in self.honest)
+        participants = (node.behaviour.participant for node in self.honest)
+        closed = min(p.state.round for p in participants if p.me != OUTSIDER)
         if closed != self.rounds_closed:
             self.rounds_closed = closed
             self._stuck_at = self._stuck_if_idle_since(self.now)
@@ -257,17 +266,22 @@ class Cluster:
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Run until all honest nodes are finished, `until` holds, or the run is stuck."""
-        pairs = len(self.nodes) ** 2
-        limit = EVENTS_PER_ROUND_AND_PAIR_MAX * pairs * (self.federation.rounds + 2)
+        limit = self._events_max
         clock = self._clock
         while clock.planned and self.events < limit and clock.now <= self._stuck_at:
             if until is not None and until():
                 return
             self.step()
             if self.events % 64 == 0:
+                limit = self._events_max
                 self._notice_quiet()
                 if self._all_finished():
                     return
+
+    @property
+    def _events_max(self) -> int:
+        rounds = max(facts.rounds for facts in self.checker.facts.all)
+        return EVENTS_PER_ROUND_AND_PAIR_MAX * len(self.nodes) ** 2 * (rounds + 2)
 
     def _notice_quiet(self) -> None:
         """Once all faults are over, rounds must close within a bounded number of views."""
@@ -275,11 +289,11 @@ class Cluster:
             return
         if self.is_calm() and self.now >= self.conditions.planned_trouble_s:
             self.checker.quiet = True
-            self.checker.disturbed(self._newest_view)
+            self._disturbance_ends()
 
-    @property
-    def _newest_view(self) -> View:
-        return max(node.behaviour.participant.replica.view for node in self.honest)
+    def _disturbance_ends(self) -> None:
+        participants = (node.behaviour.participant for node in self.honest)
+        self.checker.disturbed(*max((p.epoch, p.replica.view) for p in participants))
 
     def _stuck_if_idle_since(self, progress_at: float) -> float:
         """When the run is stuck, if no round closes after `progress_at`."""
@@ -291,11 +305,15 @@ class Cluster:
         self._clock.step()
 
     def _all_finished(self) -> bool:
-        return all(n.alive and n.behaviour.participant.finished for n in self.honest)
+        return all(node.alive and self._is_done(node) for node in self.honest)
+
+    def _is_done(self, node: SimNode) -> bool:
+        """It is finished, or has left, or nobody has made it a member."""
+        return node.behaviour.participant.finished or not self.checker.facts.was_member(node.id)
 
     def conclude(self) -> list[str]:
         """Judge the whole run; returns the violations."""
-        honest = [(node.behaviour.participant, node.disk) for node in self.honest]
+        honest = [HonestNode(n.id, n.behaviour.participant, n.disk) for n in self.honest]
         self.checker.conclude(honest, rounds_due=True)
         return self.checker.violations
 
@@ -310,7 +328,7 @@ class Cluster:
 
     def _decide(self, node: SimNode, event: Event) -> Output:
         if self.checker.rolled_back and isinstance(event, Received):
-            self.checker.took_in(node.id, event.message)
+            self.checker.took_in(node.id, event.message, event.epoch)
         output = node.behaviour.handle(event, self._clock.now * node.rate)
         self._follow_epoch(node)
         self._set_tick(node, output.wake_at)
@@ -405,8 +423,10 @@ class Cluster:
         self._boot(node)
         if self._transcript is not None:
             self._transcript.text(self.now, member, "restarts")
-        self.checker.restarted(member, node.behaviour.participant.replica.head.height)
-        self.checker.disturbed(self._newest_view)
+        participant = node.behaviour.participant
+        place = participant.epoch, int(participant.replica.head.height)
+        self.checker.restarted(member, place)
+        self._disturbance_ends()
         self.checker.up(member)
         self._count_rounds()
         node.handle(Tick())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec.msgpack import encode
 
-from defl.ids import Digest, NodeId, Round
+from defl.ids import Digest, NodeId, Round, digest_of
 from defl.messages import Block, Evidence, Handover, Manifest, Offer, Snapshot, StoreAck
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk, Switch
 
@@ -147,6 +147,16 @@ class Disk:
     def _failed(self, digest: Digest) -> bool:
         blob = self.blobs.get(digest)
         return digest in self.lost or (blob is not None and blob.damaged)
+
+    def holds(self, digest: Digest) -> bool:
+        """All bytes are here, and they are the right ones."""
+        blob = self.blobs.get(digest)
+        if blob is None or blob.manifest.digest != digest:
+            return False
+        return all(
+            index in blob.chunks and digest_of(blob.chunks[index]) == chunk
+            for index, chunk in enumerate(blob.manifest.chunks)
+        )
 
     def read(self, digest: Digest) -> bytes:
         return self.blobs[digest].payload

@@ -19,33 +19,37 @@ Violate = Callable[[str, str], None]
 
 
 class RecordCheck:
-    """A statement leaves after the record that remembers it, and after what it promises."""
+    """A statement leaves after the record that remembers it, and after what it promises. What the
+    record of an earlier epoch remembered is gone; nothing of that epoch counts any more."""
 
     def __init__(self, node: NodeId, violate: Violate) -> None:
         self._node = node
         self._violate = violate
         self._offered: set[tuple[Round, Digest]] = set()  # the disk may lose it later
 
-    def sent(self, message: Message, disk: Disk) -> None:
+    def sent(self, message: Message, disk: Disk, me: NodeId, epoch: int) -> None:
+        """`me`: what the node calls itself in the epoch of the message."""
         record = disk.record
-        if record is None:
+        if record is None or record.epoch > epoch:
             return  # an observer signs nothing; what it sends are others' statements
         match message:
-            case Vote(author=author, view=view) if author == self._node:
-                self._require(record.last_voted_view >= view, f"its vote in view {view}")
-            case Timeout(author=author, view=view) if author == self._node:
-                self._require(record.last_timeout_view >= view, f"its timeout of view {view}")
-            case Proposal(block=block) if block.header.author == self._node:
+            case Vote(author=author, view=view) if author == me:
+                done = record.epoch == epoch and record.last_voted_view >= view
+                self._require(done, f"its vote in view {view}")
+            case Timeout(author=author, view=view) if author == me:
+                done = record.epoch == epoch and record.last_timeout_view >= view
+                self._require(done, f"its timeout of view {view}")
+            case Proposal(block=block) if block.header.author == me:
                 last = record.last_proposal
                 done = last is not None and last.block.view >= block.view
-                self._require(done, f"its proposal in view {block.view}")
-            case StoreAck(acker=acker) if acker == self._node:
+                self._require(done and record.epoch == epoch, f"its proposal in view {block.view}")
+            case StoreAck(acker=acker) if acker == me:
                 self._ack(message.round, message.author, message.digest, disk)
-            case Offer(author=author) if author == self._node:
+            case Offer(author=author) if author == me:
                 self._offer(message, disk)
             case Gossip(transactions=transactions):
                 for tx in transactions:
-                    if isinstance(tx, Upd) and tx.author == self._node:
+                    if isinstance(tx, Upd) and tx.author == me:
                         self._ack(tx.round, tx.author, tx.digest, disk)
             case _:
                 pass

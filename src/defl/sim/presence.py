@@ -1,6 +1,9 @@
 """Whether an honest member takes part in the rounds through which it was up."""
 
-from defl.ids import Round
+from collections.abc import Callable, Iterable
+
+from defl.ids import NodeId, Round
+from defl.sim.verdicts import NO_MEMBER_LEFT_BEHIND
 
 # In the first rounds the members' pace is unknown, so no member is judged.
 ROUNDS_TO_LEARN = 3
@@ -40,3 +43,50 @@ class Presence:
             if share < PRESENT_SHARE_MIN:
                 return f"{self._judged - self._present} of {self._judged} rounds"
         return None
+
+
+class Attendance:
+    """The presence of all honest machines, in the epochs in which they are members."""
+
+    def __init__(self, violate: Callable[[str, str], None]) -> None:
+        self._violate = violate
+        self._presence: dict[NodeId, Presence] = {}
+        self._down: set[NodeId] = set()
+        self._newest = Round(0)
+
+    def join(self, machine: NodeId) -> None:
+        """It is a member from now on."""
+        if machine not in self._presence:
+            self._presence[machine] = Presence()
+            if self._newest:
+                self._presence[machine].away(self._newest)
+
+    def away(self, *machines: NodeId) -> None:
+        """These cannot take part in the open round normally."""
+        for machine in machines:
+            if machine in self._presence:
+                self._presence[machine].away(self._newest)
+
+    def down(self, machine: NodeId) -> None:
+        """The process is dead or its disk is full, until `up` is called."""
+        self._down.add(machine)
+
+    def up(self, machine: NodeId) -> None:
+        self._down.discard(machine)
+        self.away(machine)
+
+    def closed(
+        self,
+        round_: Round,
+        authors: tuple[NodeId, ...],
+        members: dict[NodeId, NodeId],
+        excused: Iterable[NodeId],
+    ) -> None:
+        """`members`: of the epoch that closed the round, by machine; `excused`: machines."""
+        self.away(*self._down, *excused, *(m for m in self._presence if m not in members))
+        self._newest = round_
+        for machine, presence in self._presence.items():
+            fault = presence.closed(round_, present=members.get(machine) in authors)
+            if fault is not None:
+                sentence = f"honest member {machine} was left out of {fault} up to round {round_}"
+                self._violate(NO_MEMBER_LEFT_BEHIND, sentence)

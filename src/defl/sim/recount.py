@@ -14,13 +14,14 @@ from defl.messages import (
     QC,
     TC,
     Block,
+    Snapshot,
     Upd,
     ack_statement,
     members_in,
     timeout_statement,
     vote_statement,
 )
-from defl.sim.verdicts import CERTIFICATES, ONE_UPDATE
+from defl.sim.verdicts import CERTIFICATES, MEMBERS_ONLY, ONE_UPDATE
 
 # The checker's own memory is bounded, so that a long run shows whether the nodes' memory is.
 REMEMBERED = 512
@@ -34,6 +35,8 @@ def forget_oldest(remembered: dict[K, Any]) -> None:
 
 
 class Recount:
+    """The certificates of one epoch."""
+
     def __init__(
         self, federation: Federation, scheme: Scheme, violate: Callable[[str, str], None]
     ) -> None:
@@ -50,6 +53,10 @@ class Recount:
         for tx in block.transactions:
             if isinstance(tx, Upd):
                 self.certificate(tx)
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        self.certificate(snapshot.proof.qc)
+        self.certificate(snapshot.proof_qc)
 
     def certificate(self, certificate: QC | TC | Upd | None) -> None:
         if certificate is None or certificate in self._counted:
@@ -87,10 +94,13 @@ class Recount:
                 signed = [(message, s) for s in certificate.acks]
         members = members_in(bitmap)
         keys = self._committee.keys
+        if not all(map(self._committee.has, members)):
+            kind = type(certificate).__name__
+            self._violate(MEMBERS_ONLY, f"epoch {epoch}: a {kind} names somebody who is no member")
         valid = {
             member
             for member, (message, signature) in zip(members, signed, strict=False)
-            if member < len(keys) and self._scheme.verify(keys[member], message, signature)
+            if self._committee.has(member) and self._scheme.verify(keys[member], message, signature)
         }
         if len(valid) < self._committee.quorum:
             kind = type(certificate).__name__

@@ -62,9 +62,10 @@ class ClusterTraffic:
                 members = participant.federation.committee.members
                 targets = item.to if item.to is not None else members
         if node.honest:
-            self._checker.sent(node.id, message)
+            self._checker.sent(node.id, message, epoch)
             if node.records is not None:
-                node.records.sent(message, node.disk)
+                me = self._checker.facts.member_of(node.id, epoch)
+                node.records.sent(message, node.disk, me, epoch)
         machines = [self.machine(node, target) for target in targets if target != participant.me]
         others = [machine for machine in machines if machine is not None]
         if others:

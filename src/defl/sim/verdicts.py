@@ -17,6 +17,12 @@ SAME_MODEL = "same model everywhere"
 NO_MEMBER_LEFT_BEHIND = "no honest member is left behind"
 NOTHING_BEFORE_ITS_RECORD = "nothing leaves before it is durable"
 INPUTS_IN_PLACE = "work finds its inputs in place"
+ONE_HANDOVER = "one membership follows each epoch"
+ONE_EPOCH_PER_ROUND = "nobody signs one round in two epochs"
+MODEL_GOES_ON = "the model goes on across a boundary"
+SURVIVES_BOUNDARY = "new members can retrieve the last round"
+MEMBERS_ONLY = "only present members have a say"
+NEWEST_EPOCH = "every honest member reaches the newest epoch"
 
 CHECKS = (
     NO_CONFLICTING_COMMITS,
@@ -33,6 +39,12 @@ CHECKS = (
     NO_MEMBER_LEFT_BEHIND,
     NOTHING_BEFORE_ITS_RECORD,
     INPUTS_IN_PLACE,
+    ONE_HANDOVER,
+    ONE_EPOCH_PER_ROUND,
+    MODEL_GOES_ON,
+    SURVIVES_BOUNDARY,
+    MEMBERS_ONLY,
+    NEWEST_EPOCH,
 )
 
 VIOLATIONS_MAX = 100

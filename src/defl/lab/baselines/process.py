@@ -102,8 +102,9 @@ class Process:
         self._transport = Transport(
             me=seat,
             identity=identity,
-            cards=cards,
-            chain=federation.chain,
+            origin=federation.chain,
+            epoch=0,
+            contacts={NodeId(i): card for i, card in enumerate(cards) if i != seat},
             listen=config.listen_at,
             frame_bytes_max=dict.fromkeys(Lane, self._frames.frame_bytes_max),
             on_frame=self._on_frame,
@@ -214,7 +215,7 @@ class Process:
 
     # --- Receiving ------------------------------------------------------------------
 
-    def _on_connected(self, _peer: NodeId) -> None:
+    def _on_connected(self, _peer: NodeId, _epoch: int) -> None:
         seats = map(NodeId, range(len(self._plan.seats)))
         others = [s for s in seats if s != self._seat and s not in self._plan.absent]
         if all(self._transport.connected(peer) for peer in others):

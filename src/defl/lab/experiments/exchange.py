@@ -35,12 +35,13 @@ async def _process(folder: Path, me: NodeId, count: int, size: int, times: int) 
     transport = Transport(
         me=me,
         identity=read_identity(mine, f"node-{me}"),
-        cards=cards,
-        chain=digest_of(b"bare exchange"),  # of no federation; zero would be a probe
+        contacts={NodeId(i): card for i, card in enumerate(cards) if i != me},
+        epoch=0,
+        origin=digest_of(b"bare exchange"),  # of no federation; zero would be a probe
         listen=read_node(mine).listen_at,
         frame_bytes_max=dict.fromkeys(Lane, CHUNK_BYTES),
         on_frame=on_frame,
-        on_connected=lambda _: news.set(),
+        on_connected=lambda _peer, _epoch: news.set(),
         limits=TransportLimits(queue_bytes_max=size + CHUNK_BYTES),  # everything is sent at once
     )
     await transport.start()

@@ -10,7 +10,9 @@ from enum import StrEnum
 
 from defl.cards import Card
 from defl.ids import NO_DIGEST, Digest, NodeId
-from defl.node.net.framing import PROTOCOL_VERSION, Hello, Lane, Link
+from defl.node.net.framing import Lane, Link
+from defl.node.net.hello import PROTOCOL_VERSION, Hello
+from defl.node.net.who_dials import dials
 
 
 class Refusal(StrEnum):
@@ -20,15 +22,16 @@ class Refusal(StrEnum):
     SLOW = "slow"  # no hello in time
     GONE = "gone"  # closed before its hello
     NOT_TLS = "not_tls"
-    CERTIFICATE = "certificate"  # not a member's, or expired
+    CERTIFICATE = "certificate"  # not a contact's, or expired
     HELLO = "hello"  # not a hello
     VERSION = "version"
     FEDERATION = "federation"
-    IDENTITY = "identity"  # claims to be another member
-    DIRECTION = "direction"  # the higher id dialled
+    IDENTITY = "identity"  # claims another key than its certificate's
+    DIRECTION = "direction"  # we dial this peer, in its epoch too
     FRAME = "frame"  # a length out of bounds
     FAULT = "fault"  # the handler raised a PeerFault for a frame
     UNREACHABLE = "unreachable"  # no answer at the card's address
+    UNKNOWN = "unknown"  # the node that we dialled ended the connection before its hello
     PROBE = "probe"  # a member's `defl node check`, which wants our hello and nothing else
 
 
@@ -36,49 +39,63 @@ class Refusal(StrEnum):
 class Refused:
     kind: Refusal
     text: str
-    member: NodeId | None = None  # the owner of the certificate, if it is a member's
+    peer: NodeId | None = None  # the contact that owns the certificate
+
+
+NOT_A_HELLO = Refused(Refusal.HELLO, "the first frame is not a hello: is it another program?")
 
 
 def check_hello(
-    hello: Hello | None,
+    hello: Hello,
     *,
     certificate: bytes | None,
     dialled: tuple[NodeId, Lane] | None,
     me: NodeId,
-    chain: Digest,
+    origin: Digest,
+    epoch: int,
     cards: Mapping[NodeId, Card],
-) -> Refused | None:
-    """None if the peer is the expected member, in our federation and on the expected lane."""
-    if hello is None:
-        return Refused(Refusal.HELLO, "the first frame is not a hello: is it another program?")
-    member = next((id_ for id_, card in cards.items() if card.certificate == certificate), None)
-    if member is None or member == me:
-        return Refused(Refusal.IDENTITY, "its certificate no longer belongs to another member")
-    name = cards[member].name
+) -> NodeId | Refused:
+    """The number of the peer, if it is a contact in our federation, and the dialled one."""
+    peer = next((id_ for id_, card in cards.items() if card.certificate == certificate), None)
+    if peer is None:
+        return Refused(Refusal.IDENTITY, "its certificate no longer belongs to a contact")
+    card = cards[peer]
+    if (difference := _difference(hello, card.name, origin)) is not None:
+        return Refused(*difference, peer)
+    if hello.key != card.key:
+        text = f"{card.name} shows its certificate, but claims another key"
+        return Refused(Refusal.IDENTITY, text, peer)
+    # In another epoch the peer may have another role, and dial rightly.
+    if dialled is None and hello.epoch == epoch and dials(me, peer):
+        text = f"{card.name} dialled us, but it is our part to dial"
+        return Refused(Refusal.DIRECTION, text, peer)
+    if dialled is not None and dialled != (peer, hello.lane):
+        text = f"{card.name} answered on lane {hello.lane}, not on the one that was dialled"
+        return Refused(Refusal.IDENTITY, text, peer)
+    return peer
+
+
+def check_stranger(hello: Hello, origin: Digest) -> Refused | None:
+    """None if a caller of the letterbox belongs here; nothing proves the key that it states."""
+    if (difference := _difference(hello, "a caller of the letterbox", origin)) is not None:
+        return Refused(*difference)
+    if hello.lane is not Lane.CONTROL:
+        return Refused(Refusal.HELLO, "a letterbox has only the control lane")
+    return None
+
+
+def _difference(hello: Hello, name: str, origin: Digest) -> tuple[Refusal, str] | None:
     if hello.version != PROTOCOL_VERSION:
-        return Refused(
-            Refusal.VERSION,
-            f"{name} speaks version {hello.version} of the protocol, we speak {PROTOCOL_VERSION}: "
-            "install the same release",
-            member,
-        )
-    if hello.chain == NO_DIGEST:
-        return Refused(Refusal.PROBE, f"{name} probes this node", member)
-    if hello.chain != chain:
-        theirs, ours = hello.chain.hex()[:16], chain.hex()[:16]
-        return Refused(
+        versions = f"version {hello.version} of the protocol, we speak {PROTOCOL_VERSION}"
+        return Refusal.VERSION, f"{name} speaks {versions}: install the same release"
+    if hello.origin == NO_DIGEST:
+        return Refusal.PROBE, f"{name} probes this node"
+    if hello.origin != origin:
+        theirs, ours = hello.origin.hex()[:16], origin.hex()[:16]
+        return (
             Refusal.FEDERATION,
             f"{name} is of another federation ({theirs}, ours is {ours}): compare federation.toml",
-            member,
         )
-    if hello.node != member:
-        text = f"{name} is member {member} and claims to be member {hello.node}"
-        return Refused(Refusal.IDENTITY, text, member)
-    if dialled is None and member > me:
-        return Refused(Refusal.DIRECTION, f"{name} dialled us, but has the higher id", member)
-    if dialled is not None and dialled != (member, hello.lane):
-        text = f"{name} answered on lane {hello.lane}, not on the one that was dialled"
-        return Refused(Refusal.IDENTITY, text, member)
     return None
 
 
@@ -107,9 +124,9 @@ def dial_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Re
     if refused.kind is Refusal.CERTIFICATE:
         text = f"{peer} shows a certificate that expired or is not its card's: {refused.text}"
         return Refused(refused.kind, text)
-    if link.certificate is not None:
+    if link.is_made:
         text = f"{peer} refused us after the handshake: does it have our card and federation.toml?"
-        return Refused(refused.kind, f"{text} ({error})" if str(error) else text)
+        return Refused(Refusal.UNKNOWN, f"{text} ({error})" if str(error) else text)
     if isinstance(error, ssl.SSLError):
         return Refused(refused.kind, f"{peer} does not speak TLS 1.3 as a node does: {error}")
     return Refused(Refusal.UNREACHABLE, f"{peer} cannot be reached: {error or 'no answer in time'}")

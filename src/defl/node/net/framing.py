@@ -11,20 +11,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from inspect import isawaitable
-from typing import Annotated, cast
+from typing import cast
 
-import msgspec
 import numpy as np
-from msgspec import Meta, Struct
 
 from defl.budget import TokenBucket
-from defl.ids import DIGEST_BYTES
 
-# Nodes of another version are refused by name. 2: Pace, Statements, another order of leaders.
-# 3: charter and membership make the chain id.
-PROTOCOL_VERSION = 3
 HEADER_BYTES = 4
-# Ours has about 50; a stranger must not make us hold much more.
+# Ours has about 80; a stranger must not make us hold much more.
 HELLO_BYTES_MAX = 256
 # Small frames are parsed from this buffer; an idle connection costs nothing else.
 SCRATCH_BYTES = 64 * 2**10
@@ -45,29 +39,6 @@ class Lane(StrEnum):
 
     CONTROL = "control"
     WEIGHTS = "weights"
-
-
-class Hello(Struct, frozen=True, array_like=True):
-    """The first frame on a connection, each way; later versions may append fields."""
-
-    version: int
-    chain: Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-    node: int
-    lane: Lane
-
-
-_hello_decoder = msgspec.msgpack.Decoder(Hello)
-
-
-def encode_hello(hello: Hello) -> bytes:
-    return msgspec.msgpack.encode(hello)
-
-
-def decode_hello(frame: Frame) -> Hello | None:
-    try:
-        return _hello_decoder.decode(frame)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 @dataclass(slots=True)
@@ -181,6 +152,11 @@ class Link(asyncio.BufferedProtocol):
         self.pump_soon()
         # Not at once: the owner first announces that the peer is connected.
         self._loop.call_soon(self._release)
+
+    @property
+    def is_made(self) -> bool:
+        """TLS is complete: the link owns the connection."""
+        return self._transport is not None
 
     @property
     def certificate(self) -> bytes | None:

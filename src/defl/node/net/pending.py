@@ -5,9 +5,11 @@ the middle of its handshake. Each pending connection belongs to one class, and e
 a limit of its own:
 
     silent     nothing was received yet. A member's first bytes follow its connection at once.
-    unmarked   something was received, but no member's mark (`tls.mark_of`).
-    marked     one class for each member. Only a caller that has the members' cards, or listens on
-               the line, can send a member's mark.
+    unmarked   something was received, but no contact's mark (`tls.mark_of`).
+    marked     one class for each contact. Only a caller that has the contacts' cards, or listens
+               on the line, can send a contact's mark.
+    letterbox  bears the mark of a letterbox (letterbox.py), and stays pending as long as it lives:
+               such a caller never proves who it is.
 
 A class over its limit evicts the oldest connection of the address that holds the most. Nothing here
 waits or reads; acceptor.py does.
@@ -16,6 +18,7 @@ waits or reads; acceptor.py does.
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from enum import Enum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Generic, TypeVar
 
@@ -37,34 +40,52 @@ class PendingLimits:
     silent: int = 128
     unmarked: int = 64
     per_member: int = 8  # both lanes, and some that a restart left behind
+    letterbox: int = 4  # each may hold a control frame
+
+
+class Stranger(Enum):
+    UNMARKED = "unmarked"
+    LETTERBOX = "letterbox"
+
+
+Caller = NodeId | Stranger  # whose mark a connection bears
 
 
 class PendingConnections(Generic[Connection]):
     def __init__(self, limits: PendingLimits) -> None:
         self._limits = limits
         self._silent: OrderedDict[Connection, Address] = OrderedDict()
-        self._unmarked: OrderedDict[Connection, Address] = OrderedDict()
-        self._marked: dict[NodeId, OrderedDict[Connection, Address]] = {}
+        self._marked: dict[Caller, OrderedDict[Connection, Address]] = {}
 
     def __len__(self) -> int:
-        return len(self._silent) + len(self._unmarked) + sum(map(len, self._marked.values()))
+        return len(self._silent) + sum(map(len, self._marked.values()))
 
     def add(self, connection: Connection, host: str) -> Connection | None:
         """A new, silent connection; returns the evicted one."""
         return _add(self._silent, self._limits.silent, connection, _network(host))
 
-    def classify(self, connection: Connection, member: NodeId | None) -> Connection | None:
-        """The first bytes of a silent connection bear this member's mark or none; returns the
-        evicted one."""
+    def classify(self, connection: Connection, caller: Caller) -> Connection | None:
+        """The first bytes of a silent connection bear this caller's mark; returns the evicted
+        one."""
         address = self._silent.pop(connection)
-        if member is None:
-            return _add(self._unmarked, self._limits.unmarked, connection, address)
-        marked = self._marked.setdefault(member, OrderedDict())
-        return _add(marked, self._limits.per_member, connection, address)
+        marked = self._marked.setdefault(caller, OrderedDict())
+        return _add(marked, self._limit(caller), connection, address)
 
     def remove(self, connection: Connection) -> None:
-        for connections in (self._silent, self._unmarked, *self._marked.values()):
+        self._silent.pop(connection, None)
+        for caller, connections in list(self._marked.items()):
             connections.pop(connection, None)
+            if not connections:
+                del self._marked[caller]
+
+    def _limit(self, caller: Caller) -> int:
+        match caller:
+            case Stranger.UNMARKED:
+                return self._limits.unmarked
+            case Stranger.LETTERBOX:
+                return self._limits.letterbox
+            case _:
+                return self._limits.per_member
 
 
 def _add(

@@ -1,7 +1,9 @@
-"""TLS contexts that trust the federation's own certificates and nothing else.
+"""TLS contexts that trust the contacts' own certificates and nothing else.
 
 TLS 1.3 with certificates on both sides, without session resumption: every connection shows its
-certificate. There is no plaintext mode and no certification authority.
+certificate. There is no plaintext mode and no certification authority. Only a letterbox asks its
+caller for no certificate (letterbox.py); the caller still pins the certificate of the node it
+calls.
 
 A member marks its first record, so that the node it dials can tell it from a stranger before it
 spends anything on the connection. The mark proves nothing; the handshake does.
@@ -12,12 +14,21 @@ import ssl
 from collections.abc import Sequence
 
 from defl.cards import Card
+from defl.errors import UserError
 from defl.ids import digest_of
-from defl.node.setup.identity import Identity, certificate_pem, key_pem
+from defl.node.setup.identity import (
+    Identity,
+    certificate_key,
+    certificate_pem,
+    key_pem,
+    split_address,
+)
 
 # The mark travels as the name of an application protocol (ALPN), which may have 255 bytes.
 MARK_PREFIX = b"defl/"
 MARK_BYTES = len(MARK_PREFIX) + 32
+# The mark of a caller without a certificate. No member's: those are hexadecimal.
+LETTERBOX_MARK = MARK_PREFIX + b"handover"
 # The first record of a TLS connection: its type, and the end of its length field.
 HANDSHAKE = 0x16
 RECORD_HEADER_BYTES = 5
@@ -26,18 +37,46 @@ FIRST_BYTES_MAX = 4096
 
 
 def server_context(identity: Identity, cards: Sequence[Card]) -> ssl.SSLContext:
-    """For accepted connections: any member's certificate passes, and no other."""
+    """For accepted connections: any contact's certificate passes, and no other."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0
-    return _pinned(context, identity, cards)
+    _load_identity(context, identity)
+    return _pinned(context, cards)
 
 
 def client_context(identity: Identity, card: Card) -> ssl.SSLContext:
     """For dialling one member: even another member's certificate is refused."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # the certificate itself is pinned; addresses may change
-    context.set_alpn_protocols([mark_of(identity.certificate, card.certificate).decode("ascii")])
-    return _pinned(context, identity, (card,))
+    context = _dialling_context(card, mark_of(identity.certificate, card.certificate))
+    _load_identity(context, identity)
+    return context
+
+
+def letterbox_server_context(identity: Identity) -> ssl.SSLContext:
+    """For accepted calls to the letterbox: the caller shows no certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_NONE
+    _load_identity(context, identity)
+    return context
+
+
+def letterbox_client_context(card: Card) -> ssl.SSLContext:
+    """For calling one member's letterbox: its certificate is pinned as usual."""
+    return _dialling_context(card, LETTERBOX_MARK)
+
+
+def unusable(card: Card) -> str | None:
+    """Why no connection can be made with this card, or None. Whether to trust it is decided by
+    those who agreed on it."""
+    try:
+        split_address(card.address)[0].encode("idna")  # as for a look-up
+        if certificate_key(card.certificate) != card.key:
+            return "the certificate's key is not the card's"
+        _pinned(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), (card,))
+    except (UserError, UnicodeError, ssl.SSLError) as error:
+        return str(error)
+    return None
 
 
 def mark_of(caller: bytes, called: bytes) -> bytes:
@@ -62,17 +101,19 @@ def is_first_record(first_bytes: bytes) -> bool:
     return len(first_bytes) >= max(RECORD_HEADER_BYTES, whole)
 
 
-def _pinned(context: ssl.SSLContext, identity: Identity, cards: Sequence[Card]) -> ssl.SSLContext:
+def _dialling_context(card: Card, mark: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the certificate itself is pinned; addresses may change
+    context.set_alpn_protocols([mark.decode("ascii")])
+    return _pinned(context, (card,))
+
+
+def _pinned(context: ssl.SSLContext, cards: Sequence[Card]) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=b"".join(card.certificate for card in cards))
-    _load_identity(context, identity)
+    if cards:  # without any, every certificate is refused
+        context.load_verify_locations(cadata=b"".join(card.certificate for card in cards))
     return context
-
-
-def trust_also(context: ssl.SSLContext, card: Card) -> None:
-    """Adds a renewed certificate. The old one still passes the handshake, but not the hello."""
-    context.load_verify_locations(cadata=card.certificate)
 
 
 def _load_identity(context: ssl.SSLContext, identity: Identity) -> None:

@@ -1,15 +1,16 @@
-"""Frames between members, over two links per pair: one for each lane.
+"""Frames between contacts, over two links per pair: one for each lane.
 
-The lower id dials, the higher one answers. TLS refuses every caller that is not a member. Then both
-send a hello, and both check the certificate's owner, the federation and the lane. Only frames of
-links that pass reach `on_frame`.
+Contacts are the members of this epoch, the guests of approved changes and former members; they may
+change while the transport runs. TLS refuses every caller that is no contact. Then both send a
+hello, and both check the certificate's owner, the federation and the lane. Only frames of links
+that pass reach `on_frame`, with the contact's number, and those of strangers that called the
+letterbox, each with a number of its own.
 """
 
 import asyncio
 import random
 import socket
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 
 from defl.budget import TokenBucket
@@ -17,32 +18,21 @@ from defl.cards import Card
 from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
 from defl.node.net.acceptor import AcceptLimits, Acceptor
-from defl.node.net.admission import Refusal, Refused, check_hello, dial_refusal_of
-from defl.node.net.framing import (
-    PROTOCOL_VERSION,
-    Frame,
-    Hello,
-    Lane,
-    Link,
-    SendQueue,
-    Traffic,
-    Use,
-    decode_hello,
-    encode_hello,
-)
-from defl.node.net.tls import client_context, mark_of, server_context, trust_also
-from defl.node.setup.identity import Identity, card_defect, split_address
+from defl.node.net.admission import Refusal, Refused
+from defl.node.net.contact import Contact, Contacts
+from defl.node.net.dialler import Dialler, DialLimits
+from defl.node.net.framing import Frame, Lane, Link, Traffic, Use
+from defl.node.net.greeter import CLOSE_S, Greeter
+from defl.node.net.hello import Hello
+from defl.node.net.letterbox import Letterbox, LetterboxLimits, LetterboxLink
+from defl.node.net.pending import Caller, Stranger
+from defl.node.net.sockets import listening
+from defl.node.net.stats import Stats
+from defl.node.net.tls import mark_of
+from defl.node.net.who_dials import dials, is_member
+from defl.node.setup.identity import Identity, card_defect
 
 __all__ = ["Frame", "Lane", "Refusal", "Stats", "Traffic", "Transport", "TransportLimits"]
-
-LANES = tuple(Lane)
-BACKLOG = 128
-# A link that lived this long resets the back-off.
-STABLE_S = 5.0
-CLOSE_S = 1.0
-# A machine that vanishes closes nothing: an idle link is dead after 30 s. With bytes in flight the
-# wait is longer, since a peer that is too busy to read looks the same to the kernel.
-KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 120_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +40,8 @@ class TransportLimits:
     """Bounds of a node's traffic. Rates are per peer and lane; beyond them we read more slowly."""
 
     accept: AcceptLimits = field(default_factory=AcceptLimits)
+    dial: DialLimits = field(default_factory=DialLimits)
+    letterbox: LetterboxLimits = field(default_factory=LetterboxLimits)
     connect_s: float = 10.0  # TLS and hello together, for a connection that we dial
     queue_frames_max: int = 8192
     # A peer that does not read must not make us hold more small messages. Only one chunk is queued.
@@ -60,19 +52,6 @@ class TransportLimits:
     messages_burst: float = 20_000.0
     bytes_per_s: float = 1e9
     bytes_burst: float = 5e8
-    backoff_first_s: float = 0.1
-    backoff_max_s: float = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Counts since the start; refusals are of accepted and of dialled connections."""
-
-    traffic: dict[tuple[NodeId, Lane], Traffic]
-    refusals: Counter[Refusal] = field(default_factory=Counter)
-    reconnects: Counter[NodeId] = field(default_factory=Counter)
-    replaced: Counter[NodeId] = field(default_factory=Counter)
-    trouble: dict[NodeId, str] = field(default_factory=dict)  # why a peer is not connected
 
 
 class Transport:
@@ -81,88 +60,125 @@ class Transport:
         *,
         me: NodeId,
         identity: Identity,
-        cards: Sequence[Card],
-        chain: Digest,
+        origin: Digest,
+        epoch: int,
+        contacts: Mapping[NodeId, Card],
         listen: tuple[str, int] | socket.socket,
         frame_bytes_max: Mapping[Lane, int],
         on_frame: Callable[[NodeId, Lane, Frame], Awaitable[None] | None],
-        on_connected: Callable[[NodeId], None] = lambda _: None,
+        on_connected: Callable[[NodeId, int], None] = lambda _peer, _epoch: None,
         on_disconnected: Callable[[NodeId], None] = lambda _: None,
+        is_letter: Callable[[Frame], bool] = lambda _: True,
         limits: TransportLimits | None = None,
         rng: random.Random | None = None,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`listen` is an address or a listening socket. `wait` sleeps between attempts."""
-        if cards[me].key != identity.public_key:
-            raise UserError(f"this node's key is not that of member {me} of the federation")
-        for card in cards:
-            if defect := card_defect(card):
-                raise UserError(f"{card.name}'s card: {defect}")
-        self._me = me
+        """`listen` is an address or a listening socket. `is_letter` says which frames a letterbox
+        is for; others wait until the contact is connected. `wait` sleeps between attempts."""
         self._identity = identity
-        self._cards = dict(zip(map(NodeId, range(len(cards))), cards, strict=True))
-        self._chain = chain
         self._listen = listen
         self._frame_bytes_max = frame_bytes_max
         self._on_frame = on_frame
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
+        self._is_letter = is_letter
         self._limits = limits or TransportLimits()
-        self._rng = rng or random.Random()  # noqa: S311  (jitter is no secret)
-        self._wait = wait
-        self._server_context = server_context(identity, cards)
-        keys = [(peer, lane) for peer in self._cards if peer != me for lane in LANES]
-        self.stats = Stats({key: Traffic() for key in keys})
-        self._queues = {key: SendQueue(self.stats.traffic[key]) for key in keys}
-        self._links: dict[tuple[NodeId, Lane], Link] = {}
-        self._seen: set[tuple[NodeId, Lane]] = set()  # connected before
-        self._buckets: dict[tuple[NodeId, Lane], tuple[TokenBucket, TokenBucket]] = {}
-        self._moved = {peer: asyncio.Event() for peer in self._cards}
+        self.stats = Stats()
+        self._contacts = Contacts()
         self._listener: socket.socket | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._acceptor = Acceptor(
-            self._limits.accept, self._handshake_as_server, self.stats.refusals, wait
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._letterbox = Letterbox(
+            self._limits.letterbox,
+            frame_bytes_max[Lane.CONTROL],
+            lambda stranger, frame: self._deliver(stranger, Lane.CONTROL, frame),
         )
-        for peer in self._cards:
-            self._expect(peer)
+        self._acceptor = Acceptor(
+            self._limits.accept,
+            self._admit,
+            self._letterbox.serve,
+            self.stats.refusals,
+            wait,
+        )
+        self._dialler = Dialler(
+            self._limits.dial,
+            self._dial,
+            self._call_letterbox,
+            rng or random.Random(),  # noqa: S311  (jitter is no secret)
+            wait,
+        )
+        self._greeter = Greeter(
+            identity,
+            origin,
+            self._contacts,
+            connect_s=self._limits.connect_s,
+            handshake_s=self._limits.accept.handshake_s,
+        )
+        self.set_contacts(contacts, epoch, me)
 
     # ------------------------------------------------------------------ for the node
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._listener = await self._bind()
-        limits = self._limits
-        now = loop.time()
-        for key in self._queues:
-            self._buckets[key] = (
-                TokenBucket(limits.messages_per_s, limits.messages_burst, now),
-                TokenBucket(limits.bytes_per_s, limits.bytes_burst, now),
-            )
-        self._tasks.append(loop.create_task(self._acceptor.accept(self._listener)))
-        for peer, lane in self._queues:
-            if self._me < peer:
-                self._tasks.append(loop.create_task(self._keep_dialling(peer, lane)))
+        self._listener = await listening(self._listen)
+        self._start(self._acceptor.accept(self._listener))
+        for contact in self._contacts:
+            self._call(contact)
 
     async def close(self) -> None:
         """Ends every connection, after a moment for the bytes that are already written."""
-        running = [*self._tasks, *self._acceptor.callers]
+        running = [*self._tasks, *self._acceptor.admissions]
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running)
-        self._tasks.clear()
         if self._listener is not None:
             self._listener.close()
-        links = list(self._links.values())
-        for link in links:
-            link.close()
-        if links:
-            await asyncio.wait([link.closed for link in links], timeout=CLOSE_S)
-        for link in links:
-            link.abort()
-        if links:
-            await asyncio.wait([link.closed for link in links], timeout=CLOSE_S)
+        channels = [channel for contact in self._contacts for channel in contact.channels.values()]
+        links = [channel.link for channel in channels if channel.link is not None]
+        for end in (Link.close, Link.abort):
+            for link in links:
+                end(link)
+            if links:
+                await asyncio.wait([link.closed for link in links], timeout=CLOSE_S)
         await asyncio.sleep(0)  # aborted handshakes close their sockets in the loop's next turn
+
+    def set_contacts(self, contacts: Mapping[NodeId, Card], epoch: int, me: NodeId) -> None:
+        """From now on these are the contacts, `me` is this node's number among them, and its hellos
+        state this epoch. Links of a contact whose key stays are not touched; if its number changes,
+        it is announced again. A card that cannot be used becomes trouble."""
+        self._me = me
+        self._greeter.enter(epoch, me)
+        change = self._contacts.replace(contacts, self._identity.public_key)
+        for contact in change.gone:
+            self._drop(contact)
+        self.stats.renumber(change.numbers)
+        self.stats.trouble.update(change.defects)
+        self.stats.traffic.clear()
+        for contact in self._contacts:
+            for lane, channel in contact.channels.items():
+                self.stats.traffic[contact.peer, lane] = channel.traffic
+        self._expect_contacts()
+        if self._listener is not None:
+            for contact in self._contacts:
+                self._call(contact)
+        for before, peer in change.numbers.items():
+            contact_now = self._contacts.get(peer)
+            if before != peer and contact_now is not None and contact_now.is_connected:
+                self._on_connected(peer, contact_now.epoch)
+
+    def update_card(self, card: Card) -> bool:
+        """Takes address and certificate from a contact's newer signed card; False if it is not
+        newer, not signed by the contact or not a contact's."""
+        if card_defect(card) is not None:
+            return False
+        for contact in self._contacts:
+            known = contact.card
+            if known.key == card.key:
+                if (card.name, True) != (known.name, card.serial > known.serial):
+                    return False
+                contact.take(card)
+                self._expect_contacts()
+                return True
+        return False
 
     @property
     def address(self) -> tuple[str, int]:
@@ -174,231 +190,201 @@ class Transport:
 
     @property
     def unauthenticated(self) -> int:
-        """Accepted connections whose hello has not come yet."""
+        """Accepted connections whose hello has not come yet, and callers of the letterbox."""
         return self._acceptor.pending
 
     def connected(self, peer: NodeId) -> bool:
-        return all((peer, lane) in self._links for lane in LANES)
+        contact = self._contacts.get(peer)
+        return contact is not None and contact.is_connected
 
     def queued_bytes(self, peer: NodeId, lane: Lane) -> int:
-        return self._queues[peer, lane].bytes
+        contact = self._contacts.get(peer)
+        return 0 if contact is None else contact.channels[lane].queue.bytes
 
     async def drained(self, peer: NodeId, lane: Lane) -> bool:
         """Waits until the queue is empty: at most one frame is then on its way. False if the peer
         is not connected."""
-        await self._queues[peer, lane].empty.wait()
-        return (peer, lane) in self._links
+        contact = self._contacts.get(peer)
+        if contact is None:
+            return False
+        channel = contact.channels[lane]
+        await channel.queue.empty.wait()
+        return channel.link is not None
 
     def send(self, peer: NodeId, frame: Frame, lane: Lane) -> bool:
-        """False if the queue is full; the frame is then dropped and counted."""
+        """False if the frame is dropped: the queue is full, or the peer is gone."""
         longest = self._frame_bytes_max[lane]
         if not 1 <= len(frame) <= longest:
             raise ValueError(f"{len(frame)} bytes in a {lane} frame, 1 to {longest} allowed")
-        queue, limits = self._queues[peer, lane], self._limits
-        link = self._links.get((peer, lane))
-        if link is None:
-            queue.push(frame, frames_max=limits.away_frames_max, bytes_max=limits.away_bytes_max)
+        contact, limits = self._contacts.get(peer), self._limits
+        if contact is None:
+            return lane is Lane.CONTROL and self._letterbox.send(peer, frame)
+        channel = contact.channels[lane]
+        if channel.link is None:
+            if lane is Lane.CONTROL and contact.letterbox is not None and self._is_letter(frame):
+                return contact.letterbox.send(frame)
+            channel.queue.push(
+                frame, frames_max=limits.away_frames_max, bytes_max=limits.away_bytes_max
+            )
             return True
-        taken = queue.offer(
+        taken = channel.queue.offer(
             frame, frames_max=limits.queue_frames_max, bytes_max=limits.queue_bytes_max
         )
         if taken:
-            link.pump_soon()
+            channel.link.pump_soon()
         return taken
 
-    def update_card(self, card: Card) -> bool:
-        """Takes address and certificate from a member's newer signed card; False if it is not
-        newer, not signed by the member or not a member's."""
-        if card_defect(card) is not None:
-            return False
-        for peer, known in self._cards.items():
-            if known.key == card.key:
-                if (card.name, True) != (known.name, card.serial > known.serial):
-                    return False
-                self._cards[peer] = card
-                trust_also(self._server_context, card)
-                self._expect(peer)
-                self._moved[peer].set()
-                return True
-        return False
+    # ------------------------------------------------------------------ contacts
 
-    # ------------------------------------------------------------------ accepted connections
-
-    def _expect(self, peer: NodeId) -> None:
-        if peer != self._me:
-            mark = mark_of(self._cards[peer].certificate, self._identity.certificate)
-            self._acceptor.expect(mark, peer)
-
-    async def _bind(self) -> socket.socket:
-        if isinstance(self._listen, socket.socket):
-            self._listen.setblocking(False)
-            return self._listen
-        host, port = self._listen
-        loop = asyncio.get_running_loop()
-        try:
-            addresses = await loop.getaddrinfo(
-                host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            family, _, _, _, address = addresses[0]
-            listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
-        except OSError as error:
-            raise UserError(
-                f"cannot listen on {host}:{port}: {error}; is the port taken by another program, "
-                "or is the address not this machine's? See `listen` in node.toml"
-            ) from error
-        listener.setblocking(False)
-        return listener
-
-    async def _handshake_as_server(self, link: Link, connection: socket.socket) -> Refused | None:
-        _set_options(connection)
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: link,
-            connection,
-            ssl=self._server_context,
-            ssl_handshake_timeout=self._limits.accept.handshake_s,
-            ssl_shutdown_timeout=CLOSE_S,
+    def _expect_contacts(self) -> None:
+        """Callers with another certificate are refused from now on."""
+        own = self._identity.certificate
+        self._acceptor.expect(
+            {mark_of(contact.card.certificate, own): contact.peer for contact in self._contacts}
         )
-        hello = decode_hello(await link.hello)
-        refused = self._check_hello(link, hello, None)
-        if hello is None or (refused is not None and refused.member is None):
-            return refused
-        # A member, even of another federation, gets our hello, so that it can report what differs.
-        link.send_hello(self._hello(hello.lane))
-        if refused is not None and refused.member is not None:
-            if refused.kind is not Refusal.PROBE:
-                self.stats.trouble[refused.member] = refused.text
-            link.close()
-            await asyncio.wait([link.closed])
-            return refused
-        self._adopt(NodeId(hello.node), hello.lane, link)
-        return None
+        self._greeter.refresh()
 
-    # ------------------------------------------------------------------ dialled connections
+    def _call(self, contact: Contact) -> None:
+        """Whether this node dials the contact or is dialled by it may change with their numbers."""
+        dialled = dials(self._me, contact.peer)
+        if contact.is_dialled == dialled:
+            return
+        contact.stop_calls()
+        contact.is_dialled = dialled
+        if dialled:
+            calls = [self._dialler.keep_connected(contact, lane) for lane in Lane]
+        elif is_member(contact.peer):
+            calls = [self._dialler.await_calls(contact)]
+        else:
+            calls = []
+        contact.calls = [self._start(call) for call in calls]
 
-    async def _keep_dialling(self, peer: NodeId, lane: Lane) -> None:
-        loop = asyncio.get_running_loop()
-        attempt = 0
-        while True:
-            self._moved[peer].clear()
-            began = loop.time()
-            link = await self._dial(peer, lane)
-            if link is not None:
+    def _drop(self, contact: Contact) -> None:
+        contact.stop_calls()
+        if contact.letterbox is not None:
+            contact.letterbox.abort()
+        for lane, channel in contact.channels.items():
+            if (link := channel.link) is not None:
+                self._lost(contact, lane, link)
+                link.abort()
+            channel.queue.clear()
+
+    def _start(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ------------------------------------------------------------------ connections
+
+    async def _admit(self, link: Link, connection: socket.socket, caller: Caller) -> Refused | None:
+        if caller is Stranger.LETTERBOX:
+            return await self._greeter.answer_stranger(link, connection)
+        answer = await self._greeter.answer(link, connection)
+        if isinstance(answer, Refused):
+            if answer.peer is not None:
+                if answer.kind is not Refusal.PROBE:
+                    self.stats.trouble[answer.peer] = answer.text
+                link.close()
                 await asyncio.wait([link.closed])
-                if loop.time() - began >= STABLE_S:
-                    attempt = 0
-            await self._back_off(peer, attempt)
-            attempt += 1
-
-    async def _back_off(self, peer: NodeId, attempt: int) -> None:
-        """Waits, unless a newer card gives another address."""
-        limits = self._limits
-        longest = min(limits.backoff_max_s, limits.backoff_first_s * 2.0 ** min(attempt, 30))
-        loop = asyncio.get_running_loop()
-        waits = [
-            loop.create_task(_awaited(self._wait(longest * self._rng.uniform(0.5, 1.0)))),
-            loop.create_task(_awaited(self._moved[peer].wait())),
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-
-    async def _dial(self, peer: NodeId, lane: Lane) -> Link | None:
-        card = self._cards[peer]
-        link = Link()
-        try:
-            async with asyncio.timeout(self._limits.connect_s):
-                refused = await self._handshake_as_client(link, peer, lane, card)
-        except (OSError, TimeoutError) as error:
-            refused = dial_refusal_of(error, link, card)
-        except asyncio.CancelledError:
-            link.abort()
-            raise
-        if refused is None:
-            self._adopt(peer, lane, link)
-            return link
-        link.abort()
-        self.stats.refusals[refused.kind] += 1
-        self.stats.trouble[peer] = refused.text
+            return answer
+        contact, hello = answer
+        self._adopt(contact, link, hello)
         return None
 
-    async def _handshake_as_client(
-        self, link: Link, peer: NodeId, lane: Lane, card: Card
-    ) -> Refused | None:
-        host, port = split_address(card.address)
-        transport, _ = await asyncio.get_running_loop().create_connection(
-            lambda: link,
-            host,
-            port,
-            ssl=client_context(self._identity, card),
-            server_hostname="",
-            ssl_handshake_timeout=self._limits.connect_s,
-            ssl_shutdown_timeout=CLOSE_S,
+    async def _dial(self, contact: Contact, lane: Lane) -> Link | Refusal:
+        answer = await self._greeter.call(contact, lane)
+        if isinstance(answer, Refused):
+            self.stats.refusals[answer.kind] += 1
+            self.stats.trouble[contact.peer] = answer.text
+            return answer.kind
+        self._adopt(contact, *answer)
+        return answer[0]
+
+    async def _call_letterbox(self, contact: Contact) -> None:
+        """There is something to hand in only if the contact is in an older epoch."""
+        if contact.letterbox is not None:
+            return
+        answer = await self._greeter.call(contact, Lane.CONTROL, letterbox=True)
+        if isinstance(answer, Refused):
+            return
+        link, hello = answer
+        if hello.epoch >= self._greeter.epoch or contact.channels[Lane.CONTROL].link is not None:
+            link.abort()
+            return
+        opened = LetterboxLink(
+            link,
+            self._limits.letterbox,
+            self._frame_bytes_max[Lane.CONTROL],
+            lambda frame: self._deliver_of(contact, Lane.CONTROL, frame),
         )
-        _set_options(transport.get_extra_info("socket"))
-        link.send_hello(self._hello(lane))
-        return self._check_hello(link, decode_hello(await link.hello), (peer, lane))
+        contact.letterbox = opened
+        self._start(self._keep_letterbox(contact, opened))
+        self._on_connected(contact.peer, hello.epoch)
 
-    # ------------------------------------------------------------------ both
+    async def _keep_letterbox(self, contact: Contact, opened: LetterboxLink) -> None:
+        try:
+            await opened.until_idle()
+        finally:
+            contact.letterbox = None
 
-    def _hello(self, lane: Lane) -> bytes:
-        return encode_hello(Hello(PROTOCOL_VERSION, self._chain, self._me, lane))
-
-    def _check_hello(
-        self, link: Link, hello: Hello | None, dialled: tuple[NodeId, Lane] | None
-    ) -> Refused | None:
-        return check_hello(
-            hello,
-            certificate=link.certificate,
-            dialled=dialled,
-            me=self._me,
-            chain=self._chain,
-            cards=self._cards,
-        )
-
-    def _adopt(self, peer: NodeId, lane: Lane, link: Link) -> None:
+    def _adopt(self, contact: Contact, link: Link, hello: Hello) -> None:
         """Makes this the only link of the lane: an older one is dead, or the peer has restarted."""
         if link.closed.done():
             return
-        key = (peer, lane)
-        older = self._links.get(key)
-        if older is not None:
-            self.stats.replaced[peer] += 1
-            self._lost(peer, lane, older)
+        channel = contact.channels[hello.lane]
+        if (older := channel.link) is not None:
+            self.stats.replaced[contact.peer] += 1
+            self._lost(contact, hello.lane, older)
             older.abort()
-        if key in self._seen:
-            self.stats.reconnects[peer] += 1
-        self._seen.add(key)
-        self._links[key] = link
-        messages, volume = self._buckets[key]
+        if channel.was_connected:
+            self.stats.reconnects[contact.peer] += 1
+        channel.was_connected = True
+        channel.link, channel.epoch = link, hello.epoch
+        messages, volume = channel.buckets or self._new_buckets()
+        channel.buckets = messages, volume
         link.open(
             Use(
-                frame_bytes_max=self._frame_bytes_max[lane],
-                handler=lambda frame: self._deliver(peer, lane, frame),
-                queue=self._queues[key],
-                traffic=self.stats.traffic[key],
+                frame_bytes_max=self._frame_bytes_max[hello.lane],
+                handler=lambda frame: self._deliver_of(contact, hello.lane, frame),
+                queue=channel.queue,
+                traffic=channel.traffic,
                 messages=messages,
                 volume=volume,
             )
         )
-        link.closed.add_done_callback(lambda _: self._lost(peer, lane, link))
-        if self.connected(peer):
-            self.stats.trouble.pop(peer, None)
-            self._on_connected(peer)
+        link.closed.add_done_callback(lambda _: self._lost(contact, hello.lane, link))
+        if hello.lane is Lane.CONTROL and contact.letterbox is not None:
+            contact.letterbox.abort()
+        if contact.is_connected:
+            self.stats.trouble.pop(contact.peer, None)
+            self._on_connected(contact.peer, contact.epoch)
 
-    def _lost(self, peer: NodeId, lane: Lane, link: Link) -> None:
-        if self._links.get((peer, lane)) is not link:
+    def _new_buckets(self) -> tuple[TokenBucket, TokenBucket]:
+        limits, now = self._limits, asyncio.get_running_loop().time()
+        return (
+            TokenBucket(limits.messages_per_s, limits.messages_burst, now),
+            TokenBucket(limits.bytes_per_s, limits.bytes_burst, now),
+        )
+
+    def _lost(self, contact: Contact, lane: Lane, link: Link) -> None:
+        channel = contact.channels[lane]
+        if channel.link is not link:
             return
-        was_connected = self.connected(peer)
-        del self._links[peer, lane]
-        self._queues[peer, lane].clear()  # lost like the frames in flight
+        was_connected = contact.is_connected
+        channel.link = None
+        channel.queue.clear()  # lost like the frames in flight
         if link.broken is not None:
             self.stats.refusals[Refusal.FRAME] += 1
-        reason = link.closed.result() if link.closed.done() else "replaced"
-        self.stats.trouble[peer] = f"the {lane} connection ended: {reason}"
+        if contact in self._contacts:
+            reason = link.closed.result() if link.closed.done() else "replaced"
+            self.stats.trouble[contact.peer] = f"the {lane} connection ended: {reason}"
         if was_connected:
-            self._on_disconnected(peer)
+            self._on_disconnected(contact.peer)
+
+    def _deliver_of(self, contact: Contact, lane: Lane, frame: Frame) -> Awaitable[None] | None:
+        """A contact that is gone may have left frames in the link's buffer."""
+        return self._deliver(contact.peer, lane, frame) if contact in self._contacts else None
 
     def _deliver(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:
         try:
@@ -413,18 +399,3 @@ class Transport:
             await result
         except PeerFault:
             self.stats.refusals[Refusal.FAULT] += 1
-
-
-async def _awaited(wait: Awaitable[object]) -> None:
-    await wait
-
-
-def _set_options(connection: socket.socket) -> None:
-    # A small frame must not wait until the one before it is acknowledged, up to 40 ms. asyncio sees
-    # to it for dialled connections only: an accepted socket does not know that it is TCP.
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
-        option = getattr(socket, name, None)  # not every system has them all
-        if option is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -48,6 +48,7 @@ from defl.node.setup.identity import (
     split_address,
 )
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
+from defl.node.store.birth import write_birth
 from defl.schema import Codec, Entry, Schema
 
 CONFIG_FILE = "node.toml"
@@ -173,7 +174,8 @@ def card_file(folder: Path, name: str) -> Path:
 
 
 def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card) -> None:
-    """Write a new node's files. Nothing is overwritten, the key least of all."""
+    """Write a new node's files, with a key that was never used. Nothing is overwritten, the key
+    least of all."""
     for path in (folder / KEY_FILE, folder / CERTIFICATE_FILE, folder / CONFIG_FILE):
         if path.exists():
             raise UserError(
@@ -188,6 +190,7 @@ def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write_new(folder / KEY_FILE, key_pem(identity), mode=0o600)
+        write_birth(folder, identity.public_key)
         _write_new(folder / CERTIFICATE_FILE, certificate_pem(identity.certificate))
         _write_new(folder / CONFIG_FILE, node_text(config).encode())
         _write_new(card_file(folder, config.name), card_text(card).encode())

@@ -15,16 +15,9 @@ from typing import TypeVar
 from defl.cards import Card
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, NodeId
-from defl.node.net.admission import check_hello
-from defl.node.net.framing import (
-    HEADER_BYTES,
-    HELLO_BYTES_MAX,
-    PROTOCOL_VERSION,
-    Hello,
-    Lane,
-    decode_hello,
-    encode_hello,
-)
+from defl.node.net.admission import NOT_A_HELLO, Refused, check_hello
+from defl.node.net.framing import HEADER_BYTES, HELLO_BYTES_MAX, Lane
+from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
 from defl.node.net.tls import client_context
 from defl.node.setup.config import (
     INITIAL_FILE,
@@ -232,7 +225,7 @@ def _probe(peer: NodeId, me: NodeId, identity: Identity, agreement: Agreement) -
     name = f"peer {card.name}"
     # No federation in ours: the peer answers with its own hello and closes the connection, so a
     # node of this identity that is running keeps its connections.
-    hello = encode_hello(Hello(PROTOCOL_VERSION, NO_DIGEST, me, Lane.CONTROL))
+    hello = encode_hello(Hello(PROTOCOL_VERSION, NO_DIGEST, 0, identity.public_key, Lane.CONTROL))
     try:
         with (
             socket.create_connection(split_address(card.address), CONNECT_TIME_MAX_S) as plain,
@@ -243,16 +236,21 @@ def _probe(peer: NodeId, me: NodeId, identity: Identity, agreement: Agreement) -
             certificate = secure.getpeercert(binary_form=True)
     except OSError as error:
         return Check(name, False, f"{card.address}: {_reason(error)}")
-    refused = check_hello(
-        answer,
-        certificate=certificate,
-        dialled=(peer, Lane.CONTROL),
-        me=me,
-        chain=agreement.federation.chain,
-        cards={NodeId(id_): card for id_, card in enumerate(agreement.cards)},
+    verdict = (
+        NOT_A_HELLO
+        if answer is None
+        else check_hello(
+            answer,
+            certificate=certificate,
+            dialled=(peer, Lane.CONTROL),
+            me=me,
+            origin=agreement.federation.chain,
+            epoch=agreement.federation.epoch,
+            cards={peer: card},
+        )
     )
-    if refused is not None:
-        return Check(name, False, f"{card.address} answers, but {refused.text}")
+    if isinstance(verdict, Refused):
+        return Check(name, False, f"{card.address} answers, but {verdict.text}")
     return Check(name, True, f"{card.address} answers as a member of this federation")
 
 

@@ -3,7 +3,7 @@
 A persist is one SQLite transaction, synced before it returns. Every record carries a checksum over
 itself and its place, so reading returns what was persisted or names what is damaged. A database
 that has lost writes (`mark.py` detects it) returns a safety record that signs nothing any more.
-`output.Persist` says what is kept and what is forgotten.
+`output.Persist` says what is kept and what is forgotten. Handovers are kept for ever.
 """
 
 import sqlite3
@@ -16,15 +16,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from defl.committee import Federation
+from defl.committee import Federation, Membership
+from defl.contacts import Former
 from defl.errors import LocalFault
 from defl.ids import Digest, Round, digest_of
-from defl.messages import Block, Evidence, Manifest, Offer, Snapshot, StoreAck
+from defl.messages import Block, Evidence, Handover, Manifest, Offer, Snapshot, StoreAck
 from defl.node.store.database import NO_OLD_COPY, connect, database_faults, transaction
 from defl.node.store.disk import disk_faults, require_room, sync_folder
 from defl.node.store.mark import Mark
-from defl.output import Durable, Persist, SafetyRecord
-from defl.participant import first_durable
+from defl.output import ClosedRound, Durable, Persist, SafetyRecord, Switch
+from defl.participant import first_record_of
 
 DATABASE = "state.db"
 MARK = "mark"  # the number of writes that the database has taken
@@ -45,8 +46,12 @@ INSERT INTO records (kind, slot, number, data, checksum) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (kind, slot) DO UPDATE
 SET number = excluded.number, data = excluded.data, checksum = excluded.checksum
 """
+_DELETE = "DELETE FROM records WHERE kind = ?"
 _FORGET = "DELETE FROM records WHERE kind = ? AND number <= ?"
 _ALL = "SELECT slot, number, data, checksum FROM records WHERE kind = ? ORDER BY rowid"
+_NUMBERED = "SELECT slot, number, data, checksum FROM records WHERE kind = ? AND number = ?"
+# They belong to one epoch and must not be seen in the next.
+_OF_ONE_EPOCH = ("safety", "block", "snapshot", "ack", "offer")
 
 T = TypeVar("T")
 Row = tuple[str, bytes, int, bytes, bytes]
@@ -55,9 +60,17 @@ Row = tuple[str, bytes, int, bytes, bytes]
 class Facts(Struct, frozen=True, array_like=True):
     """The federation that the records belong to; it never changes."""
 
-    chain: Digest
-    epoch: int
+    chain: Digest  # of its origin
+    epoch: int  # the origin's
     chunk_bytes: int
+
+
+class Entered(Struct, frozen=True, array_like=True):
+    """The present epoch: a Switch without its handover, which has a record of its own."""
+
+    membership: Membership
+    closed: tuple[ClosedRound, ...]
+    former: tuple[Former, ...]
 
 
 class Records:
@@ -86,17 +99,20 @@ class Records:
         self._writes_lost = self._writes - (counted or 0)
 
     @staticmethod
-    def create(folder: Path, federation: Federation, initial: Manifest, *, observer: bool) -> None:
+    def create(
+        folder: Path, federation: Federation, initial: Manifest | None, *, observing: str | None
+    ) -> None:
         """Write the database under another name first: it exists with its first record or not at
         all. Delete the files of a lost database before: SQLite would read its log into this one.
         """
         new = folder / f"{DATABASE}.new"
-        first = first_durable(federation, initial)
+        record = replace(first_record_of(federation), observing=observing)
+        model = None if initial is None else (Round(0), initial)
         facts = Facts(federation.chain, federation.epoch, federation.chunk_bytes)
         rows: Iterable[Row] = (
             _row("facts", b"", 0, facts),
             _row("writes", b"", 0, 0),
-            *_rows(Persist(record=None if observer else first.record, model=(Round(0), initial))),
+            *_rows(Persist(record=record, model=model)),
         )
         action = f"create {folder / DATABASE}"
         with disk_faults(action), database_faults(action):
@@ -125,13 +141,17 @@ class Records:
 
     def persist(self, *persists: Persist) -> None:
         """Write all of them, in this order, or none; synced on return."""
-        changes = [(list(_rows(persist)), list(_forgets(persist))) for persist in persists]
-        size = sum(len(row[3]) for rows, _ in changes for row in rows)
+        changes = [
+            (list(_ends(persist)), list(_rows(persist)), list(_forgets(persist)))
+            for persist in persists
+        ]
+        size = sum(len(row[3]) for _, rows, _ in changes for row in rows)
         with self._lock:
             require_room(self._folder, size, self._reserve_bytes)
             writes = self._writes + 1
             with database_faults("persist"), transaction(self._database):
-                for rows, forgets in changes:
+                for ends, rows, forgets in changes:
+                    self._database.executemany(_DELETE, ends)
                     self._database.executemany(_PUT, rows)
                     self._database.executemany(_FORGET, forgets)
                 self._database.execute(_PUT, _row("writes", b"", 0, writes))
@@ -162,7 +182,33 @@ class Records:
                 offers=tuple(self._many("offer", Offer)),
                 models=tuple(self._many("model", tuple[Round, Manifest])),
                 evidence=tuple(self._many("evidence", Evidence)),
+                switch=self._switch(),
             )
+
+    def handover(self, epoch: int) -> Handover | None:
+        """How this epoch ended; None if this node does not know."""
+        with self._lock, database_faults("read a handover"):
+            row = self._database.execute(_NUMBERED, ("handover", epoch)).fetchone()
+        return None if row is None else self._checked("handover", row, Handover)
+
+    def handovers(self) -> Iterator[Handover]:
+        """All of them, from epoch 0 on, one at a time: together they may be large."""
+        epoch = self.facts.epoch
+        while (handover := self.handover(epoch)) is not None:
+            yield handover
+            epoch += 1
+
+    def _switch(self) -> Switch | None:
+        entered = self._one("epoch", Entered)
+        if entered is None:
+            return None
+        handover = self.handover(entered.membership.epoch - 1)
+        if handover is None:
+            raise LocalFault(
+                f"{self._folder / DATABASE} has lost the handover to epoch "
+                f"{entered.membership.epoch}; {NO_OLD_COPY}"
+            )
+        return Switch(entered.membership, entered.closed, entered.former, handover)
 
     @property
     def bytes_used(self) -> int:
@@ -198,7 +244,16 @@ class Records:
 # --- What a persist changes ------------------------------------------------------------------
 
 
+def _ends(persist: Persist) -> Iterator[tuple[str]]:
+    """The kinds of which nothing older than this persist is kept."""
+    if persist.switch is not None:
+        for kind in _OF_ONE_EPOCH:
+            yield (kind,)
+
+
 def _rows(persist: Persist) -> Iterator[Row]:
+    if persist.switch is not None:
+        yield from _switch_rows(persist.switch)
     if persist.record is not None:
         yield _row("safety", b"", 0, persist.record)
     for block in persist.blocks:
@@ -213,6 +268,13 @@ def _rows(persist: Persist) -> Iterator[Row]:
         yield _row("model", _encoded(persist.model[0]), persist.model[0], persist.model)
     for evidence in persist.evidence:
         yield _row("evidence", digest_of(_encoded(evidence)), 0, evidence)
+
+
+def _switch_rows(switch: Switch) -> Iterator[Row]:
+    entered = Entered(switch.membership, switch.closed, switch.former)
+    yield _row("epoch", b"", switch.membership.epoch, entered)
+    ended = switch.handover.epoch
+    yield _row("handover", _encoded(ended), ended, switch.handover)
 
 
 def _forgets(persist: Persist) -> Iterator[tuple[str, int]]:

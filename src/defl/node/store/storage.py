@@ -45,26 +45,28 @@ class Storage:
     def create(
         folder: Path,
         federation: Federation,
-        manifest: Manifest,
-        payload: Payload,
+        initial: tuple[Manifest, Payload] | None,
         *,
-        observer: bool = False,
+        observing: str | None = None,
     ) -> None:
-        """A new node's storage: a record that nothing was signed, and the initial weights.
+        """A new node's storage: a record that nothing was signed, and the initial weights, which a
+        node that joins later does not need.
 
-        An observer gets no record: a node that may have signed and lost its disk follows without
-        signing.
+        `observing` says why the node must never sign: it may have signed before.
         """
-        _require_new(folder, observer=observer)
+        _require_new(folder, observer=observing is not None)
         with disk_faults(f"make {folder}"):
             (folder / BLOBS).mkdir(parents=True, exist_ok=True)
             (folder / WORK).mkdir(exist_ok=True)
         lock = _take_lock(folder)
         try:
-            _require_new(folder, observer=observer)  # another process may have been quicker
-            blobs = Blobs(folder / BLOBS, federation.chunk_bytes, 0)
-            blobs.store_blob(manifest, payload)
-            Records.create(folder, federation, manifest, observer=observer)
+            # Another process may have been quicker.
+            _require_new(folder, observer=observing is not None)
+            manifest = None
+            if initial is not None:
+                manifest, payload = initial
+                Blobs(folder / BLOBS, federation.chunk_bytes, 0).store_blob(manifest, payload)
+            Records.create(folder, federation, manifest, observing=observing)
         finally:
             os.close(lock)
 
@@ -82,7 +84,7 @@ class Storage:
     def open(
         cls, folder: Path, *, chain: Digest | None = None, reserve_bytes: int = RESERVE_BYTES
     ) -> Self:
-        """The storage in this folder, for this process alone."""
+        """The storage in this folder, for this process alone. `chain`: the federation's origin."""
         if not cls.exists(folder):
             if cls.was_used(folder):
                 raise LocalFault(

@@ -40,7 +40,7 @@ from defl.participant import Participant
 from defl.pool.weights import payload_bytes
 from defl.sim.byzantine.liar import Item, Liar
 from defl.sim.sim_node import Unruly
-from defl.wire import control_frame_bytes_max, encode
+from defl.wire import NO_EPOCH, control_frame_bytes_max, encode
 
 
 class Silent(Liar):
@@ -213,8 +213,8 @@ class Flooder(Liar):
     def _rubbish(self) -> Iterator[bytes]:
         yield b""
         yield self._rng.randbytes(self._rng.randrange(1, 200))
-        yield encode(self._vote(self._view, self._noise()))[:-1]
-        yield encode(Status(self._view, self._view)) + b"\x00"
-        yield b"\x91" * 5000  # lists in lists in lists
-        yield b"\x93\x0e\xcf" + bytes(8) + b"\x00"  # a status whose zero takes nine bytes
-        yield bytes(control_frame_bytes_max(self._committee.size) + 1)
+        yield encode(self._vote(self._view, self._noise()), self._epoch)[:-1]
+        yield encode(Status(self._view, self._view), self._epoch) + b"\x00"
+        yield NO_EPOCH + b"\x91" * 5000  # lists in lists in lists
+        yield NO_EPOCH + b"\x93\x0e\xcf" + bytes(8) + b"\x00"  # a zero in nine bytes
+        yield bytes(control_frame_bytes_max(self._committee.slots) + 1)

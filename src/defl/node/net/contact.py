@@ -1,0 +1,118 @@
+"""The contacts: what the transport keeps of each, and how one set of them replaces another.
+
+A contact is known by its key. Its number may change: a guest becomes a member. Everything that is
+kept of a contact is in its object, so nothing is left of it when it goes.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from defl.budget import TokenBucket
+from defl.cards import Card
+from defl.ids import NodeId
+from defl.node.net.framing import Lane, Link, SendQueue, Traffic
+from defl.node.net.letterbox import LetterboxLink
+from defl.node.net.tls import unusable
+
+
+class Channel:
+    """One lane; it outlives its connections."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self.queue = SendQueue(self.traffic)
+        self.link: Link | None = None
+        self.was_connected = False
+        self.epoch = 0  # as the peer's last hello stated it
+        self.buckets: tuple[TokenBucket, TokenBucket] | None = None  # once there is a clock
+
+
+class Contact:
+    def __init__(self, peer: NodeId, card: Card) -> None:
+        self.peer = peer
+        self.card = card
+        self.channels = {lane: Channel() for lane in Lane}
+        self.moved = asyncio.Event()  # a newer card gives another address
+        self.letterbox: LetterboxLink | None = None  # ours to its letterbox
+        self.is_dialled: bool | None = None  # whether `calls` dial; None: there are none
+        self.calls: list[asyncio.Task[None]] = []
+
+    @property
+    def is_connected(self) -> bool:
+        return all(channel.link is not None for channel in self.channels.values())
+
+    @property
+    def epoch(self) -> int:
+        """Honest peers never go back to an older one."""
+        return max(channel.epoch for channel in self.channels.values())
+
+    def take(self, card: Card) -> None:
+        """A newer card of the same key, or the same card."""
+        if card != self.card:
+            self.card = card
+            self.moved.set()
+
+    def stop_calls(self) -> None:
+        for call in self.calls:
+            call.cancel()
+        self.calls = []
+        self.is_dialled = None
+
+
+@dataclass(slots=True)
+class Change:
+    """What one set of contacts has over the one before it."""
+
+    gone: list[Contact] = field(default_factory=list)
+    numbers: dict[NodeId, NodeId] = field(default_factory=dict)  # of those that stay: old -> new
+    defects: dict[NodeId, str] = field(default_factory=dict)  # cards that cannot be used
+
+
+class Contacts:
+    def __init__(self) -> None:
+        self._contacts: dict[NodeId, Contact] = {}
+
+    def __iter__(self) -> Iterator[Contact]:
+        return iter(self._contacts.values())
+
+    def __getitem__(self, peer: NodeId) -> Contact:
+        return self._contacts[peer]
+
+    def get(self, peer: NodeId) -> Contact | None:
+        return self._contacts.get(peer)
+
+    def __contains__(self, contact: Contact) -> bool:
+        return self._contacts.get(contact.peer) is contact
+
+    @property
+    def cards(self) -> dict[NodeId, Card]:
+        return {peer: contact.card for peer, contact in self._contacts.items()}
+
+    def replace(self, cards: Mapping[NodeId, Card], own_key: bytes) -> Change:
+        """A contact whose key stays keeps its object, and the newer one of its cards."""
+        known = {contact.card.key: contact for contact in self}
+        taken = {own_key}
+        change = Change()
+        current: dict[NodeId, Contact] = {}
+        for peer, card in sorted(cards.items()):
+            contact = known.get(card.key)
+            if contact is not None and contact.card.serial > card.serial:
+                card = contact.card  # noqa: PLW2901
+            defect = None if contact is not None and card == contact.card else unusable(card)
+            if card.key in taken:
+                defect = "its key is this node's or another contact's"
+            if defect is not None:
+                change.defects[peer] = f"{card.name}'s card cannot be used: {defect}"
+                continue
+            taken.add(card.key)
+            if contact is None:
+                contact = Contact(peer, card)
+            else:
+                change.numbers[contact.peer] = peer
+                contact.peer = peer
+                contact.take(card)
+            current[peer] = contact
+        change.gone = [contact for key, contact in known.items() if key not in taken]
+        self._contacts = current
+        return change

@@ -1,0 +1,84 @@
+"""Calls contacts again and again, with pauses that grow to a bound.
+
+How one call is made is the transport's business.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from defl.node.net.admission import Refusal
+from defl.node.net.contact import Contact
+from defl.node.net.framing import Lane, Link
+
+# A link that lived this long resets the back-off.
+STABLE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class DialLimits:
+    backoff_first_s: float = 0.1
+    backoff_max_s: float = 3.0
+    # A member that should dial us may not know us; after this long without it, we call it.
+    uncalled_s: float = 10.0
+
+
+class Dialler:
+    def __init__(
+        self,
+        limits: DialLimits,
+        dial: Callable[[Contact, Lane], Awaitable[Link | Refusal]],
+        call_letterbox: Callable[[Contact], Awaitable[None]],
+        rng: random.Random,
+        wait: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._limits = limits
+        self._dial = dial
+        self._call_letterbox = call_letterbox
+        self._rng = rng
+        self._wait = wait
+
+    async def keep_connected(self, contact: Contact, lane: Lane) -> None:
+        """While the contact has another role in its own epoch, it may be the one that dials: there
+        is no dialling beside an open link."""
+        loop = asyncio.get_running_loop()
+        attempt = 0
+        while True:
+            contact.moved.clear()
+            began = loop.time()
+            link = contact.channels[lane].link or await self._dial(contact, lane)
+            if isinstance(link, Link):
+                await asyncio.wait([link.closed])
+                if loop.time() - began >= STABLE_S:
+                    attempt = 0
+            elif link is Refusal.UNKNOWN and lane is Lane.CONTROL:
+                await self._call_letterbox(contact)
+            await self._back_off(contact, attempt)
+            attempt += 1
+
+    async def await_calls(self, contact: Contact) -> None:
+        """It is the contact's part to dial, but it may have slept and not know us."""
+        while True:
+            await asyncio.sleep(self._limits.uncalled_s)
+            if contact.channels[Lane.CONTROL].link is None:
+                await self._call_letterbox(contact)
+
+    async def _back_off(self, contact: Contact, attempt: int) -> None:
+        """Waits, unless a newer card gives another address."""
+        limits = self._limits
+        longest = min(limits.backoff_max_s, limits.backoff_first_s * 2.0 ** min(attempt, 30))
+        loop = asyncio.get_running_loop()
+        waits = [
+            loop.create_task(_awaited(self._wait(longest * self._rng.uniform(0.5, 1.0)))),
+            loop.create_task(_awaited(contact.moved.wait())),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+async def _awaited(wait: Awaitable[object]) -> None:
+    await wait

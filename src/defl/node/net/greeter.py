@@ -1,0 +1,162 @@
+"""The beginning of each connection: TLS, then a hello each way, both judged.
+
+The outcome is an open link with the contact's hello, or the refusal. Whoever asked for the greeting
+decides what becomes of the link.
+"""
+
+import asyncio
+import socket
+import ssl
+
+from defl.ids import Digest, NodeId
+from defl.node.net.admission import (
+    NOT_A_HELLO,
+    Refused,
+    check_hello,
+    check_stranger,
+    dial_refusal_of,
+)
+from defl.node.net.contact import Contact, Contacts
+from defl.node.net.framing import Lane, Link
+from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
+from defl.node.net.sockets import set_options
+from defl.node.net.tls import (
+    client_context,
+    letterbox_client_context,
+    letterbox_server_context,
+    server_context,
+)
+from defl.node.setup.identity import Identity, split_address
+
+CLOSE_S = 1.0
+
+
+class Greeter:
+    def __init__(
+        self,
+        identity: Identity,
+        origin: Digest,
+        contacts: Contacts,
+        *,
+        connect_s: float,
+        handshake_s: float,
+    ) -> None:
+        self._identity = identity
+        self._origin = origin
+        self._contacts = contacts
+        self._connect_s = connect_s
+        self._handshake_s = handshake_s
+        self._letterbox_context = letterbox_server_context(identity)
+        self._server_context: ssl.SSLContext | None = None
+        self._me, self.epoch = NodeId(0), 0
+
+    def enter(self, epoch: int, me: NodeId) -> None:
+        """Hellos state this epoch from now on."""
+        self._me, self.epoch = me, epoch
+
+    def refresh(self) -> None:
+        """The contacts' certificates have changed: callers with others are refused from now on."""
+        # Made for the next caller: here a lack of descriptors would be the node's problem.
+        self._server_context = None
+
+    # ------------------------------------------------------------------ accepted connections
+
+    async def answer(
+        self, link: Link, connection: socket.socket
+    ) -> tuple[Contact, Hello] | Refused:
+        """A contact that is refused, even of another federation, gets our hello too, so that it can
+        report what differs."""
+        if self._server_context is None:
+            cards = [contact.card for contact in self._contacts]
+            self._server_context = server_context(self._identity, cards)
+        hello = await self._accept(link, connection, self._server_context)
+        answer = self._judge(link, hello, None)
+        if hello is not None and not (isinstance(answer, Refused) and answer.peer is None):
+            link.send_hello(self._hello(hello.lane))
+        return answer
+
+    async def answer_stranger(self, link: Link, connection: socket.socket) -> Refused | None:
+        """At the letterbox."""
+        hello = await self._accept(link, connection, self._letterbox_context)
+        refused = NOT_A_HELLO if hello is None else check_stranger(hello, self._origin)
+        if refused is None:
+            link.send_hello(self._hello(Lane.CONTROL))
+        return refused
+
+    async def _accept(
+        self, link: Link, connection: socket.socket, context: ssl.SSLContext
+    ) -> Hello | None:
+        set_options(connection)
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: link,
+            connection,
+            ssl=context,
+            ssl_handshake_timeout=self._handshake_s,
+            ssl_shutdown_timeout=CLOSE_S,
+        )
+        return decode_hello(await link.hello)
+
+    # ------------------------------------------------------------------ dialled connections
+
+    async def call(
+        self, contact: Contact, lane: Lane, *, letterbox: bool = False
+    ) -> tuple[Link, Hello] | Refused:
+        card, link = contact.card, Link()
+        greeted = False
+        try:
+            async with asyncio.timeout(self._connect_s):
+                context = (
+                    letterbox_client_context(card)
+                    if letterbox
+                    else client_context(self._identity, card)
+                )
+                await self._connect(link, card.address, context)
+                link.send_hello(self._hello(lane))
+                hello = decode_hello(await link.hello)
+            answer = self._judge(link, hello, (contact.peer, lane))
+            if isinstance(answer, Refused):
+                return answer
+            greeted = True
+            return link, answer[1]
+        except (OSError, TimeoutError) as error:
+            return dial_refusal_of(error, link, card)
+        finally:
+            if not greeted:
+                link.abort()
+
+    async def _connect(self, link: Link, address: str, context: ssl.SSLContext) -> None:
+        host, port = split_address(address)
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            lambda: link,
+            host,
+            port,
+            ssl=context,
+            server_hostname="",
+            ssl_handshake_timeout=self._connect_s,
+            ssl_shutdown_timeout=CLOSE_S,
+        )
+        set_options(transport.get_extra_info("socket"))
+
+    # ------------------------------------------------------------------ both
+
+    def _hello(self, lane: Lane) -> bytes:
+        key = self._identity.public_key
+        return encode_hello(Hello(PROTOCOL_VERSION, self._origin, self.epoch, key, lane))
+
+    def _judge(
+        self, link: Link, hello: Hello | None, dialled: tuple[NodeId, Lane] | None
+    ) -> tuple[Contact, Hello] | Refused:
+        if hello is None:
+            return NOT_A_HELLO
+        peer = check_hello(
+            hello,
+            certificate=link.certificate,
+            dialled=dialled,
+            me=self._me,
+            origin=self._origin,
+            epoch=self.epoch,
+            cards=self._contacts.cards,
+        )
+        if isinstance(peer, Refused):
+            return peer
+        return self._contacts[peer], hello

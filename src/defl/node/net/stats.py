@@ -1,0 +1,36 @@
+"""Counts that the transport keeps, for status and metrics."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from defl.ids import NodeId
+from defl.node.net.admission import Refusal
+from defl.node.net.framing import Lane, Traffic
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts since the start, of the present contacts; refusals are of accepted and of dialled
+    connections."""
+
+    traffic: dict[tuple[NodeId, Lane], Traffic] = field(default_factory=dict)
+    refusals: Counter[Refusal] = field(default_factory=Counter)
+    reconnects: Counter[NodeId] = field(default_factory=Counter)
+    replaced: Counter[NodeId] = field(default_factory=Counter)
+    trouble: dict[NodeId, str] = field(default_factory=dict)  # why a peer is not connected
+
+    def renumber(self, numbers: Mapping[NodeId, NodeId]) -> None:
+        """Keeps what is known of these contacts, under their new numbers, and nothing else."""
+        _renumber(self.reconnects, numbers)
+        _renumber(self.replaced, numbers)
+        _renumber(self.trouble, numbers)
+
+
+def _renumber(values: dict[NodeId, Value], numbers: Mapping[NodeId, NodeId]) -> None:
+    kept = {numbers[peer]: value for peer, value in values.items() if peer in numbers}
+    values.clear()
+    values.update(kept)

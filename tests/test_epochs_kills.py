@@ -1,0 +1,77 @@
+"""A machine is killed at every step of its switch to the next epoch, and starts again."""
+
+import pytest
+
+from defl.duty import Action
+from defl.ids import NodeId
+from defl.messages import Remove
+from defl.output import SafetyBroken
+from defl.sim.conditions import Conditions, WriteTimes
+from defl.sim.disk import Disk
+from support.epochs import Churn
+
+STAYS, LEAVES, JOINS = 0, 3, 5
+ROUNDS = 5
+# Writes take time, so a kill may fall between the decision and the write, and after it.
+SLOW_WRITES = Conditions(writes=WriteTimes(record_s=0.02))
+# More steps than any machine takes from the end of its epoch to its first statements in the next.
+STEPS = 24
+
+
+def boundary(seed: int) -> Churn:
+    """Five members; one is about to leave while another machine takes a place."""
+    churn = Churn(5, rounds=ROUNDS, seed=seed, conditions=SLOW_WRITES)
+    joiner = churn.add_machine("joiner")
+    assert joiner == JOINS
+    churn.run_until_round(1)
+    churn.change(churn.add(joiner, "eve"), Remove(NodeId(LEAVES)))
+    return churn
+
+
+class Killer:
+    """Kills a machine before one of its actions, counted from when it knows of the end."""
+
+    def __init__(self, churn: Churn, machine: int, step: int) -> None:
+        self.churn, self.machine, self.steps_left = churn, machine, step
+        self.struck = False
+        self._carry_out = churn.node(machine).driver._do
+
+    def __call__(self, action: Action) -> None:
+        participant = self.churn.participant(self.machine)
+        if not self.struck and (participant.state.ended or participant.epoch > 0):
+            self.steps_left -= 1
+            if self.steps_left < 0:
+                self.struck = True
+                self.churn.cluster.crash(NodeId(self.machine), downtime_s=1.0, power=False)
+                return
+        self._carry_out(action)
+
+
+def is_of_one_epoch(disk: Disk) -> bool:
+    """Blocks, snapshot and record are of the epoch whose facts are on the disk."""
+    epoch = 0 if disk.switch is None else disk.switch.membership.epoch
+    blocks = [block.header.epoch for block in disk.blocks.values()]
+    snapshot = [] if disk.snapshot is None else [disk.snapshot.block.epoch]
+    record = [] if disk.record is None else [disk.record.epoch]
+    return {epoch} == {epoch, *blocks, *snapshot, *record}
+
+
+@pytest.mark.parametrize("step", range(STEPS))
+@pytest.mark.parametrize("machine", [STAYS, LEAVES, JOINS])
+def test_a_machine_killed_at_any_step_of_the_switch_ends_in_the_next_epoch(
+    monkeypatch: pytest.MonkeyPatch, machine: int, step: int
+) -> None:
+    churn = boundary(seed=step)
+    killer = Killer(churn, machine, step)
+    monkeypatch.setattr(churn.node(machine).driver, "_do", killer)
+
+    churn.run_until(lambda: killer.struck)
+    assert is_of_one_epoch(churn.node(machine).disk)
+    churn.finish()
+
+    assert churn.participant(machine).epoch == 1
+    assert churn.newest.state.round == ROUNDS
+    assert all(is_of_one_epoch(node.disk) for node in churn.cluster.nodes)
+    assert not churn.observers
+    assert not churn.notices_of(SafetyBroken)
+    assert churn.one_history()
