@@ -1,20 +1,24 @@
 """Files that outlive members: a new federation from an old one's model, and a joiner's lineage."""
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from defl.committee import Federation, Rules
 from defl.crypto import Ed25519Scheme
+from defl.errors import UserError
 from defl.lineage import federations_of
-from defl.node.report.lineage_file import read_lineage
+from defl.node.report.lineage_file import lineage_bytes, read_lineage
 from defl.node.report.model_file import read_model
 from defl.node.setup.config import read_federation
 from defl.node.setup.fingerprint import fingerprint
 from defl.node.setup.joining import awaited_chain, lineage_handovers
 from defl.schema import Role
 from support.founding import CommandResult, cards_in, defl
+from support.in_process_node import InProcessNode, until
 from support.lineages import ROUNDS, lived
 
 
@@ -113,9 +117,37 @@ def test_a_joiner_brings_the_lineage_that_leads_to_its_fingerprint(
     joined = join(old, frank, fingerprint(epochs_of(old)[-1].chain), old / "lineage.json")
 
     assert joined.code == 0, joined.text
-    assert len(lineage_handovers(frank)) == 3
+    assert len(lineage_handovers(frank, origin)) == 3
     assert awaited_chain(frank, origin, []) == epochs_of(old)[-1].chain[:16]
-    assert awaited_chain(frank, origin, lineage_handovers(frank)) == b""
+    assert awaited_chain(frank, origin, lineage_handovers(frank, origin)) == b""
+
+
+def test_a_joiner_with_a_lineage_knows_the_members_though_no_founder_answers(
+    old: Path, tmp_path: Path
+) -> None:
+    frank = tmp_path / "frank"
+    join(old, frank, fingerprint(epochs_of(old)[-1].chain), old / "lineage.json")
+
+    async def scenario() -> None:
+        here = InProcessNode(frank)
+        async with here.running():
+            await until(lambda: here.node.storage.records.handover(2) is not None)
+            assert here.node.federation == epochs_of(old)[-1]
+            assert here.node.participant.awaits_chain == b""
+
+    asyncio.run(scenario())
+    assert defl("federation", "show", frank, "--json").json["epoch"] == 3  # from its disk
+
+
+def test_a_lineage_that_was_changed_is_refused_at_the_start(old: Path, tmp_path: Path) -> None:
+    frank = tmp_path / "frank"
+    join(old, frank, fingerprint(epochs_of(old)[-1].chain), old / "lineage.json")
+    lineage = read_lineage(frank / "lineage.json")
+    shorter = replace(lineage, handovers=lineage.handovers[1:])
+    (frank / "lineage.json").write_bytes(lineage_bytes(shorter))
+
+    with pytest.raises(UserError, match="join again with a new one"):
+        InProcessNode(frank)
 
 
 def test_a_lineage_that_leads_elsewhere_is_refused(old: Path, tmp_path: Path) -> None:

@@ -168,7 +168,14 @@ def _leads_to(awaited: bytes, origin: Federation, handovers: Iterable[Handover])
     return any(epoch.chain.startswith(awaited) for epoch in epochs)
 
 
-def lineage_handovers(folder: Path) -> tuple[Handover, ...]:
-    """From the lineage that came with the joiner: it knows the present members' addresses then."""
+def lineage_handovers(folder: Path, origin: Federation) -> tuple[Handover, ...]:
+    """From the lineage that a joiner brought: with it, it knows the present members' addresses."""
     path = folder / LINEAGE_FILE
-    return read_lineage(path).handovers if path.exists() else ()
+    if not path.exists():
+        return ()
+    handovers = read_lineage(path).handovers
+    try:
+        federations_of(origin, handovers, Ed25519Scheme())
+    except BrokenLineage as broken:
+        raise UserError(f"{path}: {broken}; delete it, or join again with a new one") from broken
+    return handovers
