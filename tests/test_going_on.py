@@ -1,6 +1,7 @@
 """Files that outlive members: a new federation from an old one's model, and a joiner's lineage."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,37 @@ def test_a_joiner_with_a_lineage_knows_the_members_though_no_founder_answers(
 
     asyncio.run(scenario())
     assert defl("federation", "show", frank, "--json").json["epoch"] == 3  # from its disk
+
+
+def test_the_check_of_a_joiner_says_that_it_asks_for_a_place(old: Path, tmp_path: Path) -> None:
+    frank = tmp_path / "frank"
+    join(old, frank, fingerprint(epochs_of(old)[-1].chain), old / "lineage.json")
+    (frank / "initial.safetensors").unlink()  # a joiner needs none
+
+    checked = defl("node", "check", frank, "--json")
+
+    [federation] = [line for line in checked.json["checks"] if line["check"] == "federation"]
+    assert federation["holds"]
+    assert "asks for a place" in federation["detail"]
+    assert all("peer" not in line["check"] for line in checked.json["checks"])
+
+
+def test_the_check_of_a_member_that_has_left_says_so(old: Path, tmp_path: Path) -> None:
+    dan = tmp_path / "dan"
+    shutil.copytree(old / "dan", dan)
+    for name in ("federation.toml", "initial.safetensors"):
+        shutil.copy(old / name, dan)
+    shutil.copy(old / "lineage.json", dan / "lineage.json")
+
+    async def scenario() -> None:
+        here = InProcessNode(dan)
+        async with here.running():
+            await until(lambda: here.node.storage.records.handover(2) is not None)
+
+    asyncio.run(scenario())
+
+    checked = defl("node", "check", dan)
+    assert "NO  federation: this node has left it; epoch 3 is present" in checked.text
 
 
 def test_a_lineage_that_was_changed_is_refused_at_the_start(old: Path, tmp_path: Path) -> None:
