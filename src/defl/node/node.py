@@ -163,7 +163,6 @@ class Node:
             self.measures,
             self.history,
             best,
-            lambda: self.participant.replica.snapshot,
         )
         if durable.switch is not None:
             self._results.keep_handover(durable.switch.handover)
