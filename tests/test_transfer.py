@@ -2,7 +2,7 @@
 
 import pytest
 
-from defl.ids import NO_DIGEST, NodeId, Round, digest_of
+from defl.ids import NO_DIGEST, OUTSIDER, NodeId, Round, digest_of
 from defl.messages import (
     ChunkRequest,
     ManifestAnswer,
@@ -13,7 +13,7 @@ from defl.output import (
     PeerMisbehaved,
     ServeChunk,
 )
-from defl.pool.transfer import ANSWER_WAIT_S
+from defl.pool.transfer import ANSWER_WAIT_S, Transfer
 from support.benches import PoolBench, acks_sent, chunk_requests, sent
 from support.builders import Small, nodes, tampered
 
@@ -31,6 +31,18 @@ def fetching_bench(sources: tuple[NodeId, ...] = nodes(1, 2, 3)) -> PoolBench:
     bench = PoolBench(SMALL)
     assert not bench.pool.need((Round(1), AUTHOR), BLOB.digest, sources)
     return bench
+
+
+def test_in_the_next_epoch_members_are_asked_but_neither_leavers_nor_this_node() -> None:
+    """A guest fetches from members; then it is member 3 itself, and 1 has left."""
+    transfer = Transfer(OUTSIDER)
+    transfer.want(BLOB.digest, nodes(1, 3), None)
+    transfer.enter(NodeId(3), nodes(0, 2, 3))
+    transfer.want(BLOB.digest, nodes(3), None)
+    assert transfer.due(0.0) == []
+
+    transfer.want(BLOB.digest, nodes(0, 2, 3), None)
+    assert transfer.due(0.0) == [(NodeId(0), ManifestRequest(BLOB.digest))]
 
 
 def test_a_blob_known_only_by_its_digest_is_fetched_by_its_manifest() -> None:

@@ -87,11 +87,13 @@ class Transfer:
         self._changed = True
         self._fetches.pop(digest, None)
 
-    def keep_sources(self, sources: tuple[NodeId, ...]) -> None:
-        """Ask only these from now on."""
+    def enter(self, me: NodeId, members: tuple[NodeId, ...]) -> None:
+        """Ask only the members of the next epoch, in which this node may have another id."""
+        self._me = me
         self._changed = True
+        others = [member for member in members if member != me]
         for fetch in self._fetches.values():
-            fetch.sources = {s: known for s, known in fetch.sources.items() if s in sources}
+            fetch.sources = {s: known for s, known in fetch.sources.items() if s in others}
             fetch.outstanding = {
                 index: request
                 for index, request in fetch.outstanding.items()
