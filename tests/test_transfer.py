@@ -33,18 +33,6 @@ def fetching_bench(sources: tuple[NodeId, ...] = nodes(1, 2, 3)) -> PoolBench:
     return bench
 
 
-def test_in_the_next_epoch_members_are_asked_but_neither_leavers_nor_this_node() -> None:
-    """A guest fetches from members; then it is member 3 itself, and 1 has left."""
-    transfer = Transfer(OUTSIDER)
-    transfer.want(BLOB.digest, nodes(1, 3), None)
-    transfer.enter(NodeId(3), nodes(0, 2, 3))
-    transfer.want(BLOB.digest, nodes(3), None)
-    assert transfer.due(0.0) == []
-
-    transfer.want(BLOB.digest, nodes(0, 2, 3), None)
-    assert transfer.due(0.0) == [(NodeId(0), ManifestRequest(BLOB.digest))]
-
-
 def test_a_blob_known_only_by_its_digest_is_fetched_by_its_manifest() -> None:
     bench = fetching_bench()
     ((whom, question),) = sent(bench.settle(), ManifestRequest)
@@ -57,6 +45,18 @@ def test_a_blob_known_only_by_its_digest_is_fetched_by_its_manifest() -> None:
 
     assert bench.pool.need((Round(1), AUTHOR), BLOB.digest, nodes(1))
     assert bench.disk.read(BLOB.digest) == BYTES
+
+
+def test_a_machine_that_becomes_a_member_does_not_ask_itself() -> None:
+    """Another machine had its id before, and was a source."""
+    transfer = Transfer(OUTSIDER)
+    transfer.want(BLOB.digest, nodes(0, 1), None)
+    assert transfer.due(0.0) == [(NodeId(0), ManifestRequest(BLOB.digest))]
+
+    transfer.enter(NodeId(0), nodes(0, 1, 2, 3))
+    transfer.want(BLOB_2.digest, nodes(0), None)
+
+    assert transfer.due(0.0) == [(NodeId(1), ManifestRequest(BLOB.digest))]
 
 
 def fetching(sources: tuple[NodeId, ...] = nodes(1, 2)) -> tuple[PoolBench, list[tuple[int, int]]]:

@@ -45,8 +45,8 @@ class Outsider:
             self._arrived.add(member)
 
     def may_say(self, message: Message) -> bool:
-        """Members listen to its questions, its answers about blobs, and its own READY. The log of
-        this epoch is no business of a former member."""
+        """Members listen to its questions, its answers about blobs, and its own READY. They show
+        their log to guests alone."""
         if isinstance(message, Gossip):
             return all(isinstance(transaction, Ready) for transaction in message.transactions)
         if isinstance(message, BlockRequest):

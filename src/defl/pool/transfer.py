@@ -87,13 +87,16 @@ class Transfer:
         self._changed = True
         self._fetches.pop(digest, None)
 
-    def enter(self, me: NodeId, members: tuple[NodeId, ...]) -> None:
-        """Ask only the members of the next epoch, in which this node may have another id."""
-        self._me = me
+    def enter(self, me: NodeId, sources: tuple[NodeId, ...]) -> None:
+        """Another epoch begins: ask only these from now on, and not this node under its new id."""
         self._changed = True
-        others = [member for member in members if member != me]
+        self._me = me
         for fetch in self._fetches.values():
-            fetch.sources = {s: known for s, known in fetch.sources.items() if s in others}
+            fetch.sources = {
+                source: known
+                for source, known in fetch.sources.items()
+                if source in sources and source != me
+            }
             fetch.outstanding = {
                 index: request
                 for index, request in fetch.outstanding.items()
