@@ -113,7 +113,7 @@ POLICIES: dict[type[Message], Policy] = {
     Pace: Policy(Proof.SIGNATURES),
     Evidence: Policy(Proof.SIGNATURES),
     Statements: Policy(Proof.SIGNATURES),
-    # Parts of a blob. A former member may have been asked while it was a member.
+    # Parts of a blob. A former member may have been asked while it was one.
     ManifestAnswer: Policy(Proof.HASH, outsiders=(PeerRole.FORMER,)),
     Chunk: Policy(Proof.HASH, outsiders=(PeerRole.FORMER,)),
     # Questions and hints.

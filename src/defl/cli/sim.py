@@ -39,6 +39,7 @@ Examples:
   defl sim --pace 3=50 --rounds 40                one member trains 50 times longer
   defl sim --aggregation multi_krum --codec int8  another rule, and smaller updates
   defl sim --values 5000 --chunk-bytes 1024       a model of many chunks
+  defl sim --churn 0.5 --rounds 20                members join, leave and get new keys
   defl sim --soak 600                             random scenarios for ten minutes
   defl sim --scenario 1234                        repeat one of them by its seed
 """
@@ -124,6 +125,16 @@ def memory_bytes() -> int | None:
 @click.option("--work", "work_s", default=0.5, show_default=True, help="Mean seconds of training.")
 @click.option("--work-sigma", type=float, help="Lognormal training times; default: exponential.")
 @click.option("--clock-skew", default=0.0, help="Clocks differ by up to this share.")
+@click.option(
+    "--churn",
+    default=0.0,
+    metavar="CHANCE",
+    help=(
+        "Chance per round that an operator proposes a new member, to leave, to expel another, a "
+        "new key for a member on an empty machine, or another last round. The others approve what "
+        "keeps at most f members faulty."
+    ),
+)
 @click.option("--latency", default=0.02, show_default=True, help="Minimum delay in seconds.")
 @click.option("--jitter", default=0.02, show_default=True, help="Mean delay added to the latency.")
 @click.option("--bandwidth", default=10e6, show_default=True, help="Bytes per second on each link.")
@@ -162,6 +173,7 @@ def sim(
     work_s: float,
     work_sigma: float | None,
     clock_skew: float,
+    churn: float,
     latency: float,
     jitter: float,
     bandwidth: float,
@@ -208,6 +220,7 @@ def sim(
                 rot_rate=rot_rate,
                 all_crash_at_s=crash_all,
                 clock_skew=clock_skew,
+                churn=churn,
                 work_factors=tuple(_node_and_factor(text, nodes) for text in pace),
                 work_s=work_s,
                 work_sigma=work_sigma,
@@ -270,7 +283,7 @@ def _text(report: SimReport) -> str:
         f"{options.nodes} nodes, {charter.rules}, seed {options.seed}; {byzantine}",
         f"aggregation     {charter.aggregation}, updates as {charter.codec}",
         (
-            f"rounds closed   {report.rounds_closed} of {options.rounds}"
+            f"rounds closed   {report.rounds_closed} of {report.rounds}"
             f"   ({seconds:.2f} virtual seconds each)"
         ),
         (
@@ -278,6 +291,7 @@ def _text(report: SimReport) -> str:
             f"   crashes {report.crashes}"
         ),
         f"events          {report.events}",
+        *_epochs(report),
         "",
         f"{'message':<16}{'count':>10}{'bytes':>14}",
     ]
@@ -296,6 +310,29 @@ def _text(report: SimReport) -> str:
     lines += [f"    {violation}" for violation in report.violations]
     lines += ["", f"wall time {report.wall_s:.2f} s, {report.events / report.wall_s:.0f} events/s"]
     return "\n".join(lines)
+
+
+def _epochs(report: SimReport) -> list[str]:
+    """One line for each boundary; none where the membership is fixed."""
+    if not report.options.conditions.churn:
+        return []
+    lines = [f"epochs          {len(report.boundaries) + 1}"]
+    for boundary in report.boundaries:
+        changes = [
+            f"{count} {what}"
+            for what, count in (
+                ("joined", boundary.joined),
+                ("left", boundary.left),
+                ("new key", boundary.replaced),
+            )
+            if count
+        ]
+        lines.append(
+            f"  epoch {boundary.epoch} from round {boundary.first_round}: "
+            f"{boundary.members} members ({', '.join(changes) or 'the same'}), "
+            f"last round {boundary.rounds}"
+        )
+    return lines
 
 
 def _soak(seconds: float, seed: int, *, as_json: bool) -> None:

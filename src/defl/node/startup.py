@@ -20,6 +20,7 @@ from defl.node.setup.config import (
 )
 from defl.node.setup.identity import Identity
 from defl.node.setup.initial import read_initial
+from defl.node.setup.joining import has_joined, lineage_handovers
 from defl.node.store.birth import WITHOUT_BIRTH, consume_birth, has_birth
 from defl.node.store.disk import disk_faults, sync_folder
 from defl.node.store.records import DATABASE
@@ -44,6 +45,11 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> Node:
                 "restore the same folder, never an older copy, or follow without signing: defl "
                 f"node start --observer {folder}"
             )
+        if agreement.member(identity.public_key) is None and not has_joined(folder):
+            raise UserError(
+                f"{folder}: this node's key is not in {config.federation}; the federation was "
+                "created without its card. To ask for a place: defl node join --help"
+            )
         observing = LOST if observer else None
         if observing is None and not has_birth(folder, identity.public_key):
             observing = WITHOUT_BIRTH
@@ -55,6 +61,7 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> Node:
     consume_birth(folder)
     _mark_started(started)
     node = Node(folder, config, agreement, identity, log)
+    node.learn(lineage_handovers(folder, agreement.federation))
     for path in sorted(folder.glob(NEWER_CARDS)):
         if node.transport.update_card(read_card_file(path)):
             log.info("a member's newer card is used", card=path.name)

@@ -8,6 +8,7 @@ the training are simulated. `driver.py` is one process of these, `traffic.py` co
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 
 from defl.budget import Budget
 from defl.committee import Federation
@@ -89,6 +90,7 @@ class Cluster:
         self._training = training or partial(task.train, seed)
         self._aggregating = aggregating
         self._on_notice = on_notice
+        self.watchers: list[Callable[[SimNode, Report], None]] = []
         self.checker = Checker(federation, scheme, honest=self._is_honest)
         self.checker.quiet = not conditions.disturbing
         self._initial = initial
@@ -241,6 +243,16 @@ class Cluster:
         self._clock.after(CONNECT_S, partial(self._reconnect, node, node.incarnation))
         return node
 
+    def stop(self, machine: NodeId) -> None:
+        """The machine is switched off for good."""
+        node = self.nodes[machine]
+        self.crash(machine, downtime_s=inf, power=False)
+        node.stopped = True
+        self.checker.down(machine)
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._clock.after(seconds, action)
+
     def operator(self, machine: NodeId, event: Propose | ApproveChange) -> None:
         """The operator of this machine asks for something."""
         if self.nodes[machine].alive:
@@ -253,7 +265,7 @@ class Cluster:
         return self._clock.now
 
     def _count_rounds(self) -> None:
-        participants = (node.behaviour.participant for node in self.honest)
+        participants = (node.behaviour.participant for node in self.honest if not node.stopped)
         closed = min(p.state.round for p in participants if p.me != OUTSIDER)
         if closed != self.rounds_closed:
             self.rounds_closed = closed
@@ -305,7 +317,7 @@ class Cluster:
         self._clock.step()
 
     def _all_finished(self) -> bool:
-        return all(node.alive and self._is_done(node) for node in self.honest)
+        return all(node.stopped or (node.alive and self._is_done(node)) for node in self.honest)
 
     def _is_done(self, node: SimNode) -> bool:
         """It is finished, or has left, or nobody has made it a member."""
@@ -313,7 +325,11 @@ class Cluster:
 
     def conclude(self) -> list[str]:
         """Judge the whole run; returns the violations."""
-        honest = [HonestNode(n.id, n.behaviour.participant, n.disk) for n in self.honest]
+        honest = [
+            HonestNode(node.id, node.behaviour.participant, node.disk)
+            for node in self.honest
+            if not node.stopped or node.behaviour.participant.departed
+        ]
         self.checker.conclude(honest, rounds_due=True)
         return self.checker.violations
 
@@ -349,6 +365,8 @@ class Cluster:
                 self._transcript.notice(self.now, node.id, notice)
             if self._on_notice is not None:
                 self._on_notice(node.id, notice)
+        for watch in self.watchers:
+            watch(node, report)
 
     def _set_tick(self, node: SimNode, wake_at: float | None) -> None:
         at = None if wake_at is None else max(self._clock.now, wake_at / node.rate)
@@ -400,7 +418,8 @@ class Cluster:
             self._transcript.text(self.now, member, "loses power" if power else "is killed")
         if downtime_s is None:
             downtime_s = self.faults.downtime_s()
-        self._clock.after(downtime_s, partial(self.restart, member))
+        if downtime_s < inf:
+            self._clock.after(downtime_s, partial(self.restart, member))
 
     def _crash_all(self) -> None:
         for node in self.nodes:
@@ -416,7 +435,7 @@ class Cluster:
 
     def restart(self, member: NodeId) -> None:
         node = self.nodes[member]
-        if node.alive:
+        if node.alive or node.stopped:
             return
         node.alive = True
         node.behaviour = self._behaviour(member, node.disk.recovered())

@@ -136,12 +136,15 @@ class Conditions:
     work_sigma: float | None = None
     signature_s: float = 0.0  # time to verify one: 0.0001 on a real machine
     calm_after_s: float = 3600.0
+    churn: float = 0.0  # chance per round that an operator proposes a change of the membership
 
     def __post_init__(self) -> None:
         for name in SHARES:
             value = getattr(self, name)
             if not 0 <= value < 1:
                 raise UserError(f"{name} is a share between 0 and 1 (excluded), not {value}")
+        if not 0 <= self.churn <= 1:
+            raise UserError(f"churn is a chance between 0 and 1, not {self.churn}")
         if not 0 <= self.clock_skew < 0.5:
             raise UserError(f"clock_skew is a share between 0 and 0.5, not {self.clock_skew}")
         for name in ("latency_s", "jitter_s", "downtime_s", "work_s", "signature_s"):

@@ -4,8 +4,43 @@ Machines are numbered for ever, in the order in which they are set up. Members h
 epoch: when a key is replaced, one id goes from one machine to another.
 """
 
+from dataclasses import dataclass
+from itertools import pairwise
+
 from defl.committee import Federation
 from defl.ids import OUTSIDER, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What one boundary changed."""
+
+    epoch: int  # that begins
+    first_round: int
+    members: int  # in it
+    joined: int
+    left: int
+    replaced: int  # keys, also of members that return
+    rounds: int  # the last round
+
+    @classmethod
+    def between(cls, before: Federation, after: Federation) -> "Boundary":
+        replaced = sum(
+            one.key != other.key for one, other in zip(before.members, after.members, strict=False)
+        )
+        left = sum(
+            one.active and not other.active
+            for one, other in zip(before.members, after.members, strict=False)
+        )
+        return cls(
+            epoch=after.epoch,
+            first_round=after.first_round,
+            members=after.committee.size,
+            joined=len(after.members) - len(before.members),
+            left=left,
+            replaced=replaced,
+            rounds=after.rounds,
+        )
 
 
 class EpochFacts:
@@ -52,6 +87,10 @@ class EpochFacts:
     def machine_of(self, member: NodeId, epoch: int) -> NodeId | None:
         committee = self._federations[epoch].committee
         return self._machines.get(committee.keys[member]) if committee.has(member) else None
+
+    @property
+    def boundaries(self) -> "list[Boundary]":
+        return [Boundary.between(before, after) for before, after in pairwise(self.all)]
 
     def was_member(self, machine: NodeId) -> bool:
         """Is it a member in any epoch?"""

@@ -35,15 +35,21 @@ class MachineFaults:
         self._checker = checker
         self._is_calm = is_calm
         self.power_victims = self._choose_power_victims(committee, liars=liars)
-        self._rot_victims = frozenset(rng.sample(committee.members, committee.faults))
+        self._rot_victims = self.power_victims
+        if not conditions.churn:
+            self._rot_victims = frozenset(rng.sample(committee.members, committee.faults))
 
     def _choose_power_victims(self, committee: Committee, *, liars: bool) -> frozenset[NodeId]:
         """Members that may lose unsynced bytes in a random power cut.
 
         Every author syncs its own updates, so without liars all members may. A liar may withhold
         its own, and a rolled-back member has lost them; then f + 1 honest members hold them, and at
-        most f of these may lose them.
+        most f of these may lose them. With churn f holders may also leave at once: if there are f
+        liars too, the one that is left must not lose anything.
         """
+        if self._conditions.churn:
+            faulty = liars or self._conditions.rollbacks
+            return frozenset() if faulty else frozenset(self._rng.sample(committee.members, 1))
         if not liars and not self._conditions.rollbacks:
             return frozenset(committee.members)
         return frozenset(self._rng.sample(committee.members, committee.faults))

@@ -6,7 +6,7 @@ and the memory follows from the seed.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +19,7 @@ from defl.sim.byzantine import KINDS
 from defl.sim.checks import views_to_close_max
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
+from defl.sim.epoch_facts import Boundary
 from defl.sim.scenario import VALUES, cluster_of
 from defl.sim.transcript import Transcript
 
@@ -86,6 +87,7 @@ class SimReport:
     refused: dict[str, int]
     evidence: dict[str, int]
     crashes: int
+    boundaries: list[Boundary]
     views_per_round_max: int
     largest: dict[str, int]
     stock: list[Stock]
@@ -94,8 +96,17 @@ class SimReport:
     wall_s: float
 
     @property
+    def rounds(self) -> int:
+        """The last round, as agreed in the newest epoch."""
+        return self.boundaries[-1].rounds if self.boundaries else self.options.rounds
+
+    @property
     def ok(self) -> bool:
         return all(self.checks.values())
+
+    @property
+    def _members_max(self) -> int:
+        return max(self.options.nodes, *(b.members for b in self.boundaries), 0)
 
     def as_json(self) -> dict[str, Any]:
         options = self.options
@@ -108,20 +119,22 @@ class SimReport:
             "values": options.values,
             "seed": options.seed,
             "byzantine": dict(options.byzantine),
-            "rounds": options.rounds,
+            "rounds": self.rounds,
             "rounds_closed": self.rounds_closed,
             "views": self.views,
             "blocks_committed": self.blocks_committed,
             "virtual_s": round(self.virtual_s, 3),
             "virtual_s_per_round": round(self.virtual_s / max(1, self.rounds_closed), 3),
             "views_per_round_max": self.views_per_round_max,
-            "views_per_round_bound": views_to_close_max(options.nodes),
+            "views_per_round_bound": views_to_close_max(self._members_max),
             "events": self.events,
             "messages": self.messages,
             "bytes": self.bytes,
             "refused": self.refused,
             "evidence": self.evidence,
             "crashes": self.crashes,
+            "epochs": len(self.boundaries) + 1,
+            "boundaries": [asdict(boundary) for boundary in self.boundaries],
             "largest_buffers": self.largest,
             "stock": [
                 {"round": s.round, "disk_bytes": s.disk_bytes, "memory_bytes": s.memory_bytes}
@@ -192,11 +205,16 @@ def _report(options: Options, cluster: Cluster, stock: list[Stock], wall_s: floa
     for participant in participants:
         for proof in participant.evidence:
             evidence[f"member {proof.first.author}: two {type(proof.first).__name__}s"] += 1
+    newest = max(participant.epoch for participant in participants)
+    replicas = [participant.replica for participant in participants if participant.epoch == newest]
+    height = max(replica.head.height for replica in replicas)
+    views = max(replica.view for replica in replicas)
+    ended = [last for epoch, last in cluster.checker.last_committed.items() if epoch < newest]
     return SimReport(
         options=options,
         rounds_closed=cluster.rounds_closed,
-        views=max(participant.replica.view for participant in participants),
-        blocks_committed=max(participant.replica.head.height for participant in participants),
+        views=views + sum(view for _, view in ended),
+        blocks_committed=height + sum(height for height, _ in ended),
         virtual_s=max(cluster.checker.closed_at.values(), default=cluster.now),
         events=cluster.events,
         messages=dict(sorted(cluster.traffic.messages.items())),
@@ -204,6 +222,7 @@ def _report(options: Options, cluster: Cluster, stock: list[Stock], wall_s: floa
         refused=dict(sorted(cluster.traffic.faults_refused.items())),
         evidence=dict(sorted(evidence.items())),
         crashes=cluster.crashes,
+        boundaries=cluster.checker.facts.boundaries,
         views_per_round_max=cluster.checker.views_per_round_max,
         largest=dict(sorted(cluster.checker.largest.items())),
         stock=stock,

@@ -4,6 +4,7 @@ Its facts are those that a real federation gets (`committee.DEFAULTS`), unless o
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -17,6 +18,7 @@ from defl.messages import Manifest
 from defl.output import Notice
 from defl.sim import task
 from defl.sim.aggregates import SharedAggregates
+from defl.sim.churn import Churn
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
 from defl.sim.signer import NoopScheme, NoopSigner
@@ -27,10 +29,13 @@ VALUES = 64  # of the model: enough for a rule to tell updates apart, few enough
 
 
 def signers_of(nodes: int, *, seed: int, real: bool) -> tuple[tuple[Signer, ...], Scheme]:
-    keys = [sha256(f"defl/sim/{seed}/{node}".encode()).digest() for node in range(nodes)]
-    if real:
-        return tuple(Ed25519Signer(key) for key in keys), Ed25519Scheme()
-    return tuple(NoopSigner(key) for key in keys), NoopScheme()
+    signers = tuple(signer_of(node, seed=seed, real=real) for node in range(nodes))
+    return signers, Ed25519Scheme() if real else NoopScheme()
+
+
+def signer_of(node: int, *, seed: int, real: bool) -> Signer:
+    key = sha256(f"defl/sim/{seed}/{node}".encode()).digest()
+    return Ed25519Signer(key) if real else NoopSigner(key)
 
 
 def members_of(signers: Sequence[Signer]) -> tuple[Member, ...]:
@@ -69,7 +74,7 @@ def cluster_of(
 ) -> Cluster:
     signers, scheme = signers_of(nodes, seed=seed, real=real_signatures)
     federation, initial = federation_of(signers, rounds=rounds, **facts)
-    return Cluster(
+    cluster = Cluster(
         federation,
         signers,
         scheme,
@@ -81,3 +86,6 @@ def cluster_of(
         aggregating=SharedAggregates(),
         on_notice=on_notice,
     )
+    if conditions.churn:
+        Churn(cluster, partial(signer_of, seed=seed, real=real_signatures))
+    return cluster

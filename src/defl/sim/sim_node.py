@@ -54,6 +54,7 @@ class SimNode:
     honest: bool
     rate: float = 1.0  # of its clock
     alive: bool = True
+    stopped: bool = False  # for ever: it has left, or the machine is gone
     incarnation: int = 0
     tick_at: float | None = None  # on the world's clock
     copies: deque[Disk] | None = None  # of its disk after each of the last writes

@@ -36,6 +36,10 @@ ROLLBACK_SHARE = 0.3
 OTHER_SHARE = 0.3
 # Rules that can be computed at every size; those of Krum's condition cannot with few members.
 OTHER_RULES = [rule.name for rule in RULES.values() if rule.condition is not BLANCHARD]
+# Share of scenarios in which members come and go; a change takes effect after two rounds or three.
+CHURN_SHARE = 0.4
+CHURN_ROUNDS = (4, 12)
+CHURN_NODES_MAX = 10
 # Planned faults begin within this time and last no longer than the second one.
 FAULTS_WITHIN_S = 30.0
 FAULT_S_MAX = 30.0
@@ -81,11 +85,21 @@ def scenario(seed: int) -> Options:
         byzantine=byzantine,
         conditions=conditions,
     )
+    options = _with_churn(options, random.Random(f"soak/churn/{seed}"))
+    conditions = options.conditions
     liars = placed(options)
     if len(liars) < faults_of(nodes) and rng.random() < ROLLBACK_SHARE:
         rollback = _rollback(rng, [NodeId(i) for i in range(nodes) if i not in liars])
         options = replace(options, conditions=replace(conditions, rollbacks=(rollback,)))
     return options
+
+
+def _with_churn(options: Options, rng: random.Random) -> Options:
+    """It has an `rng` of its own, so that scenarios without churn stay the same."""
+    if rng.random() >= CHURN_SHARE or options.nodes > CHURN_NODES_MAX:
+        return options
+    conditions = replace(options.conditions, churn=rng.choice((0.2, 0.5, 1.0)))
+    return replace(options, rounds=rng.randint(*CHURN_ROUNDS), conditions=conditions)
 
 
 def _rule_and_codec(rng: random.Random) -> tuple[str, Codec]:

@@ -9,6 +9,7 @@ from functools import partial
 from defl.sim.byzantine.changing import Changing
 from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, HeightLiar, YesVoter
 from defl.sim.byzantine.costly import Exhauster
+from defl.sim.byzantine.epochs import Agitator, Revenant, Suffixer, Usurper
 from defl.sim.byzantine.past import Rewinder
 from defl.sim.byzantine.pool import MalformedBlob, TwoFaced, Withholder
 from defl.sim.byzantine.promises import PROMISE_BREAKERS
@@ -34,6 +35,10 @@ _CONSTANT: dict[str, Wrap] = {
     "exhauster": Exhauster,
     "rewinder": Rewinder,
     "height-liar": HeightLiar,
+    "agitator": Agitator,
+    "usurper": Usurper,
+    "revenant": Revenant,
+    "suffixer": Suffixer,
 }
 
 KINDS: dict[str, Wrap] = {**_CONSTANT, "changing": partial(Changing, _CONSTANT)}

@@ -189,7 +189,7 @@ class Forger(Liar):
 
     def _signatures(self, statement: Digest) -> Iterator[tuple[bytes, tuple[bytes, ...]]]:
         """Signers and signatures that look like a quorum's for this statement, and are not."""
-        q, n = self._committee.quorum, self._committee.size
+        q, n = self._committee.quorum, self._committee.slots
         mine = self._signer.sign(statement)
         quorum = (self._me, *self._peers[: q - 1])
         noise = tuple(self._rng.randbytes(SIGNATURE_BYTES) for _ in range(q - 1))
@@ -213,7 +213,7 @@ class Forger(Liar):
         for signers, signatures in self._signatures(statement):
             yield TC(view, signers, (high_qc.view,) * len(signatures), signatures, high_qc)
         # Claims that a quorum reported a newer QC than the one it carries.
-        q, n = self._committee.quorum, self._committee.size
+        q, n = self._committee.quorum, self._committee.slots
         quorum = bitmap_of(self._committee.members[:q], n)
         yield TC(view, quorum, (View(view - 1),) * q, (self._signer.sign(statement),) * q, high_qc)
 

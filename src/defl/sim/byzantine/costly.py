@@ -55,7 +55,7 @@ class Exhauster(Liar):
         self._snapshots: deque[Snapshot] = deque(maxlen=SNAPSHOTS_MAX)
         self._next_at = 0.0
         self._absurd = ABSURD_ROUND
-        self._longest = TRANSACTIONS_PER_MEMBER * self._committee.size  # gossip that is read
+        self._longest = TRANSACTIONS_PER_MEMBER * self._committee.slots  # gossip that is read
 
     def besides(self, event: Event, now: float) -> Iterator[Item]:
         if isinstance(event, Received):
@@ -110,7 +110,7 @@ class Exhauster(Liar):
                     first.digest,
                     first.size,
                     first.base,
-                    bitmap_of(ackers, self._committee.size),
+                    bitmap_of(ackers, self._committee.slots),
                     tuple(acks[acker].signature for acker in ackers),
                     b"",
                 )
@@ -131,5 +131,5 @@ class Exhauster(Liar):
             if len(votes) >= self._committee.quorum:
                 voters = sorted(self._rng.sample(sorted(votes), self._committee.quorum))
                 signatures = tuple(votes[voter].signature for voter in voters)
-                signers = bitmap_of(voters, self._committee.size)
+                signers = bitmap_of(voters, self._committee.slots)
                 yield Certificates(QC(view, block, signers, signatures), None)

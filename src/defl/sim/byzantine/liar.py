@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from defl.committee import Committee, Federation
 from defl.crypto import Signer, Tag, statement
-from defl.ids import Digest, NodeId, Round, View
+from defl.ids import OUTSIDER, Digest, NodeId, Round, View
 from defl.messages import (
     QC,
     Agg,
@@ -68,6 +68,8 @@ class Liar:
 
     def handle(self, event: Event, now: float) -> Output:
         output = self.participant.handle(event, now)
+        if self._me == OUTSIDER:
+            return output  # nobody listens to the lies of a member that is gone
         self._keep_talking()
         sent = [lie for item in output.send for lie in self.instead(item)]
         sent.extend(self.besides(event, now))

@@ -112,7 +112,7 @@ class FalseBlob:
             manifest.digest,
             manifest.size,
             manifest.base,
-            bitmap_of(ackers, self._committee.size),
+            bitmap_of(ackers, self._committee.slots),
             tuple(self._acks[acker] for acker in ackers),
             b"",
         )

@@ -165,7 +165,7 @@ class Flooder(Liar):
             return output
         self._next_at = now + FLOOD_PERIOD_S
         fields: list[Any] = [getattr(output, name) for name in Output.__struct_fields__]
-        flood = tuple(Envelope(None, message) for message in self._flood())
+        flood = tuple(self._in_epoch(Envelope(None, message)) for message in self._flood())
         frames = tuple((peer, frame) for frame in self._rubbish() for peer in self._peers)
         return replace(Unruly(*fields), send=output.send + flood, frames=frames)
 

@@ -1,0 +1,134 @@
+"""Simulated federations whose members come and go, with every kind of liar and fault."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from defl.cli.sim import sim
+from defl.committee import Rules
+from defl.errors import UserError
+from defl.ids import OUTSIDER, NodeId
+from defl.output import Departed
+from defl.sim.byzantine import KINDS
+from defl.sim.conditions import Conditions, Partition
+from defl.sim.run import Options, SimReport, simulate
+from defl.sim.scenario import cluster_of
+
+ROUNDS = 8
+
+
+def churned(
+    seed: int, *kinds: str, nodes: int = 5, rounds: int = ROUNDS, **conditions: object
+) -> SimReport:
+    """A federation in which somebody proposes a change in every round."""
+    options = Options(
+        nodes=nodes,
+        rounds=rounds,
+        seed=seed,
+        byzantine=tuple((kind, 1) for kind in kinds),
+        conditions=Conditions(churn=1.0, **conditions),  # type: ignore[arg-type]
+    )
+    return simulate(options)
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_members_come_and_go_in_every_round(seed: int) -> None:
+    report = churned(seed)
+
+    assert report.violations == []
+    assert report.boundaries
+    assert report.rounds_closed == report.rounds
+
+
+def test_each_kind_of_change_happens_in_some_run() -> None:
+    boundaries = [boundary for seed in range(1, 7) for boundary in churned(seed).boundaries]
+
+    assert any(boundary.joined for boundary in boundaries)
+    assert any(boundary.left for boundary in boundaries)
+    assert any(boundary.replaced for boundary in boundaries)
+    assert any(boundary.rounds != ROUNDS for boundary in boundaries)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_churn_with_every_kind_of_liar(kind: str) -> None:
+    report = churned(2, kind, rounds=5)
+
+    assert report.violations == []
+    assert report.boundaries
+
+
+@pytest.mark.parametrize("kinds", [("agitator", "revenant"), ("usurper", "suffixer")])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_liars_about_the_membership_change_nothing(seed: int, kinds: tuple[str, ...]) -> None:
+    report = churned(seed, *kinds, nodes=7)
+
+    assert report.violations == []
+    assert report.rounds_closed == report.rounds
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_nodes_are_killed_again_and_again_while_members_come_and_go(seed: int) -> None:
+    report = churned(seed, crash_rate=0.02, loss=0.05)
+
+    assert report.violations == []
+    assert report.crashes
+    assert report.boundaries
+
+
+def test_everybody_is_cut_in_two_while_members_come_and_go() -> None:
+    halves = frozenset({NodeId(0), NodeId(1)}), frozenset({NodeId(2), NodeId(3), NodeId(4)})
+    report = churned(3, partitions=(Partition(halves, 4.0, 20.0),))
+
+    assert report.violations == []
+    assert report.boundaries
+
+
+def test_one_seed_makes_one_run() -> None:
+    def text(seed: int) -> str:
+        report = churned(seed).as_json()
+        del report["wall_s"]
+        return json.dumps(report)
+
+    assert text(1) == text(1)
+    assert text(1) != text(2)
+
+
+def test_who_has_left_is_switched_off_and_missed_by_nobody() -> None:
+    left: list[NodeId] = []
+    cluster = cluster_of(
+        5,
+        rounds=ROUNDS,
+        seed=1,
+        conditions=Conditions(churn=1.0),
+        on_notice=lambda node, notice: left.append(node) if isinstance(notice, Departed) else None,
+    )
+    cluster.run()
+
+    assert cluster.conclude() == []
+    assert left
+    for machine in left:
+        assert cluster.nodes[machine].stopped
+        assert cluster.nodes[machine].behaviour.participant.me == OUTSIDER
+
+
+def test_both_rule_sets_cross_boundaries() -> None:
+    for rules in Rules:
+        report = CliRunner().invoke(
+            sim, ["--churn", "1", "--rounds", "6", "--rules", rules.value, "--json"]
+        )
+        assert report.exit_code == 0, report.output
+        assert json.loads(report.output)["epochs"] > 1
+
+
+def test_the_report_names_each_boundary() -> None:
+    shown = CliRunner().invoke(sim, ["--churn", "1", "--rounds", "6"]).output
+
+    assert "epochs          " in shown
+    assert "epoch 1 from round " in shown
+    assert "epochs" not in CliRunner().invoke(sim, ["--rounds", "1"]).output
+
+
+def test_a_chance_is_between_none_and_one() -> None:
+    with pytest.raises(UserError, match="churn"):
+        Conditions(churn=1.5)
