@@ -248,7 +248,8 @@ def approved(facts: Federation, author: int, operations: Sequence[Operation]) ->
         (7, (*replace_key(federation(7), 2), *remove(3, 4)), False),
         (7, (*replace_key(federation(7), 2), *add("eve", "mallory")), False),
         (4, (*replace_key(federation(4), 3), *add("eve")), False),
-        (5, (*replace_key(federation(5), 3), *remove(3)), False),  # two for one member
+        (7, (*replace_key(federation(7), 3), *remove(3)), False),  # two for one member
+        (7, remove(3, 3), False),
         (5, replace_key(federation(5), 5), True),  # it has left, and returns
         (5, remove(5), False),  # it has left already
         (5, remove(6), False),  # there is no such member
