@@ -35,6 +35,7 @@ SLOW_FILES = {
     "test_bounded_work.py",
     "test_demo.py",
     "test_doc_commands.py",
+    "test_epoch_processes.py",
     "test_epochs_kills.py",
     "test_examples.py",
     "test_file_bombs.py",

@@ -13,7 +13,12 @@ PAGE = (Path(__file__).parent.parent / "docs" / "API.md").read_text(encoding="ut
 SECTIONS = re.split(r"^(?=## )", PAGE, flags=re.MULTILINE)
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Sections that need real processes, or read the files that these leave.
-OF_RUNS = ("## defl.run\n", "## defl.load_model\n", "## defl.verify\n")
+OF_RUNS = (
+    "## defl.run\n",
+    "## defl.load_model\n",
+    "## defl.verify\n",
+    "## defl.verify_lineage\n",
+)
 
 
 def execute(sections: list[str]) -> dict[str, Any]:

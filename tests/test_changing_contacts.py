@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from itertools import count
 
 import pytest
+from msgspec.structs import replace
 
+from defl.cards import Card
 from defl.ids import NodeId
 from defl.node.net.contact import Contact
 from defl.node.net.tls import client_context
 from defl.node.net.transport import Lane, Refusal
-from defl.node.setup.identity import Card, make_card, make_identity
+from defl.node.setup.identity import make_card, make_identity
 from support.transports import IDENTITIES, Peer, listener, pair, running
 
 pytestmark = pytest.mark.usefixtures("on_both_loops")
@@ -227,6 +229,21 @@ def test_a_guest_that_becomes_a_member_keeps_its_links() -> None:
     asyncio.run(scenario())
 
 
+def test_a_guest_that_becomes_a_member_is_missed_if_it_does_not_dial() -> None:
+    async def scenario() -> None:
+        b = Peer(7, (), listener(), identity=NEW[0], contacts={})
+        async with running(b):
+            set_of(b, {GUEST: ABSENT})
+            guest = b.transport._contacts[NodeId(GUEST)]
+            assert guest.calls == []
+            set_of(b, {4: ABSENT}, epoch=2)
+            assert len(guest.calls) == 1
+            set_of(b, {8: ABSENT}, epoch=3)
+            assert len(guest.calls) == len(Lane)
+
+    asyncio.run(scenario())
+
+
 def test_nobody_dials_a_guest() -> None:
     async def scenario() -> None:
         async with pair() as (a, b):
@@ -298,9 +315,7 @@ def test_hellos_state_the_epoch_and_another_epoch_is_accepted_both_ways() -> Non
 def test_a_defective_card_is_reported_and_harms_no_other(defect: dict[str, object]) -> None:
     async def scenario() -> None:
         async with pair() as (a, b):
-            card = make_card(IDENTITIES[3], "127.0.0.1:9")
-            for field, value in defect.items():
-                object.__setattr__(card, field, value)
+            card = replace(ABSENT, **defect)
             set_of(a, {1: b, 3: card})
             assert "member 3's card cannot be used: " in a.transport.stats.trouble[NodeId(3)]
             assert not a.transport.send(NodeId(3), b"?", Lane.CONTROL)

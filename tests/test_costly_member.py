@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 import defl.budget
-import defl.node.node
+import defl.node.epoch_parts
 from defl.budget import verifications_at_once, verifications_per_s
 from defl.crypto import Ed25519Scheme
 from defl.ids import Digest, NodeId, Round, View, digest_of
@@ -54,7 +54,7 @@ class Counting:
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ...]:
     monkeypatch.setenv("DEFL_NODE", "2")
-    monkeypatch.setattr(defl.node.node, "Ed25519Scheme", Counting)
+    monkeypatch.setattr(defl.node.epoch_parts, "Ed25519Scheme", Counting)
     monkeypatch.setattr(Counting, "checked", 0)
     monkeypatch.setattr(Counting, "threads", [])
     return tuple(Nodes(tmp_path / "federation", 4, 3).local.nodes)
@@ -92,12 +92,12 @@ def test_a_member_over_its_budget_waits_without_delaying_others(
             for i in range(frames):
                 bad.send(NODE, forged_vote(1 + i % 60))
             faults = node.measures.peer_faults
-            await until(lambda: faults[BAD] >= burst)
+            await until(lambda: faults[bad.name] >= burst)
             good.send(NODE, true_vote(good, read_identity(folders[GOOD], "node-0"), 1))
             tally = node.participant.replica._tally
             await until(lambda: tally.vote(View(1), GOOD))
-            assert faults[BAD] < frames, "the bad member is still waiting"
-            while faults[BAD] < frames:
+            assert faults[bad.name] < frames, "the bad member is still waiting"
+            while faults[bad.name] < frames:
                 checked = Counting.checked
                 assert checked <= 1 + burst + verifications_per_s(committee) * (clock() - began)
                 await asyncio.sleep(0.01)

@@ -17,7 +17,7 @@ import pytest
 
 from defl.duty import Completion, Persisted, PlaceBlob, WriteRecords
 from defl.errors import NoDescriptors, WorkerFailed
-from defl.ids import Digest, NodeId
+from defl.ids import Digest
 from defl.lab.experiments.processes import Nodes
 from defl.messages import Chunk, ChunkRequest, NotHeld
 from defl.node.store import writing
@@ -176,7 +176,7 @@ def test_a_node_without_descriptors_keeps_running_and_serves_the_chunk_later(
             await until(lambda: member.messages(Chunk, sender=victim))
             assert not member.messages(NotHeld, sender=victim)
         assert here.logged("stopped")
-        assert not here.node.measures.peer_faults[NodeId(1)]
+        assert not here.node.measures.peer_faults["node-1"]
 
     asyncio.run(scenario())
 

@@ -2,10 +2,23 @@
 
 import pytest
 
-from defl.ids import NodeId
-from defl.messages import Blocks, Certificates, Message, Proposal, Remove, Timeout, Vote
-from defl.output import Departed, Received
+from defl.ids import NodeId, Round
+from defl.messages import (
+    Blocks,
+    Certificates,
+    Chunk,
+    ManifestAnswer,
+    Message,
+    NotHeld,
+    Proposal,
+    Remove,
+    Status,
+    Timeout,
+    Vote,
+)
+from defl.output import Departed, Envelope, Received
 from defl.participant import EPOCHLESS_MESSAGES
+from defl.wire import encode
 from support.epochs import Churn
 
 DEAD = 4
@@ -54,6 +67,68 @@ def test_a_leaver_with_the_only_proof_stays_until_a_quorum_has_it() -> None:
     assert churn.one_history()
 
 
+def test_a_leaver_that_hears_from_nobody_for_long_is_accused_of_nothing() -> None:
+    """It keeps showing its Status, and follows nothing of the epoch that it is no member of."""
+    leaver = 4
+    churn = Churn(5)
+    churn.run_until_round(1)
+    heard: set[str] = set()
+
+    def no_status(source: NodeId, target: NodeId, message: Message) -> bool:
+        if target != leaver or churn.participant(source).epoch == 0:
+            return False
+        heard.add(type(message).__name__)
+        return isinstance(message, Status)
+
+    churn.cluster.traffic.censor = no_status
+    churn.propose(leaver, Remove(NodeId(leaver)))
+    churn.run_until_epoch(1)
+    last = churn.newest.federation.first_round - 1
+    churn.run_until_round(8, 0, 1, 2, 3)
+    assert churn.node(leaver).alive
+    churn.cluster.traffic.censor = None
+    churn.run_until(lambda: bool(churn.notices_of(Departed)))
+
+    assert churn.participant(leaver).state.round == last
+    assert "Certificates" not in heard
+    assert not churn.accusations
+
+
+def test_a_former_member_does_not_ask_for_blocks() -> None:
+    """A liar shows it certificates of the epoch that it is no member of."""
+    leaver = 4
+    churn = Churn(5)
+    churn.run_until_round(1)
+    churn.propose(leaver, Remove(NodeId(leaver)))
+    churn.run_until_epoch(1)
+    churn.run_until(lambda: churn.participant(0).replica.record.high_qc.view > 0)
+    certificates = Certificates(churn.participant(0).replica.record.high_qc, None)
+
+    former = churn.participant(leaver)
+    output = former.handle(Received(NodeId(0), certificates, epoch=1), churn.cluster.now)
+
+    assert former.epoch == 1
+    assert [item for item in output.send if isinstance(item, Envelope)] == []
+
+
+def test_an_answer_that_is_on_its_way_when_its_sender_leaves_is_no_fault() -> None:
+    leaver = 4
+    churn = Churn(5)
+    churn.run_until_round(1)
+    manifest = churn.node(0).disk.models[Round(0)]
+    churn.propose(leaver, Remove(NodeId(leaver)))
+    churn.run_until_epoch(1)
+    peer = churn.participant(0).contacts.peer_of(churn.node(leaver).key)
+    assert peer is not None
+
+    for answer in (
+        ManifestAnswer(manifest),
+        Chunk(manifest.digest, 0, memoryview(b"data")),
+        NotHeld(manifest.digest),
+    ):
+        churn.node(0).ingress.admit(peer, encode(answer))
+
+
 def test_what_was_checked_in_the_last_epoch_is_not_heard_in_the_next() -> None:
     """Messages wait in queues while their node switches. A certificate of the last epoch, heard
     in the next, would be in its record for ever: its views are higher."""
@@ -100,7 +175,10 @@ def test_a_bare_quorum_that_restarts_between_the_last_block_and_its_proof_goes_o
     churn.run_until_round(1)
 
     def no_proof(_source: NodeId, _target: NodeId, message: Message) -> bool:
-        return isinstance(message, Vote | Timeout) and _ended(churn)
+        return isinstance(message, Proposal | Vote) and _ended(churn)
+
+    def no_certificate(source: NodeId, target: NodeId, message: Message) -> bool:
+        return isinstance(message, Timeout) or no_proof(source, target, message)
 
     churn.cluster.traffic.censor = no_proof
     churn.change(churn.add(joiner, "eve"))
@@ -108,7 +186,11 @@ def test_a_bare_quorum_that_restarts_between_the_last_block_and_its_proof_goes_o
     churn.switch_off(3)
     live = (0, 1, 2)
     assert all(churn.participant(machine).epoch == 0 for machine in live)
-    churn.run_until(lambda: len({_gave_up(churn, m) for m in live} - {0}) == 1)
+    views = _views(churn, *live)
+    churn.run_until(lambda: len(_views(churn, *live)) == 1 and _views(churn, *live) != views)
+    churn.cluster.traffic.censor = no_certificate
+    churn.run_until(lambda: all(_has_given_up(churn, machine) for machine in live))
+    assert len(_views(churn, *live)) == 1
     churn.switch_off(*live)
     churn.cluster.traffic.censor = None
     churn.switch_on(*live)
@@ -122,5 +204,11 @@ def _ended(churn: Churn) -> bool:
     return all(churn.participant(machine).state.ended for machine in range(3))
 
 
-def _gave_up(churn: Churn, machine: int) -> int:
-    return churn.participant(machine).replica.record.last_timeout_view
+def _views(churn: Churn, *machines: int) -> set[int]:
+    return {churn.participant(machine).replica.view for machine in machines}
+
+
+def _has_given_up(churn: Churn, machine: int) -> bool:
+    """Its timeout of the present view is on its disk."""
+    record = churn.node(machine).disk.record
+    return record is not None and {record.last_timeout_view} == _views(churn, machine)

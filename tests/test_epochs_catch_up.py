@@ -22,6 +22,7 @@ def test_a_member_that_slept_while_all_others_were_replaced_finds_the_newest_epo
         churn.run_until_epoch(epoch)
         churn.run_until(lambda m=member: not churn.node(m).alive)
 
+    churn.run_for(1.0)  # nothing that the departed sent is still on its way
     churn.switch_on(sleeper)
     churn.finish()
 

@@ -1,6 +1,6 @@
 """Which changes take effect together, and when: the limits of a boundary in a whole federation."""
 
-from defl.ids import Digest, NodeId
+from defl.ids import OUTSIDER, Digest, NodeId
 from defl.messages import Chunk, Message, Offer, Operation, Remove
 from defl.output import ApproveChange
 from support.epochs import Churn
@@ -33,6 +33,40 @@ def test_keys_of_more_than_f_members_are_not_replaced_at_one_boundary() -> None:
 
 def _key(churn: Churn, member: int) -> bytes:
     return churn.newest.federation.committee.keys[member]
+
+
+def test_removed_and_replaced_members_are_at_most_f_together() -> None:
+    """Of five members one may go at a boundary: whoever loses its disk counts like a leaver."""
+    churn = Churn(5)
+    machine = churn.add_machine("new 4")
+    churn.run_until_round(1)
+    digests = [churn.propose(0, Remove(NodeId(3))), churn.propose(1, churn.replace_key(4, machine))]
+    for digest in digests:
+        churn.approve(digest, 0, 1, 2, 4)
+    churn.run_until_epoch(1)
+
+    removed, replaced = 3 not in active(churn), _key(churn, 4) == churn.node(machine).key
+    assert removed != replaced
+    churn.finish()
+    assert churn.one_history()
+
+
+def test_at_most_f_keys_are_new_at_one_boundary() -> None:
+    """Both joiners are approved and ready; among five or six members one may be new at a time."""
+    churn = Churn(4)
+    joiners = [churn.add_machine(name) for name in ("eve", "fay")]
+    churn.run_until_round(1)
+    digests = [
+        churn.propose(by, churn.add(machine, name))
+        for by, machine, name in zip((0, 1), joiners, ("eve", "fay"), strict=True)
+    ]
+    for digest in digests:
+        churn.approve(digest, 0, 1, 2, 3)
+    churn.run_until_epoch(1)
+
+    assert len(active(churn)) == 5
+    churn.finish()
+    assert churn.one_history()
 
 
 def test_updates_of_the_closing_round_survive_f_empty_machines_and_f_withholders() -> None:
@@ -98,21 +132,22 @@ def test_of_two_approved_leaves_only_those_are_taken_that_keep_f() -> None:
     assert churn.newest.federation.committee.faults == 2
 
 
-def test_of_two_conflicting_changes_the_first_one_approved_takes_effect() -> None:
-    """Two machines are to take member 3's place, and both changes are approved."""
-    churn = Churn(4)
+def test_of_two_conflicting_changes_one_takes_effect() -> None:
+    """Two machines are to take member 6's place, and both changes are approved."""
+    churn = Churn(7, rounds=6)
     first, second = churn.add_machine("first"), churn.add_machine("second")
     churn.run_until_round(1)
-    digests = [
-        churn.propose(by, churn.replace_key(3, machine))
-        for by, machine in ((0, first), (1, second))
-    ]
+    rivals = ((0, first), (1, second))
+    digests = [churn.propose(by, churn.replace_key(6, machine)) for by, machine in rivals]
+    earlier = churn.newest.state.changes[0].digest
     for digest in digests:
-        churn.approve(digest, 0, 1, 2)
+        churn.approve(digest, 0, 1, 2, 3, 4)
     churn.run_until_epoch(1)
     churn.finish()
 
-    assert _key(churn, 3) in (churn.node(first).key, churn.node(second).key)
+    winner, loser = (first, second) if earlier == digests[0] else (second, first)
+    assert _key(churn, 6) == churn.node(winner).key
+    assert churn.participant(loser).me == OUTSIDER
     assert churn.newest.epoch == 1
     assert churn.one_history()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from defl.evidence import EvidenceLog
 from defl.ids import NodeId, View
 from defl.lab.experiments.processes import Nodes
 from defl.messages import Evidence, Vote, vote_statement
@@ -36,6 +37,48 @@ def test_received_evidence_is_kept_reported_and_relayed_exactly_once() -> None:
     assert noticed(again) == []
     assert again.persist is None
     assert Envelope(None, PROOF) not in again.send
+
+
+def participant_now() -> Participant:
+    return Participant(SMALL.federation, NodeId(0), SMALL.signers[0], SMALL.durable())
+
+
+def test_evidence_is_of_the_epoch_it_was_found_in_and_stays_in_the_next() -> None:
+    participant = participant_now()
+    found = participant.handle(Received(NodeId(2), PROOF), 0.0)
+    participant.handle(Received(NodeId(2), SMALL.handover()), 1.0)
+
+    assert participant.epoch == 1
+    assert [item.epoch for item in participant.evidence] == [0]
+    assert found.persist is not None
+    assert found.persist.evidence == participant.evidence
+    later = participant.handle(Received(NodeId(2), PROOF, epoch=1), 2.0)
+    assert [item.epoch for item in participant.evidence] == [1]
+    assert later.persist is not None
+    assert later.persist.evidence == participant.evidence
+
+
+def test_evidence_that_was_checked_in_another_epoch_is_not_heard() -> None:
+    """The key that signed it may be another member's by now."""
+    participant = participant_now()
+    participant.handle(Received(NodeId(2), SMALL.handover()), 1.0)
+    output = participant.handle(Received(NodeId(2), PROOF, epoch=0), 2.0)
+
+    assert participant.evidence == ()
+    assert noticed(output) == []
+
+
+def test_a_proof_of_an_earlier_epoch_does_not_stand_in_the_way_of_a_new_one() -> None:
+    """One of each kind against each member is kept: the newest epoch's."""
+    new = replace(PROOF, epoch=1)
+    log = EvidenceLog(NodeId(0), (PROOF,), epoch=1)
+
+    assert not log.is_proven(NodeId(1), Vote)
+    assert log.wants(new)
+    log.add(new)
+    assert log.is_proven(NodeId(1), Vote)
+    assert log.all == (new,)
+    assert not EvidenceLog(NodeId(1), (), epoch=1).wants(new), "none against itself"
 
 
 def test_a_node_logs_a_contradiction_proven_by_another_member(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from defl.cli.main import COMMANDS, cli
 PUBLIC = [
     "Attendance", "Client", "Conditions", "DeflError", "History", "LineageProof", "LocalFault",
     "MemberTraffic", "ModelProof", "Omission", "OmissionReason", "Result", "RoundRecord",
-    "RunFailed", "RunInterrupted", "RunProgress", "Simulation", "Timing", "UserError", "WeightsError",
-    "WorkerFailed", "load_model", "run", "simulate", "verify", "verify_lineage",
+    "RunFailed", "RunInterrupted", "RunProgress", "Simulation", "Timing", "UserError",
+    "WeightsError", "WorkerFailed", "load_model", "run", "simulate", "verify", "verify_lineage",
 ]  # fmt: skip
 
 # Slow or optional: neither `import defl` nor `defl --help` loads any of them.

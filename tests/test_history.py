@@ -60,11 +60,12 @@ def test_the_newest_aggregate_lists_every_members_weight_and_reason() -> None:
 def test_a_departed_member_is_shown_only_where_its_update_counted() -> None:
     """Bob leaves after round 3, whose model is aggregated afterwards; erin joins."""
     history = RoundHistory(NAMES, ALL)
-    history.set_members([*NAMES, "erin"], [NodeId(i) for i in (0, 2, 3, 4)])
+    history.set_members([*NAMES, "erin"], [NodeId(i) for i in (0, 2, 3, 4)], first_round=4)
     weights = (0.25,) * 4
     history.aggregated(aggregate_of(3, 0, 1, 2, 3), WorkReport(Round(3), {}, weights, weights))
     assert history.aggregation is not None
     assert history.aggregation.members["bob"] == MemberShare(0.25, 0.25, None)
+    assert "erin" not in history.aggregation.members
 
     history.aggregated(aggregate_of(4, 0, 2, 3, 4), WorkReport(Round(4), {}, weights, weights))
     assert list(history.aggregation.members) == ["alice", "carol", "dave", "erin"]

@@ -86,7 +86,7 @@ class Fuzz:
     async def counted(self) -> None:
         """Waits until all refused frames are counted; the node may ignore some of the others."""
         faults = self._node.measures.peer_faults
-        await until(lambda: faults[self.member.me] >= self.refused)
+        await until(lambda: faults[self.member.name] >= self.refused)
 
     async def _send(self, frame: bytes, lane: Lane) -> None:
         try:
@@ -124,7 +124,7 @@ def test_garbage_from_a_member_is_counted_and_rounds_still_close(
             )
             assert traced() - before < 1_000_000 < (fuzz.bytes - sent) / 5
             tracemalloc.stop()
-            assert node.measures.peer_faults == {member.me: fuzz.refused}
+            assert node.measures.peer_faults == {member.name: fuzz.refused}
             for kind in ANSWERS:
                 assert not member.messages(kind, sender=node.me)
 
@@ -132,7 +132,7 @@ def test_garbage_from_a_member_is_counted_and_rounds_still_close(
             assert node.transport.connected(member.me), "legal lengths close no connection"
             await until(lambda: node.participant.finished)
             assert not member.messages(Evidence, sender=node.me)
-        assert set(node.measures.peer_faults) == {member.me}
+        assert set(node.measures.peer_faults) == {member.name}
         assert not node.transport.stats.refusals[Refusal.FRAME]
         assert not node.transport.stats.reconnects[member.me]
         assert node.participant.state.round == ROUNDS

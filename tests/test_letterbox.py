@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from defl.contacts import STRANGERS_FROM
 from defl.ids import NO_DIGEST, NodeId, digest_of
 from defl.node.net.acceptor import AcceptLimits
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, encode_hello
-from defl.node.net.letterbox import STRANGERS_FROM, LetterboxLimits
-from defl.node.net.pending import PendingLimits
+from defl.node.net.letterbox import LetterboxLimits
+from defl.node.net.pending import PendingLimits, Stranger
 from defl.node.net.tls import letterbox_client_context
 from defl.node.net.transport import Lane, Refusal, TransportLimits
 from defl.node.setup.identity import Identity, make_card, make_identity
@@ -160,6 +161,17 @@ def test_a_member_that_refuses_us_in_our_own_epoch_is_not_announced() -> None:
     asyncio.run(scenario())
 
 
+def test_a_guest_that_is_not_known_yet_leaves_the_letterbox_alone() -> None:
+    async def scenario() -> None:
+        sleeper, guest = sleeper_and_newcomer(newcomer_id=999)
+        async with running(sleeper, guest):
+            await guest.until(lambda: guest.transport.stats.refusals[Refusal.UNKNOWN] >= 6)
+            assert not guest.events
+            assert not sleeper.transport._acceptor._turns.keys() & {Stranger.LETTERBOX}
+
+    asyncio.run(scenario())
+
+
 # --- Strangers ---------------------------------------------------------------------------
 
 
@@ -250,6 +262,7 @@ def test_a_caller_that_claims_a_members_key_is_a_stranger_all_the_same() -> None
         (hello(lane=Lane.WEIGHTS), Refusal.HELLO),
         (framed(b"rubbish"), Refusal.HELLO),
     ],
+    ids=["another federation", "a probe", "another version", "the weights lane", "rubbish"],
 )
 def test_a_caller_that_does_not_belong_here_learns_nothing(data: bytes, kind: Refusal) -> None:
     async def scenario() -> None:

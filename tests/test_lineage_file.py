@@ -15,6 +15,7 @@ from defl.node.report.lineage_file import LINEAGE_BYTES_MAX, Lineage, lineage_by
 from defl.output import RoundClosed
 from support.founding import NAMES, defl
 from support.lineages import EVE, ROUNDS, ExportedLife
+from support.long_lives import write_long_life
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,15 @@ def test_a_lineage_may_end_before_the_last_round(exported: ExportedLife, tmp_pat
     assert proof
     assert len(proof.epochs) == 2
     assert len(proof.rounds) == first - 2
+
+
+def test_a_hundred_epochs_are_proven(tmp_path: Path) -> None:
+    write_long_life(tmp_path, members=4, epochs=100)
+    proof = api.verify_lineage(tmp_path / "lineage.json", tmp_path / "federation.toml")
+
+    assert proof, str(proof)
+    assert len(proof.epochs) == 101
+    assert [epoch.replaced for epoch in proof.epochs[1:5]] == [(f"member-{i}",) for i in range(4)]
 
 
 # --- What is refused -----------------------------------------------------------------------

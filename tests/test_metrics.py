@@ -55,7 +55,7 @@ def test_every_metric_has_help_and_the_unit_in_its_name(node: Node) -> None:
 
 
 def test_counts_since_the_start_are_counters(node: Node) -> None:
-    node.measures.peer_faults[NodeId(1)] += 3
+    node.measures.peer_faults["node-1"] += 3
     text = node._metrics.text().decode()
 
     assert "# TYPE defl_refused_messages_total counter" in text

@@ -11,11 +11,13 @@ from defl.node.startup import open_node
 
 OPERATING = Path(__file__).parent.parent / "docs" / "OPERATING.md"
 LIMIT_S = 120.0
-# Too short-lived to be seen in every run, or written only if node.toml asks for it.
+# Too short-lived to be seen in every run, or written only if node.toml asks for it or members
+# change.
 PASSING = {
     "best.safetensors",
     "best-certificate.json",
     "best-local.npz",
+    "certificates/handover-*.defl",
     "state/blobs/*.part",
     "state/blobs/*.new",
     "state/work/*",

@@ -118,6 +118,7 @@ def test_reading_a_status_loads_neither_the_node_nor_prometheus() -> None:
 def test_the_status_text_shows_progress_peers_and_problems() -> None:
     assert status_text(BUSY).splitlines() == [
         "  federation    c9b14b02c9b14b02",
+        "  epoch         0, member",
         "  round         3 of 5",
         "  waiting       for updates: 0 of at least 3 are in",
         "  model         abababababababab",
@@ -153,7 +154,7 @@ def test_the_status_text_shows_progress_peers_and_problems() -> None:
 def test_the_status_text_of_a_healthy_node_is_short() -> None:
     text = status_text(status())
 
-    assert len(text.splitlines()) == 9
+    assert len(text.splitlines()) == 10
     assert "None" not in text
     assert "{" not in text
 

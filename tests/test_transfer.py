@@ -2,7 +2,7 @@
 
 import pytest
 
-from defl.ids import NO_DIGEST, NodeId, Round, digest_of
+from defl.ids import NO_DIGEST, OUTSIDER, NodeId, Round, digest_of
 from defl.messages import (
     ChunkRequest,
     ManifestAnswer,
@@ -13,7 +13,7 @@ from defl.output import (
     PeerMisbehaved,
     ServeChunk,
 )
-from defl.pool.transfer import ANSWER_WAIT_S
+from defl.pool.transfer import ANSWER_WAIT_S, Transfer
 from support.benches import PoolBench, acks_sent, chunk_requests, sent
 from support.builders import Small, nodes, tampered
 
@@ -45,6 +45,18 @@ def test_a_blob_known_only_by_its_digest_is_fetched_by_its_manifest() -> None:
 
     assert bench.pool.need((Round(1), AUTHOR), BLOB.digest, nodes(1))
     assert bench.disk.read(BLOB.digest) == BYTES
+
+
+def test_a_machine_that_becomes_a_member_does_not_ask_itself() -> None:
+    """Another machine had its id before, and was a source."""
+    transfer = Transfer(OUTSIDER)
+    transfer.want(BLOB.digest, nodes(0, 1), None)
+    assert transfer.due(0.0) == [(NodeId(0), ManifestRequest(BLOB.digest))]
+
+    transfer.enter(NodeId(0), nodes(0, 1, 2, 3))
+    transfer.want(BLOB_2.digest, nodes(0), None)
+
+    assert transfer.due(0.0) == [(NodeId(1), ManifestRequest(BLOB.digest))]
 
 
 def fetching(sources: tuple[NodeId, ...] = nodes(1, 2)) -> tuple[PoolBench, list[tuple[int, int]]]:

@@ -5,6 +5,7 @@ import socket
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from defl.budget import TokenBucket
 from defl.errors import Malformed, UserError
@@ -314,8 +315,7 @@ def test_an_older_altered_or_foreign_card_changes_nothing() -> None:
         newer = make_card(IDENTITIES[1], "127.0.0.1:10", serial=6)
         for card in (older, cards[1], stranger, renamed):
             assert not a.transport.update_card(card)
-        object.__setattr__(newer, "address", "127.0.0.1:11")
-        assert not a.transport.update_card(newer)
+        assert not a.transport.update_card(replace(newer, address="127.0.0.1:11"))
         for sock in bound:
             sock.close()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from defl.ids import NodeId
-from defl.node.net.who_dials import dials
+from defl.node.net.who_dials import Part, dials, part_of
 
 MEMBER, LATER_MEMBER, LAST_MEMBER, GUEST, OUTSIDER = map(NodeId, (0, 1, 99, 100, 999))
 
@@ -32,3 +32,19 @@ def test_of_two_members_exactly_one_dials() -> None:
     members = [NodeId(i) for i in range(100)]
     for me in members:
         assert all(dials(me, peer) != dials(peer, me) for peer in members if peer != me)
+
+
+@pytest.mark.parametrize(
+    ("me", "peer", "part"),
+    [
+        (MEMBER, LATER_MEMBER, Part.DIAL),
+        (LATER_MEMBER, MEMBER, Part.EXPECT),
+        (OUTSIDER, MEMBER, Part.DIAL),
+        (MEMBER, GUEST, Part.LISTEN),  # nobody misses it
+        (OUTSIDER, GUEST, Part.LISTEN),
+    ],
+)
+def test_a_member_that_does_not_dial_misses_other_members_only(
+    me: NodeId, peer: NodeId, part: Part
+) -> None:
+    assert part_of(me, peer) is part

@@ -113,15 +113,15 @@ POLICIES: dict[type[Message], Policy] = {
     Pace: Policy(Proof.SIGNATURES),
     Evidence: Policy(Proof.SIGNATURES),
     Statements: Policy(Proof.SIGNATURES),
-    # Parts of a blob.
-    ManifestAnswer: Policy(Proof.HASH),
-    Chunk: Policy(Proof.HASH),
+    # Parts of a blob. A former member may have been asked while it was one.
+    ManifestAnswer: Policy(Proof.HASH, outsiders=(PeerRole.FORMER,)),
+    Chunk: Policy(Proof.HASH, outsiders=(PeerRole.FORMER,)),
     # Questions and hints.
     Status: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
     BlockRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST,)),
     ManifestRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
     ChunkRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
-    NotHeld: Policy(Proof.NONE),
+    NotHeld: Policy(Proof.NONE, outsiders=(PeerRole.FORMER,)),
     StatementsRequest: Policy(Proof.NONE),
 }
 

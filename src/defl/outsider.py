@@ -44,12 +44,14 @@ class Outsider:
         if self._committee.has(member):
             self._arrived.add(member)
 
-    @staticmethod
-    def may_say(message: Message) -> bool:
-        """Members listen to its questions, its answers about blobs, and its own READY."""
+    def may_say(self, message: Message) -> bool:
+        """Members listen to its questions, its answers about blobs, and its own READY. They show
+        their log to guests alone."""
         if isinstance(message, Gossip):
             return all(isinstance(transaction, Ready) for transaction in message.transactions)
-        return isinstance(message, (Status, BlockRequest, *BLOB_MESSAGES))
+        if isinstance(message, BlockRequest):
+            return not self._was_member
+        return isinstance(message, (Status, *BLOB_MESSAGES))
 
     @property
     def departed(self) -> bool:

@@ -119,7 +119,7 @@ class Participant:
         is ready once it has been in the epoch whose chain id begins with `awaits_chain`."""
         self._signer = signer
         self._safety = safety
-        self._awaits_chain = awaits_chain
+        self.awaits_chain = awaits_chain
         switch = durable.switch
         self._set_facts(federation, me, switch.closed if switch is not None else ())
         self._contacts = Contacts(federation, me, switch.former if switch is not None else ())
@@ -140,8 +140,8 @@ class Participant:
         self.federation = federation
         self.me = me
         self.closed = closed  # rounds of earlier epochs, with which this epoch's log begins
-        if self._awaits_chain and federation.chain.startswith(self._awaits_chain):
-            self._awaits_chain = b""
+        if self.awaits_chain and federation.chain.startswith(self.awaits_chain):
+            self.awaits_chain = b""
 
     def _begin_log(self, durable: Durable) -> None:
         """The parts that exist anew in each epoch."""
@@ -157,7 +157,7 @@ class Participant:
         self._crossing = Crossing(
             self.federation, self.me, self._signer, self._contacts, self._replica, self._pool
         )
-        self._crossing.may_be_ready = not self._awaits_chain
+        self._crossing.may_be_ready = not self.awaits_chain
         self._interest = Interest(
             self.federation.epoch,
             self._replica,
@@ -209,6 +209,19 @@ class Participant:
     def departed(self) -> bool:
         """It was a member, and enough of those that are can do without it."""
         return self._crossing.departed
+
+    @property
+    def key(self) -> bytes:
+        """This node's public key."""
+        return self._signer.public_key
+
+    @property
+    def role(self) -> PeerRole:
+        """What this node is in the present epoch; one that waits for a place is a guest."""
+        if self.me != OUTSIDER:
+            return PeerRole.MEMBER
+        was_member = any(known.member.key == self.key for known in self._contacts.former)
+        return PeerRole.FORMER if was_member else PeerRole.GUEST
 
     @property
     def contacts(self) -> Contacts:
@@ -278,7 +291,8 @@ class Participant:
         match event:
             case Received(peer=peer, message=message) if isinstance(message, REPLICA_MESSAGES):
                 self._recall.remember(message)
-                self._replica.receive(peer, message, now)
+                if self._contacts.role_of(peer) is not PeerRole.FORMER:  # it follows no log
+                    self._replica.receive(peer, message, now)
                 if isinstance(message, Status) and self._crossing.meets_outsider(peer):
                     self._crossing.met(peer, now)
                     return False

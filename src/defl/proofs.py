@@ -66,9 +66,9 @@ def verify(
 
     All are files as a node writes and uses them: a .safetensors model, its round certificate and
     the federation.toml that the federation began with. Once members have changed, `lineage` proves
-    who the members were that signed (`defl export --lineage` writes it). No network and no node is
-    needed. A file that is missing or cannot be read is a UserError; a model that is not proven is
-    an answer, and each check says why.
+    who the members were that signed: a file that `defl export --lineage` writes, or a node's
+    folder. No network and no node is needed. A file that is missing or cannot be read is a
+    UserError; a model that is not proven is an answer, and each check says why.
     """
     agreement = read_federation(Path(federation))
     statement = read_certificate(Path(certificate))
@@ -77,7 +77,7 @@ def verify(
     chain: list[Check] = []
     if lineage is not None:
         try:
-            federations = _epochs_until(statement.epoch, agreement, read_lineage(Path(lineage)))
+            federations = _epochs_until(statement.epoch, agreement, _lineage_at(Path(lineage)))
         except BrokenLineage as broken:
             chain = [Check("lineage", False, str(broken))]
         else:
@@ -134,10 +134,14 @@ class LineageProof:
 def verify_lineage(lineage: str | Path, federation: str | Path) -> LineageProof:
     """Was each round of the federation proven by the members of its time?
 
-    `lineage` is a file as `defl export --lineage` writes it, `federation` the federation.toml that
-    the federation began with. Both are checked as in `verify`.
+    `lineage` is a file as `defl export --lineage` writes it, or a node's folder; `federation` is
+    the federation.toml that the federation began with. Both are checked as in `verify`.
     """
-    return _prove(read_lineage(Path(lineage)), read_federation(Path(federation)))
+    return _prove(_lineage_at(Path(lineage)), read_federation(Path(federation)))
+
+
+def _lineage_at(path: Path) -> Lineage:
+    return kept_lineage(path) if path.is_dir() else read_lineage(path)
 
 
 def export_lineage(

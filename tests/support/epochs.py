@@ -181,8 +181,9 @@ class Churn:
         self.cluster.run(until=lambda: self.cluster.now >= end)
 
     def finish(self) -> None:
-        """Run to the last round."""
+        """Run to the last round, and judge the whole run."""
         self.run_until(lambda: all(self.participant(m).finished for m in self.members))
+        assert self.cluster.conclude() == []
 
     # --- Seeing ----------------------------------------------------------------------------
 

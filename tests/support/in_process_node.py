@@ -68,6 +68,7 @@ class Member:
         me = agreement.member(identity.public_key)
         assert me is not None
         self.me = me
+        self.name = config.name
         self.federation = agreement.federation
         self.bytes_max = {
             Lane.CONTROL: control_frame_bytes_max(len(agreement.cards)),

@@ -9,7 +9,13 @@ DIGEST_CHARACTERS = 16
 
 
 def status_text(status: NodeStatus) -> str:
-    lines = [*_progress(status), *_network(status), *_rounds(status), *_problems(status)]
+    lines = [
+        *_progress(status),
+        *_changes(status),
+        *_network(status),
+        *_rounds(status),
+        *_problems(status),
+    ]
     return printable_lines(
         "\n".join(
             f"  {name:<{NAME_COLUMNS}}{text.rstrip().replace(chr(10), INDENTED)}"
@@ -23,11 +29,30 @@ def _progress(status: NodeStatus) -> list[tuple[str, str]]:
     finished = ", finished" if status.finished else ""
     return [
         ("federation", status.federation[:DIGEST_CHARACTERS]),
+        ("epoch", _epoch(status)),
         ("round", f"{status.round} of {status.rounds}{finished}"),
         ("waiting", status.waiting),
         ("model", model),
         ("consensus", f"view {status.view}, height {status.height}"),
     ]
+
+
+def _epoch(status: NodeStatus) -> str:
+    left = ", left for good" if status.departed else ""
+    counts = "" if status.counts is None else f", {status.counts}"
+    return f"{status.epoch}, {status.role}{left}{counts}"
+
+
+def _changes(status: NodeStatus) -> list[tuple[str, str]]:
+    """Pending changes of the membership."""
+    lines = []
+    for change in status.changes:
+        what = "; ".join(change.operations)
+        lines.append(("change", f"{change.digest[:DIGEST_CHARACTERS]} of {change.author}: {what}"))
+        lines.append(("", f"approved by {', '.join(change.approvals)}; then {change.after}"))
+        effect = f"takes effect when round {status.round + 1} closes"
+        lines.append(("", "missing: " + "; ".join(change.missing) if change.missing else effect))
+    return lines
 
 
 def _network(status: NodeStatus) -> list[tuple[str, str]]:

@@ -44,7 +44,7 @@ MODEL_FILES = 3  # model, certificate, federation.toml
 @click.option(
     "--lineage",
     type=click.Path(path_type=Path),
-    help="Proves the members of later epochs; alone, it is checked round by round.",
+    help="Proves the members of later epochs: a file, or a node's folder.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def verify(files: tuple[Path, ...], lineage: Path | None, as_json: bool) -> None:

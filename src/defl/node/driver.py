@@ -55,6 +55,7 @@ class Outlets:
     send: Callable[[Envelope | ServeChunk | ServeHandover], None]
     report: Callable[[Report], None]
     work: Worker
+    follow: Callable[[], None]  # after each decision: the participant may be in another epoch
 
 
 class Driver:
@@ -150,6 +151,7 @@ class Driver:
         if self._participant.finished:
             return
         output = self._participant.handle(event, asyncio.get_running_loop().time())
+        self._outlets.follow()
         if isinstance(event, ReceivedChunk) and not output.store:
             self.chunk_room.release()
         self._set_timer(output.wake_at)

@@ -12,23 +12,26 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
-from defl.crypto import Ed25519Scheme, ReportingSigner
+from defl.committee import Federation
+from defl.contacts import id_of
+from defl.crypto import ReportingSigner
 from defl.duty import Report
-from defl.errors import ChunkRotten, LocalFault, PeerFault, UserError
+from defl.errors import ChunkRotten, LocalFault, PeerFault
 from defl.ids import Digest, NodeId, Round
-from defl.ingress import Ingress
-from defl.messages import Gossip, Offer, StoreAck
+from defl.messages import MEMBERS_MAX, Gossip, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
+from defl.node.epoch_parts import Cards, EpochParts, ingress_of, is_handover
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifier import FrameVerifier
-from defl.node.net.who_dials import is_member
 from defl.node.report.best_model import BestModel
+from defl.node.report.change_log import ChangeLog
 from defl.node.report.history import RoundHistory, discard
 from defl.node.report.log import LineLimit, Log
 from defl.node.report.membership import membership_report
 from defl.node.report.metrics import Measures, NodeMetrics
+from defl.node.report.names import Names
 from defl.node.report.peer_log import PeerLog
 from defl.node.report.requests import event_of
 from defl.node.report.results import Results
@@ -37,6 +40,7 @@ from defl.node.report.telemetry import Server, write_private
 from defl.node.report.tracking import start_tracking
 from defl.node.setup.config import Agreement, NodeConfig
 from defl.node.setup.identity import Identity
+from defl.node.setup.joining import awaited_chain
 from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
 from defl.node.store.writing import RETRY_S, Writing
@@ -49,6 +53,7 @@ from defl.output import (
     ChunkLost,
     Connected,
     Envelope,
+    EpochBegan,
     Event,
     Faulted,
     ModelReady,
@@ -63,7 +68,7 @@ from defl.output import (
     Work,
     WorkFailed,
 )
-from defl.participant import Participant
+from defl.participant import Participant, present_epoch
 from defl.wire import chunk_frame_bytes_max, chunk_head, control_frame_bytes_max, encode
 
 LOOP_LINES_EVERY_S = 60.0
@@ -80,38 +85,42 @@ class Node:
         identity: Identity,
         log: Log,
     ) -> None:
-        federation = agreement.federation
-        member = agreement.member(identity.public_key)
-        if member is None:
-            raise UserError("this node is not a member of the federation")
-        self.federation = federation
-        self.me = member
+        origin = agreement.federation
+        self.name = config.name
         self.log = log
         self.measures = Measures()
-        names = [card.name for card in agreement.cards]
-        self._peer_log = PeerLog(log, names)
         self._loop_lines = LineLimit(1, LOOP_LINES_EVERY_S)
-        self.storage = Storage.open(folder / config.state, chain=federation.chain)
+        self.storage = Storage.open(folder / config.state, chain=origin.chain)
         durable = self.storage.recovered()
         for fault in self.storage.faults:
             log.warning("damage found at start", what=fault)
-        ingress = Ingress(federation, Ed25519Scheme())
-        signer = ReportingSigner(identity.signer, partial(ingress.remember_own, self.me))
-        self.participant = Participant(federation, self.me, signer, durable)
+        federation = present_epoch(origin, durable)
+        signer = ReportingSigner(identity.signer, self._remember_own)
+        self.participant = Participant(
+            federation,
+            id_of(federation, identity.public_key),
+            signer,
+            durable,
+            awaits_chain=awaited_chain(folder, origin, self.storage.records.handovers()),
+        )
+        self.names = Names(self.participant)
+        self._peer_log = PeerLog(log, self.names)
+        cards = Cards(agreement.cards)
         self.transport = Transport(
             me=self.me,
             identity=identity,
-            origin=federation.chain,
+            origin=origin.chain,
             epoch=federation.epoch,
-            contacts={NodeId(i): card for i, card in enumerate(agreement.cards) if i != self.me},
+            contacts=cards.of(self.participant.contacts.all),
             listen=config.listen_at,
             frame_bytes_max={
-                Lane.CONTROL: control_frame_bytes_max(len(agreement.cards)),
+                Lane.CONTROL: control_frame_bytes_max(MEMBERS_MAX),
                 Lane.WEIGHTS: chunk_frame_bytes_max(federation.chunk_bytes),
             },
             on_frame=self._on_frame,
-            on_connected=lambda peer, _epoch: self._driver.feed(Connected(peer)),
+            on_connected=lambda peer, epoch: self._driver.feed(Connected(peer, epoch)),
             on_disconnected=self._peer_log.disconnected,
+            is_letter=is_handover,
         )
         self.worker = Worker(
             config.client,
@@ -121,9 +130,10 @@ class Node:
             project=folder / config.project,
         )
         self._tracking = start_tracking(
-            config.track, folder, federation.chain.hex()[:16], config.name, log
+            config.track, folder, origin.chain.hex()[:16], config.name, log
         )
         record = self._tracking.record if self._tracking else discard
+        names = [member.name for member in federation.members]
         self.history = RoundHistory(names, federation.committee.members, record)
         local = folder / config.state / LOCAL_FILE
         best = (
@@ -145,8 +155,8 @@ class Node:
         )
         self._results = Results(
             folder,
-            agreement,
-            self.me,
+            self.participant,
+            self.names,
             self.storage.blobs,
             log,
             self.measures,
@@ -161,11 +171,16 @@ class Node:
             self.worker, self.storage.blobs, checked, self.history, self._results, log
         )
         self.writing = Writing(self.storage, self.worker.take_output, log)
-        outlets = Outlets(self._send, self._report, self._work)
-        self._driver = Driver(self.participant, self.writing, outlets)
+        ingress = ingress_of(self.participant)
         self._verifier = FrameVerifier(
             federation.committee, ingress, self.participant.wanted, checked
         )
+        self._epoch_parts = EpochParts(
+            self.participant, ingress, self._verifier, self.transport, cards
+        )
+        self._change_log = ChangeLog(self.participant, self.names, log)
+        outlets = Outlets(self._send, self._report, self._work, self._follow)
+        self._driver = Driver(self.participant, self.writing, outlets)
         self._serving = Serving(
             self._read_frame,
             self._rotten,
@@ -175,6 +190,16 @@ class Node:
         self._notices: asyncio.Queue[Notice] = asyncio.Queue()  # a few per round
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
+
+    @property
+    def federation(self) -> Federation:
+        """Its facts in the present epoch."""
+        return self.participant.federation
+
+    @property
+    def me(self) -> NodeId:
+        """OUTSIDER if this node is no member in the present epoch."""
+        return self.participant.me
 
     def stop(self) -> None:
         self._stopping.set()
@@ -189,7 +214,13 @@ class Node:
         await self.transport.start()
         self._start(self._peer_log.report(self.transport.stats.trouble))
         self._start(self._handle_notices())
-        self.log.info("started", member=self.me, round=self.participant.state.round)
+        participant = self.participant
+        self.log.info(
+            "started",
+            epoch=participant.epoch,
+            role=str(participant.role),
+            round=participant.state.round,
+        )
         loop = asyncio.create_task(self._run_to_completion())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -265,16 +296,41 @@ class Node:
                 self._results.misbehaved(notice)  # a liar causes any number: they do not queue
             else:
                 self._notices.put_nowait(notice)
+            if isinstance(notice, EpochBegan):
+                self._entered(notice.federation)
             if isinstance(notice, ModelReady) and notice.round == self.federation.rounds:
                 self._evaluations.begin(notice.round, notice.digest)
+
+    def _follow(self) -> None:
+        """After each decision of the participant."""
+        self._epoch_parts.follow()
+        self._change_log.follow()
+
+    def _entered(self, federation: Federation) -> None:
+        """The boundary is on disk."""
+        self._epoch_parts.boundary_written(federation.epoch)
+        names = [member.name for member in federation.members]
+        self.history.set_members(names, federation.committee.members, federation.first_round)
 
     def _send(self, item: Envelope | ServeChunk | ServeHandover) -> None:
         if isinstance(item, Envelope):
             self._send_message(item)
         elif isinstance(item, ServeHandover):
-            raise NotImplementedError
+            self._start(self._serve_handover(item))
         elif self._serving.ask(item.to, item.digest, item.index):
             self._start(self._serving.feed(item.to))
+
+    async def _serve_handover(self, item: ServeHandover) -> None:
+        try:
+            handover = await asyncio.to_thread(self.storage.records.handover, item.epoch)
+        except LocalFault as fault:
+            self.log.warning("a handover cannot be read", epoch=item.epoch, why=fault)
+            return
+        if handover is not None:
+            self.transport.send(item.to, encode(handover), Lane.CONTROL)
+
+    def _remember_own(self, message: Digest, signature: bytes) -> None:
+        self._epoch_parts.remember_own(message, signature)
 
     def _read_frame(self, digest: Digest, index: int) -> memoryview:
         return self.storage.blobs.read_chunk(digest, index, partial(chunk_head, digest, index))
@@ -315,8 +371,6 @@ class Node:
     def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:  # noqa: ARG002
         """The link that brought the frame is not read further until this is done: its next frame
         is judged after this one was handled."""
-        if not is_member(peer):
-            return None  # the participant does not hear strangers yet
         try:
             event = self._verifier.admit(peer, frame)
         except PeerFault as fault:

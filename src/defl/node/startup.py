@@ -20,6 +20,7 @@ from defl.node.setup.config import (
 )
 from defl.node.setup.identity import Identity
 from defl.node.setup.initial import read_initial
+from defl.node.setup.joining import has_joined
 from defl.node.store.birth import WITHOUT_BIRTH, consume_birth, has_birth
 from defl.node.store.disk import disk_faults, sync_folder
 from defl.node.store.records import DATABASE
@@ -43,6 +44,11 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> Node:
                 f"{state / DATABASE} is gone, and with it the record of what this node signed: "
                 "restore the same folder, never an older copy, or follow without signing: defl "
                 f"node start --observer {folder}"
+            )
+        if agreement.member(identity.public_key) is None and not has_joined(folder):
+            raise UserError(
+                f"{folder}: this node's key is not in {config.federation}; the federation was "
+                "created without its card. To ask for a place: defl node join --help"
             )
         observing = LOST if observer else None
         if observing is None and not has_birth(folder, identity.public_key):

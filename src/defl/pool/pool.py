@@ -101,7 +101,7 @@ class Pool:
         for digest in self._index.expire_from(Round(federation.first_round)):
             self._transfer.cancel(digest)
             self._effects.drop.append(digest)
-        self._transfer.keep_sources(self._members)
+        self._transfer.enter(me, self._members)
 
     def __len__(self) -> int:
         return len(self._index)

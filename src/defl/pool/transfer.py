@@ -87,11 +87,16 @@ class Transfer:
         self._changed = True
         self._fetches.pop(digest, None)
 
-    def keep_sources(self, sources: tuple[NodeId, ...]) -> None:
-        """Ask only these from now on."""
+    def enter(self, me: NodeId, sources: tuple[NodeId, ...]) -> None:
+        """Another epoch begins: ask only these from now on, and not this node under its new id."""
         self._changed = True
+        self._me = me
         for fetch in self._fetches.values():
-            fetch.sources = {s: known for s, known in fetch.sources.items() if s in sources}
+            fetch.sources = {
+                source: known
+                for source, known in fetch.sources.items()
+                if source in sources and source != me
+            }
             fetch.outstanding = {
                 index: request
                 for index, request in fetch.outstanding.items()

@@ -14,6 +14,7 @@ from defl.ids import NodeId
 from defl.node.net.framing import Lane, Link, SendQueue, Traffic
 from defl.node.net.letterbox import LetterboxLink
 from defl.node.net.tls import unusable
+from defl.node.net.who_dials import Part
 
 
 class Channel:
@@ -35,7 +36,7 @@ class Contact:
         self.channels = {lane: Channel() for lane in Lane}
         self.moved = asyncio.Event()  # a newer card gives another address
         self.letterbox: LetterboxLink | None = None  # ours to its letterbox
-        self.is_dialled: bool | None = None  # whether `calls` dial; None: there are none
+        self.part: Part | None = None  # ours, which `calls` play; None: before the start
         self.calls: list[asyncio.Task[None]] = []
 
     @property
@@ -57,11 +58,10 @@ class Contact:
         for call in self.calls:
             call.cancel()
         self.calls = []
-        self.is_dialled = None
 
 
 @dataclass(slots=True)
-class Change:
+class BookChange:
     """What one set of contacts has over the one before it."""
 
     gone: list[Contact] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Change:
     defects: dict[NodeId, str] = field(default_factory=dict)  # cards that cannot be used
 
 
-class Contacts:
+class ContactBook:
     def __init__(self) -> None:
         self._contacts: dict[NodeId, Contact] = {}
 
@@ -89,11 +89,19 @@ class Contacts:
     def cards(self) -> dict[NodeId, Card]:
         return {peer: contact.card for peer, contact in self._contacts.items()}
 
-    def replace(self, cards: Mapping[NodeId, Card], own_key: bytes) -> Change:
+    @property
+    def traffic(self) -> dict[tuple[NodeId, Lane], Traffic]:
+        return {
+            (contact.peer, lane): channel.traffic
+            for contact in self
+            for lane, channel in contact.channels.items()
+        }
+
+    def replace(self, cards: Mapping[NodeId, Card], own_key: bytes) -> BookChange:
         """A contact whose key stays keeps its object, and the newer one of its cards."""
         known = {contact.card.key: contact for contact in self}
         taken = {own_key}
-        change = Change()
+        change = BookChange()
         current: dict[NodeId, Contact] = {}
         for peer, card in sorted(cards.items()):
             contact = known.get(card.key)

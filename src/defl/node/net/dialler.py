@@ -58,11 +58,15 @@ class Dialler:
             attempt += 1
 
     async def await_calls(self, contact: Contact) -> None:
-        """It is the contact's part to dial, but it may have slept and not know us."""
+        """It is the contact's part to dial. But it may have slept and not know us; or we have, and
+        are a former member in its epoch, whom nobody dials."""
         while True:
             await asyncio.sleep(self._limits.uncalled_s)
-            if contact.channels[Lane.CONTROL].link is None:
-                await self._call_letterbox(contact)
+            for lane in Lane:
+                if contact.channels[lane].link is None:
+                    called = await self._dial(contact, lane)
+                    if called is Refusal.UNKNOWN and lane is Lane.CONTROL:
+                        await self._call_letterbox(contact)
 
     async def _back_off(self, contact: Contact, attempt: int) -> None:
         """Waits, unless a newer card gives another address."""

@@ -16,7 +16,7 @@ from defl.node.net.admission import (
     check_stranger,
     dial_refusal_of,
 )
-from defl.node.net.contact import Contact, Contacts
+from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.framing import Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
 from defl.node.net.sockets import set_options
@@ -36,7 +36,7 @@ class Greeter:
         self,
         identity: Identity,
         origin: Digest,
-        contacts: Contacts,
+        contacts: ContactBook,
         *,
         connect_s: float,
         handshake_s: float,

@@ -12,11 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from defl.budget import TokenBucket
+from defl.contacts import STRANGERS_FROM
 from defl.ids import NodeId
 from defl.node.net.framing import Frame, Handler, Link, SendQueue, Traffic, Use
-
-# Each stranger's connection gets a number of its own, which is never used again.
-STRANGERS_FROM = NodeId(1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class Letterbox:
         self._limits = limits
         self._frame_bytes_max = frame_bytes_max
         self._on_frame = on_frame
-        self._numbers = itertools.count(STRANGERS_FROM)
+        self._numbers = itertools.count(STRANGERS_FROM)  # none is used twice
         self._links: dict[NodeId, LetterboxLink] = {}
 
     def send(self, stranger: NodeId, frame: Frame) -> bool:

@@ -23,8 +23,14 @@ class Stats:
     replaced: Counter[NodeId] = field(default_factory=Counter)
     trouble: dict[NodeId, str] = field(default_factory=dict)  # why a peer is not connected
 
-    def renumber(self, numbers: Mapping[NodeId, NodeId]) -> None:
+    def follow(
+        self,
+        numbers: Mapping[NodeId, NodeId],
+        traffic: Mapping[tuple[NodeId, Lane], Traffic],
+    ) -> None:
         """Keeps what is known of these contacts, under their new numbers, and nothing else."""
+        self.traffic.clear()
+        self.traffic.update(traffic)
         _renumber(self.reconnects, numbers)
         _renumber(self.replaced, numbers)
         _renumber(self.trouble, numbers)

@@ -19,7 +19,7 @@ from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
 from defl.node.net.acceptor import AcceptLimits, Acceptor
 from defl.node.net.admission import Refusal, Refused
-from defl.node.net.contact import Contact, Contacts
+from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.dialler import Dialler, DialLimits
 from defl.node.net.framing import Frame, Lane, Link, Traffic, Use
 from defl.node.net.greeter import CLOSE_S, Greeter
@@ -28,8 +28,8 @@ from defl.node.net.letterbox import Letterbox, LetterboxLimits, LetterboxLink
 from defl.node.net.pending import Caller, Stranger
 from defl.node.net.sockets import listening
 from defl.node.net.stats import Stats
-from defl.node.net.tls import mark_of
-from defl.node.net.who_dials import dials, is_member
+from defl.node.net.tls import mark_of, unusable
+from defl.node.net.who_dials import Part, is_member, part_of
 from defl.node.setup.identity import Identity, card_defect
 
 __all__ = ["Frame", "Lane", "Refusal", "Stats", "Traffic", "Transport", "TransportLimits"]
@@ -84,7 +84,7 @@ class Transport:
         self._is_letter = is_letter
         self._limits = limits or TransportLimits()
         self.stats = Stats()
-        self._contacts = Contacts()
+        self._contacts = ContactBook()
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._letterbox = Letterbox(
@@ -150,12 +150,8 @@ class Transport:
         change = self._contacts.replace(contacts, self._identity.public_key)
         for contact in change.gone:
             self._drop(contact)
-        self.stats.renumber(change.numbers)
+        self.stats.follow(change.numbers, self._contacts.traffic)
         self.stats.trouble.update(change.defects)
-        self.stats.traffic.clear()
-        for contact in self._contacts:
-            for lane, channel in contact.channels.items():
-                self.stats.traffic[contact.peer, lane] = channel.traffic
         self._expect_contacts()
         if self._listener is not None:
             for contact in self._contacts:
@@ -168,7 +164,7 @@ class Transport:
     def update_card(self, card: Card) -> bool:
         """Takes address and certificate from a contact's newer signed card; False if it is not
         newer, not signed by the contact or not a contact's."""
-        if card_defect(card) is not None:
+        if card_defect(card) is not None or unusable(card) is not None:
             return False
         for contact in self._contacts:
             known = contact.card
@@ -245,18 +241,19 @@ class Transport:
         self._greeter.refresh()
 
     def _call(self, contact: Contact) -> None:
-        """Whether this node dials the contact or is dialled by it may change with their numbers."""
-        dialled = dials(self._me, contact.peer)
-        if contact.is_dialled == dialled:
+        """What this node has to do may change with its number and the contact's."""
+        part = part_of(self._me, contact.peer)
+        if contact.part is part:
             return
         contact.stop_calls()
-        contact.is_dialled = dialled
-        if dialled:
-            calls = [self._dialler.keep_connected(contact, lane) for lane in Lane]
-        elif is_member(contact.peer):
-            calls = [self._dialler.await_calls(contact)]
-        else:
-            calls = []
+        contact.part = part
+        match part:
+            case Part.DIAL:
+                calls = [self._dialler.keep_connected(contact, lane) for lane in Lane]
+            case Part.EXPECT:
+                calls = [self._dialler.await_calls(contact)]
+            case Part.LISTEN:
+                calls = []
         contact.calls = [self._start(call) for call in calls]
 
     def _drop(self, contact: Contact) -> None:
@@ -302,8 +299,9 @@ class Transport:
         return answer[0]
 
     async def _call_letterbox(self, contact: Contact) -> None:
-        """There is something to hand in only if the contact is in an older epoch."""
-        if contact.letterbox is not None:
+        """There is something to hand in only if the contact is in an older epoch. Guests have
+        nothing, and former members are known to whoever sleeps in theirs."""
+        if contact.letterbox is not None or not is_member(self._me):
             return
         answer = await self._greeter.call(contact, Lane.CONTROL, letterbox=True)
         if isinstance(answer, Refused):

@@ -26,6 +26,8 @@ from defl.output import Aggregate, MemberLate, OwnUpdateLate
 
 # A client that polls the status now and then still sees every round.
 ROUNDS_KEPT = 8
+# A round's model is aggregated in its own epoch or in the next one.
+EPOCHS_KEPT = 2
 # A rule gives its reason in a sentence or two.
 REASON_CHARACTERS_MAX = 500
 
@@ -52,7 +54,9 @@ class RoundHistory:
     def __init__(
         self, names: Sequence[str], active: Collection[NodeId], record: Recorder = discard
     ) -> None:
-        self.set_members(names, active)
+        # From whom updates are expected, by the first round of their epoch; the newest last.
+        self._expected: list[tuple[int, frozenset[NodeId]]] = []
+        self.set_members(names, active, 1)
         self.record = record
         self.aggregation: Aggregation | None = None
         self.evaluation: Evaluation | None = None
@@ -63,9 +67,18 @@ class RoundHistory:
         self._no_update: Counter[str] = Counter()
         self._reports: dict[int, _OpenReport] = {}
 
-    def set_members(self, names: Sequence[str], active: Collection[NodeId]) -> None:
-        """Names by id, also of departed members, and the ids from whom updates are expected."""
-        self._names, self._active = list(names), frozenset(active)
+    def set_members(
+        self, names: Sequence[str], active: Collection[NodeId], first_round: int
+    ) -> None:
+        """Names by id, also of departed members, and the ids from whom updates are expected in
+        this round and the following ones."""
+        self._names = list(names)
+        self._expected = [*self._expected[1 - EPOCHS_KEPT :], (first_round, frozenset(active))]
+
+    def _members(self, round_: int) -> frozenset[NodeId]:
+        """Those of the round's epoch; nobody if that is not known any more."""
+        newest_first = reversed(self._expected)
+        return next((active for first, active in newest_first if first <= round_), frozenset())
 
     @property
     def left_out(self) -> dict[str, LeftOutRounds]:
@@ -128,7 +141,7 @@ class RoundHistory:
         }
         members = {
             self._names[member]: shares.get(member, MemberShare())
-            for member in sorted(shares.keys() | self._active)
+            for member in sorted(shares.keys() | self._members(work.round))
         }
         aggregation = Aggregation(work.round, report.reason[:REASON_CHARACTERS_MAX], members)
         self.aggregation = aggregation

@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from defl.ids import NodeId
 from defl.messages import Slot, Transaction, slot_of
 from defl.node.report.status import CommitLatency, NodeStatus, status_of
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 COMMIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 # The percentiles in the status are those of the newest commits.
 COMMITS_KEPT = 1024
+DIGEST_CHARACTERS = 16
 
 Samples = Iterable[tuple[tuple[str, ...], float]]  # label values and the value
 
@@ -36,7 +36,7 @@ class Measures:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.registry = CollectorRegistry()
-        self.peer_faults: Counter[NodeId] = Counter()
+        self.peer_faults: Counter[str] = Counter()  # by name
         self._submitted_at: dict[Slot, float] = {}
         self._commits_s: deque[float] = deque(maxlen=COMMITS_KEPT)
         self._commit_latency = Histogram(
@@ -89,9 +89,8 @@ class NodeMetrics(Collector):
         yield from self._traffic()
 
     def _traffic(self) -> Iterator[Metric]:
-        names = [member.name for member in self._node.federation.members]
         by_lane = {
-            (names[peer], lane.value): traffic
+            (self._node.names.of(peer), lane.value): traffic
             for (peer, lane), traffic in self._node.transport.stats.traffic.items()
         }
         labels = ("peer", "lane")
@@ -111,6 +110,14 @@ class NodeMetrics(Collector):
 
 def _gauges(status: NodeStatus) -> Iterator[Metric]:
     yield _gauge("round", "Closed rounds", status.round)
+    yield _gauge("epoch", "Changes of the membership so far", status.epoch)
+    yield _gauge("member", "1 if this node is a member in this epoch", status.member is not None)
+    yield _gauge("departed", "1 if this node has left and may stop", status.departed)
+    if status.counts is not None:
+        yield _gauge("members", "n: members in this epoch", status.counts.n)
+        yield _gauge("faults_tolerated", "f: Byzantine members tolerated", status.counts.f)
+        yield _gauge("quorum", "q: members that agree", status.counts.q)
+    yield from _of_changes(status)
     yield _gauge("view", "View of consensus", status.view)
     yield _gauge("height", "Height of the newest committed block", status.height)
     yield _gauge("observing", "1 if this node signs nothing", status.observing is not None)
@@ -125,6 +132,27 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
     yield _gauge("disk_bytes", "Size of the node's state on disk", status.disk_bytes)
     yield _gauge("evidence", "Contradictions signed by members", len(status.evidence))
     yield _gauge("peers_connected", "Connected peers", sum(status.peers.values()))
+
+
+def _of_changes(status: NodeStatus) -> Iterator[Metric]:
+    yield _gauges_by(
+        "change_approvals",
+        "Members that have approved a pending change",
+        ("change", "author"),
+        (
+            ((change.digest[:DIGEST_CHARACTERS], change.author), len(change.approvals))
+            for change in status.changes
+        ),
+    )
+    yield _gauges_by(
+        "change_complete",
+        "1 if a pending change takes effect when the open round closes",
+        ("change", "author"),
+        (
+            ((change.digest[:DIGEST_CHARACTERS], change.author), not change.missing)
+            for change in status.changes
+        ),
+    )
 
 
 def _of_peers(status: NodeStatus) -> Iterator[Metric]:

@@ -5,10 +5,11 @@ most a few thousand lines a day.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from defl.ids import NodeId
 from defl.node.report.log import LineLimit, Log
+from defl.node.report.names import Names
 
 # For lines of one kind about one peer.
 PEER_LINES_BURST = 5
@@ -17,7 +18,7 @@ TROUBLE_EVERY_S = 2.0
 
 
 class PeerLog:
-    def __init__(self, log: Log, names: Sequence[str]) -> None:
+    def __init__(self, log: Log, names: Names) -> None:
         self._log = log
         self._names = names
         self._limit = LineLimit(PEER_LINES_BURST, PEER_LINES_EVERY_S)
@@ -45,5 +46,5 @@ class PeerLog:
         withheld = self._limit.withheld((kind, peer), asyncio.get_running_loop().time())
         if withheld is None:
             return None
-        name = self._names[peer]
+        name = self._names.of(peer)
         return {"peer": name, "withheld": withheld} if withheld else {"peer": name}

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from defl.ids import Digest, NodeId
+from defl.contacts import PeerRole
+from defl.ids import Digest
 from defl.messages import Handover, Snapshot
 from defl.node.report.archive import Archive
 from defl.node.report.best_model import BestModel
@@ -18,13 +19,14 @@ from defl.node.report.certificate import certificate_of, certificate_text
 from defl.node.report.history import RoundHistory, log_fields, prefixed
 from defl.node.report.log import Log
 from defl.node.report.model_file import write_model
-from defl.node.setup.config import Agreement
+from defl.node.report.names import Names
 from defl.node.store.blobs import Blobs
 from defl.node.work.worker_process import WorkReport
 from defl.output import (
     Aggregate,
     Attested,
     Committed,
+    Departed,
     EpochBegan,
     EvidenceFound,
     Finished,
@@ -40,6 +42,7 @@ from defl.output import (
     WaitsFor,
     WorkFailing,
 )
+from defl.participant import Participant
 from defl.work import model_row
 
 if TYPE_CHECKING:
@@ -58,8 +61,8 @@ class Results:
     def __init__(
         self,
         folder: Path,
-        agreement: Agreement,
-        me: NodeId,
+        participant: Participant,
+        names: Names,
         blobs: Blobs,
         log: Log,
         measures: "Measures",
@@ -68,9 +71,9 @@ class Results:
         newest_state: Callable[[], Snapshot | None] = lambda: None,
     ) -> None:
         self._folder = folder
-        self._federation = agreement.federation
-        self._names = [card.name for card in agreement.cards]
-        self._me = me
+        self._participant = participant
+        self._federation = participant.federation  # what is used of it is the same in every epoch
+        self._names = names
         self._blobs = blobs
         self._log = log
         self._measures = measures
@@ -83,7 +86,7 @@ class Results:
     def committed(self, committed: Committed) -> None:
         """How long this node's own transactions took from submission to commit."""
         for transaction in committed.block.transactions:
-            if transaction.author == self._me:
+            if transaction.author == self._participant.me:
                 latency_s = self._measures.committed(transaction)
                 if latency_s is not None:
                     kind = type(transaction).__name__.upper()
@@ -92,9 +95,10 @@ class Results:
 
     def misbehaved(self, notice: PeerMisbehaved) -> None:
         """Count every fault; log the first few."""
-        self._measures.peer_faults[notice.peer] += 1
-        if self._measures.peer_faults[notice.peer] <= FAULTS_LOGGED_MAX:
-            self._log.warning("refused", peer=self._names[notice.peer], why=notice.reason)
+        name = self._names.of(notice.peer)
+        self._measures.peer_faults[name] += 1
+        if self._measures.peer_faults[name] <= FAULTS_LOGGED_MAX:
+            self._log.warning("refused", peer=name, why=notice.reason)
 
     def aggregated(self, work: Aggregate, report: WorkReport) -> None:
         """Record each member's weight in the aggregate, and the reason."""
@@ -123,17 +127,18 @@ class Results:
                     await self._best.proven(notice.digest, text)
                 self._log.info("round proven", round=notice.round, digest=notice.digest.hex()[:16])
             case RoundClosed(round=round_, missing=missing):
-                names = self._history.closed(round_, missing)
+                without = self._history.closed(round_, missing)
                 latency = self._measures.commit_latency()
                 if latency is not None:
                     self._history.record(round_, prefixed("commit_ms", asdict(latency)))
-                self._log.info("round closed", round=round_, without=",".join(names) or "none")
+                self._log.info("round closed", round=round_, without=",".join(without) or "none")
             case WaitsFor(round=round_, members=members):
-                longest = ", ".join(f"{self._names[m]} up to {left:.1f} s" for m, left in members)
+                names = self._names
+                longest = ", ".join(f"{names.of(m)} up to {left:.1f} s" for m, left in members)
                 self._log.info("waiting for members", round=round_, members=longest)
             case MemberLate(member=member):
                 lateness = self._history.member_late(notice)
-                self._log.info("member is late", member=self._names[member], how=str(lateness))
+                self._log.info("member is late", member=self._names.of(member), how=str(lateness))
             case OwnUpdateLate(round=round_, late_s=late_s):
                 self._history.own_late(notice)
                 self._log.warning(
@@ -141,7 +146,7 @@ class Results:
                 )
             case EvidenceFound(evidence=evidence):
                 kind = type(evidence.first).__name__
-                author = self._names[evidence.first.author]
+                author = self._names.of(evidence.first.author)
                 self._log.warning("a member contradicts itself", member=author, kind=kind)
             case PeerMisbehaved():
                 self.misbehaved(notice)
@@ -153,9 +158,28 @@ class Results:
                 self._log.warning("retrying failed work", why=reason.strip().rpartition("\n")[2])
             case EpochBegan(handover=handover):
                 await asyncio.to_thread(self.keep_handover, handover)
+                self._log_epoch(notice)
+            case Departed(epoch=epoch):
+                self._log.info(
+                    "departed: this node has left, and enough members know it; it stops",
+                    epoch=epoch,
+                )
             case Finished(round=round_):
                 await asyncio.to_thread(self._keep_state, 1)
                 self._log.info("finished", rounds=round_)
+
+    def _log_epoch(self, began: EpochBegan) -> None:
+        committee = began.federation.committee
+        self._log.info(
+            "epoch began",
+            epoch=began.federation.epoch,
+            role=str(PeerRole.MEMBER if committee.has(began.me) else self._participant.role),
+            first_round=began.federation.first_round,
+            members=",".join(began.federation.members[id_].name for id_ in committee.members),
+            n=committee.size,
+            f=committee.faults,
+            quorum=committee.quorum,
+        )
 
     def keep_handover(self, handover: Handover) -> None:
         """Also at a start: the node may have stopped before it wrote the newest one."""

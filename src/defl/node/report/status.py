@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from defl.contacts import PeerRole
+from defl.ids import OUTSIDER
+from defl.node.report.changes import Counts, Review, counts_of, reviews
+from defl.node.report.outsider_text import outsider_waits
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -128,9 +133,15 @@ class Contradiction(Struct, frozen=True):
 class NodeStatus(Struct, frozen=True, kw_only=True):
     """Everything about a node that a person or a program may ask for; members by name."""
 
-    member: int
+    member: int | None  # None: it is no member in this epoch
     name: str
-    federation: str  # its id, in hex
+    federation: str  # its id in epoch 0, by which it is known for all its life; in hex
+    epoch: int = 0
+    chain: str = ""  # its id in this epoch
+    role: str = PeerRole.MEMBER.value
+    counts: Counts | None = None  # of this epoch
+    changes: list[Review] = []  # pending, in the log's order
+    departed: bool = False  # it has left, and enough members know it
     round: int  # closed so far
     rounds: int  # in the whole federation
     model: str | None  # digest of the newest model, in hex
@@ -198,15 +209,23 @@ def status_of(node: "Node") -> NodeStatus:
     participant = node.participant
     replica = participant.replica
     history = node.history
-    names = [member.name for member in node.federation.members]
+    federation, names = node.federation, node.names
     model = participant.model
     waiting_for_s = _waiting_for_s(node)
+    state = participant.state
+    pending = reviews(federation, state.round, state.changes, state.ready)
     return NodeStatus(
-        member=node.me,
-        name=names[node.me],
-        federation=node.federation.chain.hex(),
-        round=participant.state.round,
-        rounds=node.federation.rounds,
+        member=None if node.me == OUTSIDER else node.me,
+        name=node.name,
+        federation=federation.origin.hex(),
+        epoch=federation.epoch,
+        chain=federation.chain.hex(),
+        role=participant.role.value,
+        counts=counts_of(federation),
+        changes=pending,
+        departed=participant.departed,
+        round=state.round,
+        rounds=federation.rounds,
         model=model.hex() if model is not None else None,
         view=replica.view,
         height=replica.head.height,
@@ -215,27 +234,25 @@ def status_of(node: "Node") -> NodeStatus:
         no_descriptors=node.writing.no_descriptors,
         finished=participant.finished,
         peers={
-            names[peer]: node.transport.connected(peer)
-            for peer in node.federation.committee.members
+            names.of(peer): node.transport.connected(peer)
+            for peer in federation.committee.members
             if peer != node.me
         },
-        trouble={names[peer]: why for peer, why in node.transport.stats.trouble.items()},
+        trouble={
+            names.of(peer): why
+            for peer, why in node.transport.stats.trouble.items()
+            if federation.committee.has(peer)
+        },
         commit_ms=node.measures.commit_latency(),
-        waiting=waiting_sentence(
-            answers_missing=participant.answers_missing,
-            over=participant.state.round == node.federation.rounds,
-            updates=len(participant.state.current),
-            quorum=node.federation.committee.quorum,
-            waiting_for_s=waiting_for_s,
-        ),
+        waiting=_waiting(node, waiting_for_s, pending),
         waiting_for_s=waiting_for_s,
         blobs=participant.stored["blobs"],
         disk_bytes=node.storage.bytes_used,
         evidence=[
-            Contradiction(names[e.first.author], type(e.first).__name__)
+            Contradiction(names.of(e.first.author), type(e.first).__name__)
             for e in participant.evidence
         ],
-        refused={names[peer]: count for peer, count in node.measures.peer_faults.items()},
+        refused=dict(node.measures.peer_faults),
         traffic=_traffic(node),
         memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         training_failures=node.worker.training_failures,
@@ -253,10 +270,23 @@ def status_of(node: "Node") -> NodeStatus:
 def _waiting_for_s(node: "Node") -> dict[str, float]:
     now = monotonic()
     return {
-        node.federation.members[member].name: round(left, 3)
+        node.names.of(member): round(left, 3)
         for member, deadline in node.participant.client.deadlines.items()
         if (left := deadline - now) > 0
     }
+
+
+def _waiting(node: "Node", waiting_for_s: dict[str, float], pending: list[Review]) -> str:
+    participant, federation = node.participant, node.federation
+    if node.me == OUTSIDER:
+        return outsider_waits(participant, pending)
+    return waiting_sentence(
+        answers_missing=participant.answers_missing,
+        over=participant.state.round == federation.rounds,
+        updates=len(participant.state.current),
+        quorum=federation.committee.quorum,
+        waiting_for_s=waiting_for_s,
+    )
 
 
 def waiting_sentence(

@@ -1,0 +1,376 @@
+"""One node across a boundary: peers of other epochs, guests, former members, and the switch."""
+
+from functools import cache
+
+import pytest
+from msgspec.structs import replace
+
+from defl.contacts import PeerRole
+from defl.crypto import Signer
+from defl.errors import PeerFault
+from defl.ids import OUTSIDER, Digest, NodeId, Round
+from defl.messages import (
+    Add,
+    Approve,
+    Blocks,
+    Change,
+    Chunk,
+    ChunkRequest,
+    Gossip,
+    Handover,
+    ManifestAnswer,
+    ManifestRequest,
+    Message,
+    NotHeld,
+    Ready,
+    Remove,
+    Rounds,
+    Status,
+    Transaction,
+)
+from defl.output import (
+    Connected,
+    Envelope,
+    Event,
+    OtherEpoch,
+    Output,
+    PeerMisbehaved,
+    Persist,
+    Received,
+    ServeChunk,
+    ServeHandover,
+    Tick,
+)
+from defl.participant import Participant, first_record_of
+from defl.sim.signer import NoopSigner
+from defl.wire import encode
+from support.builders import Small, let_sign, name, nodes
+from support.epochs import Churn
+
+SMALL = Small(5, real=False, rounds=10)
+EVE = NoopSigner(name("eve's key"))
+MALLORY = NoopSigner(name("mallory's key"))
+
+
+def in_epoch_1(*machines: str) -> Churn:
+    """Five members; the last one has left after round 2 or so."""
+    churn = Churn(5, rounds=12)
+    for text in machines:
+        churn.add_machine(text)
+    churn.run_until_round(2)
+    churn.propose(4, Remove(NodeId(4)))
+    churn.run_until_epoch(1, 0, 1, 2, 3)
+    return churn
+
+
+def sent(output: Output, kind: type[Message]) -> list[Envelope]:
+    return [
+        item
+        for item in output.send
+        if isinstance(item, Envelope) and isinstance(item.message, kind)
+    ]
+
+
+def handovers(output: Output) -> list[ServeHandover]:
+    return [item for item in output.send if isinstance(item, ServeHandover)]
+
+
+def node(me: int) -> Participant:
+    participant = Participant(SMALL.federation, NodeId(me), SMALL.signers[me], SMALL.durable())
+    participant.handle(Tick(), 0.0)
+    return participant
+
+
+# --- Peers of other epochs -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("event", [Connected(NodeId(1), 0), OtherEpoch(NodeId(1), 0)], ids=repr)
+def test_a_peer_of_an_older_epoch_is_handed_its_end(event: Event) -> None:
+    churn = in_epoch_1()
+    now = churn.cluster.now + 100.0
+    participant = churn.participant(0)
+
+    assert handovers(participant.handle(event, now)) == [ServeHandover(NodeId(1), 0)]
+    assert handovers(participant.handle(event, now + 0.5)) == [], "once per view_base_s"
+    assert handovers(participant.handle(event, now + 1.0)) == [ServeHandover(NodeId(1), 0)]
+
+
+@pytest.mark.parametrize("event", [Connected(NodeId(1), 5), OtherEpoch(NodeId(1), 5)], ids=repr)
+def test_to_a_peer_of_a_newer_epoch_a_node_shows_where_it_is(event: Event) -> None:
+    participant = node(0)
+    output = participant.handle(event, 10.0)
+
+    (status,) = sent(output, Status)
+    assert (status.to, status.epoch) == (nodes(1), 0)
+    assert not handovers(output)
+    assert not any(isinstance(notice, PeerMisbehaved) for notice in output.notices)
+
+
+def test_epochs_far_apart_are_handed_over_one_at_a_time() -> None:
+    """A peer five epochs behind gets the end of its own epoch; the next one when it is there."""
+    churn = in_epoch_1()
+    machine = churn.add_machine("eve")
+    churn.change(churn.add(machine, "eve"), by=0, approvers=(1, 2, 3))
+    churn.run_until_epoch(2, 0, 1, 2, 3)
+    now, participant = churn.cluster.now + 100.0, churn.participant(0)
+
+    first = participant.handle(OtherEpoch(NodeId(1), 0), now)
+    second = participant.handle(OtherEpoch(NodeId(1), 1), now + 0.1)
+    assert handovers(first) == [ServeHandover(NodeId(1), 0)]
+    assert handovers(second) == [ServeHandover(NodeId(1), 1)]
+
+
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_a_connection_between_two_epochs_brings_the_older_one_on(epochs: int) -> None:
+    """A switched, B did not, and their connection drops and comes back. Neither accuses the
+    other."""
+    behind = 3
+    churn = Churn(4, rounds=30)
+    churn.run_until_round(1)
+    churn.cluster.traffic.censor = lambda s, t, _: behind in (s, t)
+    others = [0, 1, 2]
+    for epoch in range(1, epochs + 1):
+        approvers = tuple(others[1:])
+        if epoch % 2:
+            others.append(churn.add_machine(f"guest of {epoch}"))
+            operation: Add | Remove = churn.add(others[-1], f"guest-{epoch}")
+        else:
+            operation = Remove(churn.participant(others.pop()).me)
+        churn.change(operation, by=0, approvers=approvers)
+        churn.run_until_epoch(epoch, *others)
+    assert churn.participant(behind).epoch == 0
+    reached: list[NodeId] = []
+
+    def handed(_source: NodeId, target: NodeId, message: Message) -> bool:
+        if isinstance(message, Handover):
+            reached.append(target)
+        return False
+
+    churn.cluster.traffic.censor = handed
+    churn.cluster.traffic.reconnect_all()
+    churn.run_until(lambda: churn.epochs_begun(behind) == list(range(1, epochs + 1)))
+
+    assert NodeId(behind) in reached
+    assert not churn.accusations
+    assert not churn.observers
+
+
+# --- Handovers -------------------------------------------------------------------------------
+
+
+def test_a_handover_brings_a_node_into_the_next_epoch_with_one_atomic_write() -> None:
+    participant = node(0)
+    handover = SMALL.handover()
+    output = participant.handle(Received(NodeId(1), handover), 1.0)
+
+    assert participant.epoch == 1
+    persist = output.persist
+    assert isinstance(persist, Persist)
+    assert persist.switch is not None
+    assert persist.switch.handover == handover
+    assert persist.record == first_record_of(participant.federation, persist.switch.closed)
+    assert (persist.blocks, persist.snapshot, persist.acks, persist.offer) == ((), None, (), None)
+    assert all(item.epoch == 1 for item in output.send if isinstance(item, Envelope))
+
+
+def test_a_handover_whose_state_is_not_the_certified_one_is_refused() -> None:
+    participant = node(0)
+    genuine = SMALL.handover()
+    forged = Handover(replace(genuine.snapshot, state=genuine.snapshot.state[:-1] + b"\xc2"))
+    output = participant.handle(Received(NodeId(1), forged), 1.0)
+
+    assert participant.epoch == 0
+    assert [notice.peer for notice in output.notices if isinstance(notice, PeerMisbehaved)] == [1]
+
+
+def test_a_snapshot_before_the_end_is_no_handover() -> None:
+    participant = node(0)
+    output = participant.handle(Received(NodeId(1), Handover(SMALL.snapshot())), 1.0)
+
+    assert participant.epoch == 0
+    assert any(isinstance(notice, PeerMisbehaved) for notice in output.notices)
+
+
+def test_a_handover_of_another_epoch_is_not_worth_verifying() -> None:
+    participant = node(0)
+    handover = SMALL.handover()
+    assert participant.wanted(NodeId(1), handover) == handover
+    participant.handle(Received(NodeId(1), handover), 1.0)
+
+    assert participant.wanted(NodeId(1), handover) is None
+    before = participant.federation
+    participant.handle(Received(NodeId(1), handover), 1.0)
+    assert participant.federation == before
+
+
+def test_an_observer_stays_one_in_the_next_epoch() -> None:
+    """Its key may have signed what its record does not show; only another key ends that."""
+    participant = node(0)
+    participant.replica.observe("its state is an old copy")
+    output = participant.handle(Received(NodeId(1), SMALL.handover()), 1.0)
+
+    assert participant.epoch == 1
+    assert participant.replica.observing is not None
+    assert output.persist is not None
+    assert output.persist.record is not None
+    assert output.persist.record.observing is not None
+    assert participant.replica.muted
+
+
+def test_a_node_whose_recall_is_unanswered_signs_nothing_in_the_next_epoch_either() -> None:
+    """It may have signed in this epoch before it lost what it knew of it."""
+    participant = node(0)
+    assert participant.answers_missing
+    participant.handle(Received(NodeId(1), SMALL.handover()), 1.0)
+
+    assert participant.answers_missing
+    assert participant.replica.muted
+
+
+def test_offers_of_the_open_round_do_not_cross_the_boundary() -> None:
+    """Their acks are of the old epoch. They are made anew; what closed stays."""
+    participant = node(0)
+    let_sign(participant)
+    for round_ in (1, 2):
+        manifest, _ = SMALL.blob(round_)
+        participant.handle(Received(NodeId(1), SMALL.offer(1, round_, manifest)), 1.0)
+    assert participant.pool.stored["offers"] == 2
+    assert participant.pool.stored["fetches"] == 2
+    output = participant.handle(Received(NodeId(1), SMALL.handover()), 2.0)
+
+    assert participant.federation.first_round == 2
+    assert participant.pool.stored["offers"] == 0
+    assert SMALL.blob(2)[0].digest in output.drop
+    assert participant.pool.stored["acks"] == 0
+
+
+def test_what_another_epochs_facts_admitted_is_dropped() -> None:
+    participant = node(0)
+    block = SMALL.block()
+    before = participant.replica.head
+    for epoch in (1, 2):
+        participant.handle(Received(NodeId(1), Blocks((block,)), epoch), 1.0)
+        participant.handle(Received(NodeId(1), SMALL.proposal(block), epoch), 1.0)
+    assert participant.replica.stored["blocks"] == node(0).replica.stored["blocks"]
+    assert participant.replica.head == before
+
+    output = participant.handle(Received(NodeId(1), ManifestRequest(name("blob")), 7), 2.0)
+    assert sent(output, NotHeld), "named by digest, it means the same in every epoch"
+
+
+# --- Guests ----------------------------------------------------------------------------------
+
+
+@cache
+def guest_bench() -> tuple[Churn, int, int]:
+    """A federation with an approved joiner that is not ready yet, and its number as a guest."""
+    churn = Churn(4, rounds=30)
+    joiner = churn.add_machine("joiner")
+    churn.run_until_round(2)
+    churn.switch_off(joiner)
+    churn.change(churn.add(joiner, "eve"))
+    churn.run_until(lambda: bool(churn.participant(0).contacts.guests))
+    (guest,) = churn.participant(0).contacts.guests
+    return churn, joiner, guest
+
+
+def ready_of(churn: Churn, signer: Signer) -> Ready:
+    member = churn.participant(0)
+    assert member.state.last is not None
+    unsigned = Ready(Round(member.state.round + 1), signer.public_key, member.state.last.base, b"")
+    facts = member.federation
+    return replace(unsigned, signature=signer.sign(unsigned.statement(facts.chain, facts.epoch)))
+
+
+def test_a_guest_speaks_for_its_own_key_alone() -> None:
+    churn, joiner, guest = guest_bench()
+    member = churn.participant(0)
+    ready = ready_of(churn, churn.cluster.signers[joiner])
+    others: tuple[Transaction, ...] = (
+        ready_of(churn, MALLORY),
+        Approve(ready.round, NodeId(3), member.state.changes[0].digest, bytes(64)),
+        Change(ready.round, NodeId(3), (Rounds(Round(50)),), bytes(64)),
+    )
+
+    assert member.wanted(NodeId(guest), Gossip((ready, *others))) == Gossip((ready,))
+    assert member.wanted(NodeId(guest), Gossip(others)) is None
+
+
+def test_nobody_verifies_approvals_and_readies_that_cannot_count() -> None:
+    churn, _, _ = guest_bench()
+    member = churn.participant(0)
+    round_ = Round(member.state.round + 1)
+    unknown = tuple(Approve(round_, NodeId(1), Digest(name(f"{i}")), bytes(64)) for i in range(40))
+    readies = tuple(ready_of(churn, NoopSigner(name(f"key {i}"))) for i in range(40))
+
+    assert member.wanted(NodeId(1), Gossip(unknown)) is None
+    assert member.wanted(NodeId(1), Gossip(readies)) is None
+
+
+# --- Former members --------------------------------------------------------------------------
+
+
+def test_a_former_member_gets_blobs_of_its_own_rounds_alone() -> None:
+    churn = in_epoch_1()
+    member = churn.participant(0)
+    former = member.contacts.peer_of(churn.node(4).key)
+    assert former is not None
+    assert member.contacts.role_of(former) is PeerRole.FORMER
+    last = member.federation.first_round - 1
+    (closed,) = [one for one in member.state.closed if one.round == last]
+    old = closed.updates[0].digest
+    now = churn.cluster.now
+    output = member.handle(Received(former, ChunkRequest(old, 0), 1), now)
+    assert [item for item in output.send if isinstance(item, ServeChunk)]
+
+    churn.run_until_round(last + 1)
+    newest = member.state.last
+    assert newest is not None
+    for question in (
+        ManifestRequest(newest.updates[0].digest),
+        ChunkRequest(newest.updates[0].digest, 0),
+    ):
+        output = member.handle(Received(former, question, 1), churn.cluster.now)
+        assert [one.to for one in sent(output, NotHeld)] == [(former,)]
+        assert not [item for item in output.send if isinstance(item, ServeChunk)]
+        assert not sent(output, ManifestAnswer)
+
+
+def test_an_answer_that_was_on_its_way_when_its_sender_left_is_no_fault() -> None:
+    """It was asked as a member. Blobs are named by digest, so it does not matter who sends them."""
+    churn = in_epoch_1()
+    former = churn.participant(0).contacts.peer_of(churn.node(4).key)
+    assert former is not None
+    manifest, payload = SMALL.blob(1)
+    ingress = churn.node(0).ingress
+    answers = (
+        ManifestAnswer(manifest),
+        Chunk(manifest.digest, 0, memoryview(payload[:256])),
+        NotHeld(manifest.digest),
+    )
+    for answer in answers:
+        try:
+            ingress.admit(former, encode(answer))
+        except PeerFault as fault:
+            pytest.fail(f"a {type(answer).__name__}: {fault}")
+
+
+def test_a_leaver_shows_its_status_to_the_members_and_signs_nothing() -> None:
+    churn = Churn(5)
+    churn.run_until_round(2)
+    kinds: set[str] = set()
+
+    def spy(source: NodeId, _target: NodeId, message: Message) -> bool:
+        if source == 4 and churn.participant(4).me == OUTSIDER:
+            kinds.add(type(message).__name__)
+        return False
+
+    churn.cluster.traffic.censor = spy
+    churn.propose(4, Remove(NodeId(4)))
+    churn.run_until(lambda: churn.participant(4).departed)
+
+    assert "Status" in kinds
+    assert kinds <= {
+        "Status", "BlockRequest", "Handover", "ManifestRequest", "ManifestAnswer", "ChunkRequest",
+        "Chunk", "NotHeld",
+    }  # fmt: skip

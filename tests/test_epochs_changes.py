@@ -1,0 +1,213 @@
+"""Which changes take effect in a whole federation: dead joiners, thieves, late extensions."""
+
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+
+from defl.ids import Digest, NodeId, Round
+from defl.ledger import decode_state
+from defl.messages import (
+    Approve,
+    Gossip,
+    Message,
+    Proposal,
+    Ready,
+    Remove,
+    Rounds,
+    Transaction,
+    Upd,
+    ack_statement,
+    bitmap_of,
+)
+from defl.output import Envelope, Event, Output, Response
+from defl.sim.byzantine.liar import Item, Liar
+from support.builders import name
+from support.epochs import Churn
+
+# --- Scenario 9: a dead joiner ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_joiner_that_died_after_its_ready_does_not_become_a_member(alive: bool) -> None:
+    """Its READY names a model that is kept for 32 rounds. It is approved four rounds later."""
+    churn = Churn(4, tau=32)
+    joiner = churn.add_machine("joiner")
+    churn.run_until_round(1)
+    digest = churn.propose(0, churn.add(joiner, "eve"))
+    churn.approve(digest, 1)  # one short
+    submit_ready(churn, joiner)
+    churn.run_until(lambda: bool(churn.newest.state.ready))
+    if not alive:
+        churn.switch_off(joiner)
+    said_in = churn.newest.state.ready[0].round
+    churn.run_until_round(said_in + 4, 0, 1, 2, 3)
+    churn.approve(digest, 2)
+    churn.run_until_round(12, 0, 1, 2, 3)
+
+    assert churn.newest.epoch == (1 if alive else 0)
+    assert churn.one_history()
+
+
+def submit_ready(churn: Churn, joiner: int) -> None:
+    """As a guest of some members already could: its READY reaches the ledger before the quorum."""
+    member = churn.participant(0)
+    closed = member.state.last
+    assert closed is not None
+    facts = member.federation
+    signer = churn.cluster.signers[joiner]
+    unsigned = Ready(Round(member.state.round + 1), signer.public_key, closed.base, b"")
+    signature = signer.sign(unsigned.statement(facts.chain, facts.epoch))
+    member.replica.submit(replace(unsigned, signature=signature), churn.cluster.now)
+
+
+# --- Scenario 10: a thief --------------------------------------------------------------------
+
+
+def test_the_owners_new_key_wins_over_the_leave_that_the_thief_signs() -> None:
+    """Both would take effect at one close; at most f = 1 of five may go or be replaced."""
+    victim = 4
+    churn = Churn(5)
+    machine = churn.add_machine("the owner's new machine")
+    churn.run_until_round(1)
+    rescue = churn.propose(0, churn.replace_key(victim, machine))
+    churn.approve(rescue, 1, 2)
+    start = churn.newest.state.round
+    churn.run_until(lambda: churn.newest.state.round > start)
+    leave_and_last_approval(churn, victim, rescue)
+    churn.run_until_epoch(1, 0, 1, 2, 3, machine)
+
+    ended = decode_state(churn.node(0).disk.handovers[0].snapshot.state)
+    assert [change.author for change in ended.changes] == [0, victim]
+    members = churn.newest.federation.members
+    assert members[victim].active
+    assert members[victim].key == churn.node(machine).key
+    assert churn.participant(machine).me == victim
+    churn.run_until_round(12, 0, 1, 2, 3, machine)
+    assert churn.newest.epoch == 1
+    assert churn.one_history()
+
+
+def leave_and_last_approval(churn: Churn, victim: int, rescue: Digest) -> None:
+    """The leave is recorded before the last approval, in one round: the older change does not
+    win. The round cannot close meanwhile, since nobody's update reaches another member."""
+    open_round = churn.newest.state.round + 1
+
+    churn.cluster.traffic.censor = no_update
+    churn.propose(victim, Remove(NodeId(victim)))
+    churn.approve(rescue, 3)
+    assert churn.newest.state.round + 1 == open_round
+    churn.cluster.traffic.censor = None
+
+
+def test_an_owner_whose_thief_has_left_in_its_name_returns_with_a_new_key() -> None:
+    victim = 4
+    churn = Churn(5, rounds=16)
+    churn.run_until_round(1)
+    churn.propose(victim, Remove(NodeId(victim)))
+    churn.run_until_epoch(1, 0, 1, 2, 3)
+    assert not churn.newest.federation.members[victim].active
+
+    machine = churn.add_machine("the owner's new machine")
+    churn.change(churn.replace_key(victim, machine))
+    churn.run_until_epoch(2, 0, 1, 2, 3, machine)
+    returned_in = churn.newest.state.round
+    churn.finish()
+
+    assert churn.participant(machine).me == victim
+    last = churn.newest.state.last
+    assert last is not None
+    assert last.round > returned_in
+    assert NodeId(victim) in [ref.author for ref in last.updates]
+    assert churn.one_history()
+    assert not churn.accusations
+
+
+def no_update(_source: NodeId, _target: NodeId, message: Message) -> bool:
+    """Members hear of each other's updates in proposals alone: rounds close late."""
+    return isinstance(message, Gossip) and any(isinstance(tx, Upd) for tx in message.transactions)
+
+
+# --- Scenario 11: a suffix inside the closing block -------------------------------------------
+
+
+class SuffixLeader(Liar):
+    """As leader: behind the other transactions, an update of the round after, certified in this
+    epoch, and its approval of every pending change."""
+
+    answers: list[Response]  # to the transactions that it put there
+
+    def handle(self, event: Event, now: float) -> Output:
+        output = super().handle(event, now)
+        for committed in output.committed:
+            for transaction, answer in zip(
+                committed.block.transactions, committed.responses, strict=True
+            ):
+                if isinstance(transaction, Upd) and transaction.digest == name("suffix"):
+                    self.answers.append(answer)
+        return output
+
+    def instead(self, item: Item) -> Iterable[Item]:
+        match item:
+            case Envelope(to=None, message=Proposal() as proposal) if self._epoch == 0:
+                transactions = (*proposal.block.transactions, *self._suffix())
+                return (Envelope(None, self._with_transactions(proposal, transactions)),)
+        return (item,)
+
+    def _suffix(self) -> Iterable[Transaction]:
+        state, facts = self.participant.state, self._federation
+        about = Round(state.round + 2), self._me, name("suffix"), facts.initial, 400
+        round_, author, digest, base, size = about
+        message = ack_statement(self._chain, self._epoch, round_, author, digest, base, size)
+        ackers = self._committee.members
+        acks = tuple(message + self._committee.keys[acker] for acker in ackers)  # free to forge
+        bitmap = bitmap_of(ackers, self._committee.slots)
+        upd = Upd(round_, author, digest, size, base, bitmap, acks, b"")
+        yield replace(upd, signature=self._signed(upd))
+        for change in state.changes:
+            if self._me not in change.approvals:
+                approve = Approve(Round(state.round + 1), self._me, change.digest, b"")
+                yield replace(approve, signature=self._signed(approve))
+
+    def _signed(self, unsigned: Upd | Approve) -> bytes:
+        return self._signer.sign(unsigned.statement(self._chain, self._epoch))
+
+
+def test_nothing_behind_the_closing_transaction_reaches_the_next_epoch() -> None:
+    """Three leaders put it into every block; the last of them closes the round of the boundary."""
+    SuffixLeader.answers = []
+    churn = Churn(4, byzantine={NodeId(member): SuffixLeader for member in range(3)})
+    churn.run_until_round(1)
+    churn.change(Rounds(Round(8)))
+    churn.run_until_epoch(1)
+
+    assert Response.EPOCH_ENDED in SuffixLeader.answers
+    state = churn.participant(3).state
+    assert name("suffix") not in [ref.digest for ref in state.current]
+    assert state.changes == ()
+    assert churn.one_history()
+
+
+# --- Scenario 14: an extension in the last round ----------------------------------------------
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_an_extension_is_agreed_before_the_last_round_closes_or_never(in_time: bool) -> None:
+    churn = Churn(4, rounds=3)
+    churn.run_until_round(2)
+    churn.cluster.traffic.censor = no_update
+    digest = churn.propose(0, Rounds(Round(5)))
+    churn.approve(digest, 1)
+    assert churn.newest.state.round == 2
+    if in_time:
+        churn.approve(digest, 2)
+    churn.cluster.traffic.censor = None
+    if not in_time:
+        churn.run_until_round(3)
+        churn.approve(digest, 2, 3)
+    churn.finish()
+
+    assert churn.newest.epoch == (1 if in_time else 0)
+    assert {churn.participant(m).state.round for m in range(4)} == {5 if in_time else 3}
+    assert churn.one_history()
+    assert not churn.accusations

@@ -1,0 +1,234 @@
+"""Talk across epochs: what a node that is no member says, and what others tell it."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from defl.committee import Federation
+from defl.crypto import Signer
+from defl.ids import OUTSIDER, Digest, NodeId, Round
+from defl.ledger import LedgerState
+from defl.messages import Add, Approve, Change, Gossip, Ready, Remove, Rounds, Status
+from defl.other_epochs import PEERS_MAX, OtherEpochs
+from defl.output import ClosedRound
+from defl.outsider import Outsider
+from defl.own_changes import APPROVALS_MAX, OwnChanges
+from defl.sim.signer import NoopSigner
+from defl.succession import PendingChange, ReadyKey
+from support.builders import Small, name, nodes
+
+SMALL = Small(4, real=False, rounds=9)
+FACTS: Federation = SMALL.federation
+EVE = NoopSigner(name("eve's key"))
+JOINS = Add(SMALL.card(EVE, "eve"))
+LONGER = Rounds(Round(20))
+
+# --- Peers of other epochs -------------------------------------------------------------------
+
+
+def test_a_peer_of_another_epoch_is_told_once_per_period() -> None:
+    others, peer = OtherEpochs(period_s=2.0), NodeId(1)
+
+    assert others.may_tell(peer, 0, now=10.0)
+    assert not others.may_tell(peer, 0, now=11.9)
+    assert others.may_tell(peer, 0, now=12.0)
+    assert others.may_tell(NodeId(2), 0, now=12.0)
+
+
+def test_a_peer_that_has_moved_on_is_told_at_once() -> None:
+    others, peer = OtherEpochs(period_s=2.0), NodeId(1)
+    others.may_tell(peer, 0, now=10.0)
+
+    assert others.may_tell(peer, 1, now=10.1)
+    assert others.may_tell(peer, 2, now=10.2)
+
+
+def test_a_clock_that_was_set_back_does_not_silence_a_node() -> None:
+    others = OtherEpochs(period_s=2.0)
+    others.may_tell(NodeId(1), 0, now=1000.0)
+
+    assert others.may_tell(NodeId(1), 0, now=3.0)
+
+
+def test_so_many_peers_are_remembered_and_no_more() -> None:
+    others = OtherEpochs(period_s=2.0)
+    for peer in range(PEERS_MAX + 1):
+        assert others.may_tell(NodeId(peer), 0, now=10.0)
+
+    assert not others.may_tell(NodeId(1), 0, now=10.0)
+    assert others.may_tell(NodeId(0), 0, now=10.0), "the oldest is forgotten"
+
+
+# --- An outsider -----------------------------------------------------------------------------
+
+
+def test_a_former_member_goes_once_a_quorum_of_the_new_members_has_arrived() -> None:
+    outsider = Outsider(FACTS, was_member=True)
+    for member in (0, 1, 1, 0, 116, 999):
+        outsider.shown(NodeId(member))
+    assert not outsider.departed
+    assert outsider.is_due(0.0)
+
+    outsider.shown(NodeId(2))
+    assert outsider.departed
+    assert not outsider.is_due(100.0)
+    assert outsider.wake_at is None
+
+
+def test_a_guest_never_departs() -> None:
+    guest = Outsider(FACTS, was_member=False)
+    for member in range(4):
+        guest.shown(NodeId(member))
+
+    assert not guest.departed
+
+
+def test_an_outsider_shows_its_status_every_view_base_s() -> None:
+    outsider, period = Outsider(FACTS, was_member=False), FACTS.timing.view_base_s
+
+    assert [outsider.is_due(t) for t in (0.0, period / 2, period)] == [True, False, True]
+
+
+def test_an_outsider_says_nothing_that_members_would_refuse() -> None:
+    small = Small(4, real=False)
+    said = {type(message) for message in small.messages() if Outsider.may_say(message)}
+
+    assert {kind.__name__ for kind in said} == {
+        "Status", "BlockRequest", "ManifestRequest", "ManifestAnswer", "ChunkRequest", "NotHeld"
+    }  # fmt: skip
+    ready = small.ready(EVE, 1, name("model"))
+    assert Outsider.may_say(Gossip((ready,)))
+    assert not Outsider.may_say(Gossip((ready, small.agg(0, 1))))
+    assert Outsider.may_say(Status(1, 1))  # type: ignore[arg-type]
+
+
+# --- What a node says about the membership -----------------------------------------------------
+
+
+def own(me: int = 0, signer: Signer | None = None) -> OwnChanges:
+    return OwnChanges(FACTS, NodeId(me), signer or SMALL.signers[me])
+
+
+def state(round_: int = 0, *changes: PendingChange, **fields: Any) -> LedgerState:
+    return replace(SMALL.ledger.genesis(), round=Round(round_), changes=changes, **fields)
+
+
+def pending(author: int, *operations: Any, round_: int = 1, approvals: Any = ()) -> PendingChange:
+    digest = SMALL.change(author, round_, *operations).digest
+    return PendingChange(Round(round_), NodeId(author), digest, operations, approvals)
+
+
+def test_a_proposal_is_signed_once_per_round_until_the_ledger_has_it() -> None:
+    mine = own()
+    mine.propose((LONGER,))
+
+    assert mine.due(state()) == [SMALL.change(0, 1, LONGER)]
+    assert mine.due(state()) == []
+    assert mine.due(state(1)) == [SMALL.change(0, 2, LONGER)]
+    assert mine.pending
+    assert mine.due(state(2, pending(0, LONGER, round_=2))) == []
+    assert not mine.pending
+
+
+def test_a_second_proposal_waits_for_the_next_round() -> None:
+    """One CHANGE per author and round: another would not count."""
+    mine = own()
+    mine.propose((LONGER,))
+    first = pending(0, LONGER)
+    mine.due(state())
+    mine.due(state(0, first))
+    mine.propose((JOINS,))
+
+    assert mine.due(state(0, first)) == []
+    assert mine.due(state(1, first)) == [SMALL.change(0, 2, JOINS)]
+
+
+def test_an_empty_proposal_withdraws_the_recorded_one() -> None:
+    mine = own()
+    first = pending(0, LONGER)
+    mine.propose(())
+
+    assert mine.due(state(1, first)) == [SMALL.change(0, 2)]
+    assert mine.due(state(2)) == []
+    assert not mine.pending
+
+
+def test_an_approval_is_signed_once_its_change_is_recorded_and_again_in_each_round() -> None:
+    mine = own()
+    change = pending(1, LONGER)
+    mine.approve(change.digest)
+    assert mine.due(state()) == []
+
+    approve = SMALL.approve(0, 1, SMALL.change(1, 1, LONGER))
+    assert mine.due(state(0, change)) == [approve]
+    assert mine.due(state(0, change)) == []
+    assert [type(tx) for tx in mine.due(state(1, change))] == [Approve]
+    assert mine.due(state(2, pending(1, LONGER, approvals=nodes(0, 1)))) == []
+    assert not mine.pending
+
+
+def test_approvals_that_wait_are_bounded() -> None:
+    mine = own()
+    for number in range(2 * APPROVALS_MAX):
+        mine.approve(Digest(name(str(number))))
+    first, last = (pending(1, LONGER), pending(2, LONGER))
+
+    assert len(mine._approved) == APPROVALS_MAX
+    mine.approve(last.digest)
+    assert mine.due(state(0, first, last)) == []
+
+
+@pytest.mark.parametrize("why", ["outsider", "ended", "after the last round"])
+def test_nothing_is_said_where_it_cannot_count(why: str) -> None:
+    mine = own() if why != "outsider" else OwnChanges(FACTS, OUTSIDER, EVE)
+    mine.propose((LONGER,))
+    mine.approve(pending(1, JOINS).digest)
+    now = state(9 if why == "after the last round" else 3, pending(1, JOINS), ended=why == "ended")
+
+    assert mine.due(now) == []
+
+
+def test_a_guest_is_ready_once_it_has_the_base_of_a_kept_round() -> None:
+    guest = OwnChanges(FACTS, OUTSIDER, EVE)
+    closed = tuple(_closed(round_) for round_ in (1, 2))
+    now = state(2, pending(0, JOINS), closed=closed)
+
+    assert guest.ready(now, set(), again=False) is None
+    ready = guest.ready(now, {closed[0].base}, again=False)
+    assert ready == SMALL.ready(EVE, 3, closed[0].base)
+    assert guest.ready(now, {closed[0].base}, again=False) is None, "once"
+    again = guest.ready(now, {one.base for one in closed}, again=True)
+    assert again == SMALL.ready(EVE, 3, closed[1].base), "it may not have arrived"
+    recorded = replace(now, ready=(ReadyKey(EVE.public_key, Round(3)),))
+    assert guest.ready(recorded, {closed[0].base}, again=True) is None
+    later = replace(recorded, round=Round(3))
+    assert guest.ready(later, {closed[0].base}, again=False) is not None, "each round anew"
+
+
+def _closed(round_: int) -> ClosedRound:
+    return ClosedRound(Round(round_), name("block"), name(f"base {round_}"), (), 0, 1)
+
+
+def test_only_a_guest_of_a_pending_change_is_ready() -> None:
+    closed = _closed(1)
+    now = state(1, pending(0, JOINS), closed=(closed,))
+    mallory = NoopSigner(name("mallory"))
+
+    assert OwnChanges(FACTS, OUTSIDER, mallory).ready(now, {closed.base}, again=True) is None
+    assert own().ready(now, {closed.base}, again=True) is None
+    guest = OwnChanges(FACTS, OUTSIDER, EVE)
+    assert guest.ready(replace(now, ended=True), {closed.base}, again=True) is None
+    assert guest.ready(replace(now, changes=()), {closed.base}, again=True) is None
+
+
+def test_signed_changes_name_the_epoch_and_the_chain() -> None:
+    change = Change(Round(1), NodeId(0), (Remove(NodeId(3)),), b"")
+    ready = Ready(Round(1), EVE.public_key, name("model"), b"")
+    for unsigned in (change, ready):
+        statements = {
+            unsigned.statement(name("a"), 0),
+            unsigned.statement(name("b"), 0),
+            unsigned.statement(name("a"), 1),
+        }
+        assert len(statements) == 3
