@@ -87,13 +87,13 @@ class Answering:
     async def ask(self, path: str, *headers: str, method: str = "GET", body: bytes = b"") -> bytes:
         """The first line and the body; empty if the server disconnects without an answer."""
         reader, writer = await self.connect()
-        head = "\r\n".join((f"{method} {path} HTTP/1.1", *headers, "", ""))
-        writer.write(head.encode() + body)
+        asked = "\r\n".join((f"{method} {path} HTTP/1.1", *headers, "", ""))
+        writer.write(asked.encode() + body)
         async with asyncio.timeout(TIME_LIMIT_S):
             answer = await reader.read()
         await closed(writer)
-        head, _, body = answer.partition(b"\r\n\r\n")
-        return head.partition(b"\r\n")[0].removeprefix(b"HTTP/1.0 ") + b" " + body
+        head, _, content = answer.partition(b"\r\n\r\n")
+        return head.partition(b"\r\n")[0].removeprefix(b"HTTP/1.0 ") + b" " + content
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(TIME_LIMIT_S):

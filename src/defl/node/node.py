@@ -6,7 +6,7 @@
 import asyncio
 import errno
 import secrets
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -17,8 +17,8 @@ from defl.contacts import id_of
 from defl.crypto import ReportingSigner
 from defl.duty import Report
 from defl.errors import ChunkRotten, LocalFault, PeerFault
-from defl.ids import Digest, NodeId, Round
-from defl.messages import MEMBERS_MAX, Gossip, Offer, StoreAck
+from defl.ids import OUTSIDER, Digest, NodeId, Round
+from defl.messages import MEMBERS_MAX, Gossip, Handover, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.epoch_parts import Cards, EpochParts, ingress_of, is_handover
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
@@ -59,6 +59,7 @@ from defl.output import (
     ModelReady,
     Notice,
     PeerMisbehaved,
+    Received,
     ReceivedChunk,
     ServeChunk,
     ServeHandover,
@@ -200,6 +201,11 @@ class Node:
     def me(self) -> NodeId:
         """OUTSIDER if this node is no member in the present epoch."""
         return self.participant.me
+
+    def learn(self, handovers: Iterable[Handover]) -> None:
+        """How earlier epochs ended, from a file; their signatures are checked."""
+        for handover in handovers:
+            self._driver.feed(Received(OUTSIDER, handover, handover.epoch))
 
     def stop(self) -> None:
         self._stopping.set()
