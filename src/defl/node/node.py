@@ -135,7 +135,9 @@ class Node:
         )
         record = self._tracking.record if self._tracking else discard
         names = [member.name for member in federation.members]
-        self.history = RoundHistory(names, federation.committee.members, record)
+        self.history = RoundHistory(
+            names, federation.committee.members, record, federation.first_round
+        )
         local = folder / config.state / LOCAL_FILE
         best = (
             BestModel(folder, config.keep_best, federation, self.storage.blobs, local, log)
