@@ -1,19 +1,22 @@
 """What a node that is no member waits for, as text that follows "waiting"."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from defl.contacts import PeerRole
 from defl.node.report.changes import Review
 from defl.node.setup.fingerprint import fingerprint
-from defl.participant import Participant
 from defl.succession import wanted_keys
+
+if TYPE_CHECKING:  # `defl run` reads statuses, and loads no machine for it
+    from defl.participant import Participant
 
 LEAVES = (
     "for a quorum of the members to show that they know that it has left; then it stops by itself"
 )
 
 
-def outsider_waits(participant: Participant, pending: Sequence[Review]) -> str:
+def outsider_waits(participant: "Participant", pending: Sequence[Review]) -> str:
     if participant.departed:
         return "for nothing: it has left, and enough members know it"
     if participant.role is PeerRole.FORMER:
