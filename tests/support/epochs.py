@@ -182,7 +182,9 @@ class Churn:
 
     def finish(self) -> None:
         """Run to the last round, and judge the whole run."""
-        self.run_until(lambda: all(self.participant(m).finished for m in self.members))
+        self.run_until(
+            lambda: bool(self.members) and all(self.participant(m).finished for m in self.members)
+        )
         assert self.cluster.conclude() == []
 
     # --- Seeing ----------------------------------------------------------------------------
