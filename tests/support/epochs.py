@@ -69,8 +69,8 @@ class Churn:
 
     def _note(self, machine: NodeId, notice: Notice) -> None:
         self.notices.append((machine, notice))
-        if isinstance(notice, Departed):
-            self.switch_off(machine)  # it says that nobody needs it any more
+        if isinstance(notice, Departed) and self.node(machine).honest:
+            self.switch_off(machine)  # it says that nobody needs it any more; a liar stays
 
     # --- Machines --------------------------------------------------------------------------
 
