@@ -26,7 +26,7 @@ from defl.messages import (
     timeout_statement,
     vote_statement,
 )
-from defl.output import Envelope, Event
+from defl.output import Envelope, Event, Output
 from defl.participant import Participant, present_epoch
 from defl.sim.byzantine.liar import Item, Liar
 from defl.sim.sim_node import Honest
@@ -40,7 +40,11 @@ class StaysOn(Liar):
     """No member any more, by its old key: it goes on signing in its old id's name, for the old
     epoch and for the new one."""
 
-    def besides(self, event: Event, now: float) -> Iterable[Item]:  # noqa: ARG002
+    def handle(self, event: Event, now: float) -> Output:
+        output = super().handle(event, now)
+        return replace(output, send=(*output.send, *self._lies_of_an_outsider(now)))
+
+    def _lies_of_an_outsider(self, now: float) -> Iterable[Item]:
         if self._me != OUTSIDER or not self._may_flood(now):
             return ()
         lies = [*self._lies(self._epoch), *self._lies(self._epoch - 1)]

@@ -118,6 +118,7 @@ class Checker:
         self.closed_at: dict[Round, float] = {}
         self.last_committed: dict[int, tuple[int, View]] = {}  # by epoch: height and view
         self.views_per_round_max = 0
+        self.power_was_lost = False  # by some machine, with all that it had not synced
         self.quiet = True  # only liars hinder progress now, so views per round are judged
         self.largest: dict[str, int] = {}
         # Honest machines whose disk is rolled back: they may contradict what too few others know.
@@ -155,7 +156,8 @@ class Checker:
         is_first = self._epochs.entered(node, participant.federation)
         if is_first:
             self._watch(participant.federation)
-            self._epochs.survives(participant.state, participant.epoch, disks())
+            leavers = self.power_was_lost
+            self._epochs.survives(participant.state, participant.epoch, disks(), leavers=leavers)
 
     def _watch(self, federation: Federation) -> None:
         """The members of this epoch take part from now on."""

@@ -413,6 +413,7 @@ class Cluster:
         if power is None:
             power = self.faults.loses_power(node)
         if power:
+            self.checker.power_was_lost = True
             node.disk.lose_power()
         if self._transcript is not None:
             self._transcript.text(self.now, member, "loses power" if power else "is killed")
