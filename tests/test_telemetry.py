@@ -87,13 +87,13 @@ class Answering:
     async def ask(self, path: str, *headers: str, method: str = "GET", body: bytes = b"") -> bytes:
         """The first line and the body; empty if the server disconnects without an answer."""
         reader, writer = await self.connect()
-        head = "\r\n".join((f"{method} {path} HTTP/1.1", *headers, "", ""))
-        writer.write(head.encode() + body)
+        asked = "\r\n".join((f"{method} {path} HTTP/1.1", *headers, "", ""))
+        writer.write(asked.encode() + body)
         async with asyncio.timeout(TIME_LIMIT_S):
             answer = await reader.read()
         await closed(writer)
-        head, _, body = answer.partition(b"\r\n\r\n")
-        return head.partition(b"\r\n")[0].removeprefix(b"HTTP/1.0 ") + b" " + body
+        head, _, content = answer.partition(b"\r\n\r\n")
+        return head.partition(b"\r\n")[0].removeprefix(b"HTTP/1.0 ") + b" " + content
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(TIME_LIMIT_S):
@@ -239,14 +239,14 @@ def test_a_request_needs_the_token_and_a_loopback_name(headers: tuple[str, ...])
 
 
 @pytest.mark.parametrize(
-    "length", ["", "Content-Length: -1", "Content-Length: " + "9" * 5000, "Content-Length: 1e3",
+    "length", ["", "Content-Length: -1", "Content-Length: " + "9" * 100, "Content-Length: 1e3",
                f"Content-Length: {REQUEST_BODY_BYTES_MAX + 1}"],
 )  # fmt: skip
 def test_a_request_without_a_bounded_length_is_not_read(length: str) -> None:
     async def scenario(here: Answering) -> None:
         headers = (*LOCAL, length) if length else LOCAL
         refused = await here.ask("/membership", *headers, method="POST")
-        assert refused.startswith(b"413 ") or refused.strip() == b""
+        assert refused.startswith(b"413 ")
         assert here.requests == []
 
     run(scenario)

@@ -128,8 +128,23 @@ def _make_data(folder: Path) -> None:
             path.write_bytes(gzip.compress(head + values.tobytes()))
 
 
+def _add_joiners(folder: Path, shell: Shell) -> None:
+    """A new site, and a new machine of bob's: the documents give their cards to alice."""
+    for node, name in (("eve", "eve"), ("bob-2", "bob")):
+        made = shell.run(
+            f"defl node init {node} --name {name} --address {name}.example.org:7400 && "
+            f"defl node join {node} federation.toml --fingerprint {'00' * 16}",
+            folder,
+        )
+        assert made.returncode == 0, made.stderr
+        shutil.move(folder / node / f"{name}.join.toml", folder)
+        (folder / node / f"{name}.card.toml").unlink()  # the founders' cards are in one folder
+
+
 def add_files(folder: Path, shell: Shell) -> None:
     """Add the files that documents name and the tutorial does not create."""
+    _add_joiners(folder, shell)
+    (folder / "new").mkdir()
     for card in folder.glob("*/*.card.toml"):
         shutil.copy(card, folder)
     for file in (folder / "irises").iterdir():

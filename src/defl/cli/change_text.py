@@ -4,12 +4,12 @@ from msgspec import to_builtins
 
 from defl.cli.running_node import Present
 from defl.messages import Operation, Remove
-from defl.node.report.changes import Review, cards_of, counts_of, in_words, name_of, reviews
+from defl.node.report.changes import Counts, Review, cards_of, counts_of, in_words, name_of, reviews
 from defl.node.setup.fingerprint import card_fingerprint, fingerprint
 from defl.printable import printable
 
 DIGEST_CHARACTERS = 12
-LABEL_COLUMNS = 11
+LABEL_COLUMNS = 13
 
 
 def head_text(present: Present) -> str:
@@ -40,8 +40,8 @@ def review_text(present: Present, review: Review) -> str:
             f"{review.round}"
         ),
         *operation_lines(present, _operations(present, review)),
-        _line("members", f"{before}  ->  {review.after}"),
-        _line("approved", f"{', '.join(map(printable, review.approvals))} ({before.q} are needed)"),
+        counts_text(before, review.after),
+        _line("approved by", f"{', '.join(map(printable, review.approvals))}{_needed(review)}"),
     ]
     if review.missing:
         lines += [
@@ -55,6 +55,14 @@ def review_text(present: Present, review: Review) -> str:
             )
         )
     return "\n".join(lines)
+
+
+def counts_text(before: Counts, after: Counts) -> str:
+    return _line("members", f"{before}  ->  {after}")
+
+
+def _needed(review: Review) -> str:
+    return f"; {review.needs} are needed" if review.needs > 1 else "; nobody else has to"
 
 
 def operation_lines(present: Present, operations: tuple[Operation, ...]) -> list[str]:

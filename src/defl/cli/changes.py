@@ -14,6 +14,7 @@ from defl.cli.change_text import (
     DIGEST_CHARACTERS,
     changes_json,
     changes_text,
+    counts_text,
     operation_lines,
     review_json,
     review_text,
@@ -154,7 +155,7 @@ def propose_and_wait(
     for line in operation_lines(present, operations):
         tell(line)
     before, after = counts_of(present.federation), counts_after(present.federation, operations)
-    tell(f"  members    {before}  ->  {after}")
+    tell(counts_text(before, after))
     node.send(ProposeRequest(operations))
     if _changed_this_round(present):
         tell("this member's earlier proposal is replaced when the open round closes")

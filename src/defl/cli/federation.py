@@ -75,6 +75,11 @@ def federation() -> None:
     help="Go on from another federation's proven model.",
 )
 @click.option(
+    "--lineage",
+    type=click.Path(path_type=Path),
+    help="With --from: proves the old members, if they had changed.",
+)
+@click.option(
     "--project", default=".", type=click.Path(path_type=Path), help="Folder of the client."
 )
 @click.option(
@@ -92,6 +97,7 @@ def create(
     cards: tuple[Path, ...],
     model: str | None,
     proven: tuple[Path, Path, Path] | None,
+    lineage: Path | None,
     project: Path,
     roles: tuple[str, ...],
     output: Path,
@@ -117,7 +123,7 @@ def create(
         if roles:
             raise UserError("--role goes with --model; --from keeps the old federation's roles")
         given = frozenset(name for name in facts if _is_given(name))
-        draft, row = draft_from(*proven, charter_of(facts), given)
+        draft, row = draft_from(proven, lineage, charter_of(facts), given)
     else:
         weights, own_roles = read_weights(model or "", project)
         schema = schema_of(weights, {**own_roles, **roles_of_patterns(roles, list(weights))})

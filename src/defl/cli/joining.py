@@ -43,14 +43,21 @@ says why.
     required=True,
     help="Of the present epoch, as a member reads it to you on the phone.",
 )
+@click.option(
+    "--lineage",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="How the members came to be the present ones; needed if no founder can be reached.",
+)
 @json_option
-def join(folder: Path, file: Path, fingerprint: str, as_json: bool) -> None:
+def join(folder: Path, file: Path, fingerprint: str, lineage: Path | None, as_json: bool) -> None:
     """Ask for a place in a running federation: as a new member, or as a member's new machine.
 
     DIR is a new node (defl node init), FEDERATION.TOML the file that the founders agreed on. A node
-    with the name of a member asks to replace that member's key.
+    with the name of a member asks to replace that member's key. A member writes the lineage with
+    defl export --lineage.
     """
-    agreement, card = prepare_join(folder, file, fingerprint)
+    agreement, card = prepare_join(folder, file, fingerprint, lineage)
     path = join_card_file(folder, card.name)
     takes_over = any(member.name == card.name for member in agreement.federation.members)
     if as_json:

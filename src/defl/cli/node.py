@@ -97,11 +97,12 @@ def init(
         return
     click.echo(
         f"Created node {name}, public key {summary['public_key']}\n"
-        f"  {summary['key']}  the private key: keep a safe copy and never share it\n"
+        f"  {summary['key']}  the private key: never share it\n"
         f"  {summary['config']}  settings, with comments\n"
         f"  {summary['card']}  the card: give it to the other members\n"
         "Next: collect the cards of all members and create the federation's file:\n"
-        "  defl federation create CARD... --model MODEL -o federation.toml"
+        "  defl federation create CARD... --model MODEL -o federation.toml\n"
+        "or ask for a place in a running federation: defl node join --help"
     )
 
 

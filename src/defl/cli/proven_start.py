@@ -15,13 +15,18 @@ from defl.schema import Role, Row, Schema
 
 
 def draft_from(
-    model: Path, certificate: Path, federation: Path, options: Charter, given: frozenset[str]
+    proven: tuple[Path, Path, Path],
+    lineage: Path | None,
+    options: Charter,
+    given: frozenset[str],
 ) -> tuple[Charter, Row]:
     """The old charter, with the facts that are `given` taken from `options`, and the model's row.
 
-    The aggregation rule starts with an empty memory: it is about other members.
+    `proven` names model, certificate and federation.toml, as for `verify`. The aggregation rule
+    starts with an empty memory: it is about other members.
     """
-    proof = verify(model, certificate, federation)
+    model, certificate, federation = proven
+    proof = verify(model, certificate, federation, lineage=lineage)
     if not proof:
         raise UserError(f"{model} is not proven, so no federation starts from it:\n{proof}")
     old = read_federation(federation).federation.charter

@@ -20,7 +20,7 @@ from defl.node.setup.config import (
 )
 from defl.node.setup.identity import Identity
 from defl.node.setup.initial import read_initial
-from defl.node.setup.joining import has_joined
+from defl.node.setup.joining import has_joined, lineage_handovers
 from defl.node.store.birth import WITHOUT_BIRTH, consume_birth, has_birth
 from defl.node.store.disk import disk_faults, sync_folder
 from defl.node.store.records import DATABASE
@@ -61,6 +61,7 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> Node:
     consume_birth(folder)
     _mark_started(started)
     node = Node(folder, config, agreement, identity, log)
+    node.learn(lineage_handovers(folder, agreement.federation))
     for path in sorted(folder.glob(NEWER_CARDS)):
         if node.transport.update_card(read_card_file(path)):
             log.info("a member's newer card is used", card=path.name)

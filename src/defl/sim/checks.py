@@ -48,7 +48,7 @@ from defl.sim.bounds import Bounds
 from defl.sim.disk import Disk
 from defl.sim.epoch_checks import EpochChecks
 from defl.sim.epoch_facts import EpochFacts
-from defl.sim.presence import Attendance
+from defl.sim.presence import MemberPresence
 from defl.sim.recount import Recount, forget_oldest
 from defl.sim.signing_slots import SigningSlots
 from defl.sim.verdicts import (
@@ -95,7 +95,7 @@ class Checker:
         self._verdicts = CheckVerdicts()
         self._epochs = EpochChecks(self.facts, scheme, honest, self.violate)
         self._slots = SigningSlots(self.facts, honest, self.violate)
-        self._attendance = Attendance(self.violate)
+        self._member_presence = MemberPresence(self.violate)
         self._recounts: dict[int, Recount] = {}  # by epoch
         self._log: dict[Place, Digest] = {}  # the first committed block
         self._heights: dict[NodeId, dict[Place, Digest]] = defaultdict(dict)
@@ -113,9 +113,9 @@ class Checker:
         self.largest = self._bounds.largest
         # Honest machines whose disk is rolled back: they may contradict what too few others know.
         self.rolled_back = self._slots.rolled_back
-        self.away = self._attendance.away
-        self.down = self._attendance.down
-        self.up = self._attendance.up
+        self.away = self._member_presence.away
+        self.down = self._member_presence.down
+        self.up = self._member_presence.up
         self.took_in = self._slots.took_in
         self.forgot = self._slots.forgot
         self._watch(federation)
@@ -153,7 +153,7 @@ class Checker:
         self._recounts[federation.epoch] = Recount(federation, self._scheme, self.violate)
         for machine in self.facts.members(federation.epoch):
             if self._honest(machine):
-                self._attendance.join(machine)
+                self._member_presence.join(machine)
 
     def restarted(self, node: NodeId, place: Place) -> None:
         """A restarted node must still have its newest committed block."""
@@ -281,7 +281,7 @@ class Checker:
         epochs = {closed.round: closed.epoch for closed in participant.state.closed}
         members = self.facts.members(epochs.get(round_, participant.epoch))
         excused = self.rolled_back if self.quiet else members
-        self._attendance.closed(round_, authors, members, excused)
+        self._member_presence.closed(round_, authors, members, excused)
         epoch, view = participant.epoch, participant.replica.view
         if self.quiet:
             views = view - self._since[1] if epoch == self._since[0] else view

@@ -45,7 +45,7 @@ class Presence:
         return None
 
 
-class Attendance:
+class MemberPresence:
     """The presence of all honest machines, in the epochs in which they are members."""
 
     def __init__(self, violate: Callable[[str, str], None]) -> None:

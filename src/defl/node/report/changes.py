@@ -45,6 +45,7 @@ class Review(Struct, frozen=True):
     round: int  # that it was proposed in
     operations: list[str]
     approvals: list[str]
+    needs: int  # so many approvals
     after: Counts  # if it takes effect alone
     missing: list[str]  # empty: it takes effect when the open round closes
 
@@ -103,6 +104,7 @@ def reviews(
             round=change.round,
             operations=[in_words(federation, operation) for operation in change.operations],
             approvals=[name_of(federation, member) for member in change.approvals],
+            needs=_needs(federation, change),
             after=counts_after(federation, change.operations),
             missing=_missing(federation, Round(closed + 1), change, ready, chosen),
         )
@@ -137,17 +139,19 @@ def _missing(
     return missing
 
 
+def _needs(federation: Federation, change: PendingChange) -> int:
+    """A member may leave alone, unless those that stay would tolerate fewer faults."""
+    sinks = counts_after(federation, change.operations).f < federation.committee.faults
+    return 1 if change.is_leave and not sinks else federation.committee.quorum
+
+
 def _approvals_missing(federation: Federation, change: PendingChange) -> str | None:
-    committee = federation.committee
-    lacking = committee.quorum - len(change.approvals)
+    lacking = _needs(federation, change) - len(change.approvals)
     if lacking <= 0:
-        return None
-    sinks = counts_after(federation, change.operations).f < committee.faults
-    if change.is_leave and not sinks:
         return None
     others = [
         federation.members[member].name
-        for member in committee.members
+        for member in federation.committee.members
         if member not in change.approvals
     ]
     approvals = "1 more approval" if lacking == 1 else f"{lacking} more approvals"

@@ -28,7 +28,10 @@ def outsider_waits(participant: Participant, pending: Sequence[Review]) -> str:
     wanted = {c.digest.hex() for c in state.changes if participant.key in wanted_keys((c,))}
     own = [review for review in pending if review.digest in wanted]
     if not own:
-        return "for a member to propose it: defl federation propose; see defl node join --help"
+        return (
+            "for a quorum of the members to approve it (defl federation propose, approve); they "
+            "refuse its calls before"
+        )
     if any(not review.missing for review in own):
         return f"for round {state.round + 1} to close; then it is a member"
     return f"for a place: {'; '.join(own[0].missing)}"

@@ -179,8 +179,8 @@ def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card
     for path in (folder / KEY_FILE, folder / CERTIFICATE_FILE, folder / CONFIG_FILE):
         if path.exists():
             raise UserError(
-                f"{path} exists and is not overwritten: a member that loses its key is lost to "
-                "its federation; choose another folder, or move this one away yourself"
+                f"{path} exists and is not overwritten: a member that loses its key needs a new "
+                "one by the others' approval; choose another folder, or move this one away yourself"
             )
     if folder.exists() and (mode := open_to_others(folder)):
         raise UserError(

@@ -13,10 +13,12 @@ from msgspec import Struct
 
 from defl.cards import Card
 from defl.committee import Federation
-from defl.errors import UserError
+from defl.crypto import Ed25519Scheme
+from defl.errors import BrokenLineage, UserError
 from defl.ids import Digest
-from defl.ledger import decode_state
+from defl.lineage import federations_of
 from defl.messages import Handover
+from defl.node.report.lineage_file import read_lineage
 from defl.node.setup.config import (
     INITIAL_FILE,
     Agreement,
@@ -31,9 +33,9 @@ from defl.node.setup.fingerprint import fingerprint, fingerprint_bytes
 from defl.node.setup.identity import JOINER, Identity, card_text, make_card
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
 from defl.node.store.storage import Storage
-from defl.succession import next_membership
 
 JOIN_FILE = "join.toml"
+LINEAGE_FILE = "lineage.json"
 CARD_SUFFIX = ".join.toml"
 
 
@@ -47,13 +49,17 @@ def join_card_file(folder: Path, name: str) -> Path:
     return founder.with_name(founder.name.removesuffix(".card.toml") + CARD_SUFFIX)
 
 
-def prepare_join(folder: Path, federation_file: Path, typed: str) -> tuple[Agreement, Card]:
+def prepare_join(
+    folder: Path, federation_file: Path, typed: str, lineage: Path | None = None
+) -> tuple[Agreement, Card]:
     """Write what a guest needs into its folder; returns the agreement and the card to hand over."""
     config = read_node(folder)
     identity = read_identity(folder, config.name)
     awaited = fingerprint_bytes(typed)
     agreement = read_federation(federation_file)
     _require_joiner(folder, config, identity, agreement, federation_file)
+    if lineage is not None:
+        _require_lineage(lineage, awaited, agreement.federation)
     serial = _next_serial(folder, config, identity, agreement)
     card = make_card(identity, config.address, serial, agreement.federation.chain)
     try:
@@ -61,6 +67,8 @@ def prepare_join(folder: Path, federation_file: Path, typed: str) -> tuple[Agree
         initial = federation_file.parent / INITIAL_FILE
         if initial.is_file():
             _copy(initial, (folder / config.federation).parent / INITIAL_FILE)
+        if lineage is not None:
+            _copy(lineage, folder / LINEAGE_FILE)
         _write(folder / JOIN_FILE, _join_text(awaited))
         _write(join_card_file(folder, config.name), card_text(card, JOINER))
     except OSError as error:
@@ -91,6 +99,19 @@ def _require_joiner(
         raise UserError(
             f"{folder} has run already and does not need to join; a machine that joins is new: "
             "make it with defl node init"
+        )
+
+
+def _require_lineage(path: Path, awaited: bytes, origin: Federation) -> None:
+    try:
+        reached = _leads_to(awaited, origin, read_lineage(path).handovers)
+    except BrokenLineage as broken:
+        raise UserError(f"{path}: {broken}; ask a member for its lineage again") from broken
+    if not reached:
+        raise UserError(
+            f"{path} does not lead to the fingerprint that you typed: it is older, or it tells a "
+            "forged history; ask a member that you trust to read the fingerprint again and to "
+            "write a new lineage: defl export NODE lineage.json --lineage"
         )
 
 
@@ -139,21 +160,22 @@ def awaited_chain(folder: Path, origin: Federation, handovers: Iterable[Handover
     if not path.exists():
         return b""
     awaited = fingerprint_bytes(parse(read_bytes(path, ""), JoinFile, path).fingerprint)
-    return (
-        b""
-        if any(epoch.chain.startswith(awaited) for epoch in epochs(origin, handovers))
-        else awaited
-    )
+    return b"" if _leads_to(awaited, origin, handovers) else awaited
 
 
-def epochs(origin: Federation, handovers: Iterable[Handover]) -> Iterable[Federation]:
-    """The facts of every epoch, from handovers that were checked when they were stored."""
-    federation = origin
-    yield federation
-    for handover in handovers:
-        state = decode_state(handover.snapshot.state)
-        membership = next_membership(federation, state.round, state.changes, state.ready)
-        if membership is None:
-            raise AssertionError("an epoch ends only if another one follows")
-        federation = Federation(origin.charter, membership)
-        yield federation
+def _leads_to(awaited: bytes, origin: Federation, handovers: Iterable[Handover]) -> bool:
+    epochs = federations_of(origin, handovers, Ed25519Scheme())
+    return any(epoch.chain.startswith(awaited) for epoch in epochs)
+
+
+def lineage_handovers(folder: Path, origin: Federation) -> tuple[Handover, ...]:
+    """From the lineage that a joiner brought: with it, it knows the present members' addresses."""
+    path = folder / LINEAGE_FILE
+    if not path.exists():
+        return ()
+    handovers = read_lineage(path).handovers
+    try:
+        federations_of(origin, handovers, Ed25519Scheme())
+    except BrokenLineage as broken:
+        raise UserError(f"{path}: {broken}; delete it, or join again with a new one") from broken
+    return handovers

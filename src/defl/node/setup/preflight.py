@@ -9,12 +9,16 @@ import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from defl.cards import Card
+from defl.committee import Federation
+from defl.contacts import id_of
 from defl.errors import UserError
-from defl.ids import NO_DIGEST, NodeId
+from defl.ids import NO_DIGEST, OUTSIDER, NodeId
+from defl.node.epoch_parts import Cards
 from defl.node.net.admission import NOT_A_HELLO, Refused, check_hello
 from defl.node.net.framing import HEADER_BYTES, HELLO_BYTES_MAX, Lane
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
@@ -33,6 +37,8 @@ from defl.node.setup.config import (
 )
 from defl.node.setup.identity import Identity, certificate_key, certificate_validity, split_address
 from defl.node.setup.initial import read_initial
+from defl.node.setup.joining import has_joined
+from defl.node.setup.present import present_facts
 from defl.node.setup.requirements import Check, requirements_of
 
 # A file system may round times, and the clock may be corrected a little while a file is written.
@@ -62,12 +68,15 @@ def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
     agreement = _tried(checks, "federation", lambda: read_federation(path))
     if agreement is None:
         return checks
-    checks.append(_initial(path.parent / INITIAL_FILE, agreement))
+    initial = path.parent / INITIAL_FILE
+    if initial.exists() or not has_joined(folder):
+        checks.append(_initial(initial, agreement))
     checks.append(_disk(folder, config, agreement))
-    if identity is not None:
-        checks.append(_membership(identity, card, agreement))
-    if identity is not None and presentable and peers:
-        checks += _peers(identity, agreement)
+    facts = _tried(checks, "state", lambda: present_facts(folder))
+    if identity is not None and facts is not None:
+        checks.append(_membership(folder, identity, card, facts, Cards(agreement.cards)))
+        if presentable and peers:
+            checks += _peers(identity, facts, Cards(agreement.cards))
     return checks
 
 
@@ -142,16 +151,13 @@ def _card_advice(folder: Path, field: str) -> str:
     return f"its {field} is not this node's; restore this node's own card"
 
 
-def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> Check:
-    me = agreement.member(identity.public_key)
-    if me is None:
-        return Check(
-            "federation",
-            False,
-            "this node's key is not among its members; give your card to the member that creates "
-            "federation.toml",
-        )
-    agreed = agreement.cards[me]
+def _membership(
+    folder: Path, identity: Identity, card: Card | None, facts: Federation, cards: Cards
+) -> Check:
+    me = id_of(facts, identity.public_key)
+    if me == OUTSIDER:
+        return _outsider(folder, identity, facts)
+    agreed = cards.of({me: facts.members[me]})[me]
     if agreed.name != identity.name:
         return Check(
             "federation",
@@ -168,8 +174,25 @@ def _membership(identity: Identity, card: Card | None, agreement: Agreement) -> 
             "it has another certificate of this key, and the others refuse this one; restore the "
             "agreed node.crt, or sign a new card (defl node card) and send it to the others",
         )
-    where = f"member {me} of {agreement.federation.committee.size}"
-    return Check("federation", True, f"{where}, id {agreement.federation.chain.hex()[:16]}")
+    where = f"member {me} of {facts.committee.size}"
+    return Check("federation", True, f"{where}, epoch {facts.epoch}, id {facts.chain.hex()[:16]}")
+
+
+def _outsider(folder: Path, identity: Identity, facts: Federation) -> Check:
+    if any(member.key == identity.public_key for member in facts.members):
+        return Check("federation", False, f"this node has left it; epoch {facts.epoch} is present")
+    if has_joined(folder):
+        return Check(
+            "federation",
+            True,
+            "this machine asks for a place; it runs as a guest until the members have approved it",
+        )
+    return Check(
+        "federation",
+        False,
+        "this node's key is not among its members; give your card to the member that creates "
+        "federation.toml, or ask for a place in the running federation: defl node join --help",
+    )
 
 
 def _initial(path: Path, agreement: Agreement) -> Check:
@@ -210,18 +233,18 @@ def _port(config: NodeConfig) -> Check:
     return Check("listen port", True, f"{config.listen} is free")
 
 
-def _peers(identity: Identity, agreement: Agreement) -> list[Check]:
-    me = agreement.member(identity.public_key)
-    if me is None:
-        return []
-    others = [member for member in agreement.federation.committee.members if member != me]
+def _peers(identity: Identity, facts: Federation, cards: Cards) -> list[Check]:
+    me = id_of(facts, identity.public_key)
+    if me == OUTSIDER:
+        return []  # the members answer only those whom they have approved
+    others = {peer: facts.members[peer] for peer in facts.committee.members if peer != me}
     with ThreadPoolExecutor(min(len(others), PROBES_AT_ONCE_MAX)) as pool:
-        return list(pool.map(lambda peer: _probe(peer, me, identity, agreement), others))
+        probe = partial(_probe, me=me, identity=identity, facts=facts)
+        return list(pool.map(probe, others, cards.of(others).values()))
 
 
-def _probe(peer: NodeId, me: NodeId, identity: Identity, agreement: Agreement) -> Check:
+def _probe(peer: NodeId, card: Card, *, me: NodeId, identity: Identity, facts: Federation) -> Check:
     """Connect to a peer and compare its hello with what it should be."""
-    card = agreement.cards[peer]
     name = f"peer {card.name}"
     # No federation in ours: the peer answers with its own hello and closes the connection, so a
     # node of this identity that is running keeps its connections.
@@ -244,8 +267,8 @@ def _probe(peer: NodeId, me: NodeId, identity: Identity, agreement: Agreement) -
             certificate=certificate,
             dialled=(peer, Lane.CONTROL),
             me=me,
-            origin=agreement.federation.chain,
-            epoch=agreement.federation.epoch,
+            origin=facts.origin,
+            epoch=facts.epoch,
             cards={peer: card},
         )
     )
