@@ -1,7 +1,9 @@
 """Simulated federations whose members come and go, with every kind of liar and fault."""
 
 import json
+from collections.abc import Iterable
 from functools import partial
+from statistics import mean
 
 import pytest
 from click.testing import CliRunner
@@ -10,14 +12,16 @@ from defl.cards import Card
 from defl.cli.sim import sim
 from defl.committee import Rules
 from defl.errors import UserError
-from defl.ids import OUTSIDER, NodeId
-from defl.messages import Add, Remove, ReplaceKey
-from defl.output import Departed
+from defl.ids import OUTSIDER, Digest, NodeId, Round
+from defl.messages import Add, Message, Proposal, Remove, ReplaceKey, Rounds
+from defl.output import Committed, Departed, EpochBegan, Notice, RoundClosed
+from defl.participant import Participant
 from defl.sim.byzantine import KINDS
 from defl.sim.churn import Churn
 from defl.sim.conditions import Conditions, Partition
 from defl.sim.run import Options, SimReport, simulate
 from defl.sim.scenario import cluster_of, signer_of
+from support.epochs import Churn as Scripted
 
 ROUNDS = 8
 
@@ -130,7 +134,48 @@ def test_the_report_names_each_boundary() -> None:
 
     assert "epochs          " in shown
     assert "epoch 1 from round " in shown
-    assert "epochs" not in CliRunner().invoke(sim, ["--rounds", "1"]).output
+    assert "epochs          " not in CliRunner().invoke(sim, ["--rounds", "1"]).output
+
+
+@pytest.mark.parametrize("rules", list(Rules))
+def test_a_boundary_costs_no_round_and_less_than_a_commit(rules: Rules) -> None:
+    """In virtual time: from the close of the last round to the proof that the epoch has ended."""
+    churn = Scripted(4, rounds=6, rules=rules)
+    checker = churn.cluster.checker
+    proposed: dict[Digest, float] = {}
+    commits: dict[Digest, float] = {}
+    closed: dict[NodeId, float] = {}
+    waits: list[float] = []
+    sent, committed, notice = checker.sent, checker.committed, checker.notice
+
+    def watch_sent(node: NodeId, message: Message, epoch: int = 0) -> None:
+        if isinstance(message, Proposal):
+            proposed.setdefault(message.block.id, churn.cluster.now)
+        sent(node, message, epoch)
+
+    def watch_committed(node: NodeId, items: Iterable[Committed]) -> None:
+        blocks = tuple(items)
+        for item in blocks:
+            if item.block.id in proposed:
+                commits.setdefault(item.block.id, churn.cluster.now - proposed[item.block.id])
+        committed(node, blocks)
+
+    def watch_notice(node: NodeId, what: Notice, now: float, participant: Participant) -> None:
+        if isinstance(what, RoundClosed):
+            closed[node] = now
+        elif isinstance(what, EpochBegan):
+            waits.append(now - closed[node])
+        notice(node, what, now, participant)
+
+    checker.sent, checker.committed, checker.notice = watch_sent, watch_committed, watch_notice
+    churn.run_until_round(2)
+    churn.change(Rounds(Round(7)))
+    churn.finish()
+
+    assert churn.cluster.conclude() == []
+    assert sorted(checker.closed_at) == list(range(1, 8))
+    assert len(waits) == 4
+    assert max(waits) <= mean(commits.values())
 
 
 def test_a_chance_is_between_none_and_one() -> None:
