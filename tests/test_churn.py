@@ -1,19 +1,23 @@
 """Simulated federations whose members come and go, with every kind of liar and fault."""
 
 import json
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
 
+from defl.cards import Card
 from defl.cli.sim import sim
 from defl.committee import Rules
 from defl.errors import UserError
 from defl.ids import OUTSIDER, NodeId
+from defl.messages import Add, Remove, ReplaceKey
 from defl.output import Departed
 from defl.sim.byzantine import KINDS
+from defl.sim.churn import Churn
 from defl.sim.conditions import Conditions, Partition
 from defl.sim.run import Options, SimReport, simulate
-from defl.sim.scenario import cluster_of
+from defl.sim.scenario import cluster_of, signer_of
 
 ROUNDS = 8
 
@@ -132,3 +136,17 @@ def test_the_report_names_each_boundary() -> None:
 def test_a_chance_is_between_none_and_one() -> None:
     with pytest.raises(UserError, match="churn"):
         Conditions(churn=1.5)
+
+
+def test_operators_approve_no_more_faulty_members_than_f() -> None:
+    """Five members and a liar: without one of the honest ones f stays 1; with a second machine
+    that nobody has set up, it is not enough."""
+    cluster = cluster_of(5, byzantine={NodeId(1): KINDS["silent"]}, rounds=ROUNDS)
+    churn = Churn(cluster, partial(signer_of, seed=1, real=False))
+    federation = cluster.federation
+    ghost = Card("ghost", bytes(32), b"", "", 0, b"")
+
+    assert churn.is_safe(federation, (Remove(NodeId(0)),))
+    assert not churn.is_safe(federation, (Add(ghost),))
+    assert not churn.is_safe(federation, (ReplaceKey(NodeId(0), ghost),))
+    assert churn.is_safe(federation, (ReplaceKey(NodeId(1), ghost),))

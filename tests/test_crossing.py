@@ -7,12 +7,15 @@ from msgspec.structs import replace
 
 from defl.contacts import PeerRole
 from defl.crypto import Signer
-from defl.errors import PeerFault
-from defl.ids import OUTSIDER, Digest, NodeId, Round
+from defl.errors import BadCertificate, BadSignature, PeerFault
+from defl.ids import OUTSIDER, Digest, NodeId, Round, View
 from defl.messages import (
+    QC,
     Add,
+    Agg,
     Approve,
     Blocks,
+    Certificates,
     Change,
     Chunk,
     ChunkRequest,
@@ -27,6 +30,8 @@ from defl.messages import (
     Rounds,
     Status,
     Transaction,
+    bitmap_of,
+    vote_statement,
 )
 from defl.output import (
     Connected,
@@ -353,6 +358,23 @@ def test_an_answer_that_was_on_its_way_when_its_sender_left_is_no_fault() -> Non
             ingress.admit(former, encode(answer))
         except PeerFault as fault:
             pytest.fail(f"a {type(answer).__name__}: {fault}")
+
+
+def test_what_a_former_member_signs_is_worth_nothing_whoever_relays_it() -> None:
+    """Its id is in the list for ever, and its key is known."""
+    churn = in_epoch_1()
+    facts, signer = churn.participant(0).federation, churn.cluster.signers[4]
+    unsigned = Agg(Round(facts.first_round), NodeId(4), b"")
+    agg = replace(unsigned, signature=signer.sign(unsigned.statement(facts.chain, 1)))
+    voters = nodes(0, 1, 4)
+    message = vote_statement(facts.chain, 1, View(1), name("block"))
+    signatures = tuple(churn.cluster.signers[voter].sign(message) for voter in voters)
+    qc = QC(View(1), name("block"), bitmap_of(voters, facts.committee.slots), signatures)
+
+    with pytest.raises(BadSignature, match="member 4, which does not exist"):
+        churn.node(0).ingress.admit(NodeId(1), encode(Gossip((agg,)), epoch=1))
+    with pytest.raises(BadCertificate, match="members that do not exist"):
+        churn.node(0).ingress.admit(NodeId(1), encode(Certificates(qc, None), epoch=1))
 
 
 def test_a_leaver_shows_its_status_to_the_members_and_signs_nothing() -> None:

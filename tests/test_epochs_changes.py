@@ -211,3 +211,14 @@ def test_an_extension_is_agreed_before_the_last_round_closes_or_never(in_time: b
     assert {churn.participant(m).state.round for m in range(4)} == {5 if in_time else 3}
     assert churn.one_history()
     assert not churn.accusations
+
+
+def test_an_earlier_end_may_be_agreed_too() -> None:
+    churn = Churn(4, rounds=12)
+    churn.run_until_round(1)
+    churn.change(Rounds(Round(6)))
+    churn.finish()
+
+    assert {churn.participant(m).state.round for m in range(4)} == {6}
+    assert churn.newest.epoch == 1
+    assert churn.one_history()

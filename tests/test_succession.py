@@ -63,11 +63,11 @@ def menu(facts: Federation, author: int, closing: Round) -> list[Choice]:
         (Rounds(closing),),
     ]
     choices = []
-    for operations, approvals in product(kinds, (facts.committee.quorum, -1)):
-        enough = approvals if approvals >= 0 else facts.committee.quorum - 1
-        change = pending(author, operations, enough)
+    quorum = facts.committee.quorum
+    for operations, approvals in product(kinds, (quorum, quorum - 1)):
+        change = pending(author, operations, approvals)
         keys = [op.card.key for op in operations if isinstance(op, Add | ReplaceKey)]
-        for rounds_ago in (1, 2) if keys else (1,):
+        for rounds_ago in (1, 2) if keys and approvals == quorum else (1,):
             ready = tuple(ReadyKey(key, Round(closing - rounds_ago)) for key in keys)
             choices.append((change, ready))
     return choices
@@ -172,13 +172,13 @@ def test_every_combination_of_three_changes_keeps_the_limits(active: int, closin
             newest[one.key] = max(one.round, newest.get(one.key, Round(0)))
         ready = tuple(ReadyKey(key, round_) for key, round_ in newest.items())
         present = {key for key, round_ in newest.items() if closing - round_ <= 1}
-        chosen = chosen_changes(facts, closing, changes, ready)
         after = next_membership(facts, closing, changes, ready)
 
-        assert chosen == expected.take(changes, present, quorum)
+        chosen = expected.take(changes, present, quorum)
         # Nothing but the arguments' values counts: not their identity, nor the order of READYs,
         # nor changes that are not taken.
         if len(changes) < 3:
+            assert chosen_changes(facts, closing, changes, ready) == chosen
             copied = msgpack.decode(msgpack.encode(changes), type=tuple[PendingChange, ...])
             assert next_membership(facts, closing, copied, tuple(reversed(ready))) == after
             assert next_membership(facts, closing, tuple(chosen), ready) == after
@@ -248,7 +248,8 @@ def approved(facts: Federation, author: int, operations: Sequence[Operation]) ->
         (7, (*replace_key(federation(7), 2), *remove(3, 4)), False),
         (7, (*replace_key(federation(7), 2), *add("eve", "mallory")), False),
         (4, (*replace_key(federation(4), 3), *add("eve")), False),
-        (5, (*replace_key(federation(5), 3), *remove(3)), False),  # two for one member
+        (7, (*replace_key(federation(7), 3), *remove(3)), False),  # two for one member
+        (7, remove(3, 3), False),
         (5, replace_key(federation(5), 5), True),  # it has left, and returns
         (5, remove(5), False),  # it has left already
         (5, remove(6), False),  # there is no such member

@@ -20,7 +20,7 @@ from defl.errors import ChunkRotten, LocalFault, PeerFault
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.messages import MEMBERS_MAX, Gossip, Handover, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
-from defl.node.epoch_parts import Cards, EpochParts, ingress_of, is_handover
+from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
@@ -70,7 +70,13 @@ from defl.output import (
     WorkFailed,
 )
 from defl.participant import Participant, present_epoch
-from defl.wire import chunk_frame_bytes_max, chunk_head, control_frame_bytes_max, encode
+from defl.wire import (
+    chunk_frame_bytes_max,
+    chunk_head,
+    control_frame_bytes_max,
+    encode,
+    says_handover,
+)
 
 LOOP_LINES_EVERY_S = 60.0
 
@@ -121,7 +127,7 @@ class Node:
             on_frame=self._on_frame,
             on_connected=lambda peer, epoch: self._driver.feed(Connected(peer, epoch)),
             on_disconnected=self._peer_log.disconnected,
-            is_letter=is_handover,
+            is_letter=says_handover,  # the one message that strangers hand in
         )
         self.worker = Worker(
             config.client,
@@ -165,7 +171,6 @@ class Node:
             self.measures,
             self.history,
             best,
-            lambda: self.participant.replica.snapshot,
         )
         if durable.switch is not None:
             self._results.keep_handover(durable.switch.handover)

@@ -401,7 +401,7 @@ class Cluster:
         node = self.nodes[member]
         if not node.alive:
             return
-        self.crashes += 1
+        self.crashes += downtime_s != inf
         self.checker.forgot(member)
         self.checker.down(member)
         node.alive = False

@@ -1,4 +1,4 @@
-"""Talk across epochs: what a node that is no member says, and what others tell it."""
+"""What a node says about the membership: proposals, approvals, and that a guest is ready."""
 
 from typing import Any
 
@@ -9,10 +9,8 @@ from defl.committee import Federation
 from defl.crypto import Signer
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.ledger import LedgerState
-from defl.messages import Add, Approve, Change, Gossip, Ready, Remove, Rounds, Status
-from defl.other_epochs import PEERS_MAX, OtherEpochs
+from defl.messages import Add, Approve, Change, Ready, Remove, Rounds
 from defl.output import ClosedRound
-from defl.outsider import Outsider
 from defl.own_changes import APPROVALS_MAX, OwnChanges
 from defl.sim.signer import NoopSigner
 from defl.succession import PendingChange, ReadyKey
@@ -23,87 +21,6 @@ FACTS: Federation = SMALL.federation
 EVE = NoopSigner(name("eve's key"))
 JOINS = Add(SMALL.card(EVE, "eve"))
 LONGER = Rounds(Round(20))
-
-# --- Peers of other epochs -------------------------------------------------------------------
-
-
-def test_a_peer_of_another_epoch_is_told_once_per_period() -> None:
-    others, peer = OtherEpochs(period_s=2.0), NodeId(1)
-
-    assert others.may_tell(peer, 0, now=10.0)
-    assert not others.may_tell(peer, 0, now=11.9)
-    assert others.may_tell(peer, 0, now=12.0)
-    assert others.may_tell(NodeId(2), 0, now=12.0)
-
-
-def test_a_peer_that_has_moved_on_is_told_at_once() -> None:
-    others, peer = OtherEpochs(period_s=2.0), NodeId(1)
-    others.may_tell(peer, 0, now=10.0)
-
-    assert others.may_tell(peer, 1, now=10.1)
-    assert others.may_tell(peer, 2, now=10.2)
-
-
-def test_a_clock_that_was_set_back_does_not_silence_a_node() -> None:
-    others = OtherEpochs(period_s=2.0)
-    others.may_tell(NodeId(1), 0, now=1000.0)
-
-    assert others.may_tell(NodeId(1), 0, now=3.0)
-
-
-def test_so_many_peers_are_remembered_and_no_more() -> None:
-    others = OtherEpochs(period_s=2.0)
-    for peer in range(PEERS_MAX + 1):
-        assert others.may_tell(NodeId(peer), 0, now=10.0)
-
-    assert not others.may_tell(NodeId(1), 0, now=10.0)
-    assert others.may_tell(NodeId(0), 0, now=10.0), "the oldest is forgotten"
-
-
-# --- An outsider -----------------------------------------------------------------------------
-
-
-def test_a_former_member_goes_once_a_quorum_of_the_new_members_has_arrived() -> None:
-    outsider = Outsider(FACTS, was_member=True)
-    for member in (0, 1, 1, 0, 116, 999):
-        outsider.shown(NodeId(member))
-    assert not outsider.departed
-    assert outsider.is_due(0.0)
-
-    outsider.shown(NodeId(2))
-    assert outsider.departed
-    assert not outsider.is_due(100.0)
-    assert outsider.wake_at is None
-
-
-def test_a_guest_never_departs() -> None:
-    guest = Outsider(FACTS, was_member=False)
-    for member in range(4):
-        guest.shown(NodeId(member))
-
-    assert not guest.departed
-
-
-def test_an_outsider_shows_its_status_every_view_base_s() -> None:
-    outsider, period = Outsider(FACTS, was_member=False), FACTS.timing.view_base_s
-
-    assert [outsider.is_due(t) for t in (0.0, period / 2, period)] == [True, False, True]
-
-
-def test_an_outsider_says_nothing_that_members_would_refuse() -> None:
-    small = Small(4, real=False)
-    said = {type(message) for message in small.messages() if Outsider.may_say(message)}
-
-    assert {kind.__name__ for kind in said} == {
-        "Status", "BlockRequest", "ManifestRequest", "ManifestAnswer", "ChunkRequest", "NotHeld"
-    }  # fmt: skip
-    ready = small.ready(EVE, 1, name("model"))
-    assert Outsider.may_say(Gossip((ready,)))
-    assert not Outsider.may_say(Gossip((ready, small.agg(0, 1))))
-    assert Outsider.may_say(Status(1, 1))  # type: ignore[arg-type]
-
-
-# --- What a node says about the membership -----------------------------------------------------
 
 
 def own(me: int = 0, signer: Signer | None = None) -> OwnChanges:
