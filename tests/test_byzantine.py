@@ -142,6 +142,10 @@ def test_every_byzantine_kind_has_a_name() -> None:
         "exhauster",
         "rewinder",
         "height-liar",
+        "agitator",
+        "usurper",
+        "revenant",
+        "suffixer",
         "changing",
     ]
 

@@ -1,19 +1,27 @@
 """Simulated federations whose members come and go, with every kind of liar and fault."""
 
 import json
+from collections.abc import Iterable
+from functools import partial
+from statistics import mean
 
 import pytest
 from click.testing import CliRunner
 
+from defl.cards import Card
 from defl.cli.sim import sim
 from defl.committee import Rules
 from defl.errors import UserError
-from defl.ids import OUTSIDER, NodeId
-from defl.output import Departed
+from defl.ids import OUTSIDER, Digest, NodeId, Round
+from defl.messages import Add, Message, Proposal, Remove, ReplaceKey, Rounds
+from defl.output import Committed, Departed, EpochBegan, Notice, RoundClosed
+from defl.participant import Participant
 from defl.sim.byzantine import KINDS
+from defl.sim.churn import Churn
 from defl.sim.conditions import Conditions, Partition
 from defl.sim.run import Options, SimReport, simulate
-from defl.sim.scenario import cluster_of
+from defl.sim.scenario import cluster_of, signer_of
+from support.epochs import Churn as Scripted
 
 ROUNDS = 8
 
@@ -126,9 +134,64 @@ def test_the_report_names_each_boundary() -> None:
 
     assert "epochs          " in shown
     assert "epoch 1 from round " in shown
-    assert "epochs" not in CliRunner().invoke(sim, ["--rounds", "1"]).output
+    assert "epochs          " not in CliRunner().invoke(sim, ["--rounds", "1"]).output
+
+
+@pytest.mark.parametrize("rules", list(Rules))
+def test_a_boundary_costs_no_round_and_less_than_a_commit(rules: Rules) -> None:
+    """In virtual time: from the close of the last round to the proof that the epoch has ended."""
+    churn = Scripted(4, rounds=6, rules=rules)
+    checker = churn.cluster.checker
+    proposed: dict[Digest, float] = {}
+    commits: dict[Digest, float] = {}
+    closed: dict[NodeId, float] = {}
+    waits: list[float] = []
+    sent, committed, notice = checker.sent, checker.committed, checker.notice
+
+    def watch_sent(node: NodeId, message: Message, epoch: int = 0) -> None:
+        if isinstance(message, Proposal):
+            proposed.setdefault(message.block.id, churn.cluster.now)
+        sent(node, message, epoch)
+
+    def watch_committed(node: NodeId, items: Iterable[Committed]) -> None:
+        blocks = tuple(items)
+        for item in blocks:
+            if item.block.id in proposed:
+                commits.setdefault(item.block.id, churn.cluster.now - proposed[item.block.id])
+        committed(node, blocks)
+
+    def watch_notice(node: NodeId, what: Notice, now: float, participant: Participant) -> None:
+        if isinstance(what, RoundClosed):
+            closed[node] = now
+        elif isinstance(what, EpochBegan):
+            waits.append(now - closed[node])
+        notice(node, what, now, participant)
+
+    checker.sent, checker.committed, checker.notice = watch_sent, watch_committed, watch_notice
+    churn.run_until_round(2)
+    churn.change(Rounds(Round(7)))
+    churn.finish()
+
+    assert churn.cluster.conclude() == []
+    assert sorted(checker.closed_at) == list(range(1, 8))
+    assert len(waits) == 4
+    assert max(waits) <= mean(commits.values())
 
 
 def test_a_chance_is_between_none_and_one() -> None:
     with pytest.raises(UserError, match="churn"):
         Conditions(churn=1.5)
+
+
+def test_operators_approve_no_more_faulty_members_than_f() -> None:
+    """Five members and a liar: without one of the honest ones f stays 1; with a second machine
+    that nobody has set up, it is not enough."""
+    cluster = cluster_of(5, byzantine={NodeId(1): KINDS["silent"]}, rounds=ROUNDS)
+    churn = Churn(cluster, partial(signer_of, seed=1, real=False))
+    federation = cluster.federation
+    ghost = Card("ghost", bytes(32), b"", "", 0, b"")
+
+    assert churn.is_safe(federation, (Remove(NodeId(0)),))
+    assert not churn.is_safe(federation, (Add(ghost),))
+    assert not churn.is_safe(federation, (ReplaceKey(NodeId(0), ghost),))
+    assert churn.is_safe(federation, (ReplaceKey(NodeId(1), ghost),))

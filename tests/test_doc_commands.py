@@ -267,6 +267,8 @@ def remove_outputs(folder: Path, line: str) -> None:
             case ["federation", "create"] if "new/" not in part:
                 (folder / "federation.toml").unlink()
                 (folder / "initial.safetensors").unlink(missing_ok=True)
+            case ["export"]:
+                (folder / rest[1]).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("line", RUN, ids=RUN)

@@ -39,7 +39,7 @@ def test_an_event_that_comes_before_an_overdue_tick_is_handled() -> None:
     participant = Overdue()
 
     async def scenario() -> None:
-        outlets = Outlets(send=nothing, report=nothing, work=nothing)
+        outlets = Outlets(send=nothing, report=nothing, work=nothing, follow=lambda: None)
         driver = Driver(participant, NoWriting(), outlets)  # type: ignore[arg-type]
         running = asyncio.create_task(driver.run())
         await asyncio.sleep(0)

@@ -35,6 +35,7 @@ from support.checker_inputs import (
     honest_nodes,
     qc,
     reference,
+    vote,
 )
 
 JOINER = NodeId(4)
@@ -146,14 +147,23 @@ def test_a_liars_early_offer_may_be_acknowledged_and_again_in_the_next_epoch(
     assert failed(checker) == set()
 
 
-def test_one_view_may_be_signed_in_each_epoch(checker: Checker) -> None:
-    """Views begin again."""
+def test_a_certificate_of_the_epoch_before_does_not_count(checker: Checker) -> None:
+    """It also names a member that has left."""
     enter(checker, 1, NEXT)
-    checker.sent(NodeId(1), Certificates(qc(3, digest("a"), (0, 1, 2)), None), 0)
+    certificates = Certificates(qc(3, digest("a"), (0, 1, 2)), None)
+    checker.sent(NodeId(1), certificates, 0)
     assert failed(checker) == set()
-    checker.sent(NodeId(1), Certificates(qc(3, digest("b"), (0, 1, 2)), None), 1)
+    checker.sent(NodeId(1), certificates, 1)
 
     assert failed(checker) == {verdicts.CERTIFICATES, verdicts.MEMBERS_ONLY}
+
+
+def test_views_begin_again_in_each_epoch(checker: Checker) -> None:
+    enter(checker, 1, NEXT)
+    checker.sent(NodeId(1), vote(3, digest("a"), 1), 0)
+    checker.sent(NodeId(1), replace(vote(3, digest("b"), 1), epoch=1), 1)
+
+    assert failed(checker) == set()
 
 
 def test_a_round_trained_from_another_model_than_the_last_ones_is_detected(

@@ -77,3 +77,29 @@ def test_a_key_is_replaced_while_its_owner_is_down(nodes: ChangingNodes) -> None
     old = nodes.known(3)
     assert (old.role, old.departed, old.member) == ("former member", True, None)
     require_health(nodes, 0, 1, 2, machine)
+
+
+def test_a_member_that_slept_while_all_others_were_replaced_finds_the_new_ones(
+    nodes: ChangingNodes,
+) -> None:
+    """It knows none of their keys, and they wait at its door."""
+    nodes.start()
+    nodes.until(lambda: nodes.round(0) >= 1)
+    nodes.kill(3)
+    present = [0, 1, 2]
+    for place in (0, 1, 2):
+        old, witness = present[place], present[place - 1]
+        machine, card = nodes.join(f"node-{place}", f"new-{place}", told_by=witness)
+        nodes.start(machine)
+        nodes.change("--replace-key", card, by=tuple(present))
+        present[place] = machine
+        nodes.until(lambda new=tuple(present), k=place + 1: nodes.reached(k, *new))
+        nodes.until(lambda gone=old: not nodes.running(gone))
+        nodes.until(lambda new=machine: nodes.known(new).model is not None)
+
+    nodes.start(3)
+    nodes.until(lambda: nodes.reached(3, 3))
+
+    closed = nodes.round(present[0])
+    nodes.until(lambda: nodes.round(3) >= closed + 2)
+    require_health(nodes, *present, 3)

@@ -7,6 +7,8 @@ from defl.messages import Handover, Message, Proposal, Remove, StoreAck, Timeout
 from defl.output import Observing
 from support.epochs import Churn
 
+SIGNED = (Proposal, Vote, Timeout, StoreAck)
+
 
 def test_a_member_that_slept_while_all_others_were_replaced_finds_the_newest_epoch() -> None:
     """It knows none of those that are members now: they are strangers who hand it the proofs."""
@@ -105,7 +107,7 @@ def test_a_wiped_joiner_with_its_key_from_a_backup_never_signs_again() -> None:
     signed: list[Message] = []
 
     def spy(source: NodeId, _target: NodeId, message: Message) -> bool:
-        if source == joiner and isinstance(message, Vote | Timeout | Proposal | StoreAck):
+        if source == joiner and isinstance(message, SIGNED):
             signed.append(message)
         return False
 
@@ -118,6 +120,43 @@ def test_a_wiped_joiner_with_its_key_from_a_backup_never_signs_again() -> None:
     assert signed == []
     assert churn.notices_of(Observing, joiner)
     assert churn.participant(joiner).replica.observing is not None
+
+
+def test_a_member_restored_from_a_copy_of_the_last_epoch_does_not_sign_again() -> None:
+    """It has voted in the present epoch, which its disk does not know any more. No certificate
+    shows its vote, but the others have seen it."""
+    restored = 3
+    churn = Churn(4)
+    joiner = churn.add_machine("joiner")
+    churn.run_until_round(1)
+    copy = churn.node(restored).disk.copy()
+
+    def no_certificates(source: NodeId, _target: NodeId, message: Message) -> bool:
+        statement = isinstance(message, Vote | Timeout)
+        return statement and source != restored and churn.participant(source).epoch == 1
+
+    churn.cluster.traffic.censor = no_certificates
+    churn.change(churn.add(joiner, "eve"))
+    churn.run_until_epoch(1)
+    churn.run_until(lambda: churn.participant(restored).replica.record.last_vote is not None)
+    churn.run_for(0.5)
+    churn.switch_off(restored)
+    churn.node(restored).disk = copy
+    signed: list[Message] = []
+
+    def spy(source: NodeId, _target: NodeId, message: Message) -> bool:
+        is_present = churn.participant(source).epoch == 1
+        if source == restored and is_present and isinstance(message, SIGNED):
+            signed.append(message)
+        return False
+
+    churn.cluster.traffic.censor = spy
+    churn.switch_on(restored)
+    churn.run_until_round(12)
+
+    assert churn.participant(restored).epoch == 1
+    assert churn.participant(restored).replica.observing is not None
+    assert signed == []
 
 
 @pytest.mark.parametrize("apart", [{3}, {0, 4}, {1, 2}, {0, 1, 2}, {4}], ids=str)

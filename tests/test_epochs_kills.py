@@ -4,7 +4,7 @@ import pytest
 
 from defl.duty import Action
 from defl.ids import NodeId
-from defl.messages import Remove
+from defl.messages import Message, Remove, Vote
 from defl.output import SafetyBroken
 from defl.sim.conditions import Conditions, WriteTimes
 from defl.sim.disk import Disk
@@ -74,4 +74,45 @@ def test_a_machine_killed_at_any_step_of_the_switch_ends_in_the_next_epoch(
     assert all(is_of_one_epoch(node.disk) for node in churn.cluster.nodes)
     assert not churn.observers
     assert not churn.notices_of(SafetyBroken)
+    assert churn.one_history()
+
+
+@pytest.mark.parametrize("arrived", range(1, 6))
+def test_all_machines_lose_power_while_some_have_switched(arrived: int) -> None:
+    """So many of the five next members are in the next epoch when the lights go out."""
+    churn = boundary(seed=arrived)
+    next_members = [machine for machine in range(6) if machine != LEAVES]
+
+    def in_next_epoch() -> int:
+        return sum(churn.participant(machine).epoch == 1 for machine in next_members)
+
+    churn.run_until(lambda: in_next_epoch() >= arrived)
+    for machine in churn.machines:
+        churn.cluster.crash(NodeId(machine), downtime_s=1.0, power=True)
+    churn.finish()
+
+    assert {churn.participant(machine).epoch for machine in churn.machines} == {1}
+    assert not churn.observers
+    assert churn.one_history()
+
+
+@pytest.mark.parametrize("known_to", range(1, 6))
+def test_all_machines_lose_power_while_some_know_the_end(known_to: int) -> None:
+    """So many of the five members have executed the end of their epoch; none has proven it."""
+    churn = boundary(seed=known_to)
+
+    def no_votes(source: NodeId, _target: NodeId, message: Message) -> bool:
+        return isinstance(message, Vote) and churn.participant(source).state.ended
+
+    churn.cluster.traffic.censor = no_votes
+    churn.run_until(
+        lambda: sum(churn.participant(machine).state.ended for machine in range(5)) >= known_to
+    )
+    for machine in churn.machines:
+        churn.cluster.crash(NodeId(machine), downtime_s=1.0, power=True)
+    churn.cluster.traffic.censor = None
+    churn.finish()
+
+    assert {churn.participant(machine).epoch for machine in churn.machines} == {1}
+    assert not churn.observers
     assert churn.one_history()

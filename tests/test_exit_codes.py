@@ -9,7 +9,7 @@ import pytest
 
 from defl import errors
 from defl.cli.exit_codes import MEANINGS, ExitCode, exit_code
-from defl.errors import ChunkRotten, DeflError
+from defl.errors import BrokenLineage, ChunkRotten, DeflError
 from defl.node.store.records import DATABASE
 from test_first_start import alice, opened  # noqa: F401 - alice is a fixture
 
@@ -23,6 +23,7 @@ FAULTS_OF_THIS_MACHINE = {
     "SigningRefused",
     "WorkerFailed",
 }
+DETAILS: dict[type, tuple[object, ...]] = {ChunkRotten: (b"blob", 0), BrokenLineage: (3, "why")}
 
 
 def test_operating_page_and_commands_agree_on_exit_codes() -> None:
@@ -38,8 +39,7 @@ def test_only_local_faults_exit_with_the_failure_code(
 ) -> None:
     expected = ExitCode.FAILED if kind.__name__ in FAULTS_OF_THIS_MACHINE else ExitCode.REFUSED
 
-    details = (b"blob", 0) if kind is ChunkRotten else ("why",)
-    assert exit_code(kind(*details)) is expected
+    assert exit_code(kind(*DETAILS.get(kind, ("why",)))) is expected
 
 
 def start(folder: Path) -> "subprocess.CompletedProcess[str]":

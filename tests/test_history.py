@@ -71,6 +71,16 @@ def test_a_departed_member_is_shown_only_where_its_update_counted() -> None:
     assert list(history.aggregation.members) == ["alice", "carol", "dave", "erin"]
 
 
+def test_of_a_round_before_the_start_only_authors_are_known() -> None:
+    """A node that restarts in a later epoch aggregates the last round of the epoch before."""
+    history = RoundHistory([*NAMES, "erin"], [NodeId(i) for i in (0, 2, 3, 4)], first_round=4)
+    weights = (0.5, 0.5)
+    history.aggregated(aggregate_of(3, 0, 1), WorkReport(Round(3), {}, weights, weights))
+
+    assert history.aggregation is not None
+    assert list(history.aggregation.members) == ["alice", "bob"]
+
+
 def test_a_thousand_rounds_take_no_more_space_than_eight() -> None:
     history = RoundHistory(NAMES, ALL)
     for round_ in range(1, 1001):

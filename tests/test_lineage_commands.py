@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 import defl as api
 from defl.errors import UserError
-from defl.messages import Handover, Snapshot
+from defl.messages import Handover
 from defl.node.report.archive import ARCHIVE, Archive
 from defl.node.report.certificate import read_certificate
 from defl.node.report.history import RoundHistory
 from defl.node.report.lineage_file import lineage_bytes, read_lineage
 from defl.node.report.log import Log
 from defl.node.report.metrics import Measures
+from defl.node.report.names import Names
 from defl.node.report.results import Results
-from defl.node.setup.config import read_federation
 from defl.node.store.blobs import Blobs
 from defl.output import Attested, EpochBegan, Finished, RoundProven
 from support.founding import NAMES, defl
@@ -167,20 +167,17 @@ def test_an_archived_file_is_written_once_and_a_damaged_one_is_named(
 
 def test_a_node_archives_what_it_is_told(exported: ExportedLife, tmp_path: Path) -> None:
     """All notices of alice's machine, given to the node's own code."""
-    agreement = read_federation(exported.federation)
     shutil.copy(exported.alice / "node.toml", tmp_path)
     shutil.copy(exported.federation, tmp_path)
-    states: list[Snapshot] = list(exported.lineage.states)
-    members = agreement.federation.committee.members
+    alice = exported.churn.participant(0)
     results = Results(
         tmp_path,
-        agreement,
-        members[0],
+        alice,
+        Names(alice),
         cast("Blobs", None),  # no model is written here
         Log(),
         Measures(),
-        RoundHistory(list(NAMES), members),
-        newest_state=lambda: states.pop(0) if states else None,
+        RoundHistory(list(NAMES), alice.federation.committee.members),
     )
     kinds = (RoundProven, Attested, EpochBegan, Finished)
     told = [n for machine, n in exported.churn.notices if machine == 0 and isinstance(n, kinds)]

@@ -3,8 +3,14 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from defl.messages import OPERATIONS_MAX
+from defl.cards import Card
+from defl.cli import running_node
+from defl.crypto import Ed25519Signer
+from defl.ids import NodeId
+from defl.messages import OPERATIONS_MAX, Add
+from defl.output import Propose
 from support.founding import CommandResult, agree, defl, init_nodes
 from support.simulated_operators import Operators
 
@@ -198,6 +204,54 @@ def test_a_log_that_does_not_move_is_waited_for_and_reported(operators: Operator
         "federation", "propose", "alice", "--rounds", 9, "--timeout", 2, "--json"
     )
     assert as_json.json["recorded"] is False
+
+
+def test_a_node_that_ends_while_one_waits(
+    operators: Operators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_node, "sleep", lambda _seconds: operators.down.add("alice"))
+
+    result = operators.run("federation", "propose", "alice", "--rounds", 9)
+
+    assert result.code == 1
+    assert "the node has stopped answering before the log recorded it" in result.text
+
+
+def test_a_proposal_lapses_when_another_change_takes_effect_first(operators: Operators) -> None:
+    theirs = operators.propose("bob", "--rounds", 10)
+    for name in ("carol", "dan"):
+        operators.run("federation", "approve", name, theirs.json["digest"], "--yes")
+    operators.poll_takes_s = 60.0
+
+    ours = operators.run("federation", "propose", "alice", "--rounds", 9)
+
+    assert ours.code == 1
+    assert "a new epoch began before this was recorded" in ours.text
+
+
+def test_a_node_that_signs_nothing(operators: Operators) -> None:
+    operators.participant("alice").replica.observe("its state is lost")
+
+    refused(
+        operators.propose("alice", "--rounds", 9),
+        "this node signs nothing (its state is lost)",
+        "ask another member to propose a new key for it",
+    )
+
+
+def test_a_card_that_no_node_could_connect_to_is_not_approved(operators: Operators) -> None:
+    """A liar's CHANGE passes the log, which checks signatures alone."""
+    signer = Ed25519Signer(bytes(32))
+    unsigned = Card("eve", signer.public_key, b"no certificate", "127.0.0.1:7499", 0, b"")
+    signature = signer.sign(unsigned.statement(operators.federation.origin))
+    operators.cluster.operator(NodeId(0), Propose((Add(replace(unsigned, signature=signature)),)))
+    operators.pass_until(lambda: bool(operators.participant("bob").state.changes))
+    digest = operators.pending("bob").digest.hex()
+
+    refused(
+        operators.run("federation", "approve", "bob", digest, "--yes"),
+        "eve's card cannot be used: not an X.509 certificate",
+    )
 
 
 # --- Joining --------------------------------------------------------------------------------------

@@ -13,11 +13,13 @@ from defl.ids import Digest, NodeId, Round
 from defl.lab.experiments.processes import Nodes
 from defl.messages import Agg
 from defl.node.node import Node
+from defl.node.report.changes import Counts, Review
 from defl.node.report.log import Log
-from defl.node.report.metrics import Measures, NodeMetrics
+from defl.node.report.metrics import Measures, NodeMetrics, _of_changes
 from defl.node.startup import open_node
 from defl.node.work.worker_process import WorkReport
 from defl.output import Aggregate, MemberLate, Reference
+from support.statuses import status
 
 NOTHING = Digest(bytes(32))
 
@@ -63,6 +65,23 @@ def test_counts_since_the_start_are_counters(node: Node) -> None:
     assert "# TYPE defl_sent_bytes_total counter" in text
     assert 'defl_sent_bytes_total{lane="weights",peer="node-1"} 0.0' in text
     assert "# TYPE defl_round gauge" in text
+
+
+def test_epoch_members_and_pending_changes_are_shown(node: Node) -> None:
+    samples = {name: [s.value for s in found] for name, found in scraped(node).items()}
+    assert samples["defl_epoch"] == samples["defl_departed"] == [0]
+    assert samples["defl_member"] == [1]
+    assert [samples[f"defl_{name}"] for name in ("members", "faults_tolerated", "quorum")] == [
+        [4],
+        [1],
+        [3],
+    ]
+    change = Review("ab" * 32, "alice", 1, ["remove dan"], ["alice", "bob"], 3, Counts.of(4), ["1"])
+    families = {family.name: family.samples for family in _of_changes(status(changes=[change]))}
+
+    (approvals,) = families["defl_change_approvals"]
+    assert approvals.labels == {"change": "ab" * 8, "author": "alice"}
+    assert (approvals.value, families["defl_change_complete"][0].value) == (2, 0)
 
 
 def test_a_rounds_outcome_is_shown_per_member(node: Node) -> None:

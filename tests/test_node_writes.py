@@ -12,9 +12,9 @@ from defl.errors import LocalFault
 from defl.ids import Digest, NodeId, Round
 from defl.lab.experiments.processes import Nodes
 from defl.messages import Message, NotHeld
-from defl.node import node as driver
 from defl.node.files import PORT_FILE, STATUS_FILE
 from defl.node.net.framing import Lane
+from defl.node.report import notices
 from defl.node.report.model_file import shared_row, write_model
 from defl.node.report.results import MODEL
 from defl.node.store.records import Records
@@ -26,7 +26,7 @@ from support.in_process_node import InProcessNode, Member, until
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InProcessNode:
     """A node without peers, so that no round closes; failed writes are retried at once."""
-    monkeypatch.setattr(driver, "RETRY_S", 0.0)
+    monkeypatch.setattr(notices, "RETRY_S", 0.0)
     return InProcessNode(Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes[0])
 
 
@@ -58,12 +58,12 @@ def test_a_model_that_cannot_be_written_is_retried(here: InProcessNode) -> None:
 
     async def scenario() -> None:
         async with here.running():
-            here.node._notices.put_nowait(notice)
+            here.node._notices.put(notice)
             await until(lambda: here.logged("not written"))
             assert not here.logged("model ready")
             model.rmdir()
             await until(lambda: here.logged("model ready"))
-            here.node._notices.put_nowait(notice)
+            here.node._notices.put(notice)
             await until(lambda: len(here.logged("model ready")) == 2)
 
     asyncio.run(scenario())
@@ -77,10 +77,10 @@ def test_a_model_that_cannot_be_written_is_superseded_by_a_newer_one(here: InPro
 
     async def scenario() -> None:
         async with here.running():
-            here.node._notices.put_nowait(old)
+            here.node._notices.put(old)
             await until(lambda: here.logged("not written"))
-            here.node._notices.put_nowait(new)
-            await until(here.node._notices.empty)
+            here.node._notices.put(new)
+            await until(here.node._notices._waiting.empty)
             (here.folder / MODEL).rmdir()
             await until(lambda: here.logged("model ready"))
 

@@ -17,6 +17,7 @@ PASSING = {
     "best.safetensors",
     "best-certificate.json",
     "best-local.npz",
+    "birth",
     "certificates/handover-*.defl",
     "state/blobs/*.part",
     "state/blobs/*.new",

@@ -343,7 +343,7 @@ def test_the_checker_detects_a_rolled_back_node_that_does_not_ask(
     monkeypatch.setattr(Recall, "asking", False)
     violations = offered_and_rolled_back().conclude()
 
-    assert "no honest member signed twice: node 2 contradicts its own offer (2,)" in violations
+    assert "no honest member signed twice: node 2 contradicts its own offer (0, 2)" in violations
 
 
 def test_with_a_rolled_back_member_at_most_f_lose_unsynced_bytes() -> None:

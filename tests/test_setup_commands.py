@@ -33,7 +33,7 @@ def test_node_init_creates_all_files_and_prints_the_next_step(tmp_path: Path) ->
     assert result.code == 0
     assert "defl federation create" in result.text
     assert {path.name for path in (tmp_path / "a").iterdir()} == {
-        "node.key", "node.crt", "node.toml", "alice.card.toml",
+        "node.key", "node.crt", "node.toml", "alice.card.toml", "birth",
     }  # fmt: skip
     assert (tmp_path / "a" / "node.key").stat().st_mode & 0o777 == 0o600
 

@@ -17,6 +17,7 @@ from defl.messages import Message, Status, Timeout, Vote
 from defl.node.setup.requirements import require_conditions
 from defl.output import Event, Received
 from defl.schema import Codec
+from defl.sim.byzantine import KINDS
 from defl.sim.conditions import (
     Censor,
     Conditions,
@@ -32,7 +33,7 @@ from defl.sim.conditions import (
 from defl.sim.run import Options, simulate
 from defl.sim.scenario import cluster_of, federation_of, signers_of
 from defl.sim.sim_node import SimNode
-from defl.sim.soak import LARGE, OTHER_RULES, SIZES, scenario
+from defl.sim.soak import CHURN_ROUNDS, LARGE, OTHER_RULES, SIZES, scenario
 
 SCENARIOS = [scenario(seed) for seed in range(3000)]
 
@@ -70,6 +71,17 @@ def test_scenarios_use_every_size_kind_of_fault_and_rule_set() -> None:
     assert any(c.rollbacks for c in conditions)
     assert any(("changing", 1) in options.byzantine for options in SCENARIOS)
     assert all(options.rounds <= 2 for options in SCENARIOS if options.nodes == LARGE)
+
+
+def test_in_many_scenarios_members_come_and_go_beside_all_other_faults_and_liars() -> None:
+    churning = [options for options in SCENARIOS if options.conditions.churn]
+
+    assert 0.3 < len(churning) / len(SCENARIOS) < 0.5
+    assert {kind for options in churning for kind, _ in options.byzantine} == set(KINDS)
+    assert any(options.conditions.partitions for options in churning)
+    assert any(options.conditions.rollbacks for options in churning)
+    assert any(options.conditions.crash_rate for options in churning)
+    assert all(options.rounds >= CHURN_ROUNDS[0] for options in churning)
 
 
 def test_most_scenarios_run_the_defaults_and_some_another_rule_or_codec() -> None:

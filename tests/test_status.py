@@ -16,6 +16,7 @@ import pytest
 
 from defl.cli.status_text import status_text
 from defl.node.files import PORT_FILE, STARTED_FILE, STATUS_FILE, TOKEN_FILE
+from defl.node.report.changes import Counts, Review
 from defl.node.report.status import (
     BY_RULE,
     NO_UPDATE,
@@ -149,6 +150,35 @@ def test_the_status_text_shows_progress_peers_and_problems() -> None:
         "                ValueError: no labels",
         "  no evaluation round 2: it took too long",
     ]
+
+
+def test_the_status_text_shows_the_epoch_and_what_each_change_lacks() -> None:
+    change = Review(
+        digest="5408f5f8b85a" + "0" * 52,
+        author="alice",
+        round=3,
+        operations=["add eve at e.example:1", "remove dan"],
+        approvals=["alice", "bob"],
+        needs=3,
+        after=Counts.of(4),
+        missing=["1 more approval, of carol or dave", "eve's machine is not ready"],
+    )
+    complete = msgspec.structs.replace(change, missing=[])
+    shown = status(round=3, epoch=2, counts=Counts.of(5), changes=[change, complete])
+
+    lines = status_text(shown).splitlines()
+
+    assert "  epoch         2, member, n = 5, f = 1, quorum 4" in lines
+    first = lines.index(
+        "  change        5408f5f8b85a0000 of alice: add eve at e.example:1; remove dan"
+    )
+    assert lines[first + 1 : first + 3] == [
+        "                approved by alice, bob (2 of 3); then n = 4, f = 1, quorum 3",
+        "                missing: 1 more approval, of carol or dave; eve's machine is not ready",
+    ]
+    assert lines[first + 5] == "                takes effect when round 4 closes"
+    gone = status_text(status(role="former member", departed=True))
+    assert "0, former member, left for good" in gone
 
 
 def test_the_status_text_of_a_healthy_node_is_short() -> None:

@@ -37,8 +37,9 @@ def assert_boundary(durable: Durable) -> None:
 
 
 def test_the_new_epoch_replaces_what_belongs_to_the_old_one(storage: Storage) -> None:
-    storage.records.persist(BEFORE)
     storage.records.persist(Persist(snapshot=SMALL.snapshot()))
+    storage.records.persist(BEFORE)
+    assert storage.recovered().blocks
     storage.records.persist(BOUNDARY)
 
     durable = reopened(storage)

@@ -239,14 +239,14 @@ def test_a_request_needs_the_token_and_a_loopback_name(headers: tuple[str, ...])
 
 
 @pytest.mark.parametrize(
-    "length", ["", "Content-Length: -1", "Content-Length: " + "9" * 5000, "Content-Length: 1e3",
+    "length", ["", "Content-Length: -1", "Content-Length: " + "9" * 100, "Content-Length: 1e3",
                f"Content-Length: {REQUEST_BODY_BYTES_MAX + 1}"],
 )  # fmt: skip
 def test_a_request_without_a_bounded_length_is_not_read(length: str) -> None:
     async def scenario(here: Answering) -> None:
         headers = (*LOCAL, length) if length else LOCAL
         refused = await here.ask("/membership", *headers, method="POST")
-        assert refused.startswith(b"413 ") or refused.strip() == b""
+        assert refused.startswith(b"413 ")
         assert here.requests == []
 
     run(scenario)

@@ -78,6 +78,7 @@ from defl.wire import (
     encode,
     epoch_of,
     says_chunk,
+    says_handover,
 )
 from support.builders import Small
 
@@ -462,8 +463,9 @@ def test_a_frame_is_long_enough_for_one_chunk() -> None:
 
 
 @pytest.mark.parametrize("message", samples(), ids=kind)
-def test_a_chunk_is_recognised_by_its_first_bytes(message: Message) -> None:
+def test_a_chunk_and_a_handover_are_recognised_by_their_first_bytes(message: Message) -> None:
     assert says_chunk(encode(message)) == isinstance(message, Chunk)
+    assert says_handover(encode(message)) == isinstance(message, Handover)
 
 
 # --- Garbage ---------------------------------------------------------------------------------

@@ -60,8 +60,11 @@ class RoundClient:
         pool: Pool,
         models: tuple[tuple[Round, Manifest], ...],
         finish: Finish,
+        leavers: tuple[NodeId, ...] = (),
     ) -> None:
+        """`leavers`: contacts that left with the last epoch, and may still have its blobs."""
         self._federation = federation
+        self._leavers = leavers
         self._me = me
         self._signer = signer
         self._pool = pool
@@ -89,9 +92,12 @@ class RoundClient:
         self.muted = False  # signs nothing for now
         self.observing = False  # never signs again, so it does not train
 
-    def enter(self, federation: Federation, me: NodeId, finish: Finish) -> None:
+    def enter(
+        self, federation: Federation, me: NodeId, finish: Finish, leavers: tuple[NodeId, ...]
+    ) -> None:
         """Another epoch begins; what this node knows, trains and aggregates stays."""
         self._federation = federation
+        self._leavers = leavers
         self._me = me
         self._finish = finish
         self._waiting.enter(federation.committee)
@@ -121,6 +127,12 @@ class RoundClient:
     def model(self, round_: Round) -> Manifest | None:
         """The aggregate of a round, if this node has computed or fetched it."""
         return self._models.get(round_)
+
+    @property
+    def can_do_without_leavers(self) -> bool:
+        """Has this node all that it needs of the last epoch's rounds?"""
+        closing = Round(self._federation.first_round - 1)
+        return self.round > closing or closing in self._models
 
     def take(self) -> ClientEffects:
         effects = self._effects
@@ -163,12 +175,14 @@ class RoundClient:
 
     def _sources(self, round_: Round, ref: Reference) -> tuple[NodeId, ...]:
         """Who has this update: its author and who acknowledged it. Of an earlier epoch some may
-        have left, and others may have fetched it."""
+        have left, and others may have fetched it. If all others lost power, its author alone has
+        synced it, and may be a leaver."""
         holders = (ref.author, *members_in(ref.ackers))
         if round_ >= self._federation.first_round:
             return holders
         members = self._federation.committee.members
-        return tuple(dict.fromkeys(m for m in (*holders, *members) if m in members))
+        present = (m for m in (*holders, *members) if m in members)
+        return (*dict.fromkeys(present), *self._leavers)
 
     def _open_round(self, state: LedgerState, now: float) -> None:
         if self._left_out and self._pool.offer_for(state.round) is not None:

@@ -48,6 +48,7 @@ class Contacts:
 
     def __init__(self, federation: Federation, me: NodeId, former: tuple[Former, ...]) -> None:
         self._quorum = federation.committee.quorum
+        self._closing = federation.first_round - 1  # of the epoch before
         self._members = {
             id_: federation.members[id_] for id_ in federation.committee.members if id_ != me
         }
@@ -68,6 +69,10 @@ class Contacts:
     def guests(self) -> tuple[NodeId, ...]:
         return tuple(self._guests)
 
+    @property
+    def former_ids(self) -> tuple[NodeId, ...]:
+        return tuple(self._former)
+
     def role_of(self, peer: NodeId) -> PeerRole:
         if self._committee.has(peer):
             return PeerRole.MEMBER
@@ -84,6 +89,15 @@ class Contacts:
     def key_of(self, peer: NodeId) -> bytes | None:
         contact = self.all.get(peer)
         return contact.key if contact is not None else None
+
+    @property
+    def leavers(self) -> tuple[NodeId, ...]:
+        """The former members of the epoch before this one: until they go, they serve its blobs."""
+        return tuple(
+            id_
+            for id_, known in zip(self._former, self.former, strict=True)
+            if known.round == self._closing
+        )
 
     def last_round(self, peer: NodeId) -> Round | None:
         """The last round whose blobs a former member may have; None: any."""

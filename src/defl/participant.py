@@ -127,9 +127,18 @@ class Participant:
         self._begin_log(durable)
         self._round = self._replica.state.round
         self._pool = Pool(federation, me, signer, durable, self._round)
-        self._client = RoundClient(federation, me, signer, self._pool, durable.models, self._finish)
+        self._client = RoundClient(
+            federation,
+            me,
+            signer,
+            self._pool,
+            durable.models,
+            self._finish,
+            self._contacts.leavers,
+        )
         self._evidence = EvidenceLog(me, durable.evidence, federation.epoch)
         self._proven: Round = Round(-1)
+        self._leavers_wait = True  # to be shown that they may go
         self._started = False
         self._others_wake_at = 0.0  # when a part other than the replica next needs a Tick
         self._join_parts()
@@ -264,6 +273,7 @@ class Participant:
         if not for_replica:
             self._route(event, now, output)
         self._settle(now, output)
+        self._release_leavers(output)
         others = (
             self._pool.wake_at,
             self._client.wake_at,
@@ -291,10 +301,12 @@ class Participant:
         match event:
             case Received(peer=peer, message=message) if isinstance(message, REPLICA_MESSAGES):
                 self._recall.remember(message)
-                if self._contacts.role_of(peer) is not PeerRole.FORMER:  # it follows no log
+                former = self._contacts.role_of(peer) is PeerRole.FORMER
+                if not former:  # who follows no log
                     self._replica.receive(peer, message, now)
                 if isinstance(message, Status) and self._crossing.meets_outsider(peer):
-                    self._crossing.met(peer, now)
+                    if not former or self._client.can_do_without_leavers:
+                        self._crossing.met(peer, now)
                     return False
                 return True
             case Question(message=Vote() | Timeout() as message):
@@ -322,6 +334,8 @@ class Participant:
                 self._crossing.approve(change)
             case Connected(peer=peer, epoch=epoch) if epoch is not None and epoch != self.epoch:
                 self._crossing.met_epoch(peer, epoch, now)
+            case Connected(peer=peer) if self._contacts.role_of(peer) is PeerRole.FORMER:
+                self._leavers_wait = True
             case Connected(peer=peer):
                 self._replica.connected(peer, now)
                 output.add_sent(self._recall.connected(peer))
@@ -522,7 +536,7 @@ class Participant:
         self._recall = Recall(federation, me, is_answered=was_answered)
         self._begin_log(durable)
         self._pool.enter(federation, me)
-        self._client.enter(federation, me, self._finish)
+        self._client.enter(federation, me, self._finish, self._contacts.leavers)
         self._evidence = EvidenceLog(me, self._evidence.all, federation.epoch)
         self._join_parts()
         output.enter(
@@ -535,5 +549,12 @@ class Participant:
         self._prove(self.state, output)
         self._replica.resume(now)
         self._client.set_state(self.state, now)
-        gone = tuple(peer for peer in self._contacts.all if not federation.committee.has(peer))
-        output.add_sent([Envelope(gone, self._replica.status)])
+        self._leavers_wait = True
+
+    def _release_leavers(self, output: OutputBuilder) -> None:
+        """Show former members a Status of this epoch: it says that they may go. Only its author may
+        have a synced copy of an update, so a node first needs the model of their last round."""
+        if self._leavers_wait and self._client.can_do_without_leavers:
+            self._leavers_wait = False
+            former = self._contacts.former_ids
+            output.add_sent([Envelope(former, self._replica.status)] if former else [])

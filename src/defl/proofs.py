@@ -13,7 +13,13 @@ from defl.errors import BrokenLineage, UserError, WeightsError
 from defl.lineage import federations_of
 from defl.node.report.certificate import read_certificate, verify_model
 from defl.node.report.export import write_whole
-from defl.node.report.lineage_file import Lineage, kept_lineage, lineage_bytes, read_lineage
+from defl.node.report.lineage_file import (
+    LINEAGE_BYTES_MAX,
+    Lineage,
+    kept_lineage,
+    lineage_bytes,
+    read_lineage,
+)
 from defl.node.report.lineage_proof import (
     LineageChecker,
     ProvenEpoch,
@@ -155,7 +161,10 @@ def export_lineage(
             f"{folder}: {proof.checks[0].detail}; if this node was away or joined late, complete "
             "it with another member's lineage: --complete-from FILE"
         )
-    write_whole(output, lambda path: path.write_bytes(lineage_bytes(lineage)), force=force)
+    data = lineage_bytes(lineage)
+    if len(data) > LINEAGE_BYTES_MAX:
+        raise UserError(f"{folder}: the lineage would be longer than {LINEAGE_BYTES_MAX} bytes")
+    write_whole(output, lambda path: path.write_bytes(data), force=force)
     return proof
 
 

@@ -8,7 +8,7 @@ other types): every message has one encoding, so equal messages are equal bytes.
 import msgspec
 
 from defl.errors import Malformed
-from defl.ids import DIGEST_BYTES, NO_DIGEST, Digest
+from defl.ids import DIGEST_BYTES, Digest
 from defl.messages import (
     CHANGE_BYTES_MAX,
     CHUNKS_MAX,
@@ -58,13 +58,18 @@ def encode(message: Message, epoch: int = 0) -> bytes:
     return epoch.to_bytes(EPOCH_BYTES, "big") + _encoder.encode(message)
 
 
-# The number of fields, and the tag.
-_CHUNK_HEAD = _encoder.encode(Chunk(NO_DIGEST, 0, memoryview(b"")))[:2]
+# The number of fields, and the tag: which message a frame claims to be, before it is decoded.
+_HEAD_BYTES = 2
+_CHUNK_HEAD = b"\x94\x23"
+_HANDOVER_HEAD = b"\x92\x13"
 
 
 def says_chunk(frame: bytes | memoryview) -> bool:
-    """Does the frame claim to be a chunk? Decided without decoding it."""
-    return frame[EPOCH_BYTES : EPOCH_BYTES + 2] == _CHUNK_HEAD
+    return frame[EPOCH_BYTES : EPOCH_BYTES + _HEAD_BYTES] == _CHUNK_HEAD
+
+
+def says_handover(frame: bytes | memoryview) -> bool:
+    return frame[EPOCH_BYTES : EPOCH_BYTES + _HEAD_BYTES] == _HANDOVER_HEAD
 
 
 def epoch_of(frame: bytes | memoryview, message: Message) -> int | None:

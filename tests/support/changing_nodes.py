@@ -26,8 +26,9 @@ class ChangingNodes(Nodes):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, 4, 1000, timing=TIMING, chunk_bytes=1024, train_s=0.2)
 
-    def join(self, name: str, folder: str) -> tuple[int, Path]:
-        """A new machine with this member's name: its number, and its card."""
+    def join(self, name: str, folder: str, told_by: int = 0) -> tuple[int, Path]:
+        """A new machine of this name, which heard the fingerprint from a member: its number, and
+        its card."""
         at = self.local.folder / folder
         address = f"127.0.0.1:{free_ports(1)[0]}"
         config = NodeConfig(
@@ -40,14 +41,15 @@ class ChangingNodes(Nodes):
         )
         identity = make_identity(name)
         create_node(at, config, identity, make_card(identity, address))
-        chain = Digest(bytes.fromhex(self.known(0).chain))
+        chain = Digest(bytes.fromhex(self.known(told_by).chain))
         prepare_join(at, self.local.folder / FEDERATION_FILE, fingerprint(chain))
         self.local = Local(self.local.folder, (*self.local.nodes, at))
         return len(self.local.nodes) - 1, join_card_file(at, name)
 
-    def change(self, *options: object, approvers: tuple[int, ...] = (1, 2)) -> None:
-        """Node 0 proposes; these approve. It may take effect before they are asked."""
-        proposed = self.command("federation", "propose", 0, *options, "--json")
+    def change(self, *options: object, by: tuple[int, ...] = (0, 1, 2)) -> None:
+        """The first proposes it, the others approve. It may take effect before they are asked."""
+        proposer, *approvers = by
+        proposed = self.command("federation", "propose", proposer, *options, "--json")
         if proposed.json.get("in_effect"):
             return
         for member in approvers:

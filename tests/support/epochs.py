@@ -69,8 +69,8 @@ class Churn:
 
     def _note(self, machine: NodeId, notice: Notice) -> None:
         self.notices.append((machine, notice))
-        if isinstance(notice, Departed):
-            self.switch_off(machine)  # it says that nobody needs it any more
+        if isinstance(notice, Departed) and self.node(machine).honest:
+            self.switch_off(machine)  # it says that nobody needs it any more; a liar stays
 
     # --- Machines --------------------------------------------------------------------------
 
@@ -182,7 +182,9 @@ class Churn:
 
     def finish(self) -> None:
         """Run to the last round, and judge the whole run."""
-        self.run_until(lambda: all(self.participant(m).finished for m in self.members))
+        self.run_until(
+            lambda: bool(self.members) and all(self.participant(m).finished for m in self.members)
+        )
         assert self.cluster.conclude() == []
 
     # --- Seeing ----------------------------------------------------------------------------

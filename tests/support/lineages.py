@@ -62,18 +62,18 @@ class ProvenChurn(Churn):
             case RoundProven() | Attested():
                 text = certificate_text(certificate_of(federation, notice))
                 archive.keep_certificate(notice.round, text)
-                self._keep_state(machine, federation.tau)
+                self._keep_state(machine)
                 if self.node(machine).disk.is_whole(notice.digest):
                     self._write_model(machine, notice)
             case EpochBegan(handover=handover):
                 archive.keep_handover(handover)
             case Finished():
-                self._keep_state(machine, 1)
+                self._keep_state(machine)
 
-    def _keep_state(self, machine: NodeId, every: int) -> None:
+    def _keep_state(self, machine: NodeId) -> None:
         state = self.participant(machine).replica.snapshot
         if state is not None:
-            Archive(self.folders[machine]).keep_state(state, every)
+            Archive(self.folders[machine]).keep_state(state)
 
     def _write_model(self, machine: NodeId, notice: RoundProven | Attested) -> None:
         federation = self.cluster.federation
@@ -103,6 +103,7 @@ def lived(folder: Path) -> ProvenChurn:
     bob = churn.add_machine("bob's new machine")
     churn.change(churn.replace_key(1, bob))
     churn.run_until_epoch(3, 0, 2, eve, bob)
+    churn.switch_on(1)  # and learns that it is nobody's machine any more
     churn.finish()
     return churn
 

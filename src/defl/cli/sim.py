@@ -13,6 +13,7 @@ import click
 from defl.cli.agreed_facts import agreed_facts, charter_of
 from defl.errors import UserError
 from defl.ids import NodeId
+from defl.sim.byzantine import KINDS
 from defl.sim.conditions import (
     Conditions,
     WriteTimes,
@@ -79,7 +80,10 @@ def memory_bytes() -> int | None:
 @agreed_facts
 @click.option("--values", default=VALUES, show_default=True, help="Size of the model.")
 @click.option(
-    "--byzantine", multiple=True, metavar="KIND[:COUNT]", help="Byzantine members; repeatable."
+    "--byzantine",
+    multiple=True,
+    metavar="KIND[:COUNT]",
+    help=f"Byzantine members; repeatable. Kinds: {', '.join(KINDS)}.",
 )
 @click.option("--loss", default=0.0, help="Share of messages lost.")
 @click.option("--duplication", default=0.0, help="Share of messages delivered twice.")

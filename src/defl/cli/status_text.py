@@ -49,7 +49,8 @@ def _changes(status: NodeStatus) -> list[tuple[str, str]]:
     for change in status.changes:
         what = "; ".join(change.operations)
         lines.append(("change", f"{change.digest[:DIGEST_CHARACTERS]} of {change.author}: {what}"))
-        lines.append(("", f"approved by {', '.join(change.approvals)}; then {change.after}"))
+        approved = f"{', '.join(change.approvals)} ({len(change.approvals)} of {change.needs})"
+        lines.append(("", f"approved by {approved}; then {change.after}"))
         effect = f"takes effect when round {status.round + 1} closes"
         lines.append(("", "missing: " + "; ".join(change.missing) if change.missing else effect))
     return lines

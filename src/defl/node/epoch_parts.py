@@ -12,12 +12,9 @@ from defl.committee import Member
 from defl.crypto import Ed25519Scheme
 from defl.ids import OUTSIDER, Digest, NodeId
 from defl.ingress import Ingress
-from defl.messages import Handover
-from defl.node.net.framing import Frame
 from defl.node.net.transport import Transport
 from defl.node.net.verifier import FrameVerifier
 from defl.participant import Participant
-from defl.wire import decode
 
 
 def ingress_of(participant: Participant) -> Ingress:
@@ -27,11 +24,6 @@ def ingress_of(participant: Participant) -> Ingress:
         participant.closed,
         participant.contacts.role_of,
     )
-
-
-def is_handover(frame: Frame) -> bool:
-    """The one message that strangers hand in."""
-    return isinstance(decode(frame, len(frame)), Handover)
 
 
 class Cards:

@@ -20,7 +20,7 @@ from defl.errors import ChunkRotten, LocalFault, PeerFault
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.messages import MEMBERS_MAX, Gossip, Handover, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
-from defl.node.epoch_parts import Cards, EpochParts, ingress_of, is_handover
+from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
 from defl.node.net.transport import Lane, Transport
@@ -32,6 +32,7 @@ from defl.node.report.log import LineLimit, Log
 from defl.node.report.membership import membership_report
 from defl.node.report.metrics import Measures, NodeMetrics
 from defl.node.report.names import Names
+from defl.node.report.notices import NoticeQueue
 from defl.node.report.peer_log import PeerLog
 from defl.node.report.requests import event_of
 from defl.node.report.results import Results
@@ -43,7 +44,7 @@ from defl.node.setup.identity import Identity
 from defl.node.setup.joining import awaited_chain
 from defl.node.store.serving import Serving
 from defl.node.store.storage import Storage
-from defl.node.store.writing import RETRY_S, Writing
+from defl.node.store.writing import Writing
 from defl.node.work.checked_values import CheckedValues
 from defl.node.work.evaluation import Evaluations
 from defl.node.work.local_entries import LOCAL_FILE
@@ -57,7 +58,6 @@ from defl.output import (
     Event,
     Faulted,
     ModelReady,
-    Notice,
     PeerMisbehaved,
     Received,
     ReceivedChunk,
@@ -70,7 +70,13 @@ from defl.output import (
     WorkFailed,
 )
 from defl.participant import Participant, present_epoch
-from defl.wire import chunk_frame_bytes_max, chunk_head, control_frame_bytes_max, encode
+from defl.wire import (
+    chunk_frame_bytes_max,
+    chunk_head,
+    control_frame_bytes_max,
+    encode,
+    says_handover,
+)
 
 LOOP_LINES_EVERY_S = 60.0
 
@@ -121,7 +127,7 @@ class Node:
             on_frame=self._on_frame,
             on_connected=lambda peer, epoch: self._driver.feed(Connected(peer, epoch)),
             on_disconnected=self._peer_log.disconnected,
-            is_letter=is_handover,
+            is_letter=says_handover,  # the one message that strangers hand in
         )
         self.worker = Worker(
             config.client,
@@ -135,7 +141,9 @@ class Node:
         )
         record = self._tracking.record if self._tracking else discard
         names = [member.name for member in federation.members]
-        self.history = RoundHistory(names, federation.committee.members, record)
+        self.history = RoundHistory(
+            names, federation.committee.members, record, federation.first_round
+        )
         local = folder / config.state / LOCAL_FILE
         best = (
             BestModel(folder, config.keep_best, federation, self.storage.blobs, local, log)
@@ -163,7 +171,6 @@ class Node:
             self.measures,
             self.history,
             best,
-            lambda: self.participant.replica.snapshot,
         )
         if durable.switch is not None:
             self._results.keep_handover(durable.switch.handover)
@@ -188,7 +195,7 @@ class Node:
             send=partial(self.transport.send, lane=Lane.WEIGHTS),
             drained=partial(self.transport.drained, lane=Lane.WEIGHTS),
         )
-        self._notices: asyncio.Queue[Notice] = asyncio.Queue()  # a few per round
+        self._notices = NoticeQueue(self._results, log)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
 
@@ -219,7 +226,7 @@ class Node:
         self._start(self._runner.start())
         await self.transport.start()
         self._start(self._peer_log.report(self.transport.stats.trouble))
-        self._start(self._handle_notices())
+        self._start(self._notices.run())
         participant = self.participant
         self.log.info(
             "started",
@@ -260,22 +267,6 @@ class Node:
         except OSError as error:
             self.log.warning("not written", what=STATUS_FILE, why=error)
 
-    async def _handle_notices(self) -> None:
-        """Models and certificates are written one by one, off the loop."""
-        while True:
-            notice = await self._notices.get()
-            while not await self._handle_notice(notice) and self._notices.empty():
-                await asyncio.sleep(RETRY_S)  # the newest is worth waiting for room
-            self._notices.task_done()
-
-    async def _handle_notice(self, notice: Notice) -> bool:
-        try:
-            await self._results.notice(notice)
-        except (OSError, LocalFault) as fault:
-            self.log.warning("not written", what=type(notice).__name__, why=fault)
-            return False
-        return True
-
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Without descriptors, asyncio's server reports 100 failed accepts a second with their
         tracebacks: they would fill the disk. Everything else is reported in full."""
@@ -301,7 +292,7 @@ class Node:
             if isinstance(notice, PeerMisbehaved):
                 self._results.misbehaved(notice)  # a liar causes any number: they do not queue
             else:
-                self._notices.put_nowait(notice)
+                self._notices.put(notice)
             if isinstance(notice, EpochBegan):
                 self._entered(notice.federation)
             if isinstance(notice, ModelReady) and notice.round == self.federation.rounds:

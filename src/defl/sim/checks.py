@@ -44,6 +44,7 @@ from defl.output import (
     SafetyBroken,
 )
 from defl.participant import Participant
+from defl.sim.bounds import Bounds
 from defl.sim.disk import Disk
 from defl.sim.epoch_checks import EpochChecks
 from defl.sim.epoch_facts import EpochFacts
@@ -61,13 +62,8 @@ from defl.sim.verdicts import (
     SAME_LOG,
     SAME_MODEL,
     TRANSACTIONS,
-    WITHIN_BOUNDS,
     CheckVerdicts,
 )
-
-# In addition to one block per view: the snapshot's, and a second block of a view if that one turned
-# out to be certified.
-BLOCKS_SLACK = 8
 
 Place = tuple[int, int]  # in the log: epoch and height
 
@@ -79,12 +75,6 @@ class HonestNode:
     machine: NodeId
     participant: Participant
     disk: Disk
-
-
-def _blocks_max(participant: Participant) -> int:
-    """One for each view since the snapshot's: more would be growth that nothing removes."""
-    replica = participant.replica
-    return max(0, replica.view - replica.root.view) + BLOCKS_SLACK
 
 
 def views_to_close_max(members: int) -> int:
@@ -118,8 +108,10 @@ class Checker:
         self.closed_at: dict[Round, float] = {}
         self.last_committed: dict[int, tuple[int, View]] = {}  # by epoch: height and view
         self.views_per_round_max = 0
+        self.power_was_lost = False  # by some machine, with all that it had not synced
         self.quiet = True  # only liars hinder progress now, so views per round are judged
-        self.largest: dict[str, int] = {}
+        self._bounds = Bounds(self.violate)
+        self.largest = self._bounds.largest
         # Honest machines whose disk is rolled back: they may contradict what too few others know.
         self.rolled_back = self._slots.rolled_back
         self.away = self._member_presence.away
@@ -155,7 +147,8 @@ class Checker:
         is_first = self._epochs.entered(node, participant.federation)
         if is_first:
             self._watch(participant.federation)
-            self._epochs.survives(participant.state, participant.epoch, disks())
+            leavers = self.power_was_lost
+            self._epochs.survives(participant.state, participant.epoch, disks(), leavers=leavers)
 
     def _watch(self, federation: Federation) -> None:
         """The members of this epoch take part from now on."""
@@ -283,7 +276,7 @@ class Checker:
         self, round_: Round, now: float, participant: Participant, authors: tuple[NodeId, ...]
     ) -> None:
         self._state(participant)
-        self._bounds(participant)
+        self._bounds.memory(participant)
         if round_ <= self._round:
             return
         self.closed_at[round_] = now
@@ -319,37 +312,13 @@ class Checker:
                         ONE_UPDATE, f"round {closed.round}: two committed updates of {ref.author}"
                     )
 
-    # --- Bounds ----------------------------------------------------------------------------
-
-    def _bounds(self, participant: Participant) -> None:
-        n, tau = participant.federation.committee.slots, participant.federation.tau
-        changes = len(participant.state.changes)
-        limits = {
-            "blocks": _blocks_max(participant),
-            # UPD, AGG and CHANGE for two rounds; an APPROVE for each change, READYs for its keys
-            "transactions": 6 * n + (n + 2 * 8) * changes,
-            "statements": 2 * n * 66 + 66,
-            "blobs": (tau + 3) * n + tau + 3,
-            "offers": (tau + 2) * n,
-            "acks": (tau + 2) * n,
-            "fetches": (tau + 3) * n + tau + 3,
-            "evidence": 6 * n,
-        }
-        for name, amount in participant.stored.items():
-            self.largest[name] = max(self.largest.get(name, 0), amount)
-            if amount > limits[name]:
-                self.violate(WITHIN_BOUNDS, f"node {participant.me} holds {amount} {name}")
-
     # --- At the end ------------------------------------------------------------------------
 
     def conclude(self, honest: list[HonestNode], *, rounds_due: bool) -> None:
         for node in honest:
-            participant, disk = node.participant, node.disk
-            self._bounds(participant)
-            committee = participant.federation.committee
-            blobs_max = (participant.federation.tau + 4) * (committee.slots + 1)
-            if len(disk.blocks) > _blocks_max(participant) or len(disk.blobs) > blobs_max:
-                self.violate(WITHIN_BOUNDS, f"node {node.machine}'s disk holds too much")
+            participant = node.participant
+            self._bounds.memory(participant)
+            self._bounds.disk(participant, node.disk)
             self._state(participant)
             if rounds_due:
                 self._epochs.arrived(node.machine, participant)

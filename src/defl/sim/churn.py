@@ -78,9 +78,9 @@ class Churn:
                 self._cluster.after(self._rng.expovariate(1.0) * ANSWER_S, answer)
 
     def _approves(self, participant: Participant, change: PendingChange) -> bool:
-        return self._is_safe(participant.federation, change.operations)
+        return self.is_safe(participant.federation, change.operations)
 
-    def _is_safe(self, federation: Federation, operations: tuple[Operation, ...]) -> bool:
+    def is_safe(self, federation: Federation, operations: tuple[Operation, ...]) -> bool:
         """Are at most f of the members faulty who would be there afterwards? Machines that nobody
         has set up count among them."""
         members = list(federation.members)
@@ -113,7 +113,7 @@ class Churn:
         reckless = self._rng.random() < RECKLESS_SHARE
         if not reckless and refusal(participant.federation, closing, list(operations)) is not None:
             return
-        if self._is_safe(participant.federation, operations):
+        if self.is_safe(participant.federation, operations):
             self._cluster.operator(node.id, Propose(operations))
 
     def _is_member(self, node: SimNode) -> bool:

@@ -15,7 +15,7 @@ from defl.committee import Federation
 from defl.contacts import id_of
 from defl.crypto import Scheme, Signer
 from defl.duty import Report
-from defl.ids import OUTSIDER, NodeId
+from defl.ids import NodeId
 from defl.ingress import Ingress
 from defl.messages import Manifest, Message
 from defl.output import (
@@ -42,6 +42,7 @@ from defl.sim.durability import InputsCheck, RecordCheck
 from defl.sim.machine_faults import MachineFaults
 from defl.sim.network import Network
 from defl.sim.processor import Processor, ProcessorWorld
+from defl.sim.run_progress import RunProgress
 from defl.sim.signer import LiarSafety
 from defl.sim.sim_node import Behaviour, Honest, SimNode, Unruly, Wrap
 from defl.sim.traffic import ClusterTraffic
@@ -49,11 +50,6 @@ from defl.sim.transcript import Transcript
 from defl.sim.virtual_clock import VirtualClock
 from defl.work import aggregate
 
-# A run that needs more is stuck: no round of a calm federation takes a thousand events per pair.
-EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
-# So is a run in which no round closed for this long after the last fault, on top of the longest
-# time that a round may stay open: all back-offs have ended by then.
-STUCK_AFTER_S = 3600.0
 # New contacts are connected after this long.
 CONNECT_S = 0.05
 # Aggregating takes this part of a training's time.
@@ -97,6 +93,7 @@ class Cluster:
         committee = federation.committee
         self.nodes = [self._new_node(member) for member in committee.members]
         self.honest = [node for node in self.nodes if node.honest]
+        self._progress = RunProgress(self.checker.facts, conditions, self.honest)
         network = Network(conditions, self._rng, self.is_calm)
         self.traffic = ClusterTraffic(self.nodes, self._clock, network, self.checker, transcript)
         self.faults = MachineFaults(
@@ -108,8 +105,6 @@ class Cluster:
             liars=bool(self._wraps),
             is_calm=self.is_calm,
         )
-        self.rounds_closed = 0  # by every honest node
-        self._stuck_at = self._stuck_if_idle_since(0.0)
         for node in self.nodes:
             self._boot(node)
         self._plan()
@@ -181,7 +176,7 @@ class Cluster:
         self._clock.after(CONNECT_S, partial(self._reconnect, node, node.incarnation))
 
     def _honest_disks(self) -> dict[NodeId, Disk]:
-        return {node.id: node.disk for node in self.honest}
+        return {node.id: node.disk for node in self.honest if not node.stopped}
 
     def _reconnect(self, node: SimNode, incarnation: int) -> None:
         if node.alive and node.incarnation == incarnation:
@@ -264,36 +259,28 @@ class Cluster:
     def now(self) -> float:
         return self._clock.now
 
-    def _count_rounds(self) -> None:
-        participants = (node.behaviour.participant for node in self.honest if not node.stopped)
-        closed = min(p.state.round for p in participants if p.me != OUTSIDER)
-        if closed != self.rounds_closed:
-            self.rounds_closed = closed
-            self._stuck_at = self._stuck_if_idle_since(self.now)
-
     def is_calm(self) -> bool:
         """Is it too late for random faults?"""
-        half = self.rounds_closed * 2 >= self.federation.rounds
-        return half or self.now >= self.conditions.calm_after_s
+        return self._progress.is_calm(self.now)
+
+    @property
+    def rounds_closed(self) -> int:
+        """By every honest member."""
+        return self._progress.rounds_closed
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Run until all honest nodes are finished, `until` holds, or the run is stuck."""
-        limit = self._events_max
-        clock = self._clock
-        while clock.planned and self.events < limit and clock.now <= self._stuck_at:
+        clock, progress = self._clock, self._progress
+        limit = progress.events_max(len(self.nodes))
+        while clock.planned and self.events < limit and clock.now <= progress.stuck_at:
             if until is not None and until():
                 return
             self.step()
             if self.events % 64 == 0:
-                limit = self._events_max
+                limit = progress.events_max(len(self.nodes))
                 self._notice_quiet()
-                if self._all_finished():
+                if progress.is_over:
                     return
-
-    @property
-    def _events_max(self) -> int:
-        rounds = max(facts.rounds for facts in self.checker.facts.all)
-        return EVENTS_PER_ROUND_AND_PAIR_MAX * len(self.nodes) ** 2 * (rounds + 2)
 
     def _notice_quiet(self) -> None:
         """Once all faults are over, rounds must close within a bounded number of views."""
@@ -307,21 +294,9 @@ class Cluster:
         participants = (node.behaviour.participant for node in self.honest)
         self.checker.disturbed(*max((p.epoch, p.replica.view) for p in participants))
 
-    def _stuck_if_idle_since(self, progress_at: float) -> float:
-        """When the run is stuck, if no round closes after `progress_at`."""
-        since = max(progress_at, self.conditions.last_trouble_s)
-        return since + self.federation.timing.gst_lt_max_s + STUCK_AFTER_S
-
     def step(self) -> None:
         self.events += 1
         self._clock.step()
-
-    def _all_finished(self) -> bool:
-        return all(node.stopped or (node.alive and self._is_done(node)) for node in self.honest)
-
-    def _is_done(self, node: SimNode) -> bool:
-        """It is finished, or has left, or nobody has made it a member."""
-        return node.behaviour.participant.finished or not self.checker.facts.was_member(node.id)
 
     def conclude(self) -> list[str]:
         """Judge the whole run; returns the violations."""
@@ -352,7 +327,7 @@ class Cluster:
             for target, frame in output.frames:
                 self.traffic.transmit(node.id, target, frame, heavy=False)
         if output.committed or (output.persist and output.persist.snapshot):
-            self._count_rounds()
+            self._progress.count_rounds(self.now)
         if output.persist is not None or output.store:
             self.faults.harm_disk(node)
         return output
@@ -401,7 +376,7 @@ class Cluster:
         node = self.nodes[member]
         if not node.alive:
             return
-        self.crashes += 1
+        self.crashes += downtime_s != inf
         self.checker.forgot(member)
         self.checker.down(member)
         node.alive = False
@@ -413,6 +388,7 @@ class Cluster:
         if power is None:
             power = self.faults.loses_power(node)
         if power:
+            self.checker.power_was_lost = True
             node.disk.lose_power()
         if self._transcript is not None:
             self._transcript.text(self.now, member, "loses power" if power else "is killed")
@@ -447,6 +423,6 @@ class Cluster:
         self.checker.restarted(member, place)
         self._disturbance_ends()
         self.checker.up(member)
-        self._count_rounds()
+        self._progress.count_rounds(self.now)
         node.handle(Tick())
         self.traffic.reconnect(node)

@@ -107,13 +107,18 @@ class EpochChecks:
             sentence = f"round {closed.round} is trained from another model than the last one's"
             self._violate(MODEL_GOES_ON, sentence)
 
-    def survives(self, state: LedgerState, epoch: int, disks: dict[NodeId, Disk]) -> None:
+    def survives(
+        self, state: LedgerState, epoch: int, disks: dict[NodeId, Disk], *, leavers: bool
+    ) -> None:
         """What the members of this epoch need of the one before is held by honest ones of them.
-        `disks`: of honest machines."""
+        `disks`: of honest machines; `leavers`: those count too, since the members lost power, and
+        leavers serve until the members can do without them."""
         newest = state.last
         if newest is None:
             return
-        members = self._facts.members(epoch)
+        members = {*self._facts.members(epoch)}
+        if leavers and epoch > 0:
+            members.update(self._facts.members(epoch - 1))
         held = [disk for machine, disk in disks.items() if machine in members]
         needed = {ref.digest: f"the update of {ref.author}" for ref in newest.updates}
         needed |= {ref.digest: f"the open update of {ref.author}" for ref in state.current}

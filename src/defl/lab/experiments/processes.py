@@ -13,7 +13,7 @@ from defl.node.setup.local import make_local
 from defl.node.setup.processes import Processes
 from defl.node.store.storage import Storage
 from defl.output import ClosedRound
-from defl.participant import Participant
+from defl.participant import Participant, present_epoch
 
 POLL_S = 0.1
 TIMING = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=30.0)
@@ -126,7 +126,8 @@ class Nodes(Processes):
                 durable = storage.recovered()
             held |= {m.digest for m, chunks in durable.held if len(chunks) == len(m.chunks)}
             stranger = Ed25519Signer(bytes(32))
-            reader = Participant(federation, NodeId(member), stranger, durable)
+            present = present_epoch(federation, durable)
+            reader = Participant(present, NodeId(member), stranger, durable)
             closed = max(closed, reader.state.closed, key=len)
         return [
             f"round {past.round}: the update of {ref.author} is lost"

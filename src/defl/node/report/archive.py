@@ -34,11 +34,10 @@ class Archive:
     def keep_handover(self, handover: Handover) -> None:
         self._write(f"handover-{handover.epoch}.defl", encode(handover))
 
-    def keep_state(self, snapshot: Snapshot, every: int) -> None:
-        """A state shows who took part in the last tau rounds: one in so many rounds is enough."""
+    def keep_state(self, snapshot: Snapshot) -> None:
+        """One for each round that is the newest when a node looks; each shows the last tau."""
         newest = decode_state(snapshot.state).round
-        kept = self._numbers("state")
-        if newest > 0 and (not kept or newest >= kept[-1] + every):
+        if newest > 0:
             self._write(f"state-{newest}.defl", encode(snapshot, snapshot.block.epoch))
 
     def certificates(self) -> Iterator[RoundCertificate]:

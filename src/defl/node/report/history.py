@@ -52,11 +52,15 @@ class _OpenReport:
 
 class RoundHistory:
     def __init__(
-        self, names: Sequence[str], active: Collection[NodeId], record: Recorder = discard
+        self,
+        names: Sequence[str],
+        active: Collection[NodeId],
+        record: Recorder = discard,
+        first_round: int = 1,
     ) -> None:
         # From whom updates are expected, by the first round of their epoch; the newest last.
         self._expected: list[tuple[int, frozenset[NodeId]]] = []
-        self.set_members(names, active, 1)
+        self.set_members(names, active, first_round)
         self.record = record
         self.aggregation: Aggregation | None = None
         self.evaluation: Evaluation | None = None

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from defl.errors import UserError
+from defl.ledger import decode_state
 from defl.messages import Handover, Snapshot
 from defl.node.report.archive import Archive
 from defl.node.report.certificate import RoundCertificate
@@ -19,8 +20,8 @@ from defl.node.setup.config import read_federation, read_node
 from defl.node.setup.typed_toml import FILE_BYTES_MAX, read_bytes
 
 LINEAGE_FORMAT: Literal["defl-lineage-1"] = "defl-lineage-1"
-# A round takes 1.2 KB among 4 members and 27 KB among 100: room for ten thousand rounds of those.
-LINEAGE_BYTES_MAX = 2**28
+# A round takes 3 KB among 4 members and 60 KB among 100: room for 8,000 rounds of those.
+LINEAGE_BYTES_MAX = 2**29
 
 
 class Lineage(Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +54,7 @@ def kept_lineage(folder: Path, other: Lineage | None = None) -> Lineage:
     archive = Archive(folder)
     handovers = {handover.epoch: handover for handover in archive.handovers()}
     certificates = {certificate.round: certificate for certificate in archive.certificates()}
-    states = {_place(state): state for state in archive.states()}
+    states = {_place(state): state for state in _needed(list(archive.states()))}
     if not certificates:
         raise UserError(f"{folder}: this node has no round certificate yet; try after a round")
     if other is not None:
@@ -67,6 +68,21 @@ def kept_lineage(folder: Path, other: Lineage | None = None) -> Lineage:
         tuple(certificates[round_] for round_ in sorted(certificates)),
         tuple(states[place] for place in sorted(states)),
     )
+
+
+def _needed(states: list[Snapshot]) -> tuple[Snapshot, ...]:
+    """Without those whose rounds later ones show too."""
+    needed: list[Snapshot] = []
+    shown: set[int] = set()
+    for state in reversed(states):
+        try:
+            rounds = {closed.round for closed in decode_state(state.state).closed}
+        except msgspec.MsgspecError:
+            continue  # damaged on disk: the lineage goes without it
+        if max(rounds, default=0) not in shown:
+            needed.append(state)
+            shown |= rounds
+    return tuple(reversed(needed))
 
 
 def _place(state: Snapshot) -> tuple[int, int]:

@@ -4,7 +4,6 @@ Everything here follows from the participant's notices and nothing depends on it
 """
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from msgspec.structs import asdict
 
 from defl.contacts import PeerRole
 from defl.ids import Digest
-from defl.messages import Handover, Snapshot
+from defl.messages import Handover
 from defl.node.report.archive import Archive
 from defl.node.report.best_model import BestModel
 from defl.node.report.certificate import certificate_of, certificate_text
@@ -68,7 +67,6 @@ class Results:
         measures: "Measures",
         history: RoundHistory,
         best: BestModel | None = None,
-        newest_state: Callable[[], Snapshot | None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._participant = participant
@@ -79,7 +77,6 @@ class Results:
         self._measures = measures
         self._history = history
         self._best = best
-        self._newest_state = newest_state  # of the ledger, proven
         self._archive = Archive(folder)
         self._written: Digest | None = None  # which model the file holds
 
@@ -121,7 +118,7 @@ class Results:
             case RoundProven() | Attested():
                 text = certificate_text(certificate_of(self._federation, notice))
                 await asyncio.to_thread(self._keep_certificate, notice.round, text)
-                await asyncio.to_thread(self._keep_state, self._federation.tau)
+                await self._keep_state()
                 await asyncio.to_thread(self._write_certificate, text, notice.digest)
                 if self._best is not None:
                     await self._best.proven(notice.digest, text)
@@ -165,7 +162,7 @@ class Results:
                     epoch=epoch,
                 )
             case Finished(round=round_):
-                await asyncio.to_thread(self._keep_state, 1)
+                await self._keep_state()
                 self._log.info("finished", rounds=round_)
 
     def _log_epoch(self, began: EpochBegan) -> None:
@@ -194,10 +191,12 @@ class Results:
         except OSError as fault:
             self._log.warning("not written", what=f"certificate of round {round_}", why=fault)
 
-    def _keep_state(self, every: int) -> None:
+    async def _keep_state(self) -> None:
+        state = self._participant.replica.snapshot
+        if state is None:
+            return
         try:
-            if (state := self._newest_state()) is not None:
-                self._archive.keep_state(state, every)
+            await asyncio.to_thread(self._archive.keep_state, state)
         except OSError as fault:
             self._log.warning("not written", what="state of the ledger", why=fault)
 
