@@ -5,6 +5,7 @@ import pytest
 from defl.ids import OUTSIDER, NodeId, Round
 from defl.messages import Handover, Message, Proposal, Remove, Rounds, StoreAck, Timeout, Vote
 from defl.output import Observing
+from defl.sim.conditions import Conditions
 from support.epochs import Churn
 
 SIGNED = (Proposal, Vote, Timeout, StoreAck)
@@ -192,7 +193,7 @@ def _knows_the_end(churn: Churn, machine: int) -> bool:
 
 def _weights_fetched_by_a_joiner(epochs_before: int) -> int:
     """Bytes of blobs that a new machine receives until it is a member."""
-    churn = Churn(4, rounds=30)
+    churn = Churn(4, rounds=30, conditions=Conditions(work_sigma=0.05))
     for epoch in range(1, epochs_before + 1):
         churn.change(Rounds(Round(30 + epoch)))
         churn.run_until_epoch(epoch)
