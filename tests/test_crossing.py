@@ -5,19 +5,18 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
+from defl.changes import Add, Approve, Change, Ready, Remove, Rounds
 from defl.contacts import PeerRole
 from defl.crypto import Signer
 from defl.errors import BadCertificate, BadSignature, PeerFault
+from defl.fields import bitmap_of
 from defl.ids import OUTSIDER, Digest, NodeId, Round, View
 from defl.ledger import decode_state
 from defl.messages import (
     QC,
-    Add,
     Agg,
-    Approve,
     Blocks,
     Certificates,
-    Change,
     Chunk,
     ChunkRequest,
     Gossip,
@@ -26,12 +25,8 @@ from defl.messages import (
     ManifestRequest,
     Message,
     NotHeld,
-    Ready,
-    Remove,
-    Rounds,
     Status,
     Transaction,
-    bitmap_of,
     vote_statement,
 )
 from defl.output import (

@@ -12,8 +12,8 @@ VALUES, CORES, MACHINE, CLIENTS, SHELL, SIMULATOR, API, LAB, CLI = range(9)
 
 # VALUES in the order in which each may import the ones before it.
 VALUES_ORDER = (
-    "ids", "errors", "printable", "crypto", "cards", "schema", "messages", "committee",
-    "succession", "contacts", "budget", "verifier", "wire", "output",
+    "ids", "errors", "printable", "crypto", "cards", "fields", "changes", "schema", "messages",
+    "committee", "succession", "contacts", "budget", "verifier", "wire", "output",
 )  # fmt: skip
 MACHINE_MODULES = (
     "ingress", "client", "waiting", "finish", "recall", "evidence", "work", "duty", "founding",

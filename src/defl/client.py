@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from defl.committee import Federation
 from defl.crypto import Signer
+from defl.fields import members_in
 from defl.finish import Finish
 from defl.ids import NodeId, Round
 from defl.ledger import LedgerState
-from defl.messages import Agg, Manifest, Pace, Transaction, members_in
+from defl.messages import Agg, Manifest, Pace, Transaction
 from defl.output import (
     Aggregate,
     Aggregated,

@@ -11,9 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from defl.cards import Card
+from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import MEMBERS_MIN, Federation, Member, Membership, faults_of
+from defl.fields import MEMBERS_MAX
 from defl.ids import Digest, NodeId, Round
-from defl.messages import MEMBERS_MAX, Add, Operation, Remove, ReplaceKey, Rounds
 
 # A READY counts for the close of the round that it names and for the next one.
 READY_CLOSES = 2
