@@ -36,7 +36,8 @@ from defl.output import (
     Work,
     WorkFailed,
 )
-from defl.participant import Participant, first_durable
+from defl.participant import Participant
+from defl.participant_parts import first_durable
 from defl.pool.certify import Certifier
 from defl.sim import verdicts
 from defl.sim.byzantine import KINDS

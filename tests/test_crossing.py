@@ -42,7 +42,8 @@ from defl.output import (
     ServeHandover,
     Tick,
 )
-from defl.participant import Participant, first_record_of
+from defl.participant import Participant
+from defl.participant_parts import first_record_of
 from defl.sim.signer import NoopSigner
 from defl.wire import encode
 from support.builders import Small, let_sign, name, nodes

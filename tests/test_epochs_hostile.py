@@ -22,7 +22,8 @@ from defl.messages import (
     vote_statement,
 )
 from defl.output import Departed, Envelope, Event, Output
-from defl.participant import Participant, present_epoch
+from defl.participant import Participant
+from defl.participant_parts import present_epoch
 from defl.sim.byzantine.liar import Item, Liar
 from defl.sim.sim_node import Honest
 from support.epochs import Churn

@@ -62,7 +62,8 @@ from defl.messages import (
     vote_statement,
 )
 from defl.output import Durable, Output, Received, Tick
-from defl.participant import Participant, first_durable
+from defl.participant import Participant
+from defl.participant_parts import first_durable
 from defl.pool.weights import encode, manifest_of
 from defl.recall import NOTHING_SEEN
 from defl.sim.scenario import federation_of, signers_of

@@ -70,7 +70,8 @@ from defl.output import (
     Work,
     WorkFailed,
 )
-from defl.participant import Participant, present_epoch
+from defl.participant import Participant
+from defl.participant_parts import present_epoch
 from defl.wire import (
     chunk_frame_bytes_max,
     chunk_head,
