@@ -21,6 +21,15 @@ def test_a_peer_that_has_moved_on_is_told_at_once() -> None:
     assert others.may_tell(peer, 2, now=10.2)
 
 
+def test_a_peer_that_names_two_epochs_in_turn_is_told_once_per_period() -> None:
+    others, peer = OtherEpochs(period_s=2.0), NodeId(1)
+
+    answers = [others.may_tell(peer, epoch % 2, now=10.0) for epoch in range(100)]
+
+    assert answers == [True, True] + [False] * 98
+    assert others.may_tell(peer, 0, now=12.0)
+
+
 def test_a_clock_that_was_set_back_does_not_silence_a_node() -> None:
     others = OtherEpochs(period_s=2.0)
     others.may_tell(NodeId(1), 0, now=1000.0)

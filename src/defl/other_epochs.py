@@ -13,9 +13,10 @@ class OtherEpochs:
         self._told: dict[NodeId, tuple[int, float]] = {}  # about which epoch, and when
 
     def may_tell(self, peer: NodeId, epoch: int, now: float) -> bool:
-        """Once per peer and period; a peer that has moved on is told at once."""
+        """Once per peer and period; a peer that has moved on is told at once. None moves back: a
+        peer that names one epoch after the other must not be answered each time."""
         told = self._told.get(peer)
-        if told is not None and told[0] == epoch and 0 <= now - told[1] < self._period_s:
+        if told is not None and epoch <= told[0] and 0 <= now - told[1] < self._period_s:
             return False
         self._told.pop(peer, None)
         self._told[peer] = (epoch, now)
