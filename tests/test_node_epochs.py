@@ -9,13 +9,13 @@ from defl.committee import Committee
 from defl.ids import OUTSIDER, NodeId, digest_of
 from defl.ingress import Ingress
 from defl.messages import Remove
-from defl.node.epoch_parts import Cards, EpochParts, ingress_of, is_handover
+from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.report.change_log import ChangeLog
 from defl.node.report.changes import reviews
 from defl.node.report.names import STRANGER, Names
 from defl.node.report.outsider_text import LEAVES, outsider_waits
 from defl.participant import Participant
-from defl.wire import encode
+from defl.wire import encode, says_handover
 from support.builders import Small
 from support.epochs import Churn
 from support.logs import log_to
@@ -221,5 +221,5 @@ def test_a_withdrawn_proposal_is_logged() -> None:
 
 def test_only_handovers_are_letters() -> None:
     small = Small(real=False)
-    assert is_handover(encode(small.handover()))
-    assert not is_handover(encode(small.snapshot()))
+    assert says_handover(encode(small.handover()))
+    assert not says_handover(encode(small.snapshot()))

@@ -79,6 +79,9 @@ from defl.succession import next_membership
 
 NEVER = float("inf")
 POOL_MESSAGES = (Offer, StoreAck, ManifestRequest, ManifestAnswer, ChunkRequest, Chunk, NotHeld)
+# How long a node that was behind waits for the next handover before it fetches blobs, as a share of
+# a view's first period: a handover takes one round trip.
+HANDOVER_SHARE = 0.25
 # They mean the same in every epoch.
 EPOCHLESS_MESSAGES = (Handover, ManifestRequest, ManifestAnswer, ChunkRequest, NotHeld)
 
@@ -503,7 +506,10 @@ class Participant:
             reason = "it sent a handover that does not show the end of an epoch"
             output.notices.append(PeerMisbehaved(peer, reason))
             return
+        was_behind = not self.state.ended
         self._switch(handover, now, output)
+        if was_behind:  # and may be so again: the next handover is perhaps on its way
+            self._client.fetch_from(now + self.federation.timing.view_base_s * HANDOVER_SHARE)
         if self._contacts.role_of(peer) is not PeerRole.MEMBER:
             output.add_sent([Envelope((peer,), self._replica.status)])
 
