@@ -108,6 +108,13 @@ def test_to_a_peer_of_a_newer_epoch_a_node_shows_where_it_is(event: Event) -> No
     assert not any(isinstance(notice, PeerMisbehaved) for notice in output.notices)
 
 
+def test_a_peer_that_names_ever_newer_epochs_is_answered_once() -> None:
+    participant = node(0)
+    outputs = [participant.handle(OtherEpoch(NodeId(1), 5 + k), 10.0) for k in range(9)]
+
+    assert [len(sent(output, Status)) for output in outputs] == [1] + [0] * 8
+
+
 def test_epochs_far_apart_are_handed_over_one_at_a_time() -> None:
     """A peer five epochs behind gets the end of its own epoch; the next one when it is there."""
     churn = in_epoch_1()

@@ -144,7 +144,7 @@ def test_a_name_that_is_taken(operators: Operators) -> None:
 
     refused(
         operators.propose("alice", "--add", "bob-2/bob.join.toml"),
-        "a member is or was named 'bob'",
+        "a member is or was named 'bob'; if this is its new machine, replace its key",
     )
 
 

@@ -173,6 +173,7 @@ def test_a_guest_that_was_told_another_fingerprint_shows_where_it_is() -> None:
     assert "whose fingerprint you typed" in sentence
     chain = guest.federation.chain.hex()
     assert f"{chain[:4]} {chain[4:8]}" in sentence
+    assert "defl node join" in sentence
 
 
 def test_proposals_approvals_and_readiness_are_logged_once() -> None:

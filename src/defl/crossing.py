@@ -114,7 +114,7 @@ class Crossing:
         """The peer is in another epoch."""
         if self._outsider is not None and epoch > self._epoch:
             self._shown(self._outsider, peer)
-        if not self._others.may_tell(peer, epoch, now):
+        if not self._others.may_tell(peer, min(epoch, self._epoch), now):
             return
         if epoch < self._epoch:
             self._effects.send.append(ServeHandover(peer, epoch))

@@ -135,7 +135,10 @@ def refusal(federation: Federation, closing: Round, operations: list[Operation])
             if card.name != names[op.member]:
                 return f"the card says {card.name!r}, the member is {names[op.member]!r}"
         elif card.name in names:
-            return f"a member is or was named {card.name!r}"
+            return (
+                f"a member is or was named {card.name!r}; if this is its new machine, replace its "
+                "key with this card, else the new site needs another name"
+            )
         else:
             names.append(card.name)
     removed = sum(isinstance(op, Remove) for op in operations)
