@@ -42,12 +42,22 @@ from defl.output import (
     ServeHandover,
     Tick,
 )
+<<<<<<< HEAD
 from defl.participant import Participant
 from defl.participant_parts import first_record_of
 from defl.sim.signer import NoopSigner
 from defl.wire import encode
 from support.builders import Small, let_sign, name, nodes
 from support.epochs import Churn, signed_card
+=======
+from defl.output_builder import OutputBuilder
+from defl.participant import Participant, first_record_of
+from defl.sim.signer import NoopSigner
+from defl.wire import encode
+from support.builders import Small, let_sign, name, nodes
+from support.epochs import Churn
+from support.switches import SWITCH
+>>>>>>> adv1
 
 SMALL = Small(5, real=False, rounds=10)
 EVE = NoopSigner(name("eve's key"))
@@ -81,6 +91,16 @@ def node(me: int) -> Participant:
     participant = Participant(SMALL.federation, NodeId(me), SMALL.signers[me], SMALL.durable())
     participant.handle(Tick(), 0.0)
     return participant
+
+
+def test_a_question_about_a_blob_is_sent_even_if_the_epoch_ends_in_the_same_step() -> None:
+    """Who asked waits for the answer before it asks somebody else."""
+    question = Envelope(nodes(1), ChunkRequest(name("blob"), 0))
+    builder = OutputBuilder()
+    builder.add_sent([Envelope(None, Status(View(1), View(0))), question])
+    builder.enter(SWITCH, None, 1)
+
+    assert builder.build(None).send == (question,)
 
 
 # --- Peers of other epochs -------------------------------------------------------------------

@@ -377,7 +377,7 @@ class Participant(ParticipantParts):
 
     def _release_leavers(self, output: OutputBuilder) -> None:
         """Show former members a Status of this epoch: it says that they may go. Only its author may
-        have a synced copy of an update, so a node first needs the model of their last round."""
+        have a synced copy of an update, so a node first syncs the model of their last round."""
         if self._leavers_wait and self._client.can_do_without_leavers:
             self._leavers_wait = False
             former = self._contacts.former_ids
