@@ -83,6 +83,19 @@ def test_a_new_contact_is_connected_while_the_others_go_on_talking() -> None:
     asyncio.run(scenario())
 
 
+def test_this_node_among_its_contacts_is_neither_called_nor_trouble() -> None:
+    """A guest is one of the guests in its own list, and a former member one of the former."""
+
+    async def scenario() -> None:
+        async with pair() as (a, b):
+            set_of(a, {1: b, GUEST: a.card})
+            await talk(a, b)
+            assert set(a.transport.stats.traffic) == {(b.me, lane) for lane in Lane}
+            assert not a.transport.stats.trouble
+
+    asyncio.run(scenario())
+
+
 def test_a_contact_that_is_gone_is_disconnected_and_refused_and_leaves_nothing() -> None:
     async def scenario() -> None:
         async with pair() as (a, b):

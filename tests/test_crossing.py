@@ -5,18 +5,18 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
+from defl.changes import Add, Approve, Change, Ready, Remove, Rounds
 from defl.contacts import PeerRole
 from defl.crypto import Signer
 from defl.errors import BadCertificate, BadSignature, PeerFault
+from defl.fields import bitmap_of
 from defl.ids import OUTSIDER, Digest, NodeId, Round, View
+from defl.ledger import decode_state
 from defl.messages import (
     QC,
-    Add,
     Agg,
-    Approve,
     Blocks,
     Certificates,
-    Change,
     Chunk,
     ChunkRequest,
     Gossip,
@@ -25,12 +25,8 @@ from defl.messages import (
     ManifestRequest,
     Message,
     NotHeld,
-    Ready,
-    Remove,
-    Rounds,
     Status,
     Transaction,
-    bitmap_of,
     vote_statement,
 )
 from defl.output import (
@@ -46,6 +42,14 @@ from defl.output import (
     ServeHandover,
     Tick,
 )
+<<<<<<< HEAD
+from defl.participant import Participant
+from defl.participant_parts import first_record_of
+from defl.sim.signer import NoopSigner
+from defl.wire import encode
+from support.builders import Small, let_sign, name, nodes
+from support.epochs import Churn, signed_card
+=======
 from defl.output_builder import OutputBuilder
 from defl.participant import Participant, first_record_of
 from defl.sim.signer import NoopSigner
@@ -53,6 +57,7 @@ from defl.wire import encode
 from support.builders import Small, let_sign, name, nodes
 from support.epochs import Churn
 from support.switches import SWITCH
+>>>>>>> adv1
 
 SMALL = Small(5, real=False, rounds=10)
 EVE = NoopSigner(name("eve's key"))
@@ -121,6 +126,13 @@ def test_to_a_peer_of_a_newer_epoch_a_node_shows_where_it_is(event: Event) -> No
     assert (status.to, status.epoch) == (nodes(1), 0)
     assert not handovers(output)
     assert not any(isinstance(notice, PeerMisbehaved) for notice in output.notices)
+
+
+def test_a_peer_that_names_ever_newer_epochs_is_answered_once() -> None:
+    participant = node(0)
+    outputs = [participant.handle(OtherEpoch(NodeId(1), 5 + k), 10.0) for k in range(9)]
+
+    assert [len(sent(output, Status)) for output in outputs] == [1] + [0] * 8
 
 
 def test_epochs_far_apart_are_handed_over_one_at_a_time() -> None:
@@ -193,7 +205,8 @@ def test_a_handover_brings_a_node_into_the_next_epoch_with_one_atomic_write() ->
 def test_a_handover_whose_state_is_not_the_certified_one_is_refused() -> None:
     participant = node(0)
     genuine = SMALL.handover()
-    forged = Handover(replace(genuine.snapshot, state=genuine.snapshot.state[:-1] + b"\xc2"))
+    state = replace(decode_state(genuine.snapshot.state), closed=())  # it says that it has ended
+    forged = Handover(replace(genuine.snapshot, state=SMALL.ledger.encode(state)))
     output = participant.handle(Received(NodeId(1), forged), 1.0)
 
     assert participant.epoch == 0
@@ -280,11 +293,14 @@ def test_what_another_epochs_facts_admitted_is_dropped() -> None:
 
 @cache
 def guest_bench() -> tuple[Churn, int, int]:
-    """A federation with an approved joiner that is not ready yet, and its number as a guest."""
+    """A federation with an approved joiner that is not ready yet, and its number as a guest.
+    Somebody else proposes mallory."""
     churn = Churn(4, rounds=30)
     joiner = churn.add_machine("joiner")
     churn.run_until_round(2)
     churn.switch_off(joiner)
+    facts = churn.cluster.federation
+    churn.propose(1, Add(signed_card(MALLORY, "mallory", facts.origin)))
     churn.change(churn.add(joiner, "eve"))
     churn.run_until(lambda: bool(churn.participant(0).contacts.guests))
     (guest,) = churn.participant(0).contacts.guests
@@ -309,6 +325,7 @@ def test_a_guest_speaks_for_its_own_key_alone() -> None:
         Change(ready.round, NodeId(3), (Rounds(Round(50)),), bytes(64)),
     )
 
+    assert member.wanted(NodeId(1), Gossip((ready, others[0]))) == Gossip((ready, others[0]))
     assert member.wanted(NodeId(guest), Gossip((ready, *others))) == Gossip((ready,))
     assert member.wanted(NodeId(guest), Gossip(others)) is None
 

@@ -2,9 +2,11 @@
 
 import pytest
 
-from defl.ids import NodeId
-from defl.messages import Handover, Message, Proposal, Remove, StoreAck, Timeout, Vote
+from defl.changes import Remove, Rounds
+from defl.ids import OUTSIDER, NodeId, Round
+from defl.messages import Handover, Message, Proposal, StoreAck, Timeout, Vote
 from defl.output import Observing
+from defl.sim.conditions import Conditions
 from support.epochs import Churn
 
 SIGNED = (Proposal, Vote, Timeout, StoreAck)
@@ -188,3 +190,21 @@ def test_a_partition_across_the_boundary_heals_into_the_next_epoch(
 
 def _knows_the_end(churn: Churn, machine: int) -> bool:
     return churn.participant(machine).state.ended or churn.participant(machine).epoch > 0
+
+
+def _weights_fetched_by_a_joiner(epochs_before: int) -> int:
+    """Bytes of blobs that a new machine receives until it is a member."""
+    churn = Churn(4, rounds=30, conditions=Conditions(work_sigma=0.05))
+    for epoch in range(1, epochs_before + 1):
+        churn.change(Rounds(Round(30 + epoch)))
+        churn.run_until_epoch(epoch)
+    churn.run_until_round(churn.newest.state.round + 1)
+    joiner = churn.add_machine("joiner")
+    churn.change(churn.add(joiner, "eve"))
+    churn.run_until(lambda: churn.participant(joiner).me != OUTSIDER)
+    received = churn.cluster.traffic.weights_bytes
+    return sum(count for (_, target), count in received.items() if target == joiner)
+
+
+def test_a_joiner_does_not_fetch_the_blobs_of_the_epochs_that_it_passes_through() -> None:
+    assert _weights_fetched_by_a_joiner(5) <= 1.5 * _weights_fetched_by_a_joiner(0)

@@ -7,27 +7,23 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
+from defl.changes import Approve, Change, Operation, Ready, Remove, Rounds
 from defl.crypto import Signer
+from defl.fields import is_in
 from defl.ids import OUTSIDER, Digest, NodeId, Round, View
 from defl.messages import (
     Agg,
-    Approve,
-    Change,
     Gossip,
     Message,
-    Operation,
-    Ready,
-    Remove,
-    Rounds,
     Timeout,
     Transaction,
     Vote,
-    is_in,
     timeout_statement,
     vote_statement,
 )
-from defl.output import Envelope, Event, Output
-from defl.participant import Participant, present_epoch
+from defl.output import Departed, Envelope, Event, Output
+from defl.participant import Participant
+from defl.participant_parts import present_epoch
 from defl.sim.byzantine.liar import Item, Liar
 from defl.sim.sim_node import Honest
 from support.epochs import Churn
@@ -38,17 +34,16 @@ GONE = NodeId(4)
 
 class StaysOn(Liar):
     """No member any more, by its old key: it goes on signing in its old id's name, for the old
-    epoch and for the new one."""
+    epoch and for the new one. It does not go when nobody needs it."""
 
     def handle(self, event: Event, now: float) -> Output:
         output = super().handle(event, now)
-        return replace(output, send=(*output.send, *self._lies_of_an_outsider(now)))
-
-    def _lies_of_an_outsider(self, now: float) -> Iterable[Item]:
         if self._me != OUTSIDER or not self._may_flood(now):
-            return ()
+            return output
         lies = [*self._lies(self._epoch), *self._lies(self._epoch - 1)]
-        return [Envelope(None, lie, epoch) for lie, epoch in lies]
+        sent = tuple(Envelope(None, lie, epoch) for lie, epoch in lies)
+        notices = tuple(one for one in output.notices if not isinstance(one, Departed))
+        return replace(output, send=output.send + sent, notices=notices, wake_at=now + 0.5)
 
     def _lies(self, epoch: int) -> Iterable[tuple[Message, int]]:
         replica, chain = self.participant.replica, self._chain

@@ -2,9 +2,10 @@
 
 import pytest
 
+from defl.changes import Remove
 from defl.duty import Action
 from defl.ids import NodeId
-from defl.messages import Message, Remove, Vote
+from defl.messages import Message, Vote
 from defl.output import SafetyBroken
 from defl.sim.conditions import Conditions, WriteTimes
 from defl.sim.disk import Disk

@@ -6,10 +6,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from defl.committee import Federation
-from defl.ids import Digest, NodeId, Round
-from defl.ledger import Ledger, LedgerState
-from defl.messages import (
+from defl.changes import (
     CHANGE_BYTES_MAX,
     OPERATIONS_MAX,
     Add,
@@ -18,8 +15,11 @@ from defl.messages import (
     Ready,
     Remove,
     Rounds,
-    Transaction,
 )
+from defl.committee import Federation
+from defl.ids import Digest, NodeId, Round
+from defl.ledger import Ledger, LedgerState
+from defl.messages import Transaction
 from defl.output import Response
 from defl.sim.signer import NoopSigner
 from defl.succession import PendingChange, ReadyKey, next_membership, wanted_keys

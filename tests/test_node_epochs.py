@@ -5,17 +5,17 @@ import json
 from collections.abc import Mapping
 
 from defl.cards import Card
+from defl.changes import Remove
 from defl.committee import Committee
 from defl.ids import OUTSIDER, NodeId, digest_of
 from defl.ingress import Ingress
-from defl.messages import Remove
-from defl.node.epoch_parts import Cards, EpochParts, ingress_of, is_handover
+from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.report.change_log import ChangeLog
 from defl.node.report.changes import reviews
 from defl.node.report.names import STRANGER, Names
 from defl.node.report.outsider_text import LEAVES, outsider_waits
 from defl.participant import Participant
-from defl.wire import encode
+from defl.wire import encode, says_handover
 from support.builders import Small
 from support.epochs import Churn
 from support.logs import log_to
@@ -173,6 +173,7 @@ def test_a_guest_that_was_told_another_fingerprint_shows_where_it_is() -> None:
     assert "whose fingerprint you typed" in sentence
     chain = guest.federation.chain.hex()
     assert f"{chain[:4]} {chain[4:8]}" in sentence
+    assert "defl node join" in sentence
 
 
 def test_proposals_approvals_and_readiness_are_logged_once() -> None:
@@ -221,5 +222,5 @@ def test_a_withdrawn_proposal_is_logged() -> None:
 
 def test_only_handovers_are_letters() -> None:
     small = Small(real=False)
-    assert is_handover(encode(small.handover()))
-    assert not is_handover(encode(small.snapshot()))
+    assert says_handover(encode(small.handover()))
+    assert not says_handover(encode(small.snapshot()))

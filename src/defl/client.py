@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from defl.committee import Federation
 from defl.crypto import Signer
+from defl.fields import members_in
 from defl.finish import Finish
 from defl.ids import NodeId, Round
 from defl.ledger import LedgerState
-from defl.messages import Agg, Manifest, Pace, Transaction, members_in
+from defl.messages import Agg, Manifest, Pace, Transaction
 from defl.output import (
     Aggregate,
     Aggregated,
@@ -40,6 +41,7 @@ from defl.waiting import MILLISECONDS_PER_S, OwnPace, Waiting
 # (memory, a device) may pass, and a round is long in comparison.
 WORK_RETRY_S = 1.0
 WORK_RETRY_MAX_S = 60.0
+NEVER_HELD = float("-inf")
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ class RoundClient:
         self._working: set[Work] = set()
         self._retry: dict[Work, tuple[int, float]] = {}  # failures so far, when to retry
         self._advanced_at = 0.0
+        self._fetch_at = NEVER_HELD  # blobs are not fetched before
         self._effects = ClientEffects()
         self._trained: Trained | None = None  # held back until this node may sign
         self.muted = False  # signs nothing for now
@@ -105,12 +108,18 @@ class RoundClient:
         self._waits_for = frozenset()
         self._voted = self.round >= federation.rounds
 
+    def fetch_from(self, at: float) -> None:
+        """Fetch nothing before: the next handover may make it worthless."""
+        self._fetch_at = at
+
     @property
     def wake_at(self) -> float | None:
         # What was due at the last advance has been tried, or waits for something else.
         times = [at for _, at in self._retry.values() if at > self._advanced_at]
         if self._vote_at is not None and not self.muted:
             times.append(self._vote_at)
+        if self._fetch_at > NEVER_HELD:
+            times.append(self._fetch_at)
         return min(times, default=None)
 
     @property
@@ -157,7 +166,8 @@ class RoundClient:
             self._own_pace.record(now - self._opened_at)
         # Fetch a committed update at once, not when the round closes: by then its holders may have
         # failed one by one. After a restart, also fetch what a power cut has lost.
-        self._need(Round(state.round + 1), state.current)
+        if now >= self._fetch_at:
+            self._need(Round(state.round + 1), state.current)
         if started:
             for closed in state.closed:
                 self._need(closed.round, closed.updates)
@@ -245,6 +255,11 @@ class RoundClient:
         if self._trained is not None and not self._may_sign_later:
             event, self._trained = self._trained, None
             self.trained(event, now)
+        if now < self._fetch_at:
+            return
+        if self._fetch_at > NEVER_HELD:
+            self._fetch_at = NEVER_HELD
+            self._need(Round(self._state.round + 1), self._state.current)
         if self._state.round == 0 and Round(0) not in self._models:
             self._get_initial_back()
         model = self._models.get(self._state.round)

@@ -14,8 +14,9 @@ from msgspec import Meta, Struct
 
 from defl.cards import Address, Certificate, Key, Name
 from defl.errors import UserError
+from defl.fields import MEMBERS_MAX, ADigest
 from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
-from defl.messages import CHUNKS_MAX, MEMBERS_MAX, ADigest
+from defl.messages import CHUNKS_MAX
 from defl.schema import Codec, Entry, Schema
 
 # f = 1 needs four members. With fewer, no member may fail, and a single server would do as well.

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from defl.cards import Card
 from defl.committee import Federation, Member
+from defl.fields import MEMBERS_MAX
 from defl.ids import OUTSIDER, NodeId, Round
-from defl.messages import MEMBERS_MAX
 from defl.succession import PendingChange, card_in
 
 GUESTS_MAX = 16

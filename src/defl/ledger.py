@@ -10,9 +10,10 @@ from functools import cached_property
 import msgspec
 from msgspec import Struct
 
+from defl.changes import Approve, Change, Ready
 from defl.committee import AggQuorum, Federation
 from defl.ids import Digest, NodeId, Round, digest_of
-from defl.messages import Agg, Approve, Block, Change, Ready, Transaction, Upd
+from defl.messages import Agg, Block, Transaction, Upd
 from defl.output import ClosedRound, Reference, Response
 from defl.succession import PendingChange, ReadyKey, next_membership, wanted_keys
 

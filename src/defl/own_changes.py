@@ -7,11 +7,17 @@ it again in each round.
 
 from msgspec.structs import replace
 
+from defl.changes import Approve, Change, Operation, Ready
 from defl.committee import Federation
 from defl.crypto import Signer
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.ledger import LedgerState
+<<<<<<< HEAD
+from defl.messages import Transaction
+from defl.succession import wanted_keys
+=======
 from defl.messages import Approve, Change, Operation, Ready, Transaction
+>>>>>>> adv1
 
 # Approvals that wait for the ledger; the operator gives them one by one.
 APPROVALS_MAX = 100

@@ -11,6 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from defl.cards import Card
+<<<<<<< HEAD
+from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
+from defl.committee import MEMBERS_MIN, Federation, Member, Membership, faults_of
+from defl.fields import MEMBERS_MAX
+=======
 from defl.committee import (
     MEMBERS_MIN,
     Federation,
@@ -19,8 +24,8 @@ from defl.committee import (
     faults_of,
     updates_needed,
 )
+>>>>>>> adv1
 from defl.ids import Digest, NodeId, Round
-from defl.messages import MEMBERS_MAX, Add, Operation, Remove, ReplaceKey, Rounds
 
 # A READY counts for the close of the round that it names and for the next one.
 READY_CLOSES = 2
@@ -141,7 +146,10 @@ def refusal(federation: Federation, closing: Round, operations: list[Operation])
             if card.name != names[op.member]:
                 return f"the card says {card.name!r}, the member is {names[op.member]!r}"
         elif card.name in names:
-            return f"a member is or was named {card.name!r}"
+            return (
+                f"a member is or was named {card.name!r}; if this is its new machine, replace its "
+                "key with this card, else the new site needs another name"
+            )
         else:
             names.append(card.name)
     removed = sum(isinstance(op, Remove) for op in operations)

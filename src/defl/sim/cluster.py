@@ -32,7 +32,8 @@ from defl.output import (
     Validate,
     Work,
 )
-from defl.participant import Participant, first_durable, present_epoch
+from defl.participant import Participant
+from defl.participant_parts import first_durable, present_epoch
 from defl.sim import task
 from defl.sim.checks import Checker, HonestNode
 from defl.sim.conditions import Conditions
@@ -42,9 +43,9 @@ from defl.sim.durability import InputsCheck, RecordCheck
 from defl.sim.machine_faults import MachineFaults
 from defl.sim.network import Network
 from defl.sim.processor import Processor, ProcessorWorld
-from defl.sim.run_progress import RunProgress
 from defl.sim.signer import LiarSafety
 from defl.sim.sim_node import Behaviour, Honest, SimNode, Unruly, Wrap
+from defl.sim.sim_progress import SimProgress
 from defl.sim.traffic import ClusterTraffic
 from defl.sim.transcript import Transcript
 from defl.sim.virtual_clock import VirtualClock
@@ -93,7 +94,7 @@ class Cluster:
         committee = federation.committee
         self.nodes = [self._new_node(member) for member in committee.members]
         self.honest = [node for node in self.nodes if node.honest]
-        self._progress = RunProgress(self.checker.facts, conditions, self.honest)
+        self._progress = SimProgress(self.checker.facts, conditions, self.honest)
         network = Network(conditions, self._rng, self.is_calm)
         self.traffic = ClusterTraffic(self.nodes, self._clock, network, self.checker, transcript)
         self.faults = MachineFaults(

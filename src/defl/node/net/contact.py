@@ -98,18 +98,21 @@ class ContactBook:
         }
 
     def replace(self, cards: Mapping[NodeId, Card], own_key: bytes) -> BookChange:
-        """A contact whose key stays keeps its object, and the newer one of its cards."""
+        """A contact whose key stays keeps its object, and the newer one of its cards. This node
+        itself is left out: a guest is among the guests, a former member among the former ones."""
         known = {contact.card.key: contact for contact in self}
-        taken = {own_key}
+        taken: set[bytes] = set()
         change = BookChange()
         current: dict[NodeId, Contact] = {}
         for peer, card in sorted(cards.items()):
+            if card.key == own_key:
+                continue
             contact = known.get(card.key)
             if contact is not None and contact.card.serial > card.serial:
                 card = contact.card  # noqa: PLW2901
             defect = None if contact is not None and card == contact.card else unusable(card)
             if card.key in taken:
-                defect = "its key is this node's or another contact's"
+                defect = "its key is another contact's"
             if defect is not None:
                 change.defects[peer] = f"{card.name}'s card cannot be used: {defect}"
                 continue

@@ -25,7 +25,8 @@ def outsider_waits(participant: "Participant", pending: Sequence[Review]) -> str
         return (
             "for the members to show how they came to the epoch whose fingerprint you typed; so "
             f"far they led to epoch {participant.epoch}: "
-            f"{fingerprint(participant.federation.chain)}"
+            f"{fingerprint(participant.federation.chain)}. If that stays so, compare it with a "
+            "member on the phone, type it again (defl node join) and restart this node"
         )
     state = participant.state
     wanted = {c.digest.hex() for c in state.changes if participant.key in wanted_keys((c,))}

@@ -15,7 +15,7 @@ EVENTS_PER_ROUND_AND_PAIR_MAX = 3000
 STUCK_AFTER_S = 3600.0
 
 
-class RunProgress:
+class SimProgress:
     def __init__(
         self, facts: EpochFacts, conditions: Conditions, honest: Sequence[SimNode]
     ) -> None:
