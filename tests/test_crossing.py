@@ -42,22 +42,14 @@ from defl.output import (
     ServeHandover,
     Tick,
 )
-<<<<<<< HEAD
+from defl.output_builder import OutputBuilder
 from defl.participant import Participant
 from defl.participant_parts import first_record_of
 from defl.sim.signer import NoopSigner
 from defl.wire import encode
 from support.builders import Small, let_sign, name, nodes
 from support.epochs import Churn, signed_card
-=======
-from defl.output_builder import OutputBuilder
-from defl.participant import Participant, first_record_of
-from defl.sim.signer import NoopSigner
-from defl.wire import encode
-from support.builders import Small, let_sign, name, nodes
-from support.epochs import Churn
 from support.switches import SWITCH
->>>>>>> adv1
 
 SMALL = Small(5, real=False, rounds=10)
 EVE = NoopSigner(name("eve's key"))

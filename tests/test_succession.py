@@ -15,11 +15,7 @@ from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import Federation, Member, Membership
 from defl.fields import MEMBERS_MAX
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, digest_of
-<<<<<<< HEAD
-=======
-from defl.messages import MEMBERS_MAX, Add, Operation, Remove, ReplaceKey, Rounds
 from defl.node.setup.requirements import computable
->>>>>>> adv1
 from defl.sim.scenario import federation_of, signers_of
 from defl.succession import PendingChange, ReadyKey, chosen_changes, next_membership
 

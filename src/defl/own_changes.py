@@ -12,12 +12,7 @@ from defl.committee import Federation
 from defl.crypto import Signer
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.ledger import LedgerState
-<<<<<<< HEAD
 from defl.messages import Transaction
-from defl.succession import wanted_keys
-=======
-from defl.messages import Approve, Change, Operation, Ready, Transaction
->>>>>>> adv1
 
 # Approvals that wait for the ledger; the operator gives them one by one.
 APPROVALS_MAX = 100

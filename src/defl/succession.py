@@ -11,11 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from defl.cards import Card
-<<<<<<< HEAD
 from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
-from defl.committee import MEMBERS_MIN, Federation, Member, Membership, faults_of
-from defl.fields import MEMBERS_MAX
-=======
 from defl.committee import (
     MEMBERS_MIN,
     Federation,
@@ -24,7 +20,7 @@ from defl.committee import (
     faults_of,
     updates_needed,
 )
->>>>>>> adv1
+from defl.fields import MEMBERS_MAX
 from defl.ids import Digest, NodeId, Round
 
 # A READY counts for the close of the round that it names and for the next one.
