@@ -136,7 +136,7 @@ def test_epochs_far_apart_are_handed_over_one_at_a_time() -> None:
     now, participant = churn.cluster.now + 100.0, churn.participant(0)
 
     first = participant.handle(OtherEpoch(NodeId(1), 0), now)
-    second = participant.handle(OtherEpoch(NodeId(1), 1), now + 0.1)
+    second = participant.handle(OtherEpoch(NodeId(1), 1), now + 1.0)
     assert handovers(first) == [ServeHandover(NodeId(1), 0)]
     assert handovers(second) == [ServeHandover(NodeId(1), 1)]
 
