@@ -210,6 +210,17 @@ def test_the_operator_reads_the_membership_and_hands_in_requests() -> None:
     run(scenario)
 
 
+def test_a_port_that_is_taken_is_the_operators_to_mend() -> None:
+    async def scenario(first: Answering) -> None:
+        second = Server(
+            lambda: status(round=1), lambda: METRICS, TOKEN, lambda: REPORT, lambda _: None
+        )
+        with pytest.raises(UserError, match="telemetry_port"):
+            await second.start(first.port)
+
+    run(scenario)
+
+
 def test_a_refused_request_is_answered_with_the_reason() -> None:
     async def scenario(here: Answering) -> None:
         refused = await posted(encode_request(UNWANTED), *LOCAL)(here)

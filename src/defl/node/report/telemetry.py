@@ -65,9 +65,15 @@ class Server:
 
     async def start(self, port: int) -> int:
         """Listens on this port (0: any free one) and returns its number."""
-        self._server = await asyncio.start_server(
-            self._answer, "127.0.0.1", port, limit=REQUEST_BYTES_MAX
-        )
+        try:
+            self._server = await asyncio.start_server(
+                self._answer, "127.0.0.1", port, limit=REQUEST_BYTES_MAX
+            )
+        except OSError as error:
+            raise UserError(
+                f"cannot listen on 127.0.0.1:{port}: {error}; is the port taken by another program "
+                "or node? See `telemetry_port` in node.toml"
+            ) from error
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
