@@ -25,6 +25,7 @@ from defl.output import (
     Validated,
 )
 from defl.participant import Participant
+from defl.pool.blob_index import BlobIndex
 from defl.sim.disk import Disk
 from support.benches import ME, PoolBench, acks_sent, chunk_requests, sent
 from support.builders import Small, let_sign, name, nodes, tampered
@@ -394,3 +395,21 @@ def test_acknowledged_bytes_lost_in_a_power_cut_are_fetched_back_at_once() -> No
 
     assert {to for to, _ in sent(back, ManifestRequest)} <= {(node,) for node in nodes(1, 2, 3)}
     assert sent(back, ManifestRequest)
+
+
+def test_the_oldest_round_of_a_blob_follows_its_labels() -> None:
+    """A former member may have it if it took part in that round."""
+    index, first, second = BlobIndex(), name("first"), name("second")
+    index.label((Round(3), ME), first)
+    assert (index.oldest_round(first), index.oldest_round(second)) == (3, None)
+
+    index.label((Round(2), None), first)
+    index.label((Round(4), None), second)
+    assert (index.oldest_round(first), index.oldest_round(second)) == (2, 4)
+
+    index.expire(Round(2))
+    assert index.oldest_round(first) == 3
+    index.expire_from(Round(4))
+    assert index.oldest_round(second) is None
+    index.remove(first)
+    assert index.oldest_round(first) is None

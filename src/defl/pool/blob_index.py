@@ -26,6 +26,7 @@ class BlobIndex:
     def __init__(self) -> None:
         self._holdings: dict[Digest, Holding] = {}
         self._labels: dict[Label, Digest] = {}
+        self._oldest: dict[Digest, Round] | None = None  # by blob, until a label changes
 
     def __len__(self) -> int:
         return len(self._holdings)
@@ -41,6 +42,7 @@ class BlobIndex:
         """Name a blob; returns the blobs that no label names any more."""
         earlier = self._labels.get(label)
         self._labels[label] = digest
+        self._oldest = None
         return self._unnamed({earlier}) if earlier not in (None, digest) else []
 
     def labelled(self, label: Label) -> Digest | None:
@@ -77,24 +79,29 @@ class BlobIndex:
     def remove(self, digest: Digest) -> None:
         self._holdings.pop(digest, None)
         self._labels = {label: named for label, named in self._labels.items() if named != digest}
+        self._oldest = None
 
     def expire(self, round_: Round) -> list[Digest]:
         """Drop labels of this round and older; returns the blobs that no label names any more."""
+        self._oldest = None
         old = [label for label in self._labels if label[0] <= round_]
         digests: set[Digest | None] = {self._labels.pop(label) for label in old}
         return self._unnamed(digests)
 
     def expire_from(self, round_: Round) -> list[Digest]:
         """Drop labels of this round and newer; returns the blobs that no label names any more."""
+        self._oldest = None
         new = [label for label in self._labels if label[0] >= round_]
         digests: set[Digest | None] = {self._labels.pop(label) for label in new}
         return self._unnamed(digests)
 
     def oldest_round(self, digest: Digest) -> Round | None:
-        """The oldest round that the blob is kept for."""
-        return min(
-            (label[0] for label, named in self._labels.items() if named == digest), default=None
-        )
+        """The oldest round that the blob is kept for. Former members can ask this often."""
+        if self._oldest is None:
+            self._oldest = {}
+            for (round_, _), named in self._labels.items():
+                self._oldest[named] = min(round_, self._oldest.get(named, round_))
+        return self._oldest.get(digest)
 
     def unlabelled(self) -> list[Digest]:
         """Drop everything that no label names: leftovers of an interrupted run."""
