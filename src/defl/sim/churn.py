@@ -183,6 +183,14 @@ class Churn:
             return
         committee = federation.committee
         machines = [self._machine_of(federation, id_) for id_ in committee.members]
-        reliable = [m for m in machines if m is not None and self._is_reliable(m) and m is not node]
+        known = [machine for machine in machines if machine is not None]
+        if any(map(_expects_change, known)):
+            return  # that change was judged safe with this machine
+        reliable = [m for m in known if self._is_reliable(m) and m is not node]
         if len(reliable) >= committee.quorum:
             self._cluster.stop(node.id)
+
+
+def _expects_change(node: SimNode) -> bool:
+    participant = node.behaviour.participant
+    return bool(participant.state.changes) or participant.changes_unsent
