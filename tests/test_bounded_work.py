@@ -13,6 +13,7 @@ import defl.budget
 import defl.ingress
 from defl.budget import Budget, verifications_at_once, verifications_per_s
 from defl.committee import Committee
+from defl.contacts import FORMER_FROM, GUEST_IDS
 from defl.errors import PeerFault
 from defl.ids import Digest, NodeId, digest_of
 from defl.ingress import Ingress
@@ -378,6 +379,16 @@ def test_a_peer_over_its_budget_waits_and_the_others_do_not() -> None:
 
     assert budget.spend(LIAR, verifications_per_s(committee), 5.0) == 1.0
     assert budget.spend(NodeId(2), 16, 5.0) == 0
+
+
+def test_former_members_that_flood_do_not_make_a_guest_wait() -> None:
+    committee = Committee(tuple(bytes([i]) * 32 for i in range(4)))
+    budget = Budget(committee)
+    budget.spend(NodeId(FORMER_FROM), verifications_at_once(committee), 5.0)
+    for former in range(FORMER_FROM, FORMER_FROM + 3):
+        assert budget.spend(NodeId(former), 16, 5.0) > 0, "they share one budget"
+
+    assert budget.spend(GUEST_IDS[0], 1, 5.0) == 0
 
 
 # --- The whole federation --------------------------------------------------------------------

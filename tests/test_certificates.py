@@ -8,11 +8,9 @@ from defl.errors import (
     BadCertificate,
     BadSignature,
 )
+from defl.fields import bitmap_of
 from defl.ids import NodeId, View
-from defl.messages import (
-    QC,
-    bitmap_of,
-)
+from defl.messages import QC
 from defl.verifier import VERIFIED_MAX, Verifier
 from support.builders import Small, name, nodes, tampered
 

@@ -9,11 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from defl.cards import Card
+from defl.changes import Add, Remove, ReplaceKey, Rounds
 from defl.cli.sim import sim
 from defl.committee import Rules
 from defl.errors import UserError
 from defl.ids import OUTSIDER, Digest, NodeId, Round
-from defl.messages import Add, Message, Proposal, Remove, ReplaceKey, Rounds
+from defl.messages import Message, Proposal
 from defl.output import Committed, Departed, EpochBegan, Notice, RoundClosed
 from defl.participant import Participant
 from defl.sim.byzantine import KINDS

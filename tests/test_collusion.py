@@ -11,10 +11,11 @@ from itertools import product
 import pytest
 from msgspec.structs import replace
 
+from defl.changes import Rounds
 from defl.committee import Rules
 from defl.crypto import Signer
 from defl.ids import Digest, NodeId, Round
-from defl.messages import Gossip, Offer, Rounds, StoreAck, Upd
+from defl.messages import Gossip, Offer, StoreAck, Upd
 from defl.output import (
     Aggregate,
     Aggregated,
@@ -35,7 +36,8 @@ from defl.output import (
     Work,
     WorkFailed,
 )
-from defl.participant import Participant, first_durable
+from defl.participant import Participant
+from defl.participant_parts import first_durable
 from defl.pool.certify import Certifier
 from defl.sim import verdicts
 from defl.sim.byzantine import KINDS

@@ -14,9 +14,9 @@ from defl.committee import (
     Timing,
 )
 from defl.errors import UserError
+from defl.fields import MEMBERS_MAX
 from defl.ids import NO_DIGEST, Digest, NodeId
 from defl.ledger import Ledger, LedgerState
-from defl.messages import MEMBERS_MAX
 from defl.output import ClosedRound, Reference
 from defl.schema import Codec, Entry, Schema
 from defl.sim.scenario import federation_of, signers_of

@@ -17,6 +17,7 @@ from defl.consensus.pacemaker import (
 from defl.consensus.rules import RULES, ChainRules, admissible, commit_target
 from defl.consensus.tally import Tally
 from defl.consensus.tree import BLOCKS_MAX, Tree
+from defl.fields import members_in
 from defl.ids import Digest, Height, NodeId, View, digest_of
 from defl.messages import (
     QC,
@@ -30,7 +31,6 @@ from defl.messages import (
     Vote,
     genesis_header,
     genesis_qc,
-    members_in,
     transactions_root,
 )
 from defl.output import Durable

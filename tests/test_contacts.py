@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from defl.cards import Card
+from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import Federation, Member
 from defl.contacts import (
     FORMER_FROM,
@@ -15,8 +16,8 @@ from defl.contacts import (
     former_after,
     id_of,
 )
+from defl.fields import MEMBERS_MAX
 from defl.ids import OUTSIDER, Digest, NodeId, Round, digest_of
-from defl.messages import MEMBERS_MAX, Add, Operation, Remove, ReplaceKey, Rounds
 from defl.succession import PendingChange, ReadyKey, next_membership
 from support.builders import Small, name, nodes
 

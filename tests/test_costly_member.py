@@ -16,18 +16,10 @@ import defl.budget
 import defl.node.epoch_parts
 from defl.budget import verifications_at_once, verifications_per_s
 from defl.crypto import Ed25519Scheme
+from defl.fields import bitmap_of
 from defl.ids import Digest, NodeId, Round, View, digest_of
 from defl.lab.experiments.processes import Nodes
-from defl.messages import (
-    Agg,
-    Gossip,
-    Message,
-    Upd,
-    Vote,
-    ack_statement,
-    bitmap_of,
-    vote_statement,
-)
+from defl.messages import Agg, Gossip, Message, Upd, Vote, ack_statement, vote_statement
 from defl.node.net.transport import Lane
 from defl.node.setup.config import read_identity
 from defl.node.setup.identity import Identity

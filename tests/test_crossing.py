@@ -5,19 +5,18 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
+from defl.changes import Add, Approve, Change, Ready, Remove, Rounds
 from defl.contacts import PeerRole
 from defl.crypto import Signer
 from defl.errors import BadCertificate, BadSignature, PeerFault
+from defl.fields import bitmap_of
 from defl.ids import OUTSIDER, Digest, NodeId, Round, View
 from defl.ledger import decode_state
 from defl.messages import (
     QC,
-    Add,
     Agg,
-    Approve,
     Blocks,
     Certificates,
-    Change,
     Chunk,
     ChunkRequest,
     Gossip,
@@ -26,12 +25,8 @@ from defl.messages import (
     ManifestRequest,
     Message,
     NotHeld,
-    Ready,
-    Remove,
-    Rounds,
     Status,
     Transaction,
-    bitmap_of,
     vote_statement,
 )
 from defl.output import (
@@ -47,11 +42,14 @@ from defl.output import (
     ServeHandover,
     Tick,
 )
-from defl.participant import Participant, first_record_of
+from defl.output_builder import OutputBuilder
+from defl.participant import Participant
+from defl.participant_parts import first_record_of
 from defl.sim.signer import NoopSigner
 from defl.wire import encode
 from support.builders import Small, let_sign, name, nodes
 from support.epochs import Churn, signed_card
+from support.switches import SWITCH
 
 SMALL = Small(5, real=False, rounds=10)
 EVE = NoopSigner(name("eve's key"))
@@ -85,6 +83,16 @@ def node(me: int) -> Participant:
     participant = Participant(SMALL.federation, NodeId(me), SMALL.signers[me], SMALL.durable())
     participant.handle(Tick(), 0.0)
     return participant
+
+
+def test_a_question_about_a_blob_is_sent_even_if_the_epoch_ends_in_the_same_step() -> None:
+    """Who asked waits for the answer before it asks somebody else."""
+    question = Envelope(nodes(1), ChunkRequest(name("blob"), 0))
+    builder = OutputBuilder()
+    builder.add_sent([Envelope(None, Status(View(1), View(0))), question])
+    builder.enter(SWITCH, None, 1)
+
+    assert builder.build(None).send == (question,)
 
 
 # --- Peers of other epochs -------------------------------------------------------------------

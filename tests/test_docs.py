@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 from defl.cards import Card
+from defl.changes import Add, Approve, Change, Ready, Remove, ReplaceKey, Rounds
 from defl.cli.sim import sim
 from defl.committee import Charter, Federation, Member, Membership, Timing
 from defl.contacts import PeerRole
@@ -32,18 +33,11 @@ from defl.ledger import Ledger, LedgerState
 from defl.messages import (
     QC,
     TC,
-    Add,
     Agg,
-    Approve,
     Block,
-    Change,
     Header,
     Manifest,
     Message,
-    Ready,
-    Remove,
-    ReplaceKey,
-    Rounds,
     SignedHeader,
     Upd,
     transactions_root,
@@ -240,7 +234,7 @@ def test_protocol_check_values_match_the_code() -> None:
         ("block id", "messages", "Header.id"),
         ("transactions root", "messages", "transactions_root"),
         ("state root", "ledger", "Ledger.root_of"),
-        ("change digest", "messages", "Change.digest"),
+        ("change digest", "changes", "Change.digest"),
         ("blob digest", "messages", "Manifest.digest"),
     ],
 )

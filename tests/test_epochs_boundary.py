@@ -2,6 +2,7 @@
 
 import pytest
 
+from defl.changes import Remove
 from defl.ids import NodeId, Round
 from defl.messages import (
     Blocks,
@@ -11,7 +12,6 @@ from defl.messages import (
     Message,
     NotHeld,
     Proposal,
-    Remove,
     Status,
     Timeout,
     Vote,

@@ -2,8 +2,9 @@
 
 import pytest
 
+from defl.changes import Remove, Rounds
 from defl.ids import OUTSIDER, NodeId, Round
-from defl.messages import Handover, Message, Proposal, Remove, Rounds, StoreAck, Timeout, Vote
+from defl.messages import Handover, Message, Proposal, StoreAck, Timeout, Vote
 from defl.output import Observing
 from defl.sim.conditions import Conditions
 from support.epochs import Churn

@@ -5,20 +5,11 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
+from defl.changes import Approve, Ready, Remove, Rounds
+from defl.fields import bitmap_of
 from defl.ids import NodeId, Round
 from defl.ledger import decode_state
-from defl.messages import (
-    Approve,
-    Offer,
-    Proposal,
-    Ready,
-    Remove,
-    Rounds,
-    Transaction,
-    Upd,
-    ack_statement,
-    bitmap_of,
-)
+from defl.messages import Offer, Proposal, Transaction, Upd, ack_statement
 from defl.output import Envelope, Event, Output, Response
 from defl.sim.byzantine.liar import Item, Liar
 from support.builders import name

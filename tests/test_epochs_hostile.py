@@ -7,27 +7,23 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
+from defl.changes import Approve, Change, Operation, Ready, Remove, Rounds
 from defl.crypto import Signer
+from defl.fields import is_in
 from defl.ids import OUTSIDER, Digest, NodeId, Round, View
 from defl.messages import (
     Agg,
-    Approve,
-    Change,
     Gossip,
     Message,
-    Operation,
-    Ready,
-    Remove,
-    Rounds,
     Timeout,
     Transaction,
     Vote,
-    is_in,
     timeout_statement,
     vote_statement,
 )
 from defl.output import Departed, Envelope, Event, Output
-from defl.participant import Participant, present_epoch
+from defl.participant import Participant
+from defl.participant_parts import present_epoch
 from defl.sim.byzantine.liar import Item, Liar
 from defl.sim.sim_node import Honest
 from support.epochs import Churn

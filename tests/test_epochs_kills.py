@@ -2,9 +2,10 @@
 
 import pytest
 
+from defl.changes import Remove
 from defl.duty import Action
 from defl.ids import NodeId
-from defl.messages import Message, Remove, Vote
+from defl.messages import Message, Vote
 from defl.output import SafetyBroken
 from defl.sim.conditions import Conditions, WriteTimes
 from defl.sim.disk import Disk
@@ -115,4 +116,20 @@ def test_all_machines_lose_power_while_some_know_the_end(known_to: int) -> None:
 
     assert {churn.participant(machine).epoch for machine in churn.machines} == {1}
     assert not churn.observers
+    assert churn.one_history()
+
+
+def test_all_members_lose_power_when_a_leaver_has_gone() -> None:
+    """Only the leaver had synced its last update, so it stays until the others have synced the
+    model that was made of it."""
+    leaver = 4
+    slow_syncs = Conditions(writes=WriteTimes(sync_s=1.0), work_s=3.0)
+    churn = Churn(5, rounds=ROUNDS, conditions=slow_syncs)
+    churn.run_until_round(2)
+    churn.propose(leaver, Remove(NodeId(leaver)))
+    churn.run_until(lambda: churn.participant(leaver).departed and not churn.node(leaver).alive)
+    for machine in range(4):
+        churn.cluster.crash(NodeId(machine), downtime_s=1.0, power=True)
+    churn.finish()
+
     assert churn.one_history()

@@ -1,7 +1,8 @@
 """Which changes take effect together, and when: the limits of a boundary in a whole federation."""
 
+from defl.changes import Operation, Remove
 from defl.ids import OUTSIDER, Digest, NodeId
-from defl.messages import Chunk, Message, Offer, Operation, Remove
+from defl.messages import Chunk, Message, Offer
 from defl.output import ApproveChange
 from support.epochs import Churn
 

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from defl.errors import UserError
-from defl.messages import MEMBERS_MAX
+from defl.fields import MEMBERS_MAX
 from defl.node.report.certificate import read_certificate
 from defl.node.report.model_file import UNPACKED_BYTES_MAX, read_model, read_npz
 from defl.node.setup import config

@@ -9,6 +9,7 @@ from msgspec import Struct
 import defl.verifier
 from defl.crypto import ReportingSigner, Scheme
 from defl.errors import BadCertificate, BadSignature, Malformed, PeerFault, WrongAuthor, WrongEpoch
+from defl.fields import members_in
 from defl.ids import Digest, NodeId, View, digest_of
 from defl.ingress import POLICIES, Ingress, Proof
 from defl.messages import (
@@ -22,7 +23,6 @@ from defl.messages import (
     Snapshot,
     Status,
     Vote,
-    members_in,
     vote_statement,
 )
 from defl.output import Received, ReceivedChunk

@@ -5,24 +5,13 @@ from typing import Any
 import pytest
 
 from defl.cards import CERTIFICATE_BYTES_MAX
+from defl.changes import CHANGE_BYTES_MAX, Add, Approve, Change, Ready, Remove, ReplaceKey, Rounds
 from defl.contacts import PeerRole
 from defl.crypto import Ed25519Signer
 from defl.errors import BadSignature, Malformed, WrongAuthor, WrongEpoch
 from defl.ids import NodeId, Round
 from defl.ingress import POLICIES, Ingress
-from defl.messages import (
-    CHANGE_BYTES_MAX,
-    Add,
-    Approve,
-    Change,
-    Gossip,
-    Handover,
-    Ready,
-    Remove,
-    ReplaceKey,
-    Rounds,
-    Snapshot,
-)
+from defl.messages import Gossip, Handover, Snapshot
 from defl.output import OtherEpoch, Received, ReceivedChunk
 from defl.wire import EPOCHLESS, encode
 from support.builders import Small, name, tampered

@@ -12,13 +12,13 @@ VALUES, CORES, MACHINE, CLIENTS, SHELL, SIMULATOR, API, LAB, CLI = range(9)
 
 # VALUES in the order in which each may import the ones before it.
 VALUES_ORDER = (
-    "ids", "errors", "printable", "crypto", "cards", "schema", "messages", "committee",
-    "succession", "contacts", "budget", "verifier", "wire", "output",
+    "ids", "errors", "printable", "crypto", "cards", "fields", "changes", "schema", "messages",
+    "committee", "succession", "contacts", "budget", "verifier", "wire", "output",
 )  # fmt: skip
 MACHINE_MODULES = (
     "ingress", "client", "waiting", "finish", "recall", "evidence", "work", "duty", "founding",
     "output_builder", "interest", "outsider", "other_epochs", "own_changes", "crossing",
-    "participant", "lineage",
+    "participant_parts", "participant", "lineage",
 )  # fmt: skip
 # Top-level package or module -> its layer.
 LAYER = {

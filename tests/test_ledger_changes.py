@@ -1,14 +1,12 @@
 """CHANGE, APPROVE and READY in the ledger: what counts, for how long, and what ends an epoch."""
 
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
 from msgspec.structs import replace
 
-from defl.committee import Federation
-from defl.ids import Digest, NodeId, Round
-from defl.ledger import Ledger, LedgerState
-from defl.messages import (
+from defl.changes import (
     CHANGE_BYTES_MAX,
     OPERATIONS_MAX,
     Add,
@@ -17,11 +15,14 @@ from defl.messages import (
     Ready,
     Remove,
     Rounds,
-    Transaction,
 )
+from defl.committee import Federation
+from defl.ids import Digest, NodeId, Round
+from defl.ledger import Ledger, LedgerState
+from defl.messages import Transaction
 from defl.output import Response
 from defl.sim.signer import NoopSigner
-from defl.succession import ReadyKey, next_membership
+from defl.succession import PendingChange, ReadyKey, next_membership, wanted_keys
 from defl.wire import control_frame_bytes_max
 from support.builders import Small, name, nodes
 from test_ledger import Log
@@ -197,6 +198,27 @@ def test_a_ready_of_a_key_that_no_change_wants_leaves_no_trace() -> None:
         == (NOT_PENDING,) * 50
     )
     assert log.state.ready == ()
+
+
+def test_many_ready_of_a_peer_search_the_pending_changes_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are judged before their signatures are checked and charged to the peer."""
+    log = log_in_round(2)
+    log.commit(change(0, 2, JOINS))
+    searched: list[object] = []
+
+    def search(changes: Iterable[PendingChange]) -> frozenset[bytes]:
+        searched.append(changes)
+        return wanted_keys(changes)
+
+    monkeypatch.setattr("defl.ledger.wanted_keys", search)
+    ledger = Ledger(SMALL.federation)
+    for i in range(100):
+        assert not ledger.wanted(log.state, ready(2, NoopSigner(name(f"key {i}"))))
+    assert ledger.wanted(log.state, ready(2))
+
+    assert len(searched) <= 1
 
 
 def test_a_ready_is_forgotten_with_the_change_that_wants_its_key() -> None:

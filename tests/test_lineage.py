@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from defl.changes import Rounds
 from defl.committee import Federation
 from defl.crypto import Ed25519Scheme, Signer
 from defl.errors import BrokenLineage
+from defl.fields import bitmap_of
 from defl.ids import Digest, NodeId, Round
 from defl.ledger import decode_state
 from defl.lineage import federations_of
-from defl.messages import QC, Handover, Rounds, Snapshot, bitmap_of, vote_statement
+from defl.messages import QC, Handover, Snapshot, vote_statement
 from defl.output import EpochBegan
 from defl.succession import next_membership
 from support.lineages import ProvenChurn, lived

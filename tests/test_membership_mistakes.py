@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from defl.cards import Card
+from defl.changes import OPERATIONS_MAX, Add
 from defl.cli import running_node
 from defl.crypto import Ed25519Signer
 from defl.ids import NodeId
-from defl.messages import OPERATIONS_MAX, Add
 from defl.output import Propose
 from support.founding import CommandResult, agree, defl, init_nodes
 from support.simulated_operators import Operators

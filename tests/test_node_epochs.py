@@ -5,10 +5,10 @@ import json
 from collections.abc import Mapping
 
 from defl.cards import Card
+from defl.changes import Remove
 from defl.committee import Committee
 from defl.ids import OUTSIDER, NodeId, digest_of
 from defl.ingress import Ingress
-from defl.messages import Remove
 from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.report.change_log import ChangeLog
 from defl.node.report.changes import reviews

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from defl.changes import Add, Approve, Change, Ready, Remove, Rounds
 from defl.committee import Federation
 from defl.crypto import Signer
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.ledger import LedgerState
-from defl.messages import Add, Approve, Change, Ready, Remove, Rounds
 from defl.output import ClosedRound
 from defl.own_changes import APPROVALS_MAX, OwnChanges
 from defl.sim.signer import NoopSigner

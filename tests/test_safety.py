@@ -14,6 +14,7 @@ from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import Replica
 from defl.consensus.safety import Safety, first_record
 from defl.errors import SigningRefused
+from defl.fields import bitmap_of
 from defl.ids import NodeId, View, digest_of
 from defl.messages import (
     QC,
@@ -23,7 +24,6 @@ from defl.messages import (
     Proposal,
     Timeout,
     Vote,
-    bitmap_of,
     genesis_qc,
     timeout_statement,
     vote_statement,

@@ -9,10 +9,13 @@ import pytest
 from msgspec import msgpack
 from msgspec.structs import replace
 
+from defl.aggregation.rules import RULES
 from defl.cards import Card
+from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import Federation, Member, Membership
+from defl.fields import MEMBERS_MAX
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, digest_of
-from defl.messages import MEMBERS_MAX, Add, Operation, Remove, ReplaceKey, Rounds
+from defl.node.setup.requirements import computable
 from defl.sim.scenario import federation_of, signers_of
 from defl.succession import PendingChange, ReadyKey, chosen_changes, next_membership
 
@@ -369,3 +372,29 @@ def test_the_next_epoch_names_its_origin_and_its_parent() -> None:
 
 def ready(text: str) -> ReadyKey:
     return ReadyKey(Digest(digest_of(text.encode())), Round(6))
+
+
+# --- What the aggregation rule can compute -----------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_leave_never_leaves_a_rule_without_enough_updates(rule: str) -> None:
+    """Every round would close, and none would ever have a model again."""
+    for active in range(5, 14):
+        facts = federation(active)
+        facts = replace(facts, charter=replace(facts.charter, aggregation=rule))
+        following = next_membership(facts, CLOSING, (pending(0, [Remove(NodeId(0))], 1),), ())
+        if following is not None:
+            assert computable(Federation(facts.charter, following)).holds
+
+
+def test_krum_keeps_the_fifth_member() -> None:
+    facts = federation(5)
+    leave = (pending(0, [Remove(NodeId(0))], 5),)
+    krum, tolerant = (
+        replace(facts, charter=replace(facts.charter, aggregation="krum", faults_max=faults_max))
+        for faults_max in (1, 0)
+    )
+
+    assert next_membership(krum, CLOSING, leave, ()) is None
+    assert next_membership(tolerant, CLOSING, leave, ()) is not None

@@ -15,7 +15,8 @@ from defl.ids import NodeId, Round
 from defl.messages import Handover
 from defl.node.store.storage import Storage
 from defl.output import Durable, Persist
-from defl.participant import Participant, present_epoch
+from defl.participant import Participant
+from defl.participant_parts import present_epoch
 from defl.sim.disk import Disk
 from support.stores import SMALL, new_storage, record, reopened, spoil
 from support.switches import AFTER, BEFORE, BOUNDARY, HANDOVER, NEXT, SWITCH, ack

@@ -107,6 +107,25 @@ def test_the_minimum_time_holds_even_if_no_member_is_awaited() -> None:
     assert bench.waiting.vote_at == MIN_S
 
 
+def test_a_member_with_another_key_inherits_nothing_from_the_old_machine() -> None:
+    """Whose promises were broken so often that nobody waits for it."""
+    bench = Bench()
+    opened = bench.first_round(slowest_s=1.0)
+    for _ in range(40):
+        bench.promise(3, 1000.0, opened)
+        bench.deliver(0, 1, 2, now=opened + 1.0)
+        opened = max(opened + 1.0, bench.waiting.vote_at or 0.0)
+        bench.close(opened)
+    bench.promise(3, 1000.0, opened)
+    keys = tuple(bytes([i]) * 32 for i in (0, 1, 2, 9))
+    bench.waiting.enter(Committee(keys))
+
+    assert bench.waiting.vain_s(NodeId(3)) == 0.0
+    assert bench.promise(3, 0.0, opened), "the new machine's first promise counts"
+    bench.deliver(0, 1, 2, now=opened + 1.0)
+    assert bench.waiting.deadline(NodeId(3)) == opened + 2.0
+
+
 def test_in_the_first_round_only_members_that_announce_themselves_are_awaited() -> None:
     bench = Bench()
     for member in range(3):

@@ -14,29 +14,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from defl.cards import CERTIFICATE_BYTES_MAX, Card
+from defl.changes import (
+    CHANGE_BYTES_MAX,
+    OPERATIONS_MAX,
+    Add,
+    Approve,
+    Change,
+    Operation,
+    Ready,
+    Remove,
+    ReplaceKey,
+    Rounds,
+)
 from defl.committee import MEMBERS_MIN, TAU_MAX
 from defl.consensus.mempool import APPROVALS_AT_ONCE
 from defl.errors import Malformed, PeerFault
+from defl.fields import MEMBERS_MAX, NUMBER_MAX
 from defl.ids import Digest, Height, NodeId, Round, View, digest_of
 from defl.ledger import LedgerState
 from defl.messages import (
-    CHANGE_BYTES_MAX,
     CHUNKS_MAX,
-    MEMBERS_MAX,
-    NUMBER_MAX,
-    OPERATIONS_MAX,
     QC,
     TC,
     TRANSACTIONS_PER_MEMBER,
-    Add,
     Agg,
-    Approve,
     Attestation,
     Block,
     BlockRequest,
     Blocks,
     Certificates,
-    Change,
     Chunk,
     ChunkRequest,
     Evidence,
@@ -49,13 +55,8 @@ from defl.messages import (
     Message,
     NotHeld,
     Offer,
-    Operation,
     Pace,
     Proposal,
-    Ready,
-    Remove,
-    ReplaceKey,
-    Rounds,
     SignedHeader,
     Snapshot,
     Statements,

@@ -5,6 +5,7 @@ sent. The numbers follow from n, so that a node can afford all members together.
 """
 
 from defl.committee import Committee
+from defl.contacts import GUEST_IDS
 from defl.ids import OUTSIDER, NodeId
 
 # Signatures that all f liars together may make a node verify in the long run. One Ed25519 check
@@ -54,13 +55,13 @@ class Budget:
 
     def __init__(self, committee: Committee) -> None:
         per_s, at_once = verifications_per_s(committee), verifications_at_once(committee)
-        peers = (*committee.members, OUTSIDER)
+        peers = (*committee.members, *GUEST_IDS, OUTSIDER)
         self._buckets = {peer: TokenBucket(per_s, at_once, 0.0) for peer in peers}
         self.spent = dict.fromkeys(peers, 0)
 
     def spend(self, peer: NodeId, signatures: int, now: float) -> float:
-        """Charge the peer; return the seconds that it must wait before its next signature. All
-        outsiders together have the budget of one member."""
+        """Charge the peer; return the seconds that it must wait before its next signature. Guests
+        are approved; all other outsiders share one budget, and must not make a guest wait."""
         payer = peer if peer in self._buckets else OUTSIDER
         self.spent[payer] += signatures
         return self._buckets[payer].take(signatures, now)

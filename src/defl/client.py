@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from defl.committee import Federation
 from defl.crypto import Signer
+from defl.fields import members_in
 from defl.finish import Finish
 from defl.ids import NodeId, Round
 from defl.ledger import LedgerState
-from defl.messages import Agg, Manifest, Pace, Transaction, members_in
+from defl.messages import Agg, Manifest, Pace, Transaction
 from defl.output import (
     Aggregate,
     Aggregated,
@@ -138,9 +139,10 @@ class RoundClient:
 
     @property
     def can_do_without_leavers(self) -> bool:
-        """Has this node all that it needs of the last epoch's rounds?"""
-        closing = Round(self._federation.first_round - 1)
-        return self.round > closing or closing in self._models
+        """Has this node all that it needs of the last epoch's rounds, even after a power cut? An
+        aggregate is synced before the update that was trained from it is offered."""
+        first = Round(self._federation.first_round)
+        return self.round >= first or self._pool.offer_for(first) is not None
 
     def take(self) -> ClientEffects:
         effects = self._effects

@@ -14,8 +14,9 @@ from msgspec import Meta, Struct
 
 from defl.cards import Address, Certificate, Key, Name
 from defl.errors import UserError
+from defl.fields import MEMBERS_MAX, ADigest
 from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
-from defl.messages import CHUNKS_MAX, MEMBERS_MAX, ADigest
+from defl.messages import CHUNKS_MAX
 from defl.schema import Codec, Entry, Schema
 
 # f = 1 needs four members. With fewer, no member may fail, and a single server would do as well.
@@ -24,6 +25,8 @@ MEMBERS_MIN = 4
 TAU_MIN = 2
 # A state holds the references of tau rounds; those of 100 members must fit in a snapshot's frame.
 TAU_MAX = 32
+# Rules that score an update by the m - f - 2 updates that are closest to it, at least one.
+SCORES_NEED_ANOTHER = ("krum", "multi_krum_blanchard", "multi_krum_two")
 # Smaller chunks cost more in digests and requests than they carry.
 CHUNK_BYTES_MIN = 256
 # A chunk is held in memory whole, and occupies a slow link while it travels.
@@ -75,6 +78,11 @@ def faults_of(members: int) -> int:
     return (members - 1) // 3
 
 
+def updates_needed(aggregation: str, faults_max: int) -> int:
+    """The fewest updates that an aggregation rule can be computed on at all."""
+    return faults_max + (3 if aggregation in SCORES_NEED_ANOTHER else 1)
+
+
 def require_counts(members: int, rounds: int) -> None:
     if not MEMBERS_MIN <= members <= MEMBERS_MAX:
         raise UserError(f"a federation has {MEMBERS_MIN} to {MEMBERS_MAX} members, not {members}")
@@ -116,6 +124,10 @@ class Charter(Struct, frozen=True, forbid_unknown_fields=True):
                 f"a model of {4 * self.schema.values} bytes has more than {CHUNKS_MAX} chunks of "
                 f"{self.chunk_bytes} bytes; choose a larger chunk_bytes"
             )
+
+    def updates_faults_max(self, faults: int) -> int:
+        """How many Byzantine updates the aggregation rule tolerates where consensus does f."""
+        return faults if self.faults_max is None else min(self.faults_max, faults)
 
 
 # What a new federation gets unless its founders choose otherwise. The commands, `defl.run`,
@@ -179,8 +191,7 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     @property
     def updates_faults_max(self) -> int:
         """How many Byzantine updates the aggregation rule is configured to tolerate."""
-        faults_max, faults = self.charter.faults_max, self.committee.faults
-        return faults if faults_max is None else min(faults_max, faults)
+        return self.charter.updates_faults_max(self.committee.faults)
 
     @property
     def schema(self) -> Schema:

@@ -12,11 +12,12 @@ from msgspec import Struct
 
 from defl.cards import Card
 from defl.committee import Federation, Member
+from defl.fields import MEMBERS_MAX
 from defl.ids import OUTSIDER, NodeId, Round
-from defl.messages import MEMBERS_MAX
 from defl.succession import PendingChange, card_in
 
 GUESTS_MAX = 16
+GUEST_IDS = tuple(NodeId(MEMBERS_MAX + place) for place in range(GUESTS_MAX))
 # Of the newest boundaries; one may replace a third of the members.
 FORMER_MAX = 100
 FORMER_FROM = MEMBERS_MAX + GUESTS_MAX
@@ -112,8 +113,7 @@ class Contacts:
         wanted = {card.key: card for card in cards if card is not None}
         kept = {id_: guest for id_, guest in self._guests.items() if guest.key in wanted}
         known = {guest.key for guest in kept.values()}
-        free = (NodeId(MEMBERS_MAX + place) for place in range(GUESTS_MAX))
-        numbers = (number for number in free if number not in kept)
+        numbers = (number for number in GUEST_IDS if number not in kept)
         new = (card for key, card in wanted.items() if key not in known)
         guests = {**kept, **dict(zip(numbers, map(_guest, new), strict=False))}
         if guests != self._guests:

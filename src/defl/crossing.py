@@ -5,21 +5,14 @@ It answers questions and repeats what has to be heard; the participant decides w
 
 from dataclasses import dataclass, field
 
+from defl.changes import Operation
 from defl.committee import Federation
 from defl.consensus.replica import Replica
 from defl.contacts import Contacts, PeerRole
 from defl.crypto import Signer
 from defl.ids import OUTSIDER, Digest, NodeId
 from defl.ledger import LedgerState
-from defl.messages import (
-    ChunkRequest,
-    Gossip,
-    ManifestRequest,
-    Message,
-    NotHeld,
-    Operation,
-    Transaction,
-)
+from defl.messages import ChunkRequest, Gossip, ManifestRequest, Message, NotHeld, Transaction
 from defl.other_epochs import OtherEpochs
 from defl.output import Departed, Envelope, Notice, ServeHandover
 from defl.outsider import Outsider

@@ -5,6 +5,7 @@ the verifier from liars and run again for each repetition. A Question means: ans
 not verify.
 """
 
+from defl.changes import Ready
 from defl.client import RoundClient
 from defl.consensus.replica import Replica
 from defl.contacts import Contacts, PeerRole
@@ -29,7 +30,6 @@ from defl.messages import (
     Offer,
     Pace,
     Proposal,
-    Ready,
     Slot,
     Snapshot,
     Statements,

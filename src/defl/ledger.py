@@ -5,18 +5,20 @@ the same log. The client waits and fetches.
 """
 
 from collections import Counter
+from functools import cached_property
 
 import msgspec
 from msgspec import Struct
 
+from defl.changes import Approve, Change, Ready
 from defl.committee import AggQuorum, Federation
 from defl.ids import Digest, NodeId, Round, digest_of
-from defl.messages import Agg, Approve, Block, Change, Ready, Transaction, Upd
+from defl.messages import Agg, Block, Transaction, Upd
 from defl.output import ClosedRound, Reference, Response
 from defl.succession import PendingChange, ReadyKey, next_membership, wanted_keys
 
 
-class LedgerState(Struct, frozen=True, array_like=True):
+class LedgerState(Struct, frozen=True, array_like=True, dict=True):
     round: Round  # the newest closed round; 0 at the start
     current: tuple[Reference, ...]  # updates for round + 1, in member order
     voters: tuple[NodeId, ...]  # whose AGG for round + 1 is recorded, sorted
@@ -28,6 +30,17 @@ class LedgerState(Struct, frozen=True, array_like=True):
     @property
     def last(self) -> ClosedRound | None:
         return self.closed[-1] if self.closed else None
+
+    @cached_property
+    def wanted_keys(self) -> frozenset[bytes]:
+        """The keys that pending changes would make members'. Each READY of a peer asks for them,
+        before its signature is checked."""
+        return wanted_keys(self.changes)
+
+    @cached_property
+    def ready_in(self) -> dict[bytes, Round]:
+        """The newest round in which each key said that it is ready."""
+        return {known.key: known.round for known in self.ready}
 
     def change(self, digest: Digest) -> PendingChange | None:
         return next((pending for pending in self.changes if pending.digest == digest), None)
@@ -196,9 +209,6 @@ def _counts(state: LedgerState, ready: Ready) -> bool:
     """Is this READY news, of a key that a change wants, and of a machine that is up to date?"""
     if not state.round <= ready.round <= state.round + 1 or ready.round < 1:
         return False
-    if ready.key not in wanted_keys(state.changes):
-        return False
-    known = next((known for known in state.ready if known.key == ready.key), None)
-    if known is not None and known.round >= ready.round:
+    if ready.key not in state.wanted_keys or state.ready_in.get(ready.key, 0) >= ready.round:
         return False
     return any(closed.base == ready.model for closed in state.closed)

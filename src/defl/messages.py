@@ -5,72 +5,32 @@ Frozen values only: the cores decide what a message means, `ingress` whether to 
 because it is a list: whoever asks what a peer can say finds all of it here.
 """
 
-from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from defl.cards import Card, Key
-from defl.crypto import SIGNATURE_BYTES, Tag, statement
-from defl.ids import (
-    DIGEST_BYTES,
-    NO_DIGEST,
-    OUTSIDER,
-    Digest,
-    Height,
-    NodeId,
-    Round,
-    View,
-    digest_of,
+from defl.changes import OPERATIONS_MAX, Approve, Change, Ready
+from defl.crypto import Tag, statement
+from defl.fields import (
+    MEMBERS_MAX,
+    STATEMENTS_CACHED,
+    ADigest,
+    AHeight,
+    AMember,
+    ANumber,
+    ARound,
+    ASignature,
+    ASignatures,
+    ASigners,
+    AView,
 )
+from defl.ids import NO_DIGEST, Digest, Height, NodeId, Round, View, digest_of
 from defl.schema import Codec
 
-# A federation has at most this many members: votes go to all, so traffic grows with n squared.
-MEMBERS_MAX = 100
 # 4 MiB chunks times this is 16 GiB, beyond any model that is averaged whole.
 CHUNKS_MAX = 4096
-# The largest number on the wire: it fits a signed 64-bit integer everywhere.
-NUMBER_MAX = 2**63 - 1
-# Votes, acks and attestations of all members share few statements and bitmaps: those of the last
-# few views, and of the updates of a round or two, are computed once.
-STATEMENTS_CACHED = 512
-
-_Number = Meta(ge=0, le=NUMBER_MAX)
-_Hash = Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)
-AView = Annotated[View, _Number]
-ARound = Annotated[Round, _Number]
-AHeight = Annotated[Height, _Number]
-ANumber = Annotated[int, _Number]
-AMember = Annotated[NodeId, Meta(ge=0, lt=MEMBERS_MAX)]
-ADigest = Annotated[Digest, _Hash]
-ASignature = Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
-ASigners = Annotated[bytes, Meta(max_length=(MEMBERS_MAX + 7) // 8)]  # a bitmap of members
-ASignatures = Annotated[tuple[ASignature, ...], Meta(max_length=MEMBERS_MAX)]
-
-
-def bitmap_of(members: Iterable[NodeId], count: int) -> bytes:
-    """Member i is bit i mod 8 of byte i div 8; the length depends only on `count`."""
-    bits = 0
-    for member in members:
-        bits |= 1 << member
-    return bits.to_bytes((count + 7) // 8, "little")
-
-
-@lru_cache(STATEMENTS_CACHED)
-def members_in(bitmap: bytes) -> tuple[NodeId, ...]:
-    members = []
-    bits = int.from_bytes(bitmap, "little")
-    while bits:
-        lowest = bits & -bits
-        members.append(NodeId(lowest.bit_length() - 1))
-        bits ^= lowest
-    return tuple(members)
-
-
-def is_in(bitmap: bytes, member: NodeId) -> bool:
-    return len(bitmap) > member >> 3 and bool(bitmap[member >> 3] >> (member & 7) & 1)
 
 
 # --- Consensus -----------------------------------------------------------------------------
@@ -123,84 +83,6 @@ class Agg(Struct, frozen=True, array_like=True, tag=2):
 
     def statement(self, chain: Digest, epoch: int) -> Digest:
         return statement(Tag.AGG, chain, epoch, self.round, self.author)
-
-
-# --- Changes of the membership ---------------------------------------------------------------
-
-
-class Add(Struct, frozen=True, array_like=True, tag=20):
-    """A new member, at the end of the list."""
-
-    card: Card
-
-
-class Remove(Struct, frozen=True, array_like=True, tag=21):
-    member: AMember
-
-
-class ReplaceKey(Struct, frozen=True, array_like=True, tag=22):
-    """Another key for a member, present or departed; its name stays."""
-
-    member: AMember
-    card: Card
-
-
-class Rounds(Struct, frozen=True, array_like=True, tag=23):
-    """Another last round."""
-
-    rounds: Annotated[Round, Meta(ge=1, le=NUMBER_MAX)]
-
-
-Operation = Add | Remove | ReplaceKey | Rounds
-OPERATIONS_MAX = 8
-# A card has about 700 bytes: eight of them, or one with the longest certificate.
-CHANGE_BYTES_MAX = 8192
-
-
-class Change(Struct, frozen=True, array_like=True, tag=3):
-    """TX("CHANGE"): the author proposes these operations, all or none; none withdraws its last."""
-
-    round: ARound
-    author: AMember
-    operations: Annotated[tuple[Operation, ...], Meta(max_length=OPERATIONS_MAX)]
-    signature: ASignature
-
-    @property
-    def digest(self) -> Digest:
-        """Names the proposal: the same operations of another author are another proposal."""
-        fields = (self.author, self.operations)
-        return digest_of(b"defl/change" + msgspec.msgpack.encode(fields))
-
-    def statement(self, chain: Digest, epoch: int) -> Digest:
-        return statement(Tag.CHANGE, chain, epoch, self.round, self.author, self.digest)
-
-
-class Approve(Struct, frozen=True, array_like=True, tag=4):
-    """TX("APPROVE"): the author agrees to a proposed change."""
-
-    round: ARound
-    author: AMember
-    change: ADigest
-    signature: ASignature
-
-    def statement(self, chain: Digest, epoch: int) -> Digest:
-        return statement(Tag.APPROVE, chain, epoch, self.round, self.author, self.change)
-
-
-class Ready(Struct, frozen=True, array_like=True, tag=5):
-    """TX("READY"): the machine with this key, not a member yet, is up and has this model."""
-
-    round: ARound
-    key: Key
-    model: ADigest
-    signature: ASignature
-
-    @property
-    def author(self) -> NodeId:
-        return OUTSIDER
-
-    def statement(self, chain: Digest, epoch: int) -> Digest:
-        return statement(Tag.READY, chain, epoch, self.round, self.key, self.model)
 
 
 Transaction = Upd | Agg | Change | Approve | Ready

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from defl.changes import Operation
 from defl.committee import Federation, Membership
 from defl.contacts import Former
 from defl.ids import Digest, NodeId, Round, View
@@ -21,7 +22,6 @@ from defl.messages import (
     Manifest,
     Message,
     Offer,
-    Operation,
     Proposal,
     Snapshot,
     StoreAck,

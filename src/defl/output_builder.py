@@ -24,6 +24,7 @@ from defl.output import (
     Work,
 )
 from defl.pool.pool import PoolEffects
+from defl.wire import EPOCHLESS
 
 NO_CHANGE = Persist()
 
@@ -49,7 +50,8 @@ class OutputBuilder:
 
     def enter(self, switch: Switch, record: SafetyRecord | None, epoch: int) -> None:
         """Another epoch begins. What was to be recorded or said in the last one is void: nobody
-        needs it any more who knows the handover."""
+        needs it any more who knows the handover. Blobs are named by digest: questions about them,
+        whose answers are awaited, and answers are still to be sent."""
         self._epoch = epoch
         self._switch = switch
         self._record = record
@@ -57,7 +59,7 @@ class OutputBuilder:
         self._snapshot = None
         self._acks.clear()
         self._offer = None
-        self.send = [item for item in self.send if not isinstance(item, Envelope)]
+        self.keep_said(lambda message: isinstance(message, EPOCHLESS))
 
     def add_sent(self, items: Iterable[Envelope | ServeChunk | ServeHandover]) -> None:
         """Each message states its epoch."""

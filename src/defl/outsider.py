@@ -5,6 +5,7 @@ it lacks. A former member may be the only one that can prove how its epoch ended
 quorum of the new members has shown that they know.
 """
 
+from defl.changes import Ready
 from defl.committee import Federation
 from defl.ids import NodeId
 from defl.messages import (
@@ -15,7 +16,6 @@ from defl.messages import (
     ManifestRequest,
     Message,
     NotHeld,
-    Ready,
     Status,
 )
 

@@ -7,12 +7,12 @@ it again in each round.
 
 from msgspec.structs import replace
 
+from defl.changes import Approve, Change, Operation, Ready
 from defl.committee import Federation
 from defl.crypto import Signer
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.ledger import LedgerState
-from defl.messages import Approve, Change, Operation, Ready, Transaction
-from defl.succession import wanted_keys
+from defl.messages import Transaction
 
 # Approvals that wait for the ledger; the operator gives them one by one.
 APPROVALS_MAX = 100
@@ -60,10 +60,10 @@ class OwnChanges:
         """A guest's READY for the open round, once and whenever it is `again` due, until the
         ledger has recorded it; `has`: the models that it holds."""
         key, round_ = self._signer.public_key, Round(state.round + 1)
-        if self._me != OUTSIDER or state.ended or key not in wanted_keys(state.changes):
+        if self._me != OUTSIDER or state.ended or key not in state.wanted_keys:
             return None
         bases = [closed.base for closed in state.closed if closed.base in has]
-        recorded = any(known.key == key and known.round >= round_ for known in state.ready)
+        recorded = state.ready_in.get(key, 0) >= round_
         if not bases or recorded or not (self._first(Ready, round_) or again):
             return None
         return self._sign(Ready(round_, key, bases[-1], b""))

@@ -11,9 +11,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from defl.cards import Card
-from defl.committee import MEMBERS_MIN, Federation, Member, Membership, faults_of
+from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
+from defl.committee import (
+    MEMBERS_MIN,
+    Federation,
+    Member,
+    Membership,
+    faults_of,
+    updates_needed,
+)
+from defl.fields import MEMBERS_MAX
 from defl.ids import Digest, NodeId, Round
-from defl.messages import MEMBERS_MAX, Add, Operation, Remove, ReplaceKey, Rounds
 
 # A READY counts for the close of the round that it names and for the next one.
 READY_CLOSES = 2
@@ -145,6 +153,9 @@ def refusal(federation: Federation, closing: Round, operations: list[Operation])
     after = len(_active_after(federation, operations))
     if after < MEMBERS_MIN:
         return f"{after} members would be left, at least {MEMBERS_MIN} are needed"
+    needed = _updates_needed(federation, faults_of(after))
+    if after - faults_of(after) < needed:
+        return f"{federation.aggregation} cannot be computed with fewer than {needed} updates"
     if removed + replaced > committee.faults:
         return f"at most {committee.faults} members may leave or get another key at once"
     if len(added) + replaced > faults_of(after):
@@ -152,6 +163,12 @@ def refusal(federation: Federation, closing: Round, operations: list[Operation])
     if _rounds_after(federation, operations) <= closing and _says_rounds(operations):
         return f"round {closing} is closed, so the last round must be later"
     return None
+
+
+def _updates_needed(federation: Federation, faults: int) -> int:
+    """For a rule that cannot be computed no round would ever have a model again."""
+    charter = federation.charter
+    return updates_needed(charter.aggregation, charter.updates_faults_max(faults))
 
 
 def _says_rounds(operations: Iterable[Operation]) -> bool:

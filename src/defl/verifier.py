@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from defl.changes import CHANGE_BYTES_MAX, Approve, Change, Ready
 from defl.committee import Federation
 from defl.crypto import Scheme, Tag, statement
 from defl.errors import (
@@ -21,19 +22,17 @@ from defl.errors import (
     Malformed,
     WrongEpoch,
 )
+from defl.fields import members_in
 from defl.ids import NO_DIGEST, OUTSIDER, Digest, NodeId
 from defl.messages import (
-    CHANGE_BYTES_MAX,
     QC,
     TC,
     Agg,
-    Approve,
     Attestation,
     Block,
     BlockRequest,
     Blocks,
     Certificates,
-    Change,
     Chunk,
     ChunkRequest,
     Evidence,
@@ -47,7 +46,6 @@ from defl.messages import (
     Offer,
     Pace,
     Proposal,
-    Ready,
     SignedHeader,
     Snapshot,
     Statement,
@@ -62,7 +60,6 @@ from defl.messages import (
     ack_statement,
     attestation_statement,
     genesis_qc,
-    members_in,
     slot_of,
     timeout_statement,
     transactions_root,

@@ -121,16 +121,21 @@ class Waiting:
     # --- Events ----------------------------------------------------------------------------
 
     def enter(self, committee: Committee) -> None:
-        """Another epoch begins: nobody waits for members that have left."""
-        self._committee = committee
-        members = committee.members
-        self._accounts = {member: self._accounts.get(member, Account()) for member in members}
-        self._early = {m: early for m, early in self._early.items() if committee.has(m)}
+        """Another epoch begins: nobody waits for members that have left. A member with another key
+        is another machine: neither times and debts nor promises of the old one are its own."""
+        before, self._committee = self._committee, committee
+        stays = {
+            m for m in committee.members if before.has(m) and before.keys[m] == committee.keys[m]
+        }
+        self._accounts = {
+            m: self._accounts[m] if m in stays else Account() for m in committee.members
+        }
+        self._early = {m: early for m, early in self._early.items() if m in stays}
         self._vote_at_known = False
         if self._open is not None:
-            self._open.last &= frozenset(members)
+            self._open.last &= frozenset(committee.members)
             promises = self._open.promises
-            self._open.promises = {m: made for m, made in promises.items() if committee.has(m)}
+            self._open.promises = {m: made for m, made in promises.items() if m in stays}
 
     def set_state(self, state: LedgerState, now: float) -> None:
         """The ledger's state after the newest committed block."""

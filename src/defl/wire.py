@@ -7,10 +7,10 @@ other types): every message has one encoding, so equal messages are equal bytes.
 
 import msgspec
 
+from defl.changes import CHANGE_BYTES_MAX
 from defl.errors import Malformed
 from defl.ids import DIGEST_BYTES, Digest
 from defl.messages import (
-    CHANGE_BYTES_MAX,
     CHUNKS_MAX,
     Chunk,
     ChunkRequest,

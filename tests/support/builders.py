@@ -12,10 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from defl.cards import Card
+from defl.changes import Approve, Change, Operation, Ready, Rounds
 from defl.committee import Federation
 from defl.consensus.chain import genesis_of
 from defl.consensus.leaders import leader_of
 from defl.crypto import Signer, Tag, statement
+from defl.fields import bitmap_of
 from defl.ids import Digest, Height, NodeId, Round, View, digest_of
 from defl.ingress import Ingress
 from defl.ledger import Ledger
@@ -23,13 +25,11 @@ from defl.messages import (
     QC,
     TC,
     Agg,
-    Approve,
     Attestation,
     Block,
     BlockRequest,
     Blocks,
     Certificates,
-    Change,
     Chunk,
     ChunkRequest,
     Evidence,
@@ -42,11 +42,8 @@ from defl.messages import (
     Message,
     NotHeld,
     Offer,
-    Operation,
     Pace,
     Proposal,
-    Ready,
-    Rounds,
     SignedHeader,
     Snapshot,
     Statements,
@@ -59,14 +56,14 @@ from defl.messages import (
     Vote,
     ack_statement,
     attestation_statement,
-    bitmap_of,
     genesis_qc,
     timeout_statement,
     transactions_root,
     vote_statement,
 )
 from defl.output import Durable, Output, Received, Tick
-from defl.participant import Participant, first_durable
+from defl.participant import Participant
+from defl.participant_parts import first_durable
 from defl.pool.weights import encode, manifest_of
 from defl.recall import NOTHING_SEEN
 from defl.sim.scenario import federation_of, signers_of

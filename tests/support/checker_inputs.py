@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from defl.committee import Federation
 from defl.crypto import SIGNATURE_BYTES
+from defl.fields import bitmap_of
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, View
 from defl.ledger import LedgerState
 from defl.messages import (
@@ -21,7 +22,6 @@ from defl.messages import (
     Upd,
     Vote,
     ack_statement,
-    bitmap_of,
     timeout_statement,
     vote_statement,
 )

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from defl.cards import Card
+from defl.changes import Add, Operation, ReplaceKey
 from defl.crypto import Signer
 from defl.ids import Digest, NodeId
-from defl.messages import Add, Message, Operation, ReplaceKey
+from defl.messages import Message
 from defl.output import (
     ApproveChange,
     Departed,

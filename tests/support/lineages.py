@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from defl.changes import Remove
 from defl.crypto import Ed25519Scheme, Ed25519Signer
 from defl.ids import NodeId
-from defl.messages import Remove
 from defl.node.report.archive import ARCHIVE, Archive
 from defl.node.report.certificate import certificate_of, certificate_text
 from defl.node.report.lineage_file import read_lineage

@@ -13,22 +13,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from defl.changes import ReplaceKey
 from defl.committee import DEFAULTS, Federation
 from defl.crypto import Ed25519Signer, Signer
+from defl.fields import bitmap_of
 from defl.founding import found
 from defl.ids import Digest, Height, NodeId, Round, View, digest_of
 from defl.ledger import Ledger, LedgerState
 from defl.lineage import Epoch
-from defl.messages import (
-    QC,
-    Handover,
-    Header,
-    ReplaceKey,
-    Snapshot,
-    Upd,
-    bitmap_of,
-    vote_statement,
-)
+from defl.messages import QC, Handover, Header, Snapshot, Upd, vote_statement
 from defl.node.report.certificate import RoundCertificate, certificate_of
 from defl.node.report.lineage_file import LINEAGE_FORMAT, Lineage, lineage_bytes
 from defl.node.setup.config import federation_text, membership_of, read_federation

@@ -8,7 +8,7 @@ from defl.ids import Round
 from defl.ledger import decode_state
 from defl.messages import StoreAck
 from defl.output import Persist, Switch
-from defl.participant import first_record_of
+from defl.participant_parts import first_record_of
 from defl.succession import next_membership
 from support.stores import SMALL, record
 

@@ -18,7 +18,7 @@ from defl.aggregation.aggregate import Row
 from defl.aggregation.gram import Gram
 from defl.aggregation.reputation import PastRounds, Reputation
 from defl.errors import UserError
-from defl.messages import MEMBERS_MAX
+from defl.fields import MEMBERS_MAX
 from defl.schema import VALUE_MAX, Entry, Role, Schema
 
 ENTRY = "defl.memory"

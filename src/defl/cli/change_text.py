@@ -2,8 +2,8 @@
 
 from msgspec import to_builtins
 
+from defl.changes import Operation, Remove
 from defl.cli.running_node import Present
-from defl.messages import Operation, Remove
 from defl.node.report.changes import Counts, Review, cards_of, counts_of, in_words, name_of, reviews
 from defl.node.setup.fingerprint import card_fingerprint, fingerprint
 from defl.printable import printable

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.cli.change_text import (
     DIGEST_CHARACTERS,
     changes_json,
@@ -31,7 +32,6 @@ from defl.cli.running_node import (
 )
 from defl.errors import UserError
 from defl.ids import Digest, NodeId, Round
-from defl.messages import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.node.report.changes import Review, counts_after, counts_of
 from defl.node.report.requests import ApproveRequest, ProposeRequest, change_of
 from defl.node.setup.config import read_card_file

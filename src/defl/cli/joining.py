@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
+from defl.changes import Remove
 from defl.cli.changes import json_option, propose_and_wait, timeout_option
 from defl.cli.running_node import RunningNode
 from defl.cli.serve import node
 from defl.errors import UserError
-from defl.messages import Remove
 from defl.node.report.changes import counts_after, counts_of
 from defl.node.setup.fingerprint import card_fingerprint
 from defl.node.setup.joining import join_card_file, prepare_join

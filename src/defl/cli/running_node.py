@@ -6,10 +6,10 @@ from enum import Enum, auto
 from pathlib import Path
 from time import monotonic, sleep
 
+from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import Federation
 from defl.errors import UserError
 from defl.ids import Digest, NodeId
-from defl.messages import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.node.report.membership import MembershipReport
 from defl.node.report.requests import Request
 from defl.node.report.status_client import running_membership, running_status, send_request

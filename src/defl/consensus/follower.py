@@ -23,6 +23,7 @@ from defl.consensus.sync import Sync
 from defl.consensus.tally import Tally
 from defl.consensus.wanted import Wanted
 from defl.crypto import Signer
+from defl.fields import is_in, members_in
 from defl.ids import NodeId, View
 from defl.messages import (
     QC,
@@ -35,8 +36,6 @@ from defl.messages import (
     Status,
     Transaction,
     genesis_qc,
-    is_in,
-    members_in,
 )
 from defl.output import (
     Durable,

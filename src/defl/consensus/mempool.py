@@ -7,8 +7,9 @@ one APPROVE per author and one READY per key for each change that the ledger has
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from defl.changes import Approve
 from defl.ids import NodeId
-from defl.messages import Approve, Evidence, Slot, Transaction, Upd, slot_of
+from defl.messages import Evidence, Slot, Transaction, Upd, slot_of
 from defl.verifier import IsProven, contradict
 
 # An author's approvals in one block. There may be as many as changes are pending.

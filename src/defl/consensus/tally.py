@@ -6,8 +6,9 @@ memory.
 """
 
 from defl.committee import Committee
+from defl.fields import bitmap_of
 from defl.ids import Digest, NodeId, View
-from defl.messages import QC, TC, Evidence, Proposal, SignedHeader, Timeout, Vote, bitmap_of
+from defl.messages import QC, TC, Evidence, Proposal, SignedHeader, Timeout, Vote
 from defl.verifier import contradict
 
 # Nothing further ahead is stored. A node that was away catches up by certificates, not by votes.

@@ -14,6 +14,7 @@ from defl.consensus.rules import admissible
 from defl.consensus.safety import Safety
 from defl.consensus.sync import Sync
 from defl.consensus.tally import VIEWS_AHEAD_MAX, Tally
+from defl.fields import is_in
 from defl.ids import NodeId, View
 from defl.messages import (
     QC,
@@ -26,7 +27,6 @@ from defl.messages import (
     Snapshot,
     Timeout,
     Vote,
-    is_in,
 )
 from defl.verifier import IsProven, contradict
 

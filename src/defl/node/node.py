@@ -17,8 +17,9 @@ from defl.contacts import id_of
 from defl.crypto import ReportingSigner
 from defl.duty import Report
 from defl.errors import ChunkRotten, LocalFault, PeerFault
+from defl.fields import MEMBERS_MAX
 from defl.ids import OUTSIDER, Digest, NodeId, Round
-from defl.messages import MEMBERS_MAX, Gossip, Handover, Offer, StoreAck
+from defl.messages import Gossip, Handover, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
@@ -69,7 +70,8 @@ from defl.output import (
     Work,
     WorkFailed,
 )
-from defl.participant import Participant, present_epoch
+from defl.participant import Participant
+from defl.participant_parts import present_epoch
 from defl.wire import (
     chunk_frame_bytes_max,
     chunk_head,

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from defl.committee import Federation
 from defl.crypto import Signer
 from defl.errors import SigningRefused
+from defl.fields import bitmap_of
 from defl.ids import NodeId, Round
-from defl.messages import Manifest, Offer, StoreAck, Upd, ack_statement, bitmap_of
+from defl.messages import Manifest, Offer, StoreAck, Upd, ack_statement
 from defl.output import Durable
 
 Slot = tuple[Round, NodeId]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from defl.messages import OPERATIONS_MAX
+from defl.changes import OPERATIONS_MAX
 from defl.participant import Participant
 from defl.sim.disk import Disk
 from defl.sim.verdicts import WITHIN_BOUNDS

@@ -9,24 +9,22 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from defl.changes import Approve, Change, Ready
 from defl.committee import Federation
 from defl.crypto import Scheme
 from defl.ids import Digest, NodeId, Round, View
 from defl.ledger import LedgerState
 from defl.messages import (
     Agg,
-    Approve,
     Attestation,
     Blocks,
     Certificates,
-    Change,
     Evidence,
     Gossip,
     Handover,
     Message,
     Offer,
     Proposal,
-    Ready,
     Snapshot,
     StoreAck,
     Timeout,

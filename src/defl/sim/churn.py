@@ -13,11 +13,11 @@ from random import Random
 from msgspec.structs import replace
 
 from defl.cards import Card
+from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import MEMBERS_MIN, Federation, faults_of
 from defl.crypto import Signer
 from defl.duty import Report
 from defl.ids import OUTSIDER, Digest, NodeId, Round
-from defl.messages import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.output import ApproveChange, Departed, Propose, RoundClosed
 from defl.participant import Participant
 from defl.sim.cluster import Cluster

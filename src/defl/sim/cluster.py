@@ -32,7 +32,8 @@ from defl.output import (
     Validate,
     Work,
 )
-from defl.participant import Participant, first_durable, present_epoch
+from defl.participant import Participant
+from defl.participant_parts import first_durable, present_epoch
 from defl.sim import task
 from defl.sim.checks import Checker, HonestNode
 from defl.sim.conditions import Conditions

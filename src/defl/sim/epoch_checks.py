@@ -5,11 +5,12 @@ Like the other checks, these look at honest nodes from outside. `Honest` is aske
 
 from collections.abc import Callable, Iterable
 
+from defl.changes import Ready
 from defl.committee import Federation
 from defl.crypto import Scheme
 from defl.ids import Digest, NodeId, Round
 from defl.ledger import LedgerState
-from defl.messages import Block, Ready
+from defl.messages import Block
 from defl.output import ClosedRound
 from defl.participant import Participant
 from defl.sim.disk import Disk

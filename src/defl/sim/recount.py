@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from defl.committee import Federation
 from defl.crypto import Scheme
+from defl.fields import members_in
 from defl.ids import Digest, NodeId, Round
 from defl.messages import (
     QC,
@@ -17,7 +18,6 @@ from defl.messages import (
     Snapshot,
     Upd,
     ack_statement,
-    members_in,
     timeout_statement,
     vote_statement,
 )

@@ -12,8 +12,8 @@ from typing import Any
 
 from defl.committee import DEFAULTS, Charter, faults_of
 from defl.errors import UserError
+from defl.fields import MEMBERS_MAX
 from defl.ids import NodeId
-from defl.messages import MEMBERS_MAX
 from defl.node.setup.requirements import require_conditions
 from defl.sim.byzantine import KINDS
 from defl.sim.checks import views_to_close_max

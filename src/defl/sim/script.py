@@ -16,6 +16,7 @@ from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import Replica
 from defl.consensus.rules import RULES, commit_target
 from defl.errors import PeerFault, UserError
+from defl.fields import bitmap_of
 from defl.ids import Digest, Height, NodeId, View
 from defl.messages import (
     QC,
@@ -33,7 +34,6 @@ from defl.messages import (
     Status,
     Timeout,
     Vote,
-    bitmap_of,
     genesis_qc,
     timeout_statement,
     transactions_root,

@@ -13,18 +13,10 @@ from msgspec import Meta
 from defl.committee import Federation
 from defl.crypto import Scheme
 from defl.errors import BadBlock, BadSignature
+from defl.fields import MEMBERS_MAX, ADigest, AMember, ANumber, ARound, ASignature, ASigners
 from defl.ids import Digest, NodeId, Round, digest_of
 from defl.lab.baselines.frames import Frames, frames_for
 from defl.lab.baselines.machine import Message
-from defl.messages import (
-    MEMBERS_MAX,
-    ADigest,
-    AMember,
-    ANumber,
-    ARound,
-    ASignature,
-    ASigners,
-)
 
 STAKE_FIRST = 10
 STAKE_LEAST = 1  # no node leaves the lottery for good

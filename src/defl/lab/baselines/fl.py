@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from defl.committee import Federation
 from defl.errors import WrongAuthor
+from defl.fields import ARound
 from defl.ids import NodeId, Round
 from defl.lab.baselines.frames import Frames, frames_for
 from defl.lab.baselines.machine import (
@@ -38,7 +39,6 @@ from defl.lab.baselines.machine import (
     model_payload,
     update_payload,
 )
-from defl.messages import ARound
 from defl.output import Tick
 from defl.schema import Row
 

@@ -16,6 +16,7 @@ import msgspec
 from defl.committee import Federation
 from defl.crypto import Scheme, Signer
 from defl.errors import BadBlock, BadSignature, WrongAuthor
+from defl.fields import ADigest, AMember, ANumber, ARound, ASignature
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, digest_of
 from defl.lab.baselines.machine import (
     Duties,
@@ -26,7 +27,6 @@ from defl.lab.baselines.machine import (
     SeatReceived,
     Store,
 )
-from defl.messages import ADigest, AMember, ANumber, ARound, ASignature
 
 # Blocks that arrived early; the log grows by a few records per node and round.
 AHEAD_MAX = 4096

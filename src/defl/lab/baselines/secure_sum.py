@@ -7,11 +7,11 @@ of all accepted changes and sends the sum to the leader, who opens the sum of a 
 import numpy as np
 
 from defl.errors import BadBlob
+from defl.fields import bitmap_of, members_in
 from defl.ids import NodeId, Round
 from defl.lab.baselines import shamir
 from defl.lab.baselines.blockchain import BiscottiShare
 from defl.lab.baselines.machine import SeatEnvelope
-from defl.messages import bitmap_of, members_in
 from defl.schema import Row
 
 

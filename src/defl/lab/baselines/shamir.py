@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from defl.errors import PreconditionBroken
-from defl.messages import MEMBERS_MAX
+from defl.fields import MEMBERS_MAX
 from defl.schema import Row
 
 PRIME = 2**31 - 1

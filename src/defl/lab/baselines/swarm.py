@@ -19,6 +19,7 @@ from msgspec import Struct
 from defl.committee import Federation
 from defl.crypto import Scheme, Signer
 from defl.errors import BadBlob
+from defl.fields import ADigest
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, digest_of
 from defl.lab.baselines.frames import Frames, frames_for
 from defl.lab.baselines.machine import (
@@ -43,7 +44,6 @@ from defl.lab.baselines.machine import (
     update_payload,
 )
 from defl.lab.baselines.ordering import LogBlock, Orderer, OrderingKind, OrderingReplica, Record
-from defl.messages import ADigest
 from defl.output import Tick
 from defl.schema import Row
 

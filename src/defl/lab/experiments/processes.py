@@ -13,7 +13,8 @@ from defl.node.setup.local import make_local
 from defl.node.setup.processes import Processes
 from defl.node.store.storage import Storage
 from defl.output import ClosedRound
-from defl.participant import Participant, present_epoch
+from defl.participant import Participant
+from defl.participant_parts import present_epoch
 
 POLL_S = 0.1
 TIMING = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=30.0)

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from defl.crypto import KEY_BYTES
+from defl.fields import NUMBER_MAX
 from defl.ids import DIGEST_BYTES, NO_DIGEST
-from defl.messages import NUMBER_MAX
 from defl.node.net.framing import Frame, Lane
 
 # Nodes of another version are refused by name. 2: Pace, Statements, another order of leaders.

@@ -2,8 +2,8 @@
 
 from enum import Enum
 
+from defl.fields import MEMBERS_MAX
 from defl.ids import NodeId
-from defl.messages import MEMBERS_MAX
 
 
 class Part(Enum):

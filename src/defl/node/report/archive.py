@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from defl.errors import Malformed, UserError
+from defl.fields import MEMBERS_MAX
 from defl.ledger import decode_state
-from defl.messages import MEMBERS_MAX, Handover, Snapshot
+from defl.messages import Handover, Snapshot
 from defl.node.report.certificate import RoundCertificate, read_certificate
 from defl.node.setup.typed_toml import read_bytes
 from defl.wire import control_frame_bytes_max, decode, encode

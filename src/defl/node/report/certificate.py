@@ -16,8 +16,9 @@ from msgspec import Meta, Struct
 from defl.committee import Federation
 from defl.crypto import Ed25519Scheme, Scheme
 from defl.errors import UserError, WeightsError
+from defl.fields import MEMBERS_MAX, NUMBER_MAX
 from defl.ids import Digest, NodeId, Round
-from defl.messages import MEMBERS_MAX, NUMBER_MAX, Upd, attestation_statement
+from defl.messages import Upd, attestation_statement
 from defl.node.report.model_file import model_digest, row_of
 from defl.node.setup.requirements import Check
 from defl.output import Attested, Reference, RoundProven

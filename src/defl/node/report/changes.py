@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from defl.cards import Card
+from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import Federation, faults_of
 from defl.ids import NodeId, Round
-from defl.messages import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.succession import (
     READY_CLOSES,
     PendingChange,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from defl.changes import CHANGE_BYTES_MAX, OPERATIONS_MAX, Change, Operation
 from defl.committee import Federation
 from defl.errors import UserError
 from defl.ids import OUTSIDER, Digest, NodeId, Round
-from defl.messages import CHANGE_BYTES_MAX, OPERATIONS_MAX, Change, Operation
 from defl.node.report.changes import cards_of
 from defl.node.setup.identity import card_defect
 from defl.output import ApproveChange, Propose

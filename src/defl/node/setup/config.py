@@ -32,9 +32,9 @@ from defl.committee import (
     Timing,
 )
 from defl.errors import UserError
+from defl.fields import MEMBERS_MAX
 from defl.founding import check_founded
 from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
-from defl.messages import MEMBERS_MAX
 from defl.node.report.tracking import Track
 from defl.node.setup.identity import (
     Identity,

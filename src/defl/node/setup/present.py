@@ -6,7 +6,7 @@ from defl.committee import Federation
 from defl.node.report.status_client import running_membership
 from defl.node.setup.config import read_federation, read_node
 from defl.node.store.storage import Storage
-from defl.participant import present_epoch
+from defl.participant_parts import present_epoch
 
 
 def present_facts(folder: Path) -> Federation:

@@ -25,7 +25,7 @@ from defl.node.store.database import NO_OLD_COPY, connect, database_faults, tran
 from defl.node.store.disk import disk_faults, require_room, sync_folder
 from defl.node.store.mark import Mark
 from defl.output import ClosedRound, Durable, Persist, SafetyRecord, Switch
-from defl.participant import first_record_of
+from defl.participant_parts import first_record_of
 
 DATABASE = "state.db"
 MARK = "mark"  # the number of writes that the database has taken

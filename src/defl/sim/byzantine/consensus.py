@@ -7,6 +7,7 @@ from itertools import cycle
 from msgspec.structs import replace
 
 from defl.crypto import SIGNATURE_BYTES, Signer
+from defl.fields import bitmap_of
 from defl.ids import Digest, Height, NodeId, Round, View
 from defl.messages import (
     QC,
@@ -23,7 +24,6 @@ from defl.messages import (
     Upd,
     Vote,
     ack_statement,
-    bitmap_of,
     timeout_statement,
     vote_statement,
 )

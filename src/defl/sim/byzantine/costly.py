@@ -13,6 +13,7 @@ from math import comb
 from msgspec.structs import replace
 
 from defl.crypto import Signer
+from defl.fields import bitmap_of
 from defl.ids import Digest, NodeId, Round, View
 from defl.messages import (
     QC,
@@ -26,7 +27,6 @@ from defl.messages import (
     Transaction,
     Upd,
     Vote,
-    bitmap_of,
 )
 from defl.output import Envelope, Event, Received
 from defl.participant import Participant

@@ -8,24 +8,17 @@ from msgspec.msgpack import encode
 from msgspec.structs import replace
 
 from defl.cards import Card
+from defl.changes import Add, Approve, Change, Operation, Ready, Remove, ReplaceKey, Rounds
 from defl.committee import Federation
 from defl.crypto import Ed25519Signer, Signer
 from defl.ids import OUTSIDER, Digest, NodeId, Round, View
 from defl.ledger import decode_state
 from defl.messages import (
-    Add,
     Agg,
-    Approve,
-    Change,
     Gossip,
     Handover,
     Message,
-    Operation,
     Proposal,
-    Ready,
-    Remove,
-    ReplaceKey,
-    Rounds,
     Timeout,
     Transaction,
     Upd,

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from defl.committee import Federation
 from defl.crypto import Signer
+from defl.fields import bitmap_of
 from defl.ids import Digest, NodeId, Round, digest_of
 from defl.messages import (
     Chunk,
@@ -20,7 +21,6 @@ from defl.messages import (
     StoreAck,
     Upd,
     ack_statement,
-    bitmap_of,
 )
 from defl.output import Envelope, Event, Received, ServeChunk
 from defl.participant import Participant
