@@ -1,8 +1,11 @@
 """What of a node follows its participant from epoch to epoch, and what its operator reads of it."""
 
+import asyncio
 import io
 import json
 from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
 
 from defl.cards import Card
 from defl.changes import Remove
@@ -12,11 +15,16 @@ from defl.ingress import Ingress
 from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.report.change_log import ChangeLog
 from defl.node.report.changes import reviews
+from defl.node.report.history import RoundHistory
+from defl.node.report.metrics import Measures
 from defl.node.report.names import STRANGER, Names
 from defl.node.report.outsider_text import LEAVES, outsider_waits
+from defl.node.report.results import Results
+from defl.node.store.blobs import Blobs
+from defl.output import Observing
 from defl.participant import Participant
 from defl.wire import encode, says_handover
-from support.builders import Small
+from support.builders import Small, nodes
 from support.epochs import Churn
 from support.logs import log_to
 
@@ -224,3 +232,24 @@ def test_only_handovers_are_letters() -> None:
     small = Small(real=False)
     assert says_handover(encode(small.handover()))
     assert not says_handover(encode(small.snapshot()))
+
+
+def test_why_a_node_observes_is_logged_once_for_all_epochs(tmp_path: Path) -> None:
+    participant = Churn().participant(0)
+    lines = io.StringIO()
+    results = Results(
+        tmp_path,
+        participant,
+        Names(participant),
+        cast("Blobs", None),  # no model is written here
+        log_to(lines),
+        Measures(),
+        RoundHistory(["alice"], nodes(0)),
+    )
+
+    async def tell() -> None:
+        for reason in ("lost", "lost", "an old copy"):
+            await results.notice(Observing(reason))
+
+    asyncio.run(tell())
+    assert len(lines.getvalue().splitlines()) == 2

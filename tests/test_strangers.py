@@ -14,16 +14,18 @@ import socket
 import ssl
 import threading
 import tracemalloc
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 
-from defl.ids import digest_of
+from defl.ids import NodeId, digest_of
+from defl.node.net.acceptor import AcceptLimits, Acceptor
 from defl.node.net.framing import HELLO_BYTES_MAX, Lane
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, encode_hello
 from defl.node.net.pending import PendingLimits
@@ -650,5 +652,34 @@ def test_many_strangers_leave_neither_memory_nor_open_files_behind() -> None:
             await still_works()
             if files:
                 await victim.until(lambda: len(os.listdir("/proc/self/fd")) <= files + 2)
+
+    asyncio.run(scenario())
+
+
+def test_evicted_callers_leave_the_turns_to_those_who_come_after_them() -> None:
+    """Anybody can call again and again with a contact's mark: the contact waits no longer for it
+    once the flood has ended."""
+
+    async def scenario() -> None:
+        limits = AcceptLimits(handshakes_per_s=1e-3, handshakes_burst=1.0)
+        acceptor = Acceptor(limits, AsyncMock(), AsyncMock(), Counter(), asyncio.sleep)
+        contact = NodeId(1)
+
+        async def call() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            acceptor._pending.add(task, "192.0.2.1")
+            await acceptor._await_turn(contact)
+
+        await asyncio.create_task(call())
+        for _ in range(50):
+            caller = asyncio.create_task(call())
+            await asyncio.sleep(0)  # it waits for its turn
+            caller.cancel()
+            await asyncio.wait([caller])
+
+        _, handshakes = acceptor._turns[contact]
+        debt_s = handshakes.take(0, asyncio.get_running_loop().time())
+        assert debt_s * limits.handshakes_per_s < 1
 
     asyncio.run(scenario())

@@ -150,8 +150,14 @@ class Acceptor:
         if caller not in self._turns:
             self._turns[caller] = asyncio.Lock(), self._handshakes(caller)
         turn, handshakes = self._turns[caller]
+        loop = asyncio.get_running_loop()
         async with turn:
-            await asyncio.sleep(handshakes.take(1, asyncio.get_running_loop().time()))
+            wait_s = handshakes.take(1, loop.time())
+            try:
+                await asyncio.sleep(wait_s)
+            except asyncio.CancelledError:
+                handshakes.take(-1, loop.time())
+                raise
 
     def _handshakes(self, caller: Caller) -> TokenBucket:
         limits, now = self._limits, asyncio.get_running_loop().time()

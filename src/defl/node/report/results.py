@@ -79,6 +79,7 @@ class Results:
         self._best = best
         self._archive = Archive(folder)
         self._written: Digest | None = None  # which model the file holds
+        self._observing: str | None = None  # the reason that was logged
 
     def committed(self, committed: Committed) -> None:
         """How long this node's own transactions took from submission to commit."""
@@ -147,7 +148,8 @@ class Results:
                 self._log.warning("a member contradicts itself", member=author, kind=kind)
             case PeerMisbehaved():
                 self.misbehaved(notice)
-            case Observing(reason=reason):
+            case Observing(reason=reason) if reason != self._observing:
+                self._observing = reason  # each epoch of an observer begins with it
                 self._log.warning("observing: this node signs nothing any more", why=reason)
             case SafetyBroken(reason=reason):
                 self._log.warning("safety is broken: more than f members lie", why=reason)
