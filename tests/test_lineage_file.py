@@ -12,6 +12,8 @@ from msgspec.structs import replace
 import defl as api
 from defl.node.report.certificate import RoundCertificate
 from defl.node.report.lineage_file import LINEAGE_BYTES_MAX, Lineage, lineage_bytes
+from defl.node.report.lineage_proof import ProvenEpoch
+from defl.node.report.lineage_tables import lineage_tables
 from defl.output import RoundClosed
 from support.founding import NAMES, defl
 from support.lineages import EVE, ROUNDS, ExportedLife
@@ -55,6 +57,7 @@ def test_every_round_and_every_epoch_is_proven(exported: ExportedLife) -> None:
     assert [epoch.joined for epoch in proof.epochs] == [(), (EVE,), (), ()]
     assert [epoch.left for epoch in proof.epochs] == [(), (), ("dan",), ()]
     assert [epoch.replaced for epoch in proof.epochs] == [(), (), (), ("bob",)]
+    assert {epoch.ends_with for epoch in proof.epochs} == {None}
     assert [len(epoch.members) for epoch in proof.epochs] == [4, 5, 4, 4]
     assert [(epoch.faults, epoch.quorum) for epoch in proof.epochs] == [
         (1, 3),
@@ -119,6 +122,12 @@ def test_a_lineage_may_end_before_the_last_round(exported: ExportedLife, tmp_pat
     assert proof
     assert len(proof.epochs) == 2
     assert len(proof.rounds) == first - 2
+
+
+def test_an_epoch_that_changed_the_last_round_alone_says_so() -> None:
+    epoch = ProvenEpoch(2, "c9b1", 5, None, ("alice", "bob", "carol", "dan"), 1, 3, ends_with=600)
+
+    assert "last round: 600" in lineage_tables((epoch,), ())[0]
 
 
 def test_a_hundred_epochs_are_proven(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class ProvenEpoch:
     joined: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()  # have another key
+    ends_with: int | None = None  # the federation's last round, if it was changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,8 @@ class LineageChecker:
             facts = epoch.federation
             committee = facts.committee
             ended = index + 1 < len(self._epochs)
-            changes = _changes(before, facts) if before is not None else ((), (), ())
+            joined, left, replaced = _changes(before or facts, facts)
+            same_end = before is None or before.rounds == facts.rounds
             yield ProvenEpoch(
                 facts.epoch,
                 fingerprint(facts.chain),
@@ -163,7 +165,10 @@ class LineageChecker:
                 _names(facts, committee.members),
                 committee.faults,
                 committee.quorum,
-                *changes,
+                joined,
+                left,
+                replaced,
+                None if same_end else facts.rounds,
             )
             before = facts
 
@@ -190,7 +195,9 @@ class LineageChecker:
             )
 
 
-def _changes(before: Federation, facts: Federation) -> tuple[tuple[str, ...], ...]:
+def _changes(
+    before: Federation, facts: Federation
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Who joined, who left, and whose key was replaced at the boundary between two epochs."""
     was, now = before.committee, facts.committee
     joined = [member for member in now.members if not was.has(member)]

@@ -27,7 +27,13 @@ _ROUNDS_HEAD = ["round", "epoch", "digest", "contributors", "missing"]
 
 def _epoch_row(epoch: ProvenEpoch) -> list[str]:
     last = "" if epoch.last_round is None else str(epoch.last_round)
-    changes = (("joined", epoch.joined), ("left", epoch.left), ("new key", epoch.replaced))
+    ends_with = () if epoch.ends_with is None else (str(epoch.ends_with),)
+    changes = (
+        ("joined", epoch.joined),
+        ("left", epoch.left),
+        ("new key", epoch.replaced),
+        ("last round", ends_with),
+    )
     counts = (len(epoch.members), epoch.faults, epoch.quorum)
     return [
         str(epoch.epoch),
