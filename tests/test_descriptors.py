@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from defl.consensus.safety import first_record
 from defl.duty import Completion, Persisted, PlaceBlob, WriteRecords
 from defl.errors import NoDescriptors, WorkerFailed
 from defl.ids import Digest
@@ -26,7 +27,6 @@ from defl.node.store.database import connect
 from defl.node.store.storage import Storage
 from defl.node.store.writing import Writing
 from defl.output import Persist, StoreChunk
-from defl.participant import first_record
 from support.builders import Small
 from support.in_process_node import InProcessNode, Member, until
 from support.logs import log_to

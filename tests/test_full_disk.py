@@ -15,12 +15,12 @@ import pytest
 from msgspec.structs import replace
 
 from defl.committee import Timing
+from defl.consensus.safety import first_record
 from defl.errors import DiskFull
 from defl.ids import View
 from defl.lab.experiments.processes import CLIENT, Nodes
 from defl.node.store.storage import Storage
 from defl.output import Persist, StoreChunk
-from defl.participant import first_record
 from defl.running import RunProgress, run
 from support.builders import Small, name
 
