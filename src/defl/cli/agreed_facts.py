@@ -16,11 +16,11 @@ from defl.schema import Codec
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _choice(kind: type[StrEnum]) -> click.Choice[str]:
+def _choice(kind: type[StrEnum]) -> "click.Choice[str]":
     return click.Choice([member.value for member in kind])
 
 
-def _fact(flag: str, text: str, kind: click.ParamType[Any] | None = None) -> Callable[[F], F]:
+def _fact(flag: str, text: str, kind: "click.ParamType[Any] | None" = None) -> Callable[[F], F]:
     default = getattr(DEFAULTS, flag.removeprefix("--").replace("-", "_"))
     if isinstance(default, StrEnum):
         default = default.value  # as the help shows it

@@ -3,10 +3,7 @@
 A command asks the running node of this organisation. The node signs, and the members' log decides.
 """
 
-import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,14 +12,19 @@ from defl.cli.change_text import (
     DIGEST_CHARACTERS,
     changes_json,
     changes_text,
-    counts_text,
-    operation_lines,
-    review_json,
     review_text,
     reviews_of,
 )
-from defl.cli.exit_codes import ExitCode
 from defl.cli.federation import federation
+from defl.cli.proposing import (
+    conclude,
+    json_option,
+    not_recorded,
+    propose_and_wait,
+    show,
+    silent,
+    timeout_option,
+)
 from defl.cli.running_node import (
     Outcome,
     Present,
@@ -32,13 +34,11 @@ from defl.cli.running_node import (
 )
 from defl.errors import UserError
 from defl.ids import Digest, NodeId, Round
-from defl.node.report.changes import Review, counts_after, counts_of
-from defl.node.report.requests import ApproveRequest, ProposeRequest, change_of
+from defl.node.report.changes import Review
+from defl.node.report.requests import ApproveRequest, ProposeRequest
 from defl.node.setup.config import read_card_file
 from defl.printable import printable
 from defl.succession import PendingChange
-
-WAIT_S = 60.0
 
 PROPOSE_EXAMPLES = """
 Examples:
@@ -71,11 +71,6 @@ says why; 130: you said no.
 """
 
 node_argument = click.argument("folder", metavar="NODE", type=click.Path(path_type=Path))
-timeout_option = click.option(
-    "--timeout", "timeout_s", default=WAIT_S, show_default=True, metavar="SECONDS",
-    help="How long to wait for the log.",
-)  # fmt: skip
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, no text.")
 
 
 @federation.command(epilog=PROPOSE_EXAMPLES)
@@ -142,45 +137,16 @@ def _replacement(present: Present, path: Path, origin: Digest) -> ReplaceKey:
     return ReplaceKey(member_named(present, card.name), card)
 
 
-def propose_and_wait(
-    node: RunningNode,
-    present: Present,
-    operations: tuple[Operation, ...],
-    timeout_s: float,
-    *,
-    as_json: bool,
-) -> None:
-    digest = change_of(present.me, operations)
-    tell = _silent if as_json else click.echo
-    for line in operation_lines(present, operations):
-        tell(line)
-    before, after = counts_of(present.federation), counts_after(present.federation, operations)
-    tell(counts_text(before, after))
-    node.send(ProposeRequest(operations))
-    if _changed_this_round(present):
-        tell("this member's earlier proposal is replaced when the open round closes")
-    outcome, present = node.await_log(
-        present, operations, lambda report: has_approval(report, digest), timeout_s, tell
-    )
-    _conclude(outcome, present, digest, as_json=as_json)
-
-
-def _changed_this_round(present: Present) -> bool:
-    """A member proposes once per round."""
-    report = present.report
-    return any(c.author == report.me and c.round > report.round for c in report.changes)
-
-
 def _withdraw(node: RunningNode, present: Present, timeout_s: float, *, as_json: bool) -> None:
     if has_no_proposal(present.report):
         raise UserError("this member has no pending proposal; there is nothing to withdraw")
-    tell = _silent if as_json else click.echo
+    tell = silent if as_json else click.echo
     node.send(ProposeRequest(()))
     outcome, _ = node.await_log(present, (), has_no_proposal, timeout_s, tell)
     if outcome in (Outcome.RECORDED, Outcome.LAPSED):
-        _show({"withdrawn": True}, "withdrawn", as_json=as_json)
+        show({"withdrawn": True}, "withdrawn", as_json=as_json)
         return
-    _not_recorded(outcome, as_json=as_json)
+    not_recorded(outcome, as_json=as_json)
 
 
 @federation.command(epilog=CHANGES_EXAMPLES)
@@ -189,7 +155,7 @@ def _withdraw(node: RunningNode, present: Present, timeout_s: float, *, as_json:
 def changes(folder: Path, as_json: bool) -> None:
     """Show the pending changes: who proposed and approved them, and what each still lacks."""
     present = RunningNode(folder).present()
-    _show(changes_json(present), changes_text(present), as_json=as_json)
+    show(changes_json(present), changes_text(present), as_json=as_json)
 
 
 @federation.command(epilog=APPROVE_EXAMPLES)
@@ -211,7 +177,7 @@ def approve(folder: Path, prefix: str, yes: bool, timeout_s: float, as_json: boo
     change = _change(present, review)
     if present.me in change.approvals:
         raise UserError("this member has approved it already; look with: defl federation changes")
-    tell = _silent if as_json else click.echo
+    tell = silent if as_json else click.echo
     tell(review_text(present, review))
     if not yes:
         click.confirm("Approve this change?", abort=True)
@@ -223,7 +189,7 @@ def approve(folder: Path, prefix: str, yes: bool, timeout_s: float, as_json: boo
         timeout_s,
         tell,
     )
-    _conclude(outcome, present, change.digest, as_json=as_json)
+    conclude(outcome, present, change.digest, as_json=as_json)
 
 
 def _review(present: Present, prefix: str) -> Review:
@@ -244,56 +210,3 @@ def _review(present: Present, prefix: str) -> Review:
 
 def _change(present: Present, review: Review) -> PendingChange:
     return next(c for c in present.report.changes if c.digest.hex() == review.digest)
-
-
-def _conclude(outcome: Outcome, present: Present, digest: Digest, *, as_json: bool) -> None:
-    epoch = present.federation.epoch
-    if outcome is Outcome.EFFECTIVE:
-        text = f"it has taken effect: epoch {epoch} has begun, {counts_of(present.federation)}"
-        _show({"recorded": True, "in_effect": True, "epoch": epoch}, text, as_json=as_json)
-        return
-    if outcome is not Outcome.RECORDED:
-        _not_recorded(outcome, as_json=as_json)
-    review = next(r for r in reviews_of(present) if r.digest == digest.hex())
-    summary = {"recorded": True, "in_effect": False, **review_json(present, review)}
-    text = f"recorded in the members' log:\n{review_text(present, review)}"
-    if any("approval" in missing for missing in review.missing):
-        text += (
-            "\n\nthe others approve it at their nodes: defl federation approve NODE "
-            f"{review.digest[:DIGEST_CHARACTERS]}"
-        )
-    _show(summary, text, as_json=as_json)
-
-
-NOT_RECORDED = {
-    Outcome.LAPSED: (
-        "a new epoch began before this was recorded, and changes of the old one lapse; look at "
-        "the members (defl federation show) and propose it again"
-    ),
-    Outcome.NOT_YET: (
-        "the log has not recorded it yet: a quorum of members must be connected (defl node "
-        "status). The node goes on trying in each round until it ends; look again with: defl "
-        "federation changes"
-    ),
-    Outcome.NO_ANSWER: (
-        "the node has stopped answering before the log recorded it; start it, look with defl "
-        "federation changes, and ask again if it is not there"
-    ),
-}
-
-
-def _not_recorded(outcome: Outcome, *, as_json: bool) -> None:
-    reason = NOT_RECORDED[outcome]
-    if as_json:
-        click.echo(json.dumps({"recorded": False, "reason": reason}, indent=1))
-    else:
-        click.echo(reason, err=True)
-    sys.exit(ExitCode.FAILED)
-
-
-def _show(summary: dict[str, Any], text: str, *, as_json: bool) -> None:
-    click.echo(json.dumps(summary, indent=1) if as_json else text)
-
-
-def _silent(_text: str) -> None:
-    """JSON on stdout stands alone."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from defl.changes import Remove
-from defl.cli.changes import json_option, propose_and_wait, timeout_option
+from defl.cli.proposing import json_option, propose_and_wait, timeout_option
 from defl.cli.running_node import RunningNode
 from defl.cli.serve import node
 from defl.errors import UserError
