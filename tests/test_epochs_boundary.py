@@ -17,8 +17,7 @@ from defl.messages import (
     Vote,
 )
 from defl.output import Departed, Envelope, Received
-from defl.participant import EPOCHLESS_MESSAGES
-from defl.wire import encode
+from defl.wire import EPOCHLESS, encode
 from support.epochs import Churn
 
 DEAD = 4
@@ -155,7 +154,7 @@ def test_what_was_checked_in_the_last_epoch_is_not_heard_in_the_next() -> None:
     record, state = participant.replica.record, participant.state
 
     for peer, message in waiting:
-        if not isinstance(message, EPOCHLESS_MESSAGES):
+        if not isinstance(message, EPOCHLESS):
             participant.handle(Received(peer, message, epoch=0), churn.cluster.now)
 
     assert participant.replica.record == record

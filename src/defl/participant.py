@@ -65,14 +65,13 @@ from defl.output_builder import OutputBuilder
 from defl.participant_parts import ParticipantParts, first_record_of
 from defl.recall import Recall, authors_of, beyond_record
 from defl.succession import next_membership
+from defl.wire import EPOCHLESS
 
 NEVER = float("inf")
 POOL_MESSAGES = (Offer, StoreAck, ManifestRequest, ManifestAnswer, ChunkRequest, Chunk, NotHeld)
 # How long a node that was behind waits for the next handover before it fetches blobs, as a share of
 # a view's first period: a handover takes one round trip.
 HANDOVER_SHARE = 0.25
-# They mean the same in every epoch.
-EPOCHLESS_MESSAGES = (Handover, ManifestRequest, ManifestAnswer, ChunkRequest, NotHeld)
 
 
 class Participant(ParticipantParts):
@@ -115,7 +114,7 @@ class Participant(ParticipantParts):
         """It was checked by another epoch's facts: an old certificate would poison the record."""
         if not isinstance(event, Received) or event.epoch == self.federation.epoch:
             return False
-        return not isinstance(event.message, EPOCHLESS_MESSAGES)
+        return not isinstance(event.message, EPOCHLESS)
 
     def _give_replica(self, event: Event, now: float) -> bool:
         """True if the event was for the replica alone: the other parts may have nothing to do."""

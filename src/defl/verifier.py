@@ -3,6 +3,8 @@
 Everything here is a function of the federation's facts and the message. Bounded caches remember
 valid certificates and valid single signatures, since each travels in many messages: a QC whose
 votes were counted one by one costs nothing more.
+
+The file is long because it is a list: one rule for each thing that is signed.
 """
 
 from collections import OrderedDict
