@@ -38,6 +38,7 @@ def in_epoch(operators: Operators, epoch: int, *names: str) -> Callable[[], bool
 def test_a_new_machine_is_proposed_approved_ready_and_then_a_member(operators: Operators) -> None:
     joined = operators.join("eve")
     assert "--add eve.join.toml" in joined.text
+    assert "--replace-key instead if eve joined before" in joined.text
     operators.start_guest("eve")
 
     proposed = operators.propose("alice", "--add", "eve/eve.join.toml")

@@ -72,12 +72,15 @@ def join(folder: Path, file: Path, fingerprint: str, lineage: Path | None, as_js
     option = "--replace-key" if takes_over else "--add"
     name = printable(card.name)
     place = f"replace the key of {name}" if takes_over else f"add {name}"
+    # federation.toml names the founders alone.
+    later = "" if takes_over else f"     (--replace-key instead if {name} joined before)\n"
     click.echo(
         f"Wrote {path}, which asks the federation to {place}\n"
         f"  its fingerprint: {card_fingerprint(card)}\n"
         "Next:\n"
         f"  1. Give {path.name} to a member, who proposes it:\n"
         f"       defl federation propose THEIR-NODE {option} {path.name}\n"
+        f"{later}"
         "  2. Read the card's fingerprint to the members on the phone; a quorum of them approves.\n"
         f"  3. Start this machine: defl node start {folder}\n"
         "     It follows as a guest and signs nothing but that it is ready. It is a member from\n"
