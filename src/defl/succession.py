@@ -18,6 +18,7 @@ from defl.committee import (
     Member,
     Membership,
     faults_of,
+    member_of,
     updates_needed,
 )
 from defl.fields import MEMBERS_MAX
@@ -198,15 +199,11 @@ def _members_after(
     for op in operations:
         match op:
             case Add(card=card):
-                after.append(_member(card))
+                after.append(member_of(card))
             case Remove(member=member):
                 after[member] = replace(after[member], active=False)
             case ReplaceKey(member=member, card=card):
-                after[member] = _member(card)
+                after[member] = member_of(card)
             case Rounds():
                 pass
     return tuple(after)
-
-
-def _member(card: Card) -> Member:
-    return Member(card.name, card.key, card.certificate, card.address)

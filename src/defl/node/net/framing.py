@@ -16,6 +16,7 @@ from typing import cast
 import numpy as np
 
 from defl.budget import TokenBucket
+from defl.node.net.route import DIRECT, Route
 
 HEADER_BYTES = 4
 # Ours has about 80; a stranger must not make us hold much more.
@@ -125,6 +126,7 @@ class Link(asyncio.BufferedProtocol):
         self.hello: asyncio.Future[Frame] = self._loop.create_future()
         self.closed: asyncio.Future[str] = self._loop.create_future()
         self.broken: str | None = None  # the rule that the peer broke, if that ended the link
+        self.route: Route = DIRECT  # as far as this end knows
         self._transport: asyncio.Transport | None = None
         self._frame_bytes_max = HELLO_BYTES_MAX
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
