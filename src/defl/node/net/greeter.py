@@ -7,28 +7,32 @@ decides what becomes of the link.
 import asyncio
 import socket
 import ssl
+from datetime import UTC, datetime
 
+from defl.cards import Card
 from defl.ids import Digest, NodeId
 from defl.node.net.admission import (
     NOT_A_HELLO,
-    Refusal,
-    Refused,
     check_hello,
     check_stranger,
-    dial_refusal_of,
 )
+from defl.node.net.connecting import connected_socket, shown_certificate
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.framing import Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
+from defl.node.net.obstacles import Obstacle, Stage, dial_refusal, is_about_certificate
+from defl.node.net.proxy import Proxies
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import (
     client_context,
     letterbox_client_context,
     letterbox_server_context,
     server_context,
+    server_name,
 )
 from defl.node.net.who_dials import Part
-from defl.node.setup.identity import Identity, split_address
+from defl.node.setup.identity import Identity
 
 CLOSE_S = 1.0
 
@@ -42,12 +46,17 @@ class Greeter:
         *,
         connect_s: float,
         handshake_s: float,
+        proxies: Proxies,
+        stated: Digest | None = None,
     ) -> None:
+        """`stated`: the federation in our hellos, if not `origin`."""
         self._identity = identity
         self._origin = origin
         self._contacts = contacts
         self._connect_s = connect_s
         self._handshake_s = handshake_s
+        self._proxies = proxies
+        self._stated = origin if stated is None else stated
         self._letterbox_context = letterbox_server_context(identity)
         self._server_context: ssl.SSLContext | None = None
         self.epoch = 0
@@ -110,15 +119,20 @@ class Greeter:
         self, contact: Contact, lane: Lane, *, letterbox: bool = False
     ) -> tuple[Link, Hello] | Refused:
         card, link = contact.card, Link()
-        greeted = False
+        stage, greeted = Stage.CONNECTING, False
         try:
+            context = (
+                letterbox_client_context(card)
+                if letterbox
+                else client_context(self._identity, card)
+            )
+            connection, link.route = await connected_socket(
+                card.address, self._proxies.of(card.address)
+            )
             async with asyncio.timeout(self._connect_s):
-                context = (
-                    letterbox_client_context(card)
-                    if letterbox
-                    else client_context(self._identity, card)
-                )
-                await self._connect(link, card.address, context)
+                stage = Stage.SECURING
+                await self._secure(link, connection, card.address, context)
+                stage = Stage.GREETING
                 link.send_hello(self._hello(lane))
                 hello = decode_hello(await link.hello)
             answer = self._judge(link, hello, (contact.peer, lane))
@@ -126,30 +140,37 @@ class Greeter:
                 return answer
             greeted = True
             return link, answer[1]
-        except (OSError, TimeoutError) as error:
-            return dial_refusal_of(error, link, card)
+        except OSError as error:
+            return await self._explained(error, stage, link, card)
         finally:
             if not greeted:
                 link.abort()
 
-    async def _connect(self, link: Link, address: str, context: ssl.SSLContext) -> None:
-        host, port = split_address(address)
-        transport, _ = await asyncio.get_running_loop().create_connection(
+    async def _secure(
+        self, link: Link, connection: socket.socket, address: str, context: ssl.SSLContext
+    ) -> None:
+        """From here on the connection belongs to asyncio, which closes it whatever happens."""
+        await asyncio.get_running_loop().create_connection(
             lambda: link,
-            host,
-            port,
+            sock=connection,
             ssl=context,
-            server_hostname="",
+            server_hostname=server_name(address),
             ssl_handshake_timeout=self._connect_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
-        set_options(transport.get_extra_info("socket"))
+
+    async def _explained(self, error: OSError, stage: Stage, link: Link, card: Card) -> Refused:
+        shown = None
+        if is_about_certificate(error, stage):
+            shown = await shown_certificate(card.address, self._proxies.of(card.address))
+        obstacle = Obstacle(error, stage, link.route, shown, datetime.now(UTC))
+        return dial_refusal(obstacle, card)
 
     # ------------------------------------------------------------------ both
 
     def _hello(self, lane: Lane) -> bytes:
         key = self._identity.public_key
-        return encode_hello(Hello(PROTOCOL_VERSION, self._origin, self.epoch, key, lane))
+        return encode_hello(Hello(PROTOCOL_VERSION, self._stated, self.epoch, key, lane))
 
     def _judge(
         self, link: Link, hello: Hello | None, dialled: tuple[NodeId, Lane] | None

@@ -18,7 +18,6 @@ from defl.cards import Card, Reach
 from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
 from defl.node.net.acceptor import AcceptLimits, Acceptor
-from defl.node.net.admission import Refusal, Refused
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.dialler import Dialler, DialLimits
 from defl.node.net.framing import Frame, Lane, Link, Traffic, Use
@@ -26,6 +25,8 @@ from defl.node.net.greeter import CLOSE_S, Greeter
 from defl.node.net.hello import Hello
 from defl.node.net.letterbox import Letterbox, LetterboxLimits, LetterboxLink
 from defl.node.net.pending import Caller, Stranger
+from defl.node.net.proxy import Proxies
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.sockets import listening
 from defl.node.net.stats import Stats
 from defl.node.net.tls import mark_of, unusable
@@ -71,6 +72,7 @@ class Transport:
         on_disconnected: Callable[[NodeId], None] = lambda _: None,
         is_letter: Callable[[Frame], bool] = lambda _: True,
         limits: TransportLimits | None = None,
+        proxies: Proxies | None = None,
         rng: random.Random | None = None,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -116,6 +118,7 @@ class Transport:
             self._contacts,
             connect_s=self._limits.connect_s,
             handshake_s=self._limits.accept.handshake_s,
+            proxies=proxies or Proxies(),
         )
         self.set_contacts(contacts, epoch, me)
 

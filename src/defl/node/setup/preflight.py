@@ -19,9 +19,10 @@ from defl.contacts import id_of
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, OUTSIDER, NodeId
 from defl.node.epoch_parts import Cards
-from defl.node.net.admission import NOT_A_HELLO, Refused, check_hello
+from defl.node.net.admission import NOT_A_HELLO, check_hello
 from defl.node.net.framing import HEADER_BYTES, HELLO_BYTES_MAX, Lane
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
+from defl.node.net.refusal import Refused
 from defl.node.net.tls import client_context
 from defl.node.setup.config import (
     INITIAL_FILE,
