@@ -25,8 +25,6 @@ KEY_CHARACTERS = 16
 # OpenSSL's codes for a trusted certificate at the wrong time (X509_V_ERR_CERT_NOT_YET_VALID and
 # X509_V_ERR_CERT_HAS_EXPIRED); for any other certificate, trust fails first.
 WRONG_TIME = (9, 10)
-# The alerts of a peer to which our certificate is not yet valid, or expired.
-TIME_ALERTS = ("ALERT_BAD_CERTIFICATE", "ALERT_CERTIFICATE_EXPIRED")
 
 
 class Stage(Enum):
@@ -64,7 +62,7 @@ def dial_refusal(obstacle: Obstacle, card: Card) -> Refused:
         case Stage.SECURING:
             kind, text = _unsecured(obstacle, card)
         case Stage.GREETING:
-            kind, text = _ungreeted(error, card)
+            kind, text = _ungreeted(error)
     way = "" if obstacle.route.kind is RouteKind.DIRECT else f", {obstacle.route}"
     return Refused(kind, f"{card.address}{way}: {text}")
 
@@ -172,11 +170,10 @@ def _names_of(certificate: bytes) -> tuple[str, str]:
     return f'"{subject}"', f'"{issuer}"'
 
 
-def _ungreeted(error: OSError, card: Card) -> tuple[Refusal, str]:
-    if any(alert in str(error) for alert in TIME_ALERTS):
-        return Refusal.CLOCK, (
-            f"it refuses our certificate as not yet valid, or expired: compare the clocks of this "
-            f"machine and {card.name}'s"
-        )
-    text = "it refused us after the handshake: does it have our card and federation.toml?"
+def _ungreeted(error: OSError) -> tuple[Refusal, str]:
+    """A TLS 1.3 server refuses its caller only now, and says no more than that."""
+    text = (
+        "it refused us after the handshake: does it have our card and federation.toml, and the "
+        "right time?"
+    )
     return Refusal.UNKNOWN, f"{text} ({error})" if str(error) else text

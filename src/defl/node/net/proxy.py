@@ -18,7 +18,7 @@ from defl.printable import printable
 
 # Real ones have a few hundred bytes; a refusal comes with an HTML page, which is not read.
 ANSWER_BYTES_MAX = 16 * 2**10
-NO_PROXY_AT_ALL = "none"
+WITHOUT_PROXY = "none"
 REASON_CHARACTERS_MAX = 80
 # Of the ways to prove who asks; a proxy offers one to three.
 OFFERS_MAX = 4
@@ -75,7 +75,7 @@ class Proxies:
 def proxies_of(setting: str, environ: Mapping[str, str]) -> Proxies:
     """From `proxy` in node.toml, which holds for every address; if that is empty, from the
     environment."""
-    if setting == NO_PROXY_AT_ALL:
+    if setting == WITHOUT_PROXY:
         return Proxies()
     if setting:
         return Proxies(parse_proxy(setting, "proxy"))
