@@ -168,6 +168,15 @@ class Link(asyncio.BufferedProtocol):
         der = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         return None if der is None else bytes(der)
 
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """The connection, which is not read at present, is the protocol's from now on."""
+        if self._transport is None or self.closed.done():
+            raise ConnectionResetError("closed before it was handed over")
+        transport, self._transport = self._transport, None
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        self.closed.set_result("handed over")
+
     def close(self) -> None:
         """Ends the link after the written bytes have left."""
         if self._transport is not None:
