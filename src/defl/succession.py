@@ -118,7 +118,7 @@ def chosen_changes(
 def refusal(federation: Federation, closing: Round, operations: list[Operation]) -> str | None:
     """Why these operations can never take effect together at the close of this round, or None."""
     committee, members = federation.committee, federation.members
-    touched = [_member_of(op) for op in operations if _member_of(op) is not None]
+    touched = [_changed_member(op) for op in operations if _changed_member(op) is not None]
     if len(set(touched)) != len(touched):
         return "it has two operations for one member"
     if any(member >= committee.slots for member in touched if member is not None):
@@ -176,7 +176,7 @@ def _says_rounds(operations: Iterable[Operation]) -> bool:
     return any(isinstance(op, Rounds) for op in operations)
 
 
-def _member_of(operation: Operation) -> NodeId | None:
+def _changed_member(operation: Operation) -> NodeId | None:
     return operation.member if isinstance(operation, Remove | ReplaceKey) else None
 
 
