@@ -123,3 +123,12 @@ def dial_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Re
     if isinstance(error, ssl.SSLError):
         return Refused(refused.kind, f"{peer} does not speak TLS 1.3 as a node does: {error}")
     return Refused(Refusal.UNREACHABLE, f"{peer} cannot be reached: {error or 'no answer in time'}")
+
+
+def relayed_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Refused:
+    refused = refusal_of(error, link)
+    if refused.kind is Refusal.CERTIFICATE:
+        text = f"somebody else than {card.name} answered {link.route}: {refused.text}"
+        return Refused(refused.kind, text)
+    text = f"{card.name} did not answer {link.route}: {refused.text or 'no answer in time'}"
+    return Refused(refused.kind, text)

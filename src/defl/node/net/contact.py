@@ -37,6 +37,7 @@ class Contact:
         self.moved = asyncio.Event()  # a newer card gives another address
         self.letterbox: LetterboxLink | None = None  # ours to its letterbox
         self.part: Part | None = None  # ours, which `calls` play; None: before the start
+        self.relays: tuple[Card, ...] = ()  # at which they play it
         self.calls: list[asyncio.Task[None]] = []
 
     @property

@@ -54,7 +54,7 @@ class Dialler:
                     attempt = 0
             elif link is Refusal.UNKNOWN and lane is Lane.CONTROL:
                 await self._call_letterbox(contact)
-            await self._back_off(contact, attempt)
+            await self.back_off(contact, attempt)
             attempt += 1
 
     async def await_calls(self, contact: Contact) -> None:
@@ -68,7 +68,7 @@ class Dialler:
                     if called is Refusal.UNKNOWN and lane is Lane.CONTROL:
                         await self._call_letterbox(contact)
 
-    async def _back_off(self, contact: Contact, attempt: int) -> None:
+    async def back_off(self, contact: Contact, attempt: int) -> None:
         """Waits, unless a newer card gives another address."""
         limits = self._limits
         longest = min(limits.backoff_max_s, limits.backoff_first_s * 2.0 ** min(attempt, 30))

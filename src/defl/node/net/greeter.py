@@ -16,10 +16,13 @@ from defl.node.net.admission import (
     check_hello,
     check_stranger,
     dial_refusal_of,
+    relayed_refusal_of,
 )
+from defl.node.net.connecting import connected_socket
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.framing import Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
+from defl.node.net.route import Route
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import (
     client_context,
@@ -28,7 +31,7 @@ from defl.node.net.tls import (
     server_context,
 )
 from defl.node.net.who_dials import Part
-from defl.node.setup.identity import Identity, split_address
+from defl.node.setup.identity import Identity
 
 CLOSE_S = 1.0
 
@@ -133,17 +136,56 @@ class Greeter:
                 link.abort()
 
     async def _connect(self, link: Link, address: str, context: ssl.SSLContext) -> None:
-        host, port = split_address(address)
-        transport, _ = await asyncio.get_running_loop().create_connection(
+        connection, link.route = await connected_socket(address, None)
+        await self._secure(link, connection, context)
+
+    async def _secure(self, link: Link, connection: socket.socket, context: ssl.SSLContext) -> None:
+        await asyncio.get_running_loop().create_connection(
             lambda: link,
-            host,
-            port,
+            sock=connection,
             ssl=context,
             server_hostname="",
             ssl_handshake_timeout=self._connect_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
-        set_options(transport.get_extra_info("socket"))
+
+    # ------------------------------------------------------------------ through a relay
+
+    async def greet_through(
+        self,
+        contact: Contact,
+        lane: Lane,
+        connection: socket.socket,
+        route: Route,
+        *,
+        calling: bool,
+    ) -> tuple[Link, Hello] | Refused:
+        """Both ends know whom they want, and nobody else's certificate passes."""
+        card, link = contact.card, Link()
+        link.route = route
+        greeted = False
+        try:
+            async with asyncio.timeout(self._connect_s):
+                if calling:
+                    await self._secure(link, connection, client_context(self._identity, card))
+                    link.send_hello(self._hello(lane))
+                    hello = decode_hello(await link.hello)
+                else:
+                    context = server_context(self._identity, (card,))
+                    hello = await self._accept(link, connection, context)
+                    link.send_hello(self._hello(lane))
+            answer = self._judge(link, hello, (contact.peer, lane))
+            if isinstance(answer, Refused):
+                return answer
+            greeted = True
+            return link, answer[1]
+        except (OSError, TimeoutError) as error:
+            return relayed_refusal_of(error, link, card)
+        finally:
+            if not greeted:
+                link.abort()
+                if not link.is_made:
+                    connection.close()
 
     # ------------------------------------------------------------------ both
 

@@ -34,6 +34,8 @@ async def listening(listen: tuple[str, int] | socket.socket) -> socket.socket:
 
 
 def set_options(connection: socket.socket) -> None:
+    if connection.family == socket.AF_UNIX:  # the local end of a relayed link
+        return
     # A small frame must not wait until the one before it is acknowledged, up to 40 ms. asyncio sees
     # to it for dialled connections only: an accepted socket does not know that it is TCP.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
