@@ -5,6 +5,7 @@
 
 import asyncio
 import errno
+import os
 import secrets
 from collections.abc import Awaitable, Coroutine, Iterable
 from functools import partial
@@ -24,6 +25,7 @@ from defl.node.driver import Driver, Outlets
 from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.net.framing import Frame
+from defl.node.net.proxy import proxies_of
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifier import FrameVerifier
 from defl.node.report.best_model import BestModel
@@ -123,6 +125,7 @@ class Node:
             contacts=cards.of(self.participant.contacts.all),
             listen=config.listen_at,
             reach=config.reach,
+            proxies=proxies_of(config.proxy, os.environ),
             frame_bytes_max={
                 Lane.CONTROL: control_frame_bytes_max(MEMBERS_MAX),
                 Lane.WEIGHTS: chunk_frame_bytes_max(federation.chunk_bytes),

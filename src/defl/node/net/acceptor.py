@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from defl.budget import TokenBucket
-from defl.node.net.admission import Refusal, Refused, refusal_of
+from defl.node.net.admission import refusal_of
 from defl.node.net.framing import Link
 from defl.node.net.pending import Caller, PendingConnections, PendingLimits, Stranger
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.tls import FIRST_BYTES_MAX, LETTERBOX_MARK, is_first_record, marked
 
 # The pause before the next attempt after the kernel has run out of descriptors.

@@ -5,41 +5,12 @@ Nothing here waits or counts; the transport closes the connection and keeps the 
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 
 from defl.cards import Card
 from defl.ids import NO_DIGEST, Digest, NodeId
 from defl.node.net.framing import Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello
-
-
-class Refusal(StrEnum):
-    """Why a connection or a frame was refused."""
-
-    CROWDED = "crowded"  # evicted: too many were pending
-    SLOW = "slow"  # no hello in time
-    GONE = "gone"  # closed before its hello
-    NOT_TLS = "not_tls"
-    CERTIFICATE = "certificate"  # not a contact's, or expired
-    HELLO = "hello"  # not a hello
-    VERSION = "version"
-    FEDERATION = "federation"
-    IDENTITY = "identity"  # claims another key than its certificate's
-    DIRECTION = "direction"  # we dial this peer, and are connected
-    FRAME = "frame"  # a length out of bounds
-    FAULT = "fault"  # the handler raised a PeerFault for a frame
-    UNREACHABLE = "unreachable"  # no answer at the card's address
-    UNKNOWN = "unknown"  # the node that we dialled ended the connection before its hello
-    PROBE = "probe"  # a member's `defl node check`, which wants our hello and nothing else
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    kind: Refusal
-    text: str
-    peer: NodeId | None = None  # the contact that owns the certificate
-
+from defl.node.net.refusal import Refusal, Refused
 
 NOT_A_HELLO = Refused(Refusal.HELLO, "the first frame is not a hello: is it another program?")
 
@@ -109,20 +80,6 @@ def refusal_of(error: OSError | TimeoutError, link: Link | None) -> Refused:
             # asyncio ends a handshake that takes too long with a reset of its own.
             slow = "is taking longer than" in str(error)
             return Refused(Refusal.SLOW if slow else Refusal.GONE, str(error))
-
-
-def dial_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Refused:
-    refused = refusal_of(error, link)
-    peer = f"{card.name} at {card.address}"
-    if refused.kind is Refusal.CERTIFICATE:
-        text = f"{peer} shows a certificate that expired or is not its card's: {refused.text}"
-        return Refused(refused.kind, text)
-    if link.is_made:
-        text = f"{peer} refused us after the handshake: does it have our card and federation.toml?"
-        return Refused(Refusal.UNKNOWN, f"{text} ({error})" if str(error) else text)
-    if isinstance(error, ssl.SSLError):
-        return Refused(refused.kind, f"{peer} does not speak TLS 1.3 as a node does: {error}")
-    return Refused(Refusal.UNREACHABLE, f"{peer} cannot be reached: {error or 'no answer in time'}")
 
 
 def relayed_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Refused:

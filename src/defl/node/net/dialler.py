@@ -8,9 +8,9 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from defl.node.net.admission import Refusal
 from defl.node.net.contact import Contact
 from defl.node.net.framing import Lane, Link
+from defl.node.net.refusal import Refusal
 
 # A link that lived this long resets the back-off.
 STABLE_S = 5.0

@@ -7,21 +7,23 @@ decides what becomes of the link.
 import asyncio
 import socket
 import ssl
+from datetime import UTC, datetime
 
+from defl.cards import Card
 from defl.ids import Digest, NodeId
 from defl.node.net.admission import (
     NOT_A_HELLO,
-    Refusal,
-    Refused,
     check_hello,
     check_stranger,
-    dial_refusal_of,
     relayed_refusal_of,
 )
-from defl.node.net.connecting import connected_socket
+from defl.node.net.connecting import connected_socket, shown_certificate
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.framing import Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
+from defl.node.net.obstacles import Obstacle, Stage, dial_refusal, is_about_certificate
+from defl.node.net.proxy import Proxies
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import Route
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import (
@@ -29,6 +31,7 @@ from defl.node.net.tls import (
     letterbox_client_context,
     letterbox_server_context,
     server_context,
+    server_name,
 )
 from defl.node.net.who_dials import Part
 from defl.node.setup.identity import Identity
@@ -45,12 +48,17 @@ class Greeter:
         *,
         connect_s: float,
         handshake_s: float,
+        proxies: Proxies,
+        stated: Digest | None = None,
     ) -> None:
+        """`stated`: the federation in our hellos, if not `origin`."""
         self._identity = identity
         self._origin = origin
         self._contacts = contacts
         self._connect_s = connect_s
         self._handshake_s = handshake_s
+        self._proxies = proxies
+        self._stated = origin if stated is None else stated
         self._letterbox_context = letterbox_server_context(identity)
         self._server_context: ssl.SSLContext | None = None
         self.epoch = 0
@@ -113,15 +121,20 @@ class Greeter:
         self, contact: Contact, lane: Lane, *, letterbox: bool = False
     ) -> tuple[Link, Hello] | Refused:
         card, link = contact.card, Link()
-        greeted = False
+        stage, greeted = Stage.CONNECTING, False
         try:
+            context = (
+                letterbox_client_context(card)
+                if letterbox
+                else client_context(self._identity, card)
+            )
+            connection, link.route = await connected_socket(
+                card.address, self._proxies.of(card.address)
+            )
             async with asyncio.timeout(self._connect_s):
-                context = (
-                    letterbox_client_context(card)
-                    if letterbox
-                    else client_context(self._identity, card)
-                )
-                await self._connect(link, card.address, context)
+                stage = Stage.SECURING
+                await self._secure(link, connection, server_name(card.address), context)
+                stage = Stage.GREETING
                 link.send_hello(self._hello(lane))
                 hello = decode_hello(await link.hello)
             answer = self._judge(link, hello, (contact.peer, lane))
@@ -129,25 +142,31 @@ class Greeter:
                 return answer
             greeted = True
             return link, answer[1]
-        except (OSError, TimeoutError) as error:
-            return dial_refusal_of(error, link, card)
+        except OSError as error:
+            return await self._explained(error, stage, link, card)
         finally:
             if not greeted:
                 link.abort()
 
-    async def _connect(self, link: Link, address: str, context: ssl.SSLContext) -> None:
-        connection, link.route = await connected_socket(address, None)
-        await self._secure(link, connection, context)
-
-    async def _secure(self, link: Link, connection: socket.socket, context: ssl.SSLContext) -> None:
+    async def _secure(
+        self, link: Link, connection: socket.socket, host: str, context: ssl.SSLContext
+    ) -> None:
+        """From here on the connection belongs to asyncio, which closes it whatever happens."""
         await asyncio.get_running_loop().create_connection(
             lambda: link,
             sock=connection,
             ssl=context,
-            server_hostname="",
+            server_hostname=host,
             ssl_handshake_timeout=self._connect_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
+
+    async def _explained(self, error: OSError, stage: Stage, link: Link, card: Card) -> Refused:
+        shown = None
+        if is_about_certificate(error, stage):
+            shown = await shown_certificate(card.address, self._proxies.of(card.address))
+        obstacle = Obstacle(error, stage, link.route, shown, datetime.now(UTC))
+        return dial_refusal(obstacle, card)
 
     # ------------------------------------------------------------------ through a relay
 
@@ -167,7 +186,7 @@ class Greeter:
         try:
             async with asyncio.timeout(self._connect_s):
                 if calling:
-                    await self._secure(link, connection, client_context(self._identity, card))
+                    await self._secure(link, connection, "", client_context(self._identity, card))
                     link.send_hello(self._hello(lane))
                     hello = decode_hello(await link.hello)
                 else:
@@ -191,7 +210,7 @@ class Greeter:
 
     def _hello(self, lane: Lane) -> bytes:
         key = self._identity.public_key
-        return encode_hello(Hello(PROTOCOL_VERSION, self._origin, self.epoch, key, lane))
+        return encode_hello(Hello(PROTOCOL_VERSION, self._stated, self.epoch, key, lane))
 
     def _judge(
         self, link: Link, hello: Hello | None, dialled: tuple[NodeId, Lane] | None

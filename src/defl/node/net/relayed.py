@@ -8,16 +8,18 @@ other: the relay passes on bytes that it can neither read nor change, and a link
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import UTC, datetime
 
 from defl.cards import Card
 from defl.ids import Digest, digest_of
-from defl.node.net.admission import Refusal, Refused
 from defl.node.net.contact import Contact
 from defl.node.net.dialler import STABLE_S, Dialler
 from defl.node.net.framing import Lane, Link
 from defl.node.net.greeter import Greeter
 from defl.node.net.hello import Hello
-from defl.node.net.route import Route, RouteKind
+from defl.node.net.obstacles import Obstacle, Stage, dial_refusal
+from defl.node.net.refusal import Refusal, Refused
+from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.tls import relay_client_context, server_name
 from defl.node.relay.leg import LEG_CLOSE_S, Leg, splice
 from defl.node.relay.protocol import (
@@ -91,7 +93,7 @@ class RelayedCalls:
         for relay in self._in_order(contact):
             try:
                 connection = await self._called(relay, contact, lane)
-            except (OSError, TimeoutError) as error:
+            except OSError as error:
                 refused = _refused(relay, error)
                 continue
             answer = await self._greeter.greet_through(
@@ -153,7 +155,7 @@ class RelayedCalls:
     async def _parked_link(self, relay: Card, contact: Contact, lane: Lane) -> Link | None:
         try:
             connection = await self._parked(relay, contact, lane)
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             self._report(contact, _refused(relay, error))
             return None
         answer = await self._greeter.greet_through(
@@ -188,9 +190,11 @@ class RelayedCalls:
         context = relay_client_context(self._identity, relay)
         turn = self._turns.setdefault(relay.key, asyncio.Semaphore(HANDSHAKES_AT_ONCE))
         leg = Leg()
+        stage, route = Stage.CONNECTING, DIRECT
         try:
-            async with turn, asyncio.timeout(self._connect_s):
-                connection, _ = await self._connect(relay.address)
+            async with turn:
+                connection, route = await self._connect(relay.address)
+                stage = Stage.SECURING
                 await asyncio.get_running_loop().create_connection(
                     lambda: leg,
                     sock=connection,
@@ -199,9 +203,11 @@ class RelayedCalls:
                     ssl_handshake_timeout=self._connect_s,
                     ssl_shutdown_timeout=LEG_CLOSE_S,
                 )
-        except (OSError, TimeoutError):
+        except OSError as error:
             self._failing.add(relay.key)
-            raise
+            obstacle = Obstacle(error, stage, route, None, datetime.now(UTC))
+            text = dial_refusal(obstacle, relay).text
+            raise RelayFault(f"the relay {relay.name} at {text}") from error
         self._failing.discard(relay.key)
         request = Request(RELAY_VERSION, self._origin, verb, contact.card.key, lane)
         leg.send(encode(request))
@@ -264,9 +270,6 @@ def _route(relay: Card) -> Route:
     return Route(RouteKind.RELAY, relay.name)
 
 
-def _refused(relay: Card, error: OSError | TimeoutError) -> Refused:
-    if isinstance(error, RelayFault):
-        return Refused(Refusal.UNREACHABLE, str(error))
-    reason = str(error) or "no answer in time"
-    text = f"the relay {relay.name} at {relay.address} cannot be reached: {reason}"
+def _refused(relay: Card, error: OSError) -> Refused:
+    text = str(error) or f"the relay {relay.name} does not answer in time"
     return Refused(Refusal.UNREACHABLE, text)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from defl.ids import NodeId
-from defl.node.net.admission import Refusal
 from defl.node.net.framing import Lane, Traffic
+from defl.node.net.refusal import Refusal
 
 Value = TypeVar("Value")
 

@@ -71,6 +71,20 @@ def letterbox_client_context(card: Card) -> ssl.SSLContext:
     return _dialling_context(card, LETTERBOX_MARK)
 
 
+def looking_context() -> ssl.SSLContext:
+    """For a look at the certificate that an address shows, whosever it is. Nothing may be sent on
+    such a connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def server_name(address: str) -> str:
+    """For the SNI: proxies and firewalls decide by it. `ssl` leaves it out for an IP address."""
+    return split_address(address)[0].rstrip(".")
+
+
 def unusable(card: Card) -> str | None:
     """Why no connection can be made with this card, or None. Whether to trust it is decided by
     those who agreed on it."""
@@ -83,10 +97,6 @@ def unusable(card: Card) -> str | None:
     except (UserError, UnicodeError, ssl.SSLError) as error:
         return str(error)
     return None
-
-
-def server_name(address: str) -> str:
-    return ""
 
 
 def mark_of(caller: bytes, called: bytes) -> bytes:

@@ -18,7 +18,6 @@ from defl.contacts import FORMER_FROM
 from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
 from defl.node.net.acceptor import Acceptor
-from defl.node.net.admission import Refusal, Refused
 from defl.node.net.connecting import connected_socket
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.dialler import Dialler
@@ -28,6 +27,8 @@ from defl.node.net.hello import Hello
 from defl.node.net.letterbox import Letterbox, LetterboxLink
 from defl.node.net.limits import TransportLimits
 from defl.node.net.pending import Caller, RelayCaller, Stranger
+from defl.node.net.proxy import Proxies
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.relayed import RelayedCalls
 from defl.node.net.sockets import listening
 from defl.node.net.stats import Stats
@@ -58,6 +59,7 @@ class Transport:
         on_disconnected: Callable[[NodeId], None] = lambda _: None,
         is_letter: Callable[[Frame], bool] = lambda _: True,
         limits: TransportLimits | None = None,
+        proxies: Proxies = Proxies(),  # noqa: B008  (frozen)
         rng: random.Random | None = None,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -104,13 +106,14 @@ class Transport:
             self._contacts,
             connect_s=self._limits.connect_s,
             handshake_s=self._limits.accept.handshake_s,
+            proxies=proxies,
         )
         self._relayed = RelayedCalls(
             identity,
             origin,
             self._greeter,
             self._dialler,
-            lambda address: connected_socket(address, None),
+            lambda address: connected_socket(address, proxies.of(address)),
             self._adopt,
             self._refused,
             connect_s=self._limits.connect_s,

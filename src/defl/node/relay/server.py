@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from defl.budget import TokenBucket
 from defl.cards import Card
 from defl.ids import Digest
-from defl.node.net.admission import Refusal, Refused
 from defl.node.net.framing import Link
 from defl.node.net.pending import RelayCaller
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import relay_mark_of, server_context
 from defl.node.relay.leg import LEG_CLOSE_S, Leg, splice

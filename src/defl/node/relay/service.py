@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from defl.cards import Card
 from defl.ids import Digest
 from defl.node.net.acceptor import AcceptLimits, Acceptor
-from defl.node.net.admission import Refusal, Refused
 from defl.node.net.framing import Link
 from defl.node.net.pending import Caller, Stranger
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.sockets import listening
 from defl.node.relay.server import RelayServer
 from defl.node.relay.switchboard import CONNECTIONS_MAX

@@ -35,6 +35,7 @@ from defl.errors import UserError
 from defl.fields import MEMBERS_MAX
 from defl.founding import check_founded
 from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
+from defl.node.net.proxy import WITHOUT_PROXY, parse_proxy
 from defl.node.report.tracking import Track
 from defl.node.setup.identity import (
     Identity,
@@ -86,6 +87,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     address: str = ""
     listen: str = ""
     relay: bool = False
+    proxy: str = ""
     federation: str = "federation.toml"
     client: str = ""  # "module:attribute"; empty until the organisation has one
     project: str = "."
@@ -113,9 +115,14 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"client: {self.client!r} is not a client: write module:attribute, "
                 "for example my_project:client"
             )
+        if self.proxy not in ("", WITHOUT_PROXY):
+            parse_proxy(self.proxy, "proxy")
         for field in ("work_time_max_s", "evaluation_time_max_s"):
             if not isfinite(getattr(self, field)):
                 raise UserError(f"{field}: must be a number of seconds")
+
+    def __repr__(self) -> str:
+        return f"NodeConfig(name={self.name!r})"  # without the proxy's password
 
     @property
     def listen_at(self) -> tuple[str, int] | None:
@@ -139,6 +146,11 @@ address = {quoted(config.address)}
 listen = {quoted(config.listen)}
 # true: this node also passes on the encrypted traffic of members that only dial.
 relay = {str(config.relay).lower()}
+# The HTTP proxy that leads out of your site, by CONNECT: "http://host:port". Empty: that of the
+# environment (HTTPS_PROXY, NO_PROXY), if any; "none": never one. A password is better kept in the
+# environment. If it is here, "http://user:password@host:port", only you may read this file
+# (chmod 600).
+proxy = {quoted(config.proxy)}
 
 # The agreed file; its fingerprint (defl federation show) must be the same at every member.
 federation = {quoted(config.federation)}
@@ -178,7 +190,12 @@ def read_node(folder: Path) -> NodeConfig:
     hint = f"create a node with: defl node init {folder} --name NAME --address HOST:PORT"
     if inside := sorted(folder.glob(f"*/{CONFIG_FILE}")):  # the folder of a whole run
         hint = f"name the folder of one node, for example {inside[0].parent}"
-    return parse(read_bytes(path, hint), NodeConfig, path)
+    config = parse(read_bytes(path, hint), NodeConfig, path)
+    if "@" in config.proxy and (mode := open_to_others(path)):
+        raise UserError(
+            f"{path}: others may read the proxy's password (mode {mode:04o}); do: chmod 600 {path}"
+        )
+    return config
 
 
 # --- The identity's files ------------------------------------------------------------------------

@@ -138,6 +138,17 @@ def certificate_key(certificate: bytes) -> bytes:
     return key.public_bytes_raw()
 
 
+def node_key_of(certificate: bytes) -> bytes | None:
+    """The key of a certificate in the form that nodes make; None for any other."""
+    try:
+        key = certificate_key(certificate)
+        names = _loaded(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        is_ours = _certificate_defect(certificate, key) is None
+    except (UserError, ValueError):
+        return None
+    return key if is_ours and [name.value for name in names] == [key.hex()] else None
+
+
 def certificate_validity(certificate: bytes) -> tuple[datetime, datetime]:
     """The start and the end of the certificate's validity."""
     loaded = _loaded(certificate)
