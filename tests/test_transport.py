@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from defl.budget import TokenBucket
 from defl.errors import Malformed, UserError
 from defl.ids import NodeId
-from defl.node.net.framing import PARSE_FRAMES, Link, SendQueue, Traffic
+from defl.node.net.framing import PARSE_FRAMES, Link
+from defl.node.net.send_queue import SendQueue, Traffic
 from defl.node.net.transport import Frame, Lane, Refusal, Transport, TransportLimits
 from defl.node.setup.identity import make_card, make_identity
 from support.transports import (

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from defl.ids import NodeId
 from defl.node.net.admission import Refusal
-from defl.node.net.framing import Lane, Traffic
+from defl.node.net.framing import Lane
+from defl.node.net.send_queue import Traffic
 
 Value = TypeVar("Value")
 

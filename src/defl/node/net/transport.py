@@ -21,11 +21,12 @@ from defl.node.net.acceptor import AcceptLimits, Acceptor
 from defl.node.net.admission import Refusal, Refused
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.dialler import Dialler, DialLimits
-from defl.node.net.framing import Frame, Lane, Link, Traffic, Use
+from defl.node.net.framing import Lane, Link, Use
 from defl.node.net.greeter import CLOSE_S, Greeter
 from defl.node.net.hello import Hello
 from defl.node.net.letterbox import Letterbox, LetterboxLimits, LetterboxLink
 from defl.node.net.pending import Caller, Stranger
+from defl.node.net.send_queue import Frame, Traffic
 from defl.node.net.sockets import listening
 from defl.node.net.stats import Stats
 from defl.node.net.tls import mark_of, unusable
@@ -349,6 +350,7 @@ class Transport:
                 traffic=channel.traffic,
                 messages=messages,
                 volume=volume,
+                heartbeat=True,
             )
         )
         link.closed.add_done_callback(lambda _: self._lost(contact, hello.lane, link))
