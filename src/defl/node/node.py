@@ -122,6 +122,7 @@ class Node:
             epoch=federation.epoch,
             contacts=cards.of(self.participant.contacts.all),
             listen=config.listen_at,
+            reach=config.reach,
             frame_bytes_max={
                 Lane.CONTROL: control_frame_bytes_max(MEMBERS_MAX),
                 Lane.WEIGHTS: chunk_frame_bytes_max(federation.chunk_bytes),

@@ -12,7 +12,6 @@ from defl.cards import Card
 from defl.ids import NO_DIGEST, Digest, NodeId
 from defl.node.net.framing import Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello
-from defl.node.net.who_dials import dials
 
 
 class Refusal(StrEnum):
@@ -27,7 +26,7 @@ class Refusal(StrEnum):
     VERSION = "version"
     FEDERATION = "federation"
     IDENTITY = "identity"  # claims another key than its certificate's
-    DIRECTION = "direction"  # we dial this peer, in its epoch too
+    DIRECTION = "direction"  # we dial this peer, and are connected
     FRAME = "frame"  # a length out of bounds
     FAULT = "fault"  # the handler raised a PeerFault for a frame
     UNREACHABLE = "unreachable"  # no answer at the card's address
@@ -50,9 +49,7 @@ def check_hello(
     *,
     certificate: bytes | None,
     dialled: tuple[NodeId, Lane] | None,
-    me: NodeId,
     origin: Digest,
-    epoch: int,
     cards: Mapping[NodeId, Card],
 ) -> NodeId | Refused:
     """The number of the peer, if it is a contact in our federation, and the dialled one."""
@@ -65,10 +62,6 @@ def check_hello(
     if hello.key != card.key:
         text = f"{card.name} shows its certificate, but claims another key"
         return Refused(Refusal.IDENTITY, text, peer)
-    # In another epoch the peer may have another role, and dial rightly.
-    if dialled is None and hello.epoch == epoch and dials(me, peer):
-        text = f"{card.name} dialled us, but it is our part to dial"
-        return Refused(Refusal.DIRECTION, text, peer)
     if dialled is not None and dialled != (peer, hello.lane):
         text = f"{card.name} answered on lane {hello.lane}, not on the one that was dialled"
         return Refused(Refusal.IDENTITY, text, peer)

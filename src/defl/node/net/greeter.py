@@ -11,6 +11,7 @@ import ssl
 from defl.ids import Digest, NodeId
 from defl.node.net.admission import (
     NOT_A_HELLO,
+    Refusal,
     Refused,
     check_hello,
     check_stranger,
@@ -26,6 +27,7 @@ from defl.node.net.tls import (
     letterbox_server_context,
     server_context,
 )
+from defl.node.net.who_dials import Part
 from defl.node.setup.identity import Identity, split_address
 
 CLOSE_S = 1.0
@@ -48,11 +50,7 @@ class Greeter:
         self._handshake_s = handshake_s
         self._letterbox_context = letterbox_server_context(identity)
         self._server_context: ssl.SSLContext | None = None
-        self._me, self.epoch = NodeId(0), 0
-
-    def enter(self, epoch: int, me: NodeId) -> None:
-        """Hellos state this epoch from now on."""
-        self._me, self.epoch = me, epoch
+        self.epoch = 0
 
     def refresh(self) -> None:
         """The contacts' certificates have changed: callers with others are refused from now on."""
@@ -71,9 +69,19 @@ class Greeter:
             self._server_context = server_context(self._identity, cards)
         hello = await self._accept(link, connection, self._server_context)
         answer = self._judge(link, hello, None)
+        if not isinstance(answer, Refused) and self._is_needless(*answer):
+            contact = answer[0]
+            text = f"{contact.card.name} dialled us, but we have dialled it"
+            answer = Refused(Refusal.DIRECTION, text, contact.peer)
         if hello is not None and not (isinstance(answer, Refused) and answer.peer is None):
             link.send_hello(self._hello(hello.lane))
         return answer
+
+    def _is_needless(self, contact: Contact, hello: Hello) -> bool:
+        """A contact that we dial may call us too: it may not know its part, in another epoch or
+        after a change of its reach. But not beside a link that we have made."""
+        ours = contact.part is Part.DIAL and hello.epoch == self.epoch
+        return ours and contact.channels[hello.lane].link is not None
 
     async def answer_stranger(self, link: Link, connection: socket.socket) -> Refused | None:
         """At the letterbox."""
@@ -152,9 +160,7 @@ class Greeter:
             hello,
             certificate=link.certificate,
             dialled=dialled,
-            me=self._me,
             origin=self._origin,
-            epoch=self.epoch,
             cards=self._contacts.cards,
         )
         if isinstance(peer, Refused):

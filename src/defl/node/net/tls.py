@@ -13,7 +13,7 @@ import os
 import ssl
 from collections.abc import Sequence
 
-from defl.cards import Card
+from defl.cards import Card, Reach
 from defl.errors import UserError
 from defl.ids import digest_of
 from defl.node.setup.identity import (
@@ -24,8 +24,10 @@ from defl.node.setup.identity import (
     split_address,
 )
 
-# The mark travels as the name of an application protocol (ALPN), which may have 255 bytes.
-MARK_PREFIX = b"defl/"
+# What the connection speaks, for whoever looks at it on the way (ALPN).
+PROTOCOL = "defl/1"
+# The mark travels as the name of a second application protocol, which may have 255 bytes.
+MARK_PREFIX = b"defl/mark/"
 MARK_BYTES = len(MARK_PREFIX) + 32
 # The mark of a caller without a certificate. No member's: those are hexadecimal.
 LETTERBOX_MARK = MARK_PREFIX + b"handover"
@@ -38,10 +40,7 @@ FIRST_BYTES_MAX = 4096
 
 def server_context(identity: Identity, cards: Sequence[Card]) -> ssl.SSLContext:
     """For accepted connections: any contact's certificate passes, and no other."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.num_tickets = 0
-    _load_identity(context, identity)
-    return _pinned(context, cards)
+    return _pinned(_listening_context(identity), cards)
 
 
 def client_context(identity: Identity, card: Card) -> ssl.SSLContext:
@@ -53,11 +52,9 @@ def client_context(identity: Identity, card: Card) -> ssl.SSLContext:
 
 def letterbox_server_context(identity: Identity) -> ssl.SSLContext:
     """For accepted calls to the letterbox: the caller shows no certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.num_tickets = 0
+    context = _listening_context(identity)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_NONE
-    _load_identity(context, identity)
     return context
 
 
@@ -70,7 +67,8 @@ def unusable(card: Card) -> str | None:
     """Why no connection can be made with this card, or None. Whether to trust it is decided by
     those who agreed on it."""
     try:
-        split_address(card.address)[0].encode("idna")  # as for a look-up
+        if card.reach is Reach.BOTH:
+            split_address(card.address)[0].encode("idna")  # as for a look-up
         if certificate_key(card.certificate) != card.key:
             return "the certificate's key is not the card's"
         _pinned(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), (card,))
@@ -101,10 +99,18 @@ def is_first_record(first_bytes: bytes) -> bool:
     return len(first_bytes) >= max(RECORD_HEADER_BYTES, whole)
 
 
+def _listening_context(identity: Identity) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    context.set_alpn_protocols([PROTOCOL])
+    _load_identity(context, identity)
+    return context
+
+
 def _dialling_context(card: Card, mark: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate itself is pinned; addresses may change
-    context.set_alpn_protocols([mark.decode("ascii")])
+    context.set_alpn_protocols([PROTOCOL, mark.decode("ascii")])
     return _pinned(context, (card,))
 
 

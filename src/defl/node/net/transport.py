@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 
 from defl.budget import TokenBucket
-from defl.cards import Card
+from defl.cards import Card, Reach
 from defl.errors import PeerFault, UserError
 from defl.ids import Digest, NodeId
 from defl.node.net.acceptor import AcceptLimits, Acceptor
@@ -64,7 +64,8 @@ class Transport:
         origin: Digest,
         epoch: int,
         contacts: Mapping[NodeId, Card],
-        listen: tuple[str, int] | socket.socket,
+        listen: tuple[str, int] | socket.socket | None,
+        reach: Reach = Reach.BOTH,
         frame_bytes_max: Mapping[Lane, int],
         on_frame: Callable[[NodeId, Lane, Frame], Awaitable[None] | None],
         on_connected: Callable[[NodeId, int], None] = lambda _peer, _epoch: None,
@@ -74,10 +75,13 @@ class Transport:
         rng: random.Random | None = None,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`listen` is an address or a listening socket. `is_letter` says which frames a letterbox
-        is for; others wait until the contact is connected. `wait` sleeps between attempts."""
+        """`listen` is an address or a listening socket; None: this node only dials. `is_letter`
+        says which frames a letterbox is for; others wait until the contact is connected. `wait`
+        sleeps between attempts."""
         self._identity = identity
         self._listen = listen
+        self._reach = reach
+        self._started = False
         self._frame_bytes_max = frame_bytes_max
         self._on_frame = on_frame
         self._on_connected = on_connected
@@ -119,8 +123,10 @@ class Transport:
     # ------------------------------------------------------------------ for the node
 
     async def start(self) -> None:
-        self._listener = await listening(self._listen)
-        self._start(self._acceptor.accept(self._listener))
+        if self._listen is not None:
+            self._listener = await listening(self._listen)
+            self._start(self._acceptor.accept(self._listener))
+        self._started = True
         for contact in self._contacts:
             self._call(contact)
 
@@ -147,14 +153,14 @@ class Transport:
         state this epoch. Links of a contact whose key stays are not touched; if its number changes,
         it is announced again. A card that cannot be used becomes trouble."""
         self._me = me
-        self._greeter.enter(epoch, me)
+        self._greeter.epoch = epoch  # which hellos state from now on
         change = self._contacts.replace(contacts, self._identity.public_key)
         for contact in change.gone:
             self._drop(contact)
         self.stats.follow(change.numbers, self._contacts.traffic)
         self.stats.trouble.update(change.defects)
         self._expect_contacts()
-        if self._listener is not None:
+        if self._started:
             for contact in self._contacts:
                 self._call(contact)
         for before, peer in change.numbers.items():
@@ -174,6 +180,8 @@ class Transport:
                     return False
                 contact.take(card)
                 self._expect_contacts()
+                if self._started:
+                    self._call(contact)  # its reach may have changed
                 return True
         return False
 
@@ -181,7 +189,7 @@ class Transport:
     def address(self) -> tuple[str, int]:
         """Where we listen; the port is the real one."""
         if self._listener is None:
-            raise UserError("the transport has not been started")
+            raise UserError("the transport does not listen")
         host, port = self._listener.getsockname()[:2]
         return host, port
 
@@ -243,7 +251,7 @@ class Transport:
 
     def _call(self, contact: Contact) -> None:
         """What this node has to do may change with its number and the contact's."""
-        part = part_of(self._me, contact.peer)
+        part = part_of(self._me, self._reach, contact.peer, contact.card.reach)
         if contact.part is part:
             return
         contact.stop_calls()
@@ -253,7 +261,7 @@ class Transport:
                 calls = [self._dialler.keep_connected(contact, lane) for lane in Lane]
             case Part.EXPECT:
                 calls = [self._dialler.await_calls(contact)]
-            case Part.LISTEN:
+            case Part.LISTEN | Part.MEET:
                 calls = []
         contact.calls = [self._start(call) for call in calls]
 

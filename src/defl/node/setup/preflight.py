@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from defl.cards import Card
+from defl.cards import Card, Reach, whereabouts
 from defl.committee import Federation
 from defl.contacts import id_of
 from defl.errors import UserError
@@ -139,14 +139,16 @@ def _card(folder: Path, config: NodeConfig, identity: Identity, card: Card) -> C
         ("certificate", identity.certificate, card.certificate),
         ("name", config.name, card.name),
         ("address", config.address, card.address),
+        ("reach", config.reach, card.reach),
+        ("relay", config.relay, card.relay),
     ):
         if own != stated:
             return Check("card", False, _card_advice(folder, field))
-    return Check("card", True, f"{card.name} at {card.address}, serial {card.serial}")
+    return Check("card", True, f"{card.name} {whereabouts(card)}, serial {card.serial}")
 
 
 def _card_advice(folder: Path, field: str) -> str:
-    if field in ("address", "certificate"):
+    if field in ("address", "certificate", "reach", "relay"):
         return f"its {field} is no longer this node's; sign a new one: defl node card {folder}"
     return f"its {field} is not this node's; restore this node's own card"
 
@@ -215,6 +217,8 @@ def _disk(folder: Path, config: NodeConfig, agreement: Agreement) -> Check:
 
 
 def _port(config: NodeConfig) -> Check:
+    if config.listen_at is None:
+        return Check("listen port", True, "none: this node only dials")
     host, port = config.listen_at
     try:
         family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -237,13 +241,17 @@ def _peers(identity: Identity, facts: Federation, cards: Cards) -> list[Check]:
     me = id_of(facts, identity.public_key)
     if me == OUTSIDER:
         return []  # the members answer only those whom they have approved
-    others = {peer: facts.members[peer] for peer in facts.committee.members if peer != me}
-    with ThreadPoolExecutor(min(len(others), PROBES_AT_ONCE_MAX)) as pool:
-        probe = partial(_probe, me=me, identity=identity, facts=facts)
+    others = {
+        peer: facts.members[peer]
+        for peer in facts.committee.members
+        if peer != me and facts.members[peer].reach is Reach.BOTH
+    }
+    with ThreadPoolExecutor(PROBES_AT_ONCE_MAX) as pool:
+        probe = partial(_probe, identity=identity, facts=facts)
         return list(pool.map(probe, others, cards.of(others).values()))
 
 
-def _probe(peer: NodeId, card: Card, *, me: NodeId, identity: Identity, facts: Federation) -> Check:
+def _probe(peer: NodeId, card: Card, *, identity: Identity, facts: Federation) -> Check:
     """Connect to a peer and compare its hello with what it should be."""
     name = f"peer {card.name}"
     # No federation in ours: the peer answers with its own hello and closes the connection, so a
@@ -266,9 +274,7 @@ def _probe(peer: NodeId, card: Card, *, me: NodeId, identity: Identity, facts: F
             answer,
             certificate=certificate,
             dialled=(peer, Lane.CONTROL),
-            me=me,
             origin=facts.origin,
-            epoch=facts.epoch,
             cards={peer: card},
         )
     )
