@@ -152,6 +152,20 @@ def test_a_kernel_that_cannot_bound_the_pause_has_the_other_options() -> None:
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) >= 60_000
 
 
+def test_the_way_to_a_peer_and_its_round_trip_are_known_soon_after_the_connection() -> None:
+    async def scenario() -> None:
+        async with pair() as (a, b):
+            for here, there in ((a, b), (b, a)):
+                link = here.transport.control_link(there.me)
+                assert link is not None
+                assert str(link.route) == "direct"
+                await here.until(lambda link=link: link.round_trip_s is not None)
+                assert not here.received
+            assert a.transport.control_link(NodeId(3)) is None
+
+    asyncio.run(scenario())
+
+
 def test_a_burst_of_frames_leaves_turns_for_other_connections() -> None:
     async def scenario() -> None:
         handled_before_turn: list[int] = []

@@ -9,13 +9,22 @@ Frame = bytes | memoryview  # a large one is a read-only view of its own memory
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts of one lane of one peer; bytes include the frames' headers, not beats."""
+    """Counts of one lane; bytes include the frames' headers, not beats."""
 
     bytes_in: int = 0
     bytes_out: int = 0
     frames_in: int = 0
     frames_out: int = 0
     dropped: int = 0  # frames for a full queue, and the oldest ones while the peer was away
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            self.bytes_in + other.bytes_in,
+            self.bytes_out + other.bytes_out,
+            self.frames_in + other.frames_in,
+            self.frames_out + other.frames_out,
+            self.dropped + other.dropped,
+        )
 
 
 class SendQueue:

@@ -202,6 +202,10 @@ class Transport:
         contact = self._contacts.get(peer)
         return contact is not None and contact.is_connected
 
+    def control_link(self, peer: NodeId) -> Link | None:
+        contact = self._contacts.get(peer)
+        return None if contact is None else contact.channels[Lane.CONTROL].link
+
     def queued_bytes(self, peer: NodeId, lane: Lane) -> int:
         contact = self._contacts.get(peer)
         return 0 if contact is None else contact.channels[lane].queue.bytes
