@@ -24,8 +24,8 @@ from defl.messages import Gossip, Handover, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
-from defl.node.net.framing import Frame
 from defl.node.net.proxy import proxies_of
+from defl.node.net.send_queue import Frame
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifier import FrameVerifier
 from defl.node.report.best_model import BestModel

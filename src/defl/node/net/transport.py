@@ -21,7 +21,7 @@ from defl.node.net.acceptor import Acceptor
 from defl.node.net.connecting import connected_socket
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.dialler import Dialler
-from defl.node.net.framing import Frame, Lane, Link, Traffic, Use
+from defl.node.net.framing import Lane, Link, Use
 from defl.node.net.greeter import CLOSE_S, Greeter
 from defl.node.net.hello import Hello
 from defl.node.net.letterbox import Letterbox, LetterboxLink
@@ -30,6 +30,7 @@ from defl.node.net.pending import Caller, RelayCaller, Stranger
 from defl.node.net.proxy import Proxies
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.relayed import RelayedCalls
+from defl.node.net.send_queue import Frame, Traffic
 from defl.node.net.sockets import listening
 from defl.node.net.stats import Stats
 from defl.node.net.tls import mark_of, unusable
@@ -206,6 +207,10 @@ class Transport:
     def connected(self, peer: NodeId) -> bool:
         contact = self._contacts.get(peer)
         return contact is not None and contact.is_connected
+
+    def control_link(self, peer: NodeId) -> Link | None:
+        contact = self._contacts.get(peer)
+        return None if contact is None else contact.channels[Lane.CONTROL].link
 
     def queued_bytes(self, peer: NodeId, lane: Lane) -> int:
         contact = self._contacts.get(peer)
@@ -386,6 +391,7 @@ class Transport:
                 traffic=channel.traffic,
                 messages=messages,
                 volume=volume,
+                heartbeat=True,
             )
         )
         link.closed.add_done_callback(lambda _: self._lost(contact, hello.lane, link))
