@@ -13,7 +13,7 @@ from defl.errors import BadBlob
 from defl.ids import NO_DIGEST, Digest, digest_of
 from defl.messages import Manifest
 from defl.output import Aggregate, Train, Validate, Work
-from defl.pool.weights import FP32, Payload, check_payload, decode, encode, manifest_of
+from defl.pool.weights import FP32, Base, Payload, check_payload, decode, encode, manifest_of
 from defl.schema import Codec, Row
 
 Read = Callable[[Digest], Payload]
@@ -48,25 +48,21 @@ def model_row(federation: Federation, payload: Payload) -> Row:
 
 def model_blob(federation: Federation, row: Row, write: Write | None = None) -> Blob:
     """Encode a model (the initial weights or an aggregate): always fp32, without a base."""
-    return _blob(federation, row, FP32, NO_DIGEST, None, write)
+    payload = encode(row, federation.schema, FP32)
+    return _blob(federation, payload, FP32, NO_DIGEST, write)
 
 
 def update_blob(
-    federation: Federation, row: Row, base: Digest, base_row: Row, write: Write | None = None
+    federation: Federation, row: Row, base: Digest, start: Base, write: Write | None = None
 ) -> Blob:
     """Encode a trained row as the blob that is offered."""
-    return _blob(federation, row, federation.codec, base, base_row, write)
+    payload = encode(row, federation.schema, federation.codec, start)
+    return _blob(federation, payload, federation.codec, base, write)
 
 
 def _blob(
-    federation: Federation,
-    row: Row,
-    codec: Codec,
-    base: Digest,
-    base_row: Row | None,
-    write: Write | None,
+    federation: Federation, payload: Payload, codec: Codec, base: Digest, write: Write | None
 ) -> Blob:
-    payload = encode(row, federation.schema, codec, base_row)
     if write is not None:
         write(payload)
     return manifest_of(payload, federation.schema, codec, federation.chunk_bytes, base), payload
@@ -77,8 +73,9 @@ def aggregate(
 ) -> tuple[Blob, AggregationResult]:
     """The round's model as a blob, the same bits at every honest node, and the rule's reasons."""
     base_row = model_row(federation, read(work.base))
+    base = Base(base_row, work.round)
     rows = [
-        decode(read(reference.digest), federation.schema, federation.codec, base_row)
+        decode(read(reference.digest), federation.schema, federation.codec, base)
         for reference in work.updates
     ]
     # No member can choose to win a tie: the closing block's id is unknown during training.
