@@ -48,24 +48,28 @@ def model_row(federation: Federation, payload: Payload) -> Row:
 
 def model_blob(federation: Federation, row: Row, write: Write | None = None) -> Blob:
     """Encode a model (the initial weights or an aggregate): always fp32, without a base."""
-    payload = encode(row, federation.schema, FP32)
-    return _blob(federation, payload, FP32, NO_DIGEST, write)
+    return _blob(federation, row, FP32, NO_DIGEST, None, write)
 
 
 def update_blob(
-    federation: Federation, row: Row, base: Digest, start: Base, write: Write | None = None
+    federation: Federation, row: Row, name: Digest, base: Base, write: Write | None = None
 ) -> Blob:
-    """Encode a trained row as the blob that is offered."""
-    payload = encode(row, federation.schema, federation.codec, start)
-    return _blob(federation, payload, federation.codec, base, write)
+    """Encode a trained row as the blob that is offered; `name` is the base's."""
+    return _blob(federation, row, federation.codec, name, base, write)
 
 
 def _blob(
-    federation: Federation, payload: Payload, codec: Codec, base: Digest, write: Write | None
+    federation: Federation,
+    row: Row,
+    codec: Codec,
+    name: Digest,
+    base: Base | None,
+    write: Write | None,
 ) -> Blob:
+    payload = encode(row, federation.schema, codec, base)
     if write is not None:
         write(payload)
-    return manifest_of(payload, federation.schema, codec, federation.chunk_bytes, base), payload
+    return manifest_of(payload, federation.schema, codec, federation.chunk_bytes, name), payload
 
 
 def aggregate(
