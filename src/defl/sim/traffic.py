@@ -110,7 +110,14 @@ class ClusterTraffic:
         for when in self._network.arrivals(
             source, target, len(frame), heavy=heavy, now=self._clock.now
         ):
-            self._clock.at(when, partial(_deliver, node, node.incarnation, sender, frame, heavy))
+            deliver = partial(_deliver, node, node.incarnation, sender, frame, heavy)
+            if heavy and self._network.has_line(target):
+                deliver = partial(self._receive, target, len(frame), deliver)
+            self._clock.at(when, deliver)
+
+    def _receive(self, target: NodeId, size: int, deliver: Callable[[], None]) -> None:
+        """A chunk has reached the target's line."""
+        self._clock.at(self._network.received(target, size, self._clock.now), deliver)
 
     def refused(self, fault: PeerFault) -> None:
         self.faults_refused[type(fault).__name__] += 1
