@@ -16,7 +16,7 @@ from defl.node.net.framing import Lane
 from defl.node.relay.protocol import RELAY_VERSION, Notice, Request, Signal, Verb, calls
 
 TICK_S = 5.0
-# Parked members beat every 20 s (BEAT_S); nodes have beats of their own on their links.
+# Parked members beat every 20 s (net/beats.py); nodes have beats of their own on their links.
 PARKED_TICKS_MAX = 12
 SPLICED_TICKS_MAX = 18
 # A parked member that does not answer GO is gone; its caller waits 10 s at most.
