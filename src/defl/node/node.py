@@ -56,6 +56,7 @@ from defl.node.work.worker import ChildLimits, Result, Worker
 from defl.output import (
     ChunkLost,
     Connected,
+    Disconnected,
     Envelope,
     EpochBegan,
     Event,
@@ -132,7 +133,7 @@ class Node:
             },
             on_frame=self._on_frame,
             on_connected=lambda peer, epoch: self._driver.feed(Connected(peer, epoch)),
-            on_disconnected=self._peer_log.disconnected,
+            on_disconnected=self._disconnected,
             is_letter=says_handover,  # the one message that strangers hand in
         )
         self.worker = Worker(
@@ -384,6 +385,10 @@ class Node:
         if event is not None:
             self._driver.feed(event)
         return None if self._driver.is_caught_up else self._driver.caught_up()
+
+    def _disconnected(self, peer: NodeId) -> None:
+        self._peer_log.disconnected(peer)
+        self._driver.feed(Disconnected(peer))
 
     async def _admit_later(
         self, peer: NodeId, admission: Event | Awaitable[Event | None] | None

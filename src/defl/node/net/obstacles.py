@@ -62,7 +62,7 @@ def dial_refusal(obstacle: Obstacle, card: Card) -> Refused:
         case Stage.SECURING:
             kind, text = _unsecured(obstacle, card)
         case Stage.GREETING:
-            kind, text = _ungreeted(error)
+            kind, text = Refusal.UNKNOWN, _ungreeted(error)
     way = "" if obstacle.route.kind is RouteKind.DIRECT else f", {obstacle.route}"
     return Refused(kind, f"{card.address}{way}: {text}")
 
@@ -170,10 +170,11 @@ def _names_of(certificate: bytes) -> tuple[str, str]:
     return f'"{subject}"', f'"{issuer}"'
 
 
-def _ungreeted(error: OSError) -> tuple[Refusal, str]:
-    """A TLS 1.3 server refuses its caller only now, and says no more than that."""
-    text = (
-        "it refused us after the handshake: does it have our card and federation.toml, and the "
-        "right time?"
+def _ungreeted(error: OSError) -> str:
+    """A TLS 1.3 server refuses its caller only now, and gives no reason."""
+    if isinstance(error, TimeoutError):
+        return "TLS works, but no hello came in time; is the node there overloaded?"
+    return (
+        "it refused us after the handshake: does it have the same federation.toml, our card and "
+        "the right time?"
     )
-    return Refusal.UNKNOWN, f"{text} ({error})" if str(error) else text
