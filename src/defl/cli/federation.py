@@ -245,6 +245,8 @@ def _text(facts: Federation) -> str:
         f"  memory   {_size(requires.memory_bytes)} about, with its worker",
         f"  traffic  {_size(requires.sent_bytes_per_round)} sent per round and as much received",
     ]
+    if facts.codec == Codec.FP32 and requires.sent_bytes_per_round > BYTES_OF_A_SLOW_SECOND:
+        lines.append("           a quarter of it with --codec int8: for links below 100 Mbit/s")
     return "\n".join(lines)
 
 
