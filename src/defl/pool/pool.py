@@ -15,6 +15,7 @@ from defl.messages import (
     Chunk,
     ChunkRequest,
     Evidence,
+    Have,
     Manifest,
     ManifestAnswer,
     ManifestRequest,
@@ -35,8 +36,10 @@ from defl.output import (
     StoreChunk,
     Validate,
 )
+from defl.pool.announcing import Announcer, chunks_in
 from defl.pool.blob_index import BlobIndex, Label
 from defl.pool.certify import Certifier
+from defl.pool.scatter import Scatter, scatter_of
 from defl.pool.transfer import Transfer
 from defl.pool.weights import FP32, check_manifest, chunk_size
 from defl.schema import Codec
@@ -67,6 +70,7 @@ class Pool:
         self._certifier = Certifier(federation, me, signer, durable)
         self._index = BlobIndex()
         self._transfer = Transfer(me)
+        self._announcer = Announcer(me)
         self._offers: dict[tuple[Round, NodeId], Offer] = {}  # the first of each
         self._refused: set[tuple[Round, NodeId]] = set()  # whose bytes broke the rules
         self._validating: set[Digest] = set()
@@ -102,6 +106,7 @@ class Pool:
             self._transfer.cancel(digest)
             self._effects.drop.append(digest)
         self._transfer.enter(me, self._members)
+        self._announcer.enter(me)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -121,8 +126,8 @@ class Pool:
 
     @property
     def wake_at(self) -> float | None:
-        times = [at for at in (self._transfer.next_at, self._repeat_at) if at is not None]
-        return min(times, default=None)
+        times = (self._transfer.next_at, self._announcer.next_at, self._repeat_at)
+        return min((at for at in times if at is not None), default=None)
 
     def has(self, digest: Digest) -> bool:
         return self._index.has(digest)
@@ -155,6 +160,8 @@ class Pool:
         """Send the requests that are due, and repeat this node's offer until it is certified."""
         for source, request in self._transfer.due(now):
             self._send(source, request)
+        for targets, have in self._announcer.due(now, self._transfer.is_slow):
+            self._effects.send.append(Envelope(targets, have))
         offer = self.offer_for(Round(self._round + 1))
         if offer is None or self.muted or self._certifier.is_certified(offer):
             self._repeat_at = None
@@ -165,6 +172,14 @@ class Pool:
     def _send_offer(self, offer: Offer) -> None:
         missing = tuple(m for m in self._members if not self._certifier.has_ack(offer, m))
         self._effects.send.append(Envelope(missing, offer))
+
+    def connected(self, peer: NodeId) -> None:
+        self._transfer.connected(peer)
+        self._announcer.connected(peer)
+
+    def disconnected(self, peer: NodeId) -> None:
+        self._transfer.disconnected(peer)
+        self._announcer.disconnected(peer)
 
     # --- Own offers ------------------------------------------------------------------------
 
@@ -202,6 +217,7 @@ class Pool:
         if not lost:
             return
         self._index.lose_chunks(digest, lost)
+        self._announcer.forget(digest)
         self._transfer.cancel(digest)  # a fetch under way starts again, with these chunks too
         manifest, held = self._index.manifest(digest), self._index.chunks(digest)
         self._transfer.want(digest, self._members, manifest, held)
@@ -227,6 +243,8 @@ class Pool:
                     self._send(peer, NotHeld(digest))
             case NotHeld(digest=digest):
                 self._transfer.failed(peer, digest, now)
+            case Have():
+                self._on_have(peer, message, now)
             case Chunk():
                 raise AssertionError("ingress turns chunks into events of their own")
 
@@ -254,6 +272,10 @@ class Pool:
 
     def wants_chunk(self, chunk: Chunk) -> bool:
         return self._transfer.expects(chunk.digest, chunk.index)
+
+    def wants_have(self, have: Have) -> bool:
+        """Is it about an update that is on its way to this node or to others?"""
+        return have.digest in self._transfer or have.digest in self._announcer
 
     def answer_offer(self, peer: NodeId, offer: Offer) -> None:
         """Answer an unverified offer for a known slot: its author lacks the ack, or has forgotten
@@ -300,7 +322,7 @@ class Pool:
         if self._index.has(digest):
             self._validate_or_acknowledge(offer)
         else:
-            self._fetch(offer.manifest, (offer.author, peer))
+            self._fetch(offer.manifest, (offer.author, peer), self._scatter(offer))
 
     def _on_ack(self, ack: StoreAck) -> None:
         offer = self._offers.get((ack.round, self._me))
@@ -310,6 +332,20 @@ class Pool:
         if upd is not None:
             self._effects.certified.append(upd)
 
+    def _on_have(self, peer: NodeId, have: Have, now: float) -> None:
+        digest = have.digest
+        manifest = self._transfer.manifest(digest) or self._index.manifest(digest)
+        if manifest is None:
+            return
+        chunks = chunks_in(have.chunks, len(manifest.chunks))
+        if chunks is None:
+            self._transfer.failed(peer, digest, now)
+            reason = f"it announces chunks that blob {digest.hex()[:16]} does not have"
+            self._effects.notices.append(PeerMisbehaved(peer, reason))
+            return
+        self._transfer.have(peer, digest, chunks)
+        self._announcer.heard(peer, digest, chunks)
+
     def _on_manifest(self, peer: NodeId, manifest: Manifest, now: float) -> None:
         codec = self._federation.codec if manifest.base != NO_DIGEST else FP32
         try:
@@ -318,7 +354,7 @@ class Pool:
             self._transfer.failed(peer, manifest.digest, now)
             self._effects.notices.append(PeerMisbehaved(peer, str(fault)))
             return
-        self._transfer.got_manifest(manifest)
+        self._transfer.got_manifest(peer, manifest, now)
 
     def receive_chunk(self, event: ReceivedChunk, now: float) -> None:
         if not self._transfer.expects(event.digest, event.index):
@@ -332,7 +368,8 @@ class Pool:
             reason = f"chunk {event.index} is not the one that the manifest names"
             self._effects.notices.append(PeerMisbehaved(event.peer, reason))
             return
-        self._transfer.got_chunk(event.peer, event.digest, event.index)
+        self._transfer.got_chunk(event.peer, event.digest, event.index, now)
+        self._announcer.stored(event.digest, event.index)
         self._effects.store.append(StoreChunk(manifest, event.index, event.data))
         if self._index.add_chunk(manifest, event.index):
             for offer in self._offers.values():
@@ -382,14 +419,15 @@ class Pool:
         offer = self._offers.pop(slot, None)
         if offer is not None and self._index.labelled(slot) == offer.manifest.digest:
             self._index.remove(offer.manifest.digest)
-            self._transfer.cancel(offer.manifest.digest)
+            self._cancel(offer.manifest.digest)
             self._effects.drop.append(offer.manifest.digest)
         self._effects.notices.append(PeerMisbehaved(slot[1], f"round {slot[0]}: {reason}"))
 
     # --- What the client needs -------------------------------------------------------------
 
     def keep(self, label: Label, digest: Digest) -> bool:
-        """Keep this blob under this label; False if it is missing."""
+        """Keep this blob under this label; False if it is missing. It has holders enough."""
+        self._announcer.forget(digest)
         if self._index.labelled(label) != digest:
             self._relabel(label, digest)
         return self._index.has(digest)
@@ -423,16 +461,32 @@ class Pool:
         self._certifier.forget(Round(round_ - tau))
         self._offers = {slot: o for slot, o in self._offers.items() if slot[0] > round_ - tau}
         self._refused = {slot for slot in self._refused if slot[0] > round_ - tau}
-        self._transfer.keep_only(set(self._index.labels.values()))
+        kept = set(self._index.labels.values())
+        self._transfer.keep_only(kept)
+        self._announcer.keep_only(kept)
 
     def _relabel(self, label: Label, digest: Digest) -> None:
         for dropped in self._index.label(label, digest):
-            self._transfer.cancel(dropped)
+            self._cancel(dropped)
             self._effects.drop.append(dropped)
 
-    def _fetch(self, manifest: Manifest, sources: tuple[NodeId, ...]) -> None:
+    def _cancel(self, digest: Digest) -> None:
+        self._transfer.cancel(digest)
+        self._announcer.forget(digest)
+
+    def _fetch(
+        self, manifest: Manifest, sources: tuple[NodeId, ...], scatter: Scatter | None = None
+    ) -> None:
         digest = manifest.digest
-        self._transfer.want(digest, sources, manifest, self._index.chunks(digest))
+        held = self._index.chunks(digest)
+        if scatter is not None:
+            self._announcer.begin(digest, scatter, held)
+        self._transfer.want(digest, sources, manifest, held, scatter)
+
+    def _scatter(self, offer: Offer) -> Scatter | None:
+        if self._me not in self._members or self._me == offer.author:
+            return None
+        return scatter_of(offer.author, self._members, len(offer.manifest.chunks))
 
     def _check_manifest(self, manifest: Manifest, codec: Codec) -> None:
         federation = self._federation

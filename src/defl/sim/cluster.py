@@ -398,12 +398,19 @@ class Cluster:
         if power:
             self.checker.power_was_lost = True
             node.disk.lose_power()
+        else:
+            self._clock.after(CONNECT_S, partial(self._disconnect, node, node.incarnation))
         if self._transcript is not None:
             self._transcript.text(self.now, member, "loses power" if power else "is killed")
         if downtime_s is None:
             downtime_s = self.faults.downtime_s()
         if downtime_s < inf:
             self._clock.after(downtime_s, partial(self.restart, member))
+
+    def _disconnect(self, node: SimNode, incarnation: int) -> None:
+        """A process that is killed ends its connections, a machine without power does not."""
+        if node.incarnation == incarnation and not node.alive:
+            self.traffic.disconnect(node)
 
     def _crash_all(self) -> None:
         for node in self.nodes:

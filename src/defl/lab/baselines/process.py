@@ -40,7 +40,7 @@ from defl.lab.baselines.machine import (
     model_payload,
 )
 from defl.lab.baselines.stored import StoredFiles
-from defl.node.net.framing import Frame
+from defl.node.net.send_queue import Frame
 from defl.node.net.transport import Lane, Refusal, Transport, TransportLimits
 from defl.node.report.model_file import shared_row
 from defl.node.setup.config import (

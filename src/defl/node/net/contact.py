@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from defl.budget import TokenBucket
 from defl.cards import Card
 from defl.ids import NodeId
-from defl.node.net.framing import Lane, Link, SendQueue, Traffic
+from defl.node.net.framing import Lane, Link
 from defl.node.net.letterbox import LetterboxLink
+from defl.node.net.send_queue import SendQueue, Traffic
 from defl.node.net.tls import unusable
 from defl.node.net.who_dials import Part
 
@@ -37,6 +38,7 @@ class Contact:
         self.moved = asyncio.Event()  # a newer card gives another address
         self.letterbox: LetterboxLink | None = None  # ours to its letterbox
         self.part: Part | None = None  # ours, which `calls` play; None: before the start
+        self.relays: tuple[Card, ...] = ()  # at which they play it
         self.calls: list[asyncio.Task[None]] = []
 
     @property

@@ -8,9 +8,9 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from defl.node.net.admission import Refusal
 from defl.node.net.contact import Contact
 from defl.node.net.framing import Lane, Link
+from defl.node.net.refusal import Refusal
 
 # A link that lived this long resets the back-off.
 STABLE_S = 5.0
@@ -54,7 +54,7 @@ class Dialler:
                     attempt = 0
             elif link is Refusal.UNKNOWN and lane is Lane.CONTROL:
                 await self._call_letterbox(contact)
-            await self._back_off(contact, attempt)
+            await self.back_off(contact, attempt, began)
             attempt += 1
 
     async def await_calls(self, contact: Contact) -> None:
@@ -68,13 +68,15 @@ class Dialler:
                     if called is Refusal.UNKNOWN and lane is Lane.CONTROL:
                         await self._call_letterbox(contact)
 
-    async def _back_off(self, contact: Contact, attempt: int) -> None:
-        """Waits, unless a newer card gives another address."""
+    async def back_off(self, contact: Contact, attempt: int, began: float) -> None:
+        """Waits, unless a newer card gives another address. The pause is between the beginnings of
+        two calls: one that was never answered has waited long enough, and a cut may have healed."""
         limits = self._limits
         longest = min(limits.backoff_max_s, limits.backoff_first_s * 2.0 ** min(attempt, 30))
         loop = asyncio.get_running_loop()
+        pause_s = began + longest * self._rng.uniform(0.5, 1.0) - loop.time()
         waits = [
-            loop.create_task(_awaited(self._wait(longest * self._rng.uniform(0.5, 1.0)))),
+            loop.create_task(_awaited(self._wait(max(0.0, pause_s)))),
             loop.create_task(_awaited(contact.moved.wait())),
         ]
         try:
