@@ -54,17 +54,13 @@ def calibrate(net: Network) -> list[Calibration]:
     for mbit_s in (2.0, 10.0, 100.0):
         link.every(up=Line(delay_ms=5, mbit_s=mbit_s), down=Line(mbit_s=mbit_s))
         wanted = mbit_s * PAYLOAD_SHARE
-        results.append(
-            Calibration("TCP, one stream", "Mbit/s", wanted, _throughput([(one, other)]))
-        )
+        results.append(Calibration("TCP, one stream", "Mbit/s", wanted, _throughput([(one, other)])))
     link.every(up=Line(delay_ms=25, mbit_s=100), down=Line(mbit_s=100))
     count = len(net.hosts)
     pairs = [(net.hosts[i], net.hosts[(i + 1) % count]) for i in range(count)]
     wanted = 100 * PAYLOAD_SHARE * count
     measured = _throughput(pairs)
-    results.append(
-        Calibration(f"TCP, {count} streams, 25 ms, 100 Mbit/s each", "Mbit/s", wanted, measured)
-    )
+    results.append(Calibration(f"TCP, {count} streams, 25 ms, 100 Mbit/s each", "Mbit/s", wanted, measured))
     link.every()
     return results
 
