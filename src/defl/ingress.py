@@ -33,6 +33,7 @@ from defl.messages import (
     Evidence,
     Gossip,
     Handover,
+    Have,
     ManifestAnswer,
     ManifestRequest,
     Message,
@@ -122,6 +123,7 @@ POLICIES: dict[type[Message], Policy] = {
     ManifestRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
     ChunkRequest: Policy(Proof.NONE, outsiders=(PeerRole.GUEST, PeerRole.FORMER)),
     NotHeld: Policy(Proof.NONE, outsiders=(PeerRole.FORMER,)),
+    Have: Policy(Proof.NONE),
     StatementsRequest: Policy(Proof.NONE),
 }
 

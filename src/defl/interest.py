@@ -23,6 +23,7 @@ from defl.messages import (
     Evidence,
     Gossip,
     Handover,
+    Have,
     ManifestAnswer,
     ManifestRequest,
     Message,
@@ -100,6 +101,8 @@ class Interest:
                 return message if self._evidence.wants(message) else None
             case Chunk():
                 return message if self._pool.wants_chunk(message) else None
+            case Have():
+                return message if self._pool.wants_have(message) else None
             case Statements():
                 return message if self._recall.wants_answer_of(peer) else None
             case Status() | BlockRequest() | ManifestRequest() | ChunkRequest() | NotHeld():

@@ -357,6 +357,13 @@ class NotHeld(Struct, frozen=True, array_like=True, tag=36):
     digest: ADigest
 
 
+class Have(Struct, frozen=True, array_like=True, tag=39):
+    """The sender holds these chunks of a blob that is on its way: they may be fetched from it."""
+
+    digest: ADigest
+    chunks: Annotated[bytes, Meta(min_length=1, max_length=CHUNKS_MAX // 8)]  # a bitmap
+
+
 class Attestation(Struct, frozen=True, array_like=True, tag=37):
     """The signer computed this digest as a round's model."""
 
@@ -446,6 +453,7 @@ Message = (
     | ChunkRequest
     | Chunk
     | NotHeld
+    | Have
     | Attestation
     | Pace
     | Evidence

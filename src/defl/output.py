@@ -359,6 +359,10 @@ class Connected(Struct, frozen=True):
     epoch: int | None = None  # that the peer is in, by its hello
 
 
+class Disconnected(Struct, frozen=True):
+    peer: NodeId
+
+
 class Propose(Struct, frozen=True):
     """The operator proposes a change of the membership; none withdraws the last one."""
 
@@ -419,6 +423,7 @@ Event = (
     | Faulted
     | Tick
     | Connected
+    | Disconnected
     | Validated
     | Aggregated
     | Trained

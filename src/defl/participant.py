@@ -19,6 +19,7 @@ from defl.messages import (
     ChunkRequest,
     Evidence,
     Handover,
+    Have,
     ManifestAnswer,
     ManifestRequest,
     Message,
@@ -38,6 +39,7 @@ from defl.output import (
     BlobLost,
     ChunkLost,
     Connected,
+    Disconnected,
     Durable,
     Envelope,
     EpochBegan,
@@ -68,7 +70,16 @@ from defl.succession import next_membership
 from defl.wire import EPOCHLESS
 
 NEVER = float("inf")
-POOL_MESSAGES = (Offer, StoreAck, ManifestRequest, ManifestAnswer, ChunkRequest, Chunk, NotHeld)
+POOL_MESSAGES = (
+    Offer,
+    StoreAck,
+    ManifestRequest,
+    ManifestAnswer,
+    ChunkRequest,
+    Chunk,
+    NotHeld,
+    Have,
+)
 # How long a node that was behind waits for the next handover before it fetches blobs, as a share of
 # a view's first period: a handover takes one round trip.
 HANDOVER_SHARE = 0.25
@@ -135,6 +146,8 @@ class Participant(ParticipantParts):
         return False
 
     def _route(self, event: Event, now: float, output: OutputBuilder) -> None:
+        if isinstance(event, Connected):
+            self._pool.connected(event.peer)
         match event:
             case Received(peer=peer, message=message):
                 self._receive(peer, message, now, output)
@@ -160,6 +173,8 @@ class Participant(ParticipantParts):
                 self._replica.connected(peer, now)
                 output.add_sent(self._recall.connected(peer))
                 self._client.connected(peer, now)
+            case Disconnected(peer=peer):
+                self._pool.disconnected(peer)
             case Validated(digest=digest, fault=fault):
                 self._pool.validated(digest, fault)
             case Aggregated():

@@ -40,6 +40,7 @@ from defl.messages import (
     Evidence,
     Gossip,
     Handover,
+    Have,
     Header,
     ManifestAnswer,
     ManifestRequest,
@@ -211,7 +212,7 @@ class Examination:
                 self.statements(thing)
             case Status() | BlockRequest() | ManifestRequest() | ChunkRequest() | NotHeld():
                 pass  # questions and hints carry no signature
-            case StatementsRequest():
+            case StatementsRequest() | Have():
                 pass  # likewise
             case ManifestAnswer() | Chunk():
                 pass  # named by hash: the pool compares it with its request

@@ -27,10 +27,12 @@ from defl.duty import (
     Worked,
     WriteRecords,
 )
+from defl.ids import NodeId
 from defl.node.store.writing import Writing
 from defl.output import (
     Aggregated,
     Connected,
+    Disconnected,
     Envelope,
     Event,
     ReceivedChunk,
@@ -92,10 +94,15 @@ class Driver:
 
     def feed(self, event: Event) -> None:
         """Decided now, or when the disk has caught up."""
-        if isinstance(event, Connected) and event in self._events:
-            return  # a peer that reconnects again and again is one event
+        if isinstance(event, Connected | Disconnected):
+            self._forget_links(event.peer)  # one that reconnects again and again is one event
         self._events.append(event)
         self._go_on()
+
+    def _forget_links(self, peer: NodeId) -> None:
+        for event in list(self._events):
+            if isinstance(event, Connected | Disconnected) and event.peer == peer:
+                self._events.remove(event)
 
     @property
     def is_caught_up(self) -> bool:

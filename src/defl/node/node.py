@@ -24,8 +24,8 @@ from defl.messages import Gossip, Handover, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
-from defl.node.net.framing import Frame
 from defl.node.net.proxy import proxies_of
+from defl.node.net.send_queue import Frame
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifier import FrameVerifier
 from defl.node.report.best_model import BestModel
@@ -56,6 +56,7 @@ from defl.node.work.worker import ChildLimits, Result, Worker
 from defl.output import (
     ChunkLost,
     Connected,
+    Disconnected,
     Envelope,
     EpochBegan,
     Event,
@@ -125,6 +126,8 @@ class Node:
             contacts=cards.of(self.participant.contacts.all),
             listen=config.listen_at,
             reach=config.reach,
+            relays=agreement.relays,
+            relay=config.relay,
             proxies=proxies_of(config.proxy, os.environ),
             frame_bytes_max={
                 Lane.CONTROL: control_frame_bytes_max(MEMBERS_MAX),
@@ -132,7 +135,7 @@ class Node:
             },
             on_frame=self._on_frame,
             on_connected=lambda peer, epoch: self._driver.feed(Connected(peer, epoch)),
-            on_disconnected=self._peer_log.disconnected,
+            on_disconnected=self._disconnected,
             is_letter=says_handover,  # the one message that strangers hand in
         )
         self.worker = Worker(
@@ -384,6 +387,10 @@ class Node:
         if event is not None:
             self._driver.feed(event)
         return None if self._driver.is_caught_up else self._driver.caught_up()
+
+    def _disconnected(self, peer: NodeId) -> None:
+        self._peer_log.disconnected(peer)
+        self._driver.feed(Disconnected(peer))
 
     async def _admit_later(
         self, peer: NodeId, admission: Event | Awaitable[Event | None] | None

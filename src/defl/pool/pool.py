@@ -15,6 +15,7 @@ from defl.messages import (
     Chunk,
     ChunkRequest,
     Evidence,
+    Have,
     Manifest,
     ManifestAnswer,
     ManifestRequest,
@@ -35,8 +36,10 @@ from defl.output import (
     StoreChunk,
     Validate,
 )
+from defl.pool.announcing import chunks_in
 from defl.pool.blob_index import BlobIndex, Label
 from defl.pool.certify import Certifier
+from defl.pool.scatter import Scatter, scatter_of
 from defl.pool.transfer import Transfer
 from defl.pool.weights import FP32, check_manifest, chunk_size
 from defl.schema import Codec
@@ -66,7 +69,8 @@ class Pool:
         self._members = federation.committee.members
         self._certifier = Certifier(federation, me, signer, durable)
         self._index = BlobIndex()
-        self._transfer = Transfer(me)
+        largest = min(federation.chunk_bytes, 4 * federation.schema.values)
+        self._transfer = Transfer(me, largest)
         self._offers: dict[tuple[Round, NodeId], Offer] = {}  # the first of each
         self._refused: set[tuple[Round, NodeId]] = set()  # whose bytes broke the rules
         self._validating: set[Digest] = set()
@@ -155,6 +159,8 @@ class Pool:
         """Send the requests that are due, and repeat this node's offer until it is certified."""
         for source, request in self._transfer.due(now):
             self._send(source, request)
+        for targets, have in self._transfer.announcements(now):
+            self._effects.send.append(Envelope(targets, have))
         offer = self.offer_for(Round(self._round + 1))
         if offer is None or self.muted or self._certifier.is_certified(offer):
             self._repeat_at = None
@@ -165,6 +171,12 @@ class Pool:
     def _send_offer(self, offer: Offer) -> None:
         missing = tuple(m for m in self._members if not self._certifier.has_ack(offer, m))
         self._effects.send.append(Envelope(missing, offer))
+
+    def connected(self, peer: NodeId) -> None:
+        self._transfer.connected(peer)
+
+    def disconnected(self, peer: NodeId) -> None:
+        self._transfer.disconnected(peer)
 
     # --- Own offers ------------------------------------------------------------------------
 
@@ -227,6 +239,8 @@ class Pool:
                     self._send(peer, NotHeld(digest))
             case NotHeld(digest=digest):
                 self._transfer.failed(peer, digest, now)
+            case Have():
+                self._on_have(peer, message, now)
             case Chunk():
                 raise AssertionError("ingress turns chunks into events of their own")
 
@@ -254,6 +268,10 @@ class Pool:
 
     def wants_chunk(self, chunk: Chunk) -> bool:
         return self._transfer.expects(chunk.digest, chunk.index)
+
+    def wants_have(self, have: Have) -> bool:
+        """Is it about an update that is on its way to this node or to others?"""
+        return self._transfer.wants_have(have.digest)
 
     def answer_offer(self, peer: NodeId, offer: Offer) -> None:
         """Answer an unverified offer for a known slot: its author lacks the ack, or has forgotten
@@ -300,7 +318,7 @@ class Pool:
         if self._index.has(digest):
             self._validate_or_acknowledge(offer)
         else:
-            self._fetch(offer.manifest, (offer.author, peer))
+            self._fetch(offer.manifest, (offer.author, peer), self._scatter(offer))
 
     def _on_ack(self, ack: StoreAck) -> None:
         offer = self._offers.get((ack.round, self._me))
@@ -310,6 +328,19 @@ class Pool:
         if upd is not None:
             self._effects.certified.append(upd)
 
+    def _on_have(self, peer: NodeId, have: Have, now: float) -> None:
+        digest = have.digest
+        manifest = self._transfer.manifest(digest) or self._index.manifest(digest)
+        if manifest is None:
+            return
+        chunks = chunks_in(have.chunks, len(manifest.chunks))
+        if chunks is None:
+            self._transfer.failed(peer, digest, now)
+            reason = f"it announces chunks that blob {digest.hex()[:16]} does not have"
+            self._effects.notices.append(PeerMisbehaved(peer, reason))
+            return
+        self._transfer.have(peer, digest, chunks)
+
     def _on_manifest(self, peer: NodeId, manifest: Manifest, now: float) -> None:
         codec = self._federation.codec if manifest.base != NO_DIGEST else FP32
         try:
@@ -318,7 +349,7 @@ class Pool:
             self._transfer.failed(peer, manifest.digest, now)
             self._effects.notices.append(PeerMisbehaved(peer, str(fault)))
             return
-        self._transfer.got_manifest(manifest)
+        self._transfer.got_manifest(peer, manifest, now)
 
     def receive_chunk(self, event: ReceivedChunk, now: float) -> None:
         if not self._transfer.expects(event.digest, event.index):
@@ -332,7 +363,7 @@ class Pool:
             reason = f"chunk {event.index} is not the one that the manifest names"
             self._effects.notices.append(PeerMisbehaved(event.peer, reason))
             return
-        self._transfer.got_chunk(event.peer, event.digest, event.index)
+        self._transfer.got_chunk(event.peer, event.digest, event.index, now)
         self._effects.store.append(StoreChunk(manifest, event.index, event.data))
         if self._index.add_chunk(manifest, event.index):
             for offer in self._offers.values():
@@ -389,7 +420,8 @@ class Pool:
     # --- What the client needs -------------------------------------------------------------
 
     def keep(self, label: Label, digest: Digest) -> bool:
-        """Keep this blob under this label; False if it is missing."""
+        """Keep this committed blob under this label; False if it is missing."""
+        self._transfer.certified(digest)
         if self._index.labelled(label) != digest:
             self._relabel(label, digest)
         return self._index.has(digest)
@@ -430,9 +462,14 @@ class Pool:
             self._transfer.cancel(dropped)
             self._effects.drop.append(dropped)
 
-    def _fetch(self, manifest: Manifest, sources: tuple[NodeId, ...]) -> None:
+    def _fetch(
+        self, manifest: Manifest, sources: tuple[NodeId, ...], scatter: Scatter | None = None
+    ) -> None:
         digest = manifest.digest
-        self._transfer.want(digest, sources, manifest, self._index.chunks(digest))
+        self._transfer.want(digest, sources, manifest, self._index.chunks(digest), scatter)
+
+    def _scatter(self, offer: Offer) -> Scatter | None:
+        return scatter_of(offer.author, self._members, self._me, len(offer.manifest.chunks))
 
     def _check_manifest(self, manifest: Manifest, codec: Codec) -> None:
         federation = self._federation

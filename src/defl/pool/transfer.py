@@ -1,63 +1,45 @@
 """Blobs being fetched: which chunk to request from which source next.
 
-Chunks are requested, never pushed, so a node receives nothing that it does not want, and nothing
-twice. Several sources serve one blob at once. A source that does not answer in time, or does not
-hold the blob, rests while others are tried.
+Chunks are requested, never pushed, so a node receives nothing that it does not want. A chunk is
+not requested twice while it is on its way. Several sources serve one blob at once, and a source
+that is much slower than the others is left alone. A source that does not answer in time, or does
+not hold the blob, rests while others are tried.
+
+An update that is on its way to all is fetched as `scatter.py` says: first the own share from its
+author, then what other members announce, the rarest chunk first.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 from defl.ids import Digest, NodeId
-from defl.messages import ChunkRequest, Manifest, ManifestRequest
+from defl.messages import ChunkRequest, Have, Manifest, ManifestRequest
+from defl.pool.announcing import Announcer
+from defl.pool.fetch import NEVER, Fetch, Rest, bits
+from defl.pool.scatter import Scatter
+from defl.pool.sources import FIRST_BYTES_PER_S, MANIFEST, ChunkSource, Piece, rest_s
 
-# Outstanding chunks per source: they keep a link busy while the next request travels and the
-# source reads the chunk from its disk.
-IN_FLIGHT_PER_SOURCE = 4
-# How long an answer may take, and how long a failed source rests. It doubles with each failure to
-# outlast a slow link (a 4 MiB chunk takes half a minute at 1 Mbit/s).
-ANSWER_WAIT_S = 4.0
-ANSWER_WAIT_MAX_S = 128.0
+# An author that sends a chunk within this time is asked for everything at once.
+FAST_S = 1.0
+# A slow author sends each member its share at about the same time. Members that have not announced
+# theirs are waited for so much longer than the author takes for one more chunk.
+PATIENCE_S = 5.0
+ALL = -1  # the bitmap of any number of chunks
 
-NEVER = float("inf")
-MANIFEST = -1  # the index of the manifest among the pieces of a blob
-
-
-@dataclass(slots=True)
-class ChunkRequestState:
-    source: NodeId
-    until: float
-
-
-@dataclass(slots=True)
-class ChunkSource:
-    failures: int = 0
-    ready_at: float = float("-inf")
-
-    @property
-    def wait_s(self) -> float:
-        return float(min(ANSWER_WAIT_MAX_S, ANSWER_WAIT_S * 2.0 ** min(self.failures, 8)))
-
-    def failed(self, now: float) -> None:
-        self.ready_at = now + self.wait_s
-        self.failures += 1
-
-
-@dataclass(slots=True)
-class Fetch:
-    missing: set[int]
-    manifest: Manifest | None = None
-    sources: dict[NodeId, ChunkSource] = field(default_factory=dict)
-    outstanding: dict[int, ChunkRequestState] = field(default_factory=dict)
+Request = tuple[NodeId, ManifestRequest | ChunkRequest]
 
 
 class Transfer:
-    def __init__(self, me: NodeId) -> None:
+    def __init__(self, me: NodeId, chunk_bytes: int) -> None:
+        """`chunk_bytes`: the largest chunk that there is."""
         self._me = me
+        self._first_s = chunk_bytes / FIRST_BYTES_PER_S
         self._fetches: dict[Digest, Fetch] = {}
+        self._sources: dict[NodeId, ChunkSource] = {}
+        self._announcer = Announcer(me)
         # Most events change no fetch, so what follows from all fetches is kept until one changes.
         self._changed = True
-        self._quiet_until = NEVER  # nothing is due before
-        self._next_at: float | None = None
+        self._now = float("-inf")
+        self._next_at = NEVER  # nothing is due before
 
     def __contains__(self, digest: Digest) -> bool:
         return digest in self._fetches
@@ -65,62 +47,67 @@ class Transfer:
     def __len__(self) -> int:
         return len(self._fetches)
 
+    # --- What is wanted --------------------------------------------------------------------
+
     def want(
         self,
         digest: Digest,
         sources: tuple[NodeId, ...],
         manifest: Manifest | None,
         held: frozenset[int] = frozenset(),
+        scatter: Scatter | None = None,
     ) -> None:
-        """Fetch a blob, or add sources for one that is being fetched."""
+        """Fetch a blob that these sources hold, or add sources for one that is being fetched. With
+        `scatter` other members announce what they hold; without it there are holders enough."""
         self._changed = True
         fetch = self._fetches.get(digest)
         if fetch is None:
-            fetch = self._fetches[digest] = Fetch({MANIFEST})
+            fetch = self._fetches[digest] = Fetch(scatter=scatter, place=self._me)
+            if scatter is not None:
+                fetch.share = scatter.share_of(self._me, self._away)
+                fetch.place = scatter.receivers.index(self._me)
+                self._announcer.begin(digest, scatter, held)
+        elif scatter is None:
+            fetch.scatter = None
         if fetch.manifest is None and manifest is not None:
-            self._start_chunks(fetch, manifest, held)
+            self._start_chunks(digest, fetch, manifest, held)
         for source in sources:
             if source != self._me:
-                fetch.sources.setdefault(source, ChunkSource())
+                fetch.announcers.discard(source)
+                self._add_holder(digest, fetch, source, ALL)
 
     def cancel(self, digest: Digest) -> None:
+        self._announcer.forget(digest)
+        self._end(digest)
+
+    def certified(self, digest: Digest) -> None:
+        """The blob has holders enough that all know of: nothing need be announced."""
+        self._announcer.forget(digest)
+
+    def _end(self, digest: Digest) -> None:
+        fetch = self._fetches.pop(digest, None)
+        if fetch is None:
+            return
         self._changed = True
-        self._fetches.pop(digest, None)
+        for index, source in fetch.asked.items():
+            self._sources[source].asked.pop((digest, index), None)
+        for source in fetch.holders:
+            self._sources[source].fetches.pop(digest, None)
 
     def enter(self, me: NodeId, sources: tuple[NodeId, ...]) -> None:
         """Another epoch begins: ask only these from now on, and not this node under its new id."""
         self._changed = True
         self._me = me
-        for fetch in self._fetches.values():
-            fetch.sources = {
-                source: known
-                for source, known in fetch.sources.items()
-                if source in sources and source != me
-            }
-            fetch.outstanding = {
-                index: request
-                for index, request in fetch.outstanding.items()
-                if request.source in fetch.sources
-            }
+        self._announcer.enter(me)
+        for digest, fetch in self._fetches.items():
+            fetch.scatter = None
+            for source in [s for s in fetch.holders if s not in sources or s == me]:
+                self._remove_holder(digest, fetch, source)
 
     def keep_only(self, digests: set[Digest]) -> None:
-        self._changed = True
         for digest in [wanted for wanted in self._fetches if wanted not in digests]:
-            del self._fetches[digest]
-
-    @staticmethod
-    def _start_chunks(fetch: Fetch, manifest: Manifest, held: frozenset[int]) -> None:
-        fetch.manifest = manifest
-        fetch.missing = set(range(len(manifest.chunks))) - held
-        fetch.outstanding.clear()
-
-    def got_manifest(self, manifest: Manifest) -> bool:
-        fetch = self._fetches.get(manifest.digest)
-        if fetch is None or fetch.manifest is not None:
-            return False
-        self._changed = True
-        self._start_chunks(fetch, manifest, frozenset())
-        return True
+            self._end(digest)
+        self._announcer.keep_only(digests)
 
     def manifest(self, digest: Digest) -> Manifest | None:
         fetch = self._fetches.get(digest)
@@ -128,88 +115,281 @@ class Transfer:
 
     def expects(self, digest: Digest, index: int) -> bool:
         fetch = self._fetches.get(digest)
-        return fetch is not None and fetch.manifest is not None and index in fetch.missing
+        return fetch is not None and bool(fetch.missing >> index & 1)
 
-    def got_chunk(self, source: NodeId, digest: Digest, index: int) -> None:
+    def wants_have(self, digest: Digest) -> bool:
+        return digest in self._fetches or digest in self._announcer
+
+    def is_slow(self, peer: NodeId) -> bool:
+        return self._source(peer).expected_s > FAST_S
+
+    # --- What comes ------------------------------------------------------------------------
+
+    def got_manifest(self, source: NodeId, manifest: Manifest, now: float) -> bool:
+        fetch = self._fetches.get(manifest.digest)
+        if fetch is None or fetch.manifest is not None:
+            return False
+        self._changed = True
+        if source in self._sources:
+            self._sources[source].answered((manifest.digest, MANIFEST), now)
+        self._start_chunks(manifest.digest, fetch, manifest, frozenset())
+        return True
+
+    def got_chunk(self, source: NodeId, digest: Digest, index: int, now: float) -> None:
         self._changed = True
         fetch = self._fetches[digest]
-        fetch.missing.discard(index)
-        fetch.outstanding.pop(index, None)
-        if source in fetch.sources:
-            fetch.sources[source].failures = 0
+        fetch.missing &= ~(1 << index)
+        fetch.resting.pop(source, None)
+        if source in self._sources:
+            self._sources[source].answered((digest, index), now)
+        self._release(digest, fetch, index)
+        self._announcer.stored(digest, index)
         if not fetch.missing:
-            del self._fetches[digest]
+            self._end(digest)
+
+    def have(self, peer: NodeId, digest: Digest, chunks: int) -> None:
+        """A member announces which chunks it holds."""
+        self._announcer.heard(peer, digest, chunks)
+        fetch = self._fetches.get(digest)
+        if fetch is None or peer == self._me or peer in fetch.unreliable:
+            return
+        if peer in fetch.holders and peer not in fetch.announcers:
+            return
+        self._changed = True
+        fetch.announcers.add(peer)
+        for index in bits(chunks & ~fetch.holders.get(peer, 0)):
+            fetch.rarity[index] += 1
+        self._add_holder(digest, fetch, peer, chunks)
 
     def failed(self, source: NodeId, digest: Digest, now: float) -> None:
         """The source holds nothing or sent a bad piece: its open requests go to other sources."""
         fetch = self._fetches.get(digest)
-        if fetch is None or source not in fetch.sources:
+        if fetch is None or source not in fetch.holders:
             return
         self._changed = True
-        for index in [i for i, request in fetch.outstanding.items() if request.source == source]:
-            del fetch.outstanding[index]
-        fetch.sources[source].failed(now)
+        for index in [i for i, asked in fetch.asked.items() if asked == source]:
+            self._release(digest, fetch, index)
+        self._distrust(digest, fetch, source, now)
 
-    def due(self, now: float) -> list[tuple[NodeId, ManifestRequest | ChunkRequest]]:
+    def connected(self, peer: NodeId) -> None:
+        """What was requested of it was lost with the last connection."""
+        self._announcer.connected(peer)
+        source = self._sources.get(peer)
+        if source is not None:
+            self._changed = True
+            self._lose_link(source)
+            source.met()
+            self._share_anew()
+            for digest in source.fetches:
+                self._fetches[digest].resting.pop(peer, None)
+
+    def disconnected(self, peer: NodeId) -> None:
+        self._changed = True
+        self._announcer.disconnected(peer)
+        source = self._source(peer)
+        self._lose_link(source)
+        source.away = True
+        self._share_anew()
+
+    # --- What to request -------------------------------------------------------------------
+
+    def due(self, now: float) -> list[Request]:
         """The requests to send now."""
-        requests: list[tuple[NodeId, ManifestRequest | ChunkRequest]] = []
-        if not self._changed and now < self._quiet_until:
-            return requests
-        self._quiet_until = NEVER
+        if not self._changed and now < self._next_at:
+            return []
+        self._changed, self._now = False, now
+        requests: list[Request] = []
+        for source_id, source in list(self._sources.items()):
+            if now >= source.due_at:
+                self._time_out(source_id, source, now)
         for digest, fetch in self._fetches.items():
-            for index in [i for i, request in fetch.outstanding.items() if now >= request.until]:
-                fetch.sources[fetch.outstanding.pop(index).source].failed(now)
-            for index in sorted(fetch.missing - fetch.outstanding.keys()):
-                source = _idle_source(fetch, now)
-                if source is None:
+            if fetch.share_at is None and not fetch.missing & fetch.share:
+                fetch.share_at = now
+            if fetch.manifest is None and MANIFEST not in fetch.asked:
+                requests.extend(self._ask_manifest(digest, fetch, now))
+        serving = ((id_, source) for id_, source in self._sources.items() if source.fetches)
+        for source_id, source in sorted(serving, key=lambda item: item[1].next_s):
+            while source.is_ready(now) and source.has_room:
+                piece = self._choose(source_id, source, now)
+                if piece is None:
                     break
-                fetch.outstanding[index] = ChunkRequestState(
-                    source, now + fetch.sources[source].wait_s
-                )
-                requests.append((source, _request(digest, index)))
-            self._quiet_until = min(self._quiet_until, _next_change(fetch, now))
+                self._ask(source_id, piece, now)
+                requests.append((source_id, ChunkRequest(*piece)))
         self._next_at = self._earliest()
-        self._changed = False
         return requests
+
+    def announcements(self, now: float) -> list[tuple[tuple[NodeId, ...], Have]]:
+        """What to announce now, and to whom."""
+        return self._announcer.due(now, self.is_slow)
 
     @property
     def next_at(self) -> float | None:
-        return self._earliest() if self._changed else self._next_at
+        at = min(self._earliest() if self._changed else self._next_at, self._announcer.next_at)
+        return None if at == NEVER else at
 
-    def _earliest(self) -> float | None:
+    def _earliest(self) -> float:
+        """When an answer is overdue, a source has rested, or patience ends."""
         times: list[float] = []
+        for source in self._sources.values():
+            times.append(source.due_at)
+            if source.fetches and not source.away:
+                times.append(source.ready_at)
         for fetch in self._fetches.values():
-            times.extend(request.until for request in fetch.outstanding.values())
-            if len(fetch.outstanding) < len(fetch.missing):
-                resting = {*fetch.sources} - {
-                    request.source for request in fetch.outstanding.values()
-                }
-                times.extend(fetch.sources[source].ready_at for source in resting)
-        return min(times, default=None)
+            times.extend(rest.until for rest in fetch.resting.values())
+            if fetch.scatter is not None:
+                times.append(self._patient_until(fetch))
+        return min((at for at in times if at > self._now), default=NEVER)
 
+    def _ask_manifest(self, digest: Digest, fetch: Fetch, now: float) -> Iterator[Request]:
+        ready = [
+            id_
+            for id_ in fetch.holders
+            if self._sources[id_].is_ready(now) and not fetch.is_resting(id_, now)
+        ]
+        if ready:
+            source = min(ready, key=lambda id_: self._sources[id_].failures)
+            self._ask(source, (digest, MANIFEST), now)
+            yield source, ManifestRequest(digest)
 
-def _request(digest: Digest, index: int) -> ManifestRequest | ChunkRequest:
-    return ManifestRequest(digest) if index == MANIFEST else ChunkRequest(digest, index)
+    def _choose(self, source_id: NodeId, source: ChunkSource, now: float) -> Piece | None:
+        """This node's shares first, since others count on them; then the oldest blob."""
+        for only_shares in (True, False):
+            for digest in source.fetches:
+                fetch = self._fetches[digest]
+                chunks = self._available(fetch, source_id, now)
+                if only_shares:
+                    is_author = fetch.scatter is not None and fetch.scatter.author == source_id
+                    chunks &= fetch.share if is_author else 0
+                if not chunks:
+                    continue
+                index = fetch.rarest(chunks)
+                if not self._others_are_faster(fetch, source_id, index, now):
+                    return digest, index
+        return None
 
+    def _available(self, fetch: Fetch, source: NodeId, now: float) -> int:
+        """The chunks to request of this source, if they are worth it."""
+        chunks = fetch.missing & ~fetch.under_way & fetch.holders[source]
+        if not chunks or fetch.is_resting(source, now):
+            return 0
+        scatter = fetch.scatter
+        if scatter is None or source != scatter.author or not self.is_slow(source):
+            return chunks
+        if now >= self._patient_until(fetch):
+            return chunks
+        # It sends each chunk once, and others pass it on.
+        announced = 0
+        for member in fetch.announcers:
+            announced |= fetch.holders[member]
+        return chunks & (fetch.share | announced)
 
-def _next_change(fetch: Fetch, now: float) -> float:
-    """When a request expires or, if more are to be sent, a source has rested."""
-    times = [request.until for request in fetch.outstanding.values()]
-    if len(fetch.outstanding) < len(fetch.missing):
-        times.extend(source.ready_at for source in fetch.sources.values() if source.ready_at > now)
-    return min(times, default=NEVER)
+    def _patient_until(self, fetch: Fetch) -> float:
+        """Until then members are expected to announce their shares of a slow author's update."""
+        if fetch.scatter is None or fetch.share_at is None:
+            return NEVER
+        return fetch.share_at + PATIENCE_S + self._source(fetch.scatter.author).expected_s
 
+    def _others_are_faster(self, fetch: Fetch, source: NodeId, index: int, now: float) -> bool:
+        """Would the others be done with the whole blob before this source has sent one chunk?"""
+        others = [
+            (known, chunks)
+            for id_, chunks in fetch.holders.items()
+            if id_ != source
+            and chunks >> index & 1
+            and (known := self._sources[id_]).is_ready(now)
+            and not fetch.is_resting(id_, now)
+        ]
+        if not others:
+            return False
+        left, queued, rate, soonest_s = 0, 0, 0.0, NEVER
+        for other, chunks in others:
+            left |= chunks
+            queued += len(other.asked)
+            rate += 1 / other.expected_s
+            soonest_s = min(soonest_s, other.next_s)
+        left = (left & fetch.missing & ~fetch.under_way).bit_count()
+        return self._sources[source].next_s > max(soonest_s, (left + queued) / rate)
 
-def _idle_source(fetch: Fetch, now: float) -> NodeId | None:
-    """The source with the fewest failures, then the lowest load, among those not resting."""
-    load = dict.fromkeys(fetch.sources, 0)
-    for request in fetch.outstanding.values():
-        load[request.source] += 1
-    idle = [
-        source
-        for source, known in fetch.sources.items()
-        if known.ready_at <= now and load[source] < IN_FLIGHT_PER_SOURCE
-    ]
-    return min(
-        idle, key=lambda source: (fetch.sources[source].failures, load[source]), default=None
-    )
+    @property
+    def _away(self) -> set[NodeId]:
+        return {id_ for id_, source in self._sources.items() if source.away}
+
+    def _share_anew(self) -> None:
+        """Others do the part of members that are not connected."""
+        away = self._away
+        for fetch in self._fetches.values():
+            if fetch.scatter is not None:
+                fetch.share = fetch.scatter.share_of(self._me, away)
+
+    # --- Bookkeeping -----------------------------------------------------------------------
+
+    def _source(self, peer: NodeId) -> ChunkSource:
+        return self._sources.setdefault(peer, ChunkSource(self._first_s))
+
+    def _start_chunks(
+        self, digest: Digest, fetch: Fetch, manifest: Manifest, held: frozenset[int]
+    ) -> None:
+        self._release(digest, fetch, MANIFEST)
+        fetch.start_chunks(manifest, held)
+
+    def _add_holder(self, digest: Digest, fetch: Fetch, source: NodeId, chunks: int) -> None:
+        fetch.holders[source] = fetch.holders.get(source, 0) | chunks
+        self._source(source).fetches[digest] = None
+
+    def _remove_holder(self, digest: Digest, fetch: Fetch, source: NodeId) -> None:
+        chunks = fetch.holders.pop(source)
+        self._sources[source].fetches.pop(digest, None)
+        if source in fetch.announcers:
+            fetch.announcers.discard(source)
+            for index in bits(chunks):
+                fetch.rarity[index] -= 1
+        for index in [i for i, asked in fetch.asked.items() if asked == source]:
+            self._release(digest, fetch, index)
+
+    def _ask(self, source: NodeId, piece: Piece, now: float) -> None:
+        digest, index = piece
+        fetch = self._fetches[digest]
+        fetch.asked[index] = source
+        if index != MANIFEST:
+            fetch.under_way |= 1 << index
+        self._sources[source].ask(piece, now)
+
+    def _release(self, digest: Digest, fetch: Fetch, index: int) -> None:
+        """This piece is not on its way any more."""
+        source = fetch.asked.pop(index, None)
+        if source is not None:
+            self._sources[source].asked.pop((digest, index), None)
+        if index != MANIFEST:
+            fetch.under_way &= ~(1 << index)
+
+    def _lose_link(self, source: ChunkSource) -> None:
+        """A source that breaks off again and again must not be preferred for ever."""
+        if source.asked:
+            source.slow_down()
+        for digest, index in list(source.asked):
+            self._release(digest, self._fetches[digest], index)
+
+    def _time_out(self, source_id: NodeId, source: ChunkSource, now: float) -> None:
+        """Answers come in order: those that were overtaken are lost. If nothing came, the source is
+        silent, and everything goes to others."""
+        overdue = [piece for piece, since in source.asked.items() if now >= since + source.wait_s]
+        overtaken = [piece for piece in overdue if source.asked[piece] < source.answered_at]
+        lost = overtaken or list(source.asked)
+        if not overtaken:
+            source.timed_out(now)
+        for digest, index in lost:
+            fetch = self._fetches[digest]
+            self._release(digest, fetch, index)
+            if overtaken or source_id in fetch.announcers:
+                self._distrust(digest, fetch, source_id, now)
+
+    def _distrust(self, digest: Digest, fetch: Fetch, source: NodeId, now: float) -> None:
+        """It rests for this blob. If only its own word said that it holds chunks, it is asked for
+        this one no more."""
+        if source in fetch.announcers:
+            self._remove_holder(digest, fetch, source)
+            fetch.unreliable.add(source)
+            return
+        rest = fetch.resting.get(source)
+        failures = rest.failures if rest is not None else 0
+        fetch.resting[source] = Rest(failures + 1, now + rest_s(failures))

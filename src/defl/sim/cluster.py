@@ -49,6 +49,7 @@ from defl.sim.sim_progress import SimProgress
 from defl.sim.traffic import ClusterTraffic
 from defl.sim.transcript import Transcript
 from defl.sim.virtual_clock import VirtualClock
+from defl.unsent import Unsent
 from defl.work import aggregate
 
 # New contacts are connected after this long.
@@ -191,7 +192,7 @@ class Cluster:
             send=partial(self.traffic.send, node),
             report=partial(self._report, node),
             work_takes_s=partial(self._work_takes_s, node),
-            work=partial(self._work, node),
+            work=partial(self._work, node, Unsent(self.federation.schema, self.federation.codec)),
             dies=partial(self.faults.dies, node),
             crash=partial(self.crash, node.id),
             written=partial(self.faults.written, node),
@@ -363,9 +364,15 @@ class Cluster:
         takes_s = self.conditions.work_time(node.id, self._rng)
         return takes_s if isinstance(work, Train) else takes_s * AGGREGATION_SHARE
 
-    def _work(self, node: SimNode, work: Work, inputs: Inputs) -> task.WorkDone:
+    def _work(self, node: SimNode, unsent: Unsent, work: Work, inputs: Inputs) -> task.WorkDone:
         return task.done(
-            self.federation, self._training, node.id, work, inputs, aggregating=self._aggregating
+            self.federation,
+            self._training,
+            node.id,
+            work,
+            inputs,
+            unsent,
+            aggregating=self._aggregating,
         )
 
     # --- Crash and restart -----------------------------------------------------------------
@@ -391,12 +398,19 @@ class Cluster:
         if power:
             self.checker.power_was_lost = True
             node.disk.lose_power()
+        else:
+            self._clock.after(CONNECT_S, partial(self._disconnect, node, node.incarnation))
         if self._transcript is not None:
             self._transcript.text(self.now, member, "loses power" if power else "is killed")
         if downtime_s is None:
             downtime_s = self.faults.downtime_s()
         if downtime_s < inf:
             self._clock.after(downtime_s, partial(self.restart, member))
+
+    def _disconnect(self, node: SimNode, incarnation: int) -> None:
+        """A process that is killed ends its connections, a machine without power does not."""
+        if node.incarnation == incarnation and not node.alive:
+            self.traffic.disconnect(node)
 
     def _crash_all(self) -> None:
         for node in self.nodes:

@@ -1,7 +1,8 @@
 """When, and whether, a frame arrives: latency, bandwidth, loss, duplication, cuts, censors.
 
 Small messages and chunks travel on lanes of their own, as on the real connections: a blob takes
-its time on a link, a vote does not wait for it.
+its time on a link, a vote does not wait for it. A member with a line of its own sends its chunks to
+all others one after the other, and receives them so.
 """
 
 import random
@@ -21,6 +22,9 @@ class Network:
         self._rng = rng
         self._is_calm = is_calm
         self._free_at: dict[tuple[NodeId, NodeId], float] = {}  # of each link's lane for chunks
+        self._lines = {line.member: line for line in conditions.lines}
+        self._up_free_at: dict[NodeId, float] = {}
+        self._down_free_at: dict[NodeId, float] = {}
 
     def arrivals(
         self, source: NodeId, target: NodeId, size: int, *, heavy: bool, now: float
@@ -49,7 +53,22 @@ class Network:
             for censor in self._conditions.censors
         )
 
+    def has_line(self, member: NodeId) -> bool:
+        return member in self._lines
+
+    def received(self, target: NodeId, size: int, now: float) -> float:
+        """When a chunk, whose last byte reaches the target's line now, is through that line."""
+        takes_s = size / self._lines[target].down_bytes_s
+        begins_at = max(now - takes_s, self._down_free_at.get(target, 0.0))
+        self._down_free_at[target] = begins_at + takes_s
+        return begins_at + takes_s
+
     def _through_link(self, source: NodeId, target: NodeId, size: int, now: float) -> float:
+        line = self._lines.get(source)
+        if line is not None:
+            sent_at = max(now, self._up_free_at.get(source, 0.0)) + size / line.up_bytes_s
+            self._up_free_at[source] = sent_at
+            return sent_at
         sent_at = max(now, self._free_at.get((source, target), 0.0))
         sent_at += size / self._conditions.bandwidth_bytes_s
         self._free_at[source, target] = sent_at

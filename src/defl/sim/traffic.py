@@ -13,7 +13,7 @@ from defl.errors import PeerFault
 from defl.ids import NodeId
 from defl.messages import Chunk, Message, NotHeld
 from defl.node.net.framing import HEADER_BYTES, Lane
-from defl.output import Connected, Envelope, ServeChunk, ServeHandover
+from defl.output import Connected, Disconnected, Envelope, ServeChunk, ServeHandover
 from defl.sim.checks import Checker
 from defl.sim.network import Network
 from defl.sim.sim_node import SimNode
@@ -110,7 +110,14 @@ class ClusterTraffic:
         for when in self._network.arrivals(
             source, target, len(frame), heavy=heavy, now=self._clock.now
         ):
-            self._clock.at(when, partial(_deliver, node, node.incarnation, sender, frame, heavy))
+            deliver = partial(_deliver, node, node.incarnation, sender, frame, heavy)
+            if heavy and self._network.has_line(target):
+                deliver = partial(self._receive, target, len(frame), deliver)
+            self._clock.at(when, deliver)
+
+    def _receive(self, target: NodeId, size: int, deliver: Callable[[], None]) -> None:
+        """A chunk has reached the target's line."""
+        self._clock.at(self._network.received(target, size, self._clock.now), deliver)
 
     def refused(self, fault: PeerFault) -> None:
         self.faults_refused[type(fault).__name__] += 1
@@ -134,6 +141,13 @@ class ClusterTraffic:
             if peer is not node and not cut:
                 _connect(peer, node)
                 _connect(node, peer)
+
+    def disconnect(self, node: SimNode) -> None:
+        """The node's process is dead, and everybody hears of it."""
+        for other in self._nodes:
+            peer = other.behaviour.participant.contacts.peer_of(node.key)
+            if other.alive and other is not node and peer is not None:
+                other.handle(Disconnected(peer))
 
 
 def _served(node: SimNode, item: ServeChunk) -> Message:

@@ -80,3 +80,12 @@ def refusal_of(error: OSError | TimeoutError, link: Link | None) -> Refused:
             # asyncio ends a handshake that takes too long with a reset of its own.
             slow = "is taking longer than" in str(error)
             return Refused(Refusal.SLOW if slow else Refusal.GONE, str(error))
+
+
+def relayed_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Refused:
+    refused = refusal_of(error, link)
+    if refused.kind is Refusal.CERTIFICATE:
+        text = f"somebody else than {card.name} answered {link.route}: {refused.text}"
+        return Refused(refused.kind, text)
+    text = f"{card.name} did not answer {link.route}: {refused.text or 'no answer in time'}"
+    return Refused(refused.kind, text)

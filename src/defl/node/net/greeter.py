@@ -15,14 +15,16 @@ from defl.node.net.admission import (
     NOT_A_HELLO,
     check_hello,
     check_stranger,
+    relayed_refusal_of,
 )
 from defl.node.net.connecting import connected_socket, shown_certificate
 from defl.node.net.contact import Contact, ContactBook
-from defl.node.net.framing import Lane, Link
+from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
 from defl.node.net.obstacles import Obstacle, Stage, dial_refusal, is_about_certificate
 from defl.node.net.proxy import Proxies
 from defl.node.net.refusal import Refusal, Refused
+from defl.node.net.route import Route
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import (
     client_context,
@@ -33,8 +35,6 @@ from defl.node.net.tls import (
 )
 from defl.node.net.who_dials import Part
 from defl.node.setup.identity import Identity
-
-CLOSE_S = 1.0
 
 
 class Greeter:
@@ -131,7 +131,7 @@ class Greeter:
             )
             async with asyncio.timeout(self._connect_s):
                 stage = Stage.SECURING
-                await self._secure(link, connection, card.address, context)
+                await self._secure(link, connection, server_name(card.address), context)
                 stage = Stage.GREETING
                 link.send_hello(self._hello(lane))
                 hello = decode_hello(await link.hello)
@@ -147,14 +147,14 @@ class Greeter:
                 link.abort()
 
     async def _secure(
-        self, link: Link, connection: socket.socket, address: str, context: ssl.SSLContext
+        self, link: Link, connection: socket.socket, host: str, context: ssl.SSLContext
     ) -> None:
         """From here on the connection belongs to asyncio, which closes it whatever happens."""
         await asyncio.get_running_loop().create_connection(
             lambda: link,
             sock=connection,
             ssl=context,
-            server_hostname=server_name(address),
+            server_hostname=host,
             ssl_handshake_timeout=self._connect_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
@@ -165,6 +165,44 @@ class Greeter:
             shown = await shown_certificate(card.address, self._proxies.of(card.address))
         obstacle = Obstacle(error, stage, link.route, shown, datetime.now(UTC))
         return dial_refusal(obstacle, card)
+
+    # ------------------------------------------------------------------ through a relay
+
+    async def greet_through(
+        self,
+        contact: Contact,
+        lane: Lane,
+        connection: socket.socket,
+        route: Route,
+        *,
+        calling: bool,
+    ) -> tuple[Link, Hello] | Refused:
+        """Both ends know whom they want, and nobody else's certificate passes."""
+        card, link = contact.card, Link()
+        link.route = route
+        greeted = False
+        try:
+            async with asyncio.timeout(self._connect_s):
+                if calling:
+                    await self._secure(link, connection, "", client_context(self._identity, card))
+                    link.send_hello(self._hello(lane))
+                    hello = decode_hello(await link.hello)
+                else:
+                    context = server_context(self._identity, (card,))
+                    hello = await self._accept(link, connection, context)
+                    link.send_hello(self._hello(lane))
+            answer = self._judge(link, hello, (contact.peer, lane))
+            if isinstance(answer, Refused):
+                return answer
+            greeted = True
+            return link, answer[1]
+        except (OSError, TimeoutError) as error:
+            return relayed_refusal_of(error, link, card)
+        finally:
+            if not greeted:
+                link.abort()
+                if not link.is_made:
+                    connection.close()
 
     # ------------------------------------------------------------------ both
 

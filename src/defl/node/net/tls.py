@@ -50,6 +50,14 @@ def client_context(identity: Identity, card: Card) -> ssl.SSLContext:
     return context
 
 
+def relay_client_context(identity: Identity, relay: Card) -> ssl.SSLContext:
+    """For dialling a relay; what the relay passes on has a context of its own."""
+    mark = relay_mark_of(identity.certificate, relay.certificate)
+    context = _dialling_context(relay, mark)
+    _load_identity(context, identity)
+    return context
+
+
 def letterbox_server_context(identity: Identity) -> ssl.SSLContext:
     """For accepted calls to the letterbox: the caller shows no certificate."""
     context = _listening_context(identity)
@@ -96,6 +104,11 @@ def mark_of(caller: bytes, called: bytes) -> bytes:
     shows it only to the node that is dialled."""
     secret = digest_of(digest_of(caller) + digest_of(called)).hex()
     return MARK_PREFIX + secret[: MARK_BYTES - len(MARK_PREFIX)].encode("ascii")
+
+
+def relay_mark_of(caller: bytes, called: bytes) -> bytes:
+    """Of a member that calls a relay, which may be a member too and listen on the same port."""
+    return mark_of(digest_of(caller), digest_of(called))
 
 
 def marked(first_bytes: bytes) -> bytes:
