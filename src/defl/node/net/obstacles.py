@@ -18,7 +18,7 @@ from defl.node.net.route import Route, RouteKind
 from defl.node.setup.identity import certificate_names, certificate_validity, node_key_of
 from defl.printable import printable
 
-NAME_CHARACTERS_MAX = 120
+SUBJECT_CHARACTERS_MAX = 120
 KEY_CHARACTERS = 16
 # OpenSSL's codes for a trusted certificate at the wrong time (X509_V_ERR_CERT_NOT_YET_VALID and
 # X509_V_ERR_CERT_HAS_EXPIRED); for any other certificate, trust fails first.
@@ -159,7 +159,7 @@ def _foreign_certificate(shown: bytes, card: Card) -> tuple[Refusal, str]:
 
 
 def _shortened(name: str) -> str:
-    return printable(name[:NAME_CHARACTERS_MAX])
+    return printable(name[:SUBJECT_CHARACTERS_MAX])
 
 
 def _ungreeted(error: OSError) -> str:
