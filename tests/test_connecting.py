@@ -233,7 +233,7 @@ def test_two_members_talk_through_a_proxy_and_the_caller_knows_the_way() -> None
     cards[1] = make_card(IDENTITIES[1], MEMBER)
 
     async def scenario(proxy: Proxy) -> None:
-        a = Peer(0, cards, listeners[0], proxies=Proxies(proxy))
+        a = Peer(0, cards, listeners[0], contacts={NodeId(1): cards[1]}, proxies=Proxies(proxy))
         b = Peer(1, cards, listeners[1])
         async with running(a, b):
             await a.until_connected(b)
