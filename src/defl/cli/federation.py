@@ -33,6 +33,7 @@ from defl.node.setup.fingerprint import fingerprint
 from defl.node.setup.present import present_facts
 from defl.node.setup.requirements import coverage, require_conditions, requirements_of
 from defl.printable import printable
+from defl.schema import Codec
 
 CREATE_EXAMPLES = """
 Examples:
@@ -59,6 +60,7 @@ Examples:
 Exit code 0: shown; 2: there is no federation file or node of that name.
 """
 ENTRIES_SHOWN_MAX = 8
+BYTES_OF_A_SLOW_SECOND = 12_500_000  # at 100 Mbit/s
 
 
 @click.group()
@@ -286,6 +288,8 @@ def _text(facts: Federation, relays: tuple[Card, ...]) -> str:
         f"  memory   {_size(requires.memory_bytes)} about, with its worker",
         f"  traffic  {_size(requires.sent_bytes_per_round)} sent per round and as much received",
     ]
+    if facts.codec == Codec.FP32 and requires.sent_bytes_per_round > BYTES_OF_A_SLOW_SECOND:
+        lines.append("           a quarter of it with --codec int8: for links below 100 Mbit/s")
     return "\n".join(lines)
 
 

@@ -406,7 +406,7 @@ agg_quorum = {quoted(federation.agg_quorum)}  # who closes a round: "quorum" (n 
 aggregation = {quoted(federation.aggregation)}
 faults_max = {federation.updates_faults_max}      # Byzantine updates that the aggregation rule is told to tolerate,
                     # at most f = {faults} of n = {size}
-codec = {quoted(federation.codec)}      # how updates travel: "fp32", "bf16" or "int8"
+codec = {quoted(federation.codec)}      # how updates travel: {", ".join(quoted(c) for c in Codec)}
 chunk_bytes = {federation.chunk_bytes}
 
 [timing]            # how fast things go, never what is agreed
