@@ -9,9 +9,9 @@ import click
 
 from defl.cli.node import listen_for
 from defl.node.event_loop import loop_factory
+from defl.node.relay.file_watch import FileWatch, follow_files, report_regularly
 from defl.node.relay.files import RelayConfig, create_relay, read_relay
 from defl.node.relay.service import Relay
-from defl.node.relay.file_watch import FileWatch, follow_files, report_regularly
 from defl.node.report.log import Log, configure_logging
 from defl.node.setup.config import read_identity
 from defl.node.setup.fingerprint import fingerprint

@@ -55,7 +55,7 @@ class RelayDependence:
             case (relay,):
                 return [
                     f"{relay}, which connects {meet}",
-                    "it is the only one: it can stop these pairs, but never read or change anything",
+                    "it is the only one: it can stop these pairs, never read or change anything",
                     f"without it {left}",
                 ]
         return [
