@@ -70,7 +70,7 @@ def _clock(trial: Trial) -> None:
     trial.sites.variables[LAST] = {
         "LD_PRELOAD": str(faketime_library()),
         "FAKETIME_TIMESTAMP_FILE": str(offset),
-        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }
     trial.start()

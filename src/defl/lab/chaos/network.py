@@ -5,7 +5,6 @@ removes them: the file that keeps other runs out also says where they are.
 """
 
 import fcntl
-import os
 import shutil
 import subprocess
 import tempfile
@@ -39,15 +38,15 @@ class Network:
 
 
 @contextmanager
-def only_run() -> Iterator[TextIO]:
+def only_run(*, wait: bool = False) -> Iterator[TextIO]:
     """Keeps other runs out, and removes what a killed one has left behind."""
     with HELD.open("a+", encoding="utf-8") as held:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             raise UserError(
                 "another run of the laboratory is going on, and two would disturb each other; "
-                "wait until it has ended"
+                "start this one later, or with --wait"
             ) from error
         held.seek(0)
         remove_leftovers(held.read().splitlines())
@@ -82,11 +81,7 @@ def network(count: int, held: TextIO) -> Iterator[Network]:
         hosts = make_hosts(count)
         for host in hosts:
             cleaning.callback(host.close)
-        link = Link(hosts, Path(folder))
+        link = Link([host.namespace for host in hosts], Path(folder))
         cleaning.callback(link.close)
         configure(hosts, CONGESTION_CONTROL)
         yield Network(hosts, link, Path(folder))
-
-
-def is_root() -> bool:
-    return os.geteuid() == 0
