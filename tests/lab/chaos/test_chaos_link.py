@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from defl.lab.chaos.hosts import address_of
-from defl.lab.chaos.link import Carried, Line, Link, parse_stats
+from defl.lab.chaos.link import Carried, LineQuality, UserspaceLink, parse_stats
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -27,7 +27,7 @@ def packet(from_: int, to: str, size: int = 100) -> bytes:
 class Bench:
     """A link whose hosts' devices are sockets in our hands."""
 
-    def __init__(self, link: Link, devices: list[socket.socket]) -> None:
+    def __init__(self, link: UserspaceLink, devices: list[socket.socket]) -> None:
         self.link = link
         self.devices = devices
 
@@ -53,7 +53,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
                 open_.enter_context(end)
                 end.setblocking(False)
         far = [pair[1].fileno() for pair in pairs]
-        link = Link([f"fd:{number}" for number in far], tmp_path, far)
+        link = UserspaceLink([f"fd:{number}" for number in far], tmp_path, far)
         open_.callback(link.close)
         near = [pair[0] for pair in pairs]
         for end in near:
@@ -97,7 +97,7 @@ def test_a_cut_is_one_way_until_it_heals(bench: Bench) -> None:
 
 
 def test_a_lossy_line_loses_its_share_and_only_in_its_direction(bench: Bench) -> None:
-    bench.link.up(0, Line(loss=0.5))
+    bench.link.up(0, LineQuality(loss=0.5))
     bench.link.stats()
     for _ in range(400):
         bench.send(0, 1)
@@ -110,7 +110,7 @@ def test_a_lossy_line_loses_its_share_and_only_in_its_direction(bench: Bench) ->
 
 
 def test_a_queue_drops_what_would_wait_too_long(bench: Bench) -> None:
-    bench.link.up(0, Line(mbit_s=SLOW_MBIT_S, queue_ms=2500))
+    bench.link.up(0, LineQuality(mbit_s=SLOW_MBIT_S, queue_ms=2500))
     bench.link.stats()
     for _ in range(8):
         bench.send(0, 1, size=1000)
@@ -123,7 +123,7 @@ def test_delayed_packets_keep_their_order_unless_reordering_is_asked_for(bench: 
     sizes = list(range(100, 180))
     order = {}
     for reorder in (False, True):
-        bench.link.up(0, Line(delay_ms=20, jitter_ms=20, reorder=reorder))
+        bench.link.up(0, LineQuality(delay_ms=20, jitter_ms=20, reorder=reorder))
         bench.link.stats()
         for size in sizes:
             bench.send(0, 1, size)
@@ -149,6 +149,6 @@ def test_the_report_is_read_by_host_and_direction() -> None:
 
 
 def test_a_line_is_told_in_the_links_units() -> None:
-    line = Line(delay_ms=50, jitter_ms=0.5, loss=0.02, mbit_s=10, queue_ms=250, reorder=True)
+    line = LineQuality(delay_ms=50, jitter_ms=0.5, loss=0.02, mbit_s=10, queue_ms=250, reorder=True)
 
     assert line.command(3, "up") == "line 3 up 50000 500 20000 10000000 250000 1"

@@ -7,8 +7,8 @@ import pytest
 
 from defl.errors import UserError
 from defl.lab.chaos.hosts import PREFIX, run
-from defl.lab.chaos.link import Line
-from defl.lab.chaos.network import Network, network, only_run
+from defl.lab.chaos.link import LineQuality
+from defl.lab.chaos.network import ChaosNetwork, network, only_run
 from defl.lab.chaos.requirements import missing_for_all
 
 PORT = 7000
@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def exchanged(net: Network, text: bytes) -> bytes:
+def exchanged(net: ChaosNetwork, text: bytes) -> bytes:
     one, other = net.hosts
     with (
         other.call(socket.create_server, (other.address, PORT)) as server,
@@ -34,7 +34,7 @@ def exchanged(net: Network, text: bytes) -> bytes:
 def test_two_hosts_talk_over_the_link_and_leave_nothing_behind() -> None:
     try:
         with only_run() as held, network(2, held) as net:
-            net.link.every(up=Line(delay_ms=1, mbit_s=10))
+            net.link.every(up=LineQuality(delay_ms=1, mbit_s=10))
             with pytest.raises(UserError, match="another run"), only_run():
                 pass  # not reached
 

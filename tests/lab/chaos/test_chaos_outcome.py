@@ -6,20 +6,20 @@ import pytest
 
 from defl.lab.chaos.calibrate import Calibration
 from defl.lab.chaos.figures import Figure, Measurement, outside_training, traffic_ratios
-from defl.lab.chaos.link import Carried, Line, LinkStats
-from defl.lab.chaos.outcome import Moment, Outcome, Recovery, recovery_of, round_seconds
+from defl.lab.chaos.link import Carried, LineQuality, LinkStats
+from defl.lab.chaos.outcome import Moment, Recovery, TrialOutcome, recovery_of, round_seconds
 from defl.lab.chaos.page import page, recovery_cells, table
 from defl.lab.chaos.results import ChaosResults, read_results, write_results
-from defl.lab.chaos.sites import Setting
+from defl.lab.chaos.sites import FederationSetting
 from defl.schema import Codec
 
 
-def outcome(name: str = "partition", **changes: object) -> Outcome:
+def outcome(name: str = "partition", **changes: object) -> TrialOutcome:
     facts: dict[str, object] = {
         "name": name, "title": "cut in two", "members": 4, "rounds": 5, "rounds_wanted": 5,
         "seconds": 30.0, "round_s": 1.5, "recovery": None, "view_s": 0.5, "late_ms": 1.0,
     }  # fmt: skip
-    return Outcome(**(facts | changes))  # type: ignore[arg-type]
+    return TrialOutcome(**(facts | changes))  # type: ignore[arg-type]
 
 
 def test_recovery_is_timed_from_the_heal_to_what_nobody_had_committed_before() -> None:
@@ -65,18 +65,17 @@ def test_time_outside_training_is_the_longest_rounds_without_the_longest_trainin
 
 
 def measurement(**changes: object) -> Measurement:
-    facts: dict[str, object] = {
-        "name": "round", "title": "", "up": Line(mbit_s=100), "down": Line(mbit_s=100),
-        "setting": Setting(members=4, rounds=2, values=1_000_000),
-    }  # fmt: skip
+    fast = LineQuality(mbit_s=100)
+    setting = FederationSetting(members=4, rounds=2, values=1_000_000)
+    facts = {"name": "round", "title": "", "up": fast, "down": fast, "setting": setting}
     return Measurement(**(facts | changes))  # type: ignore[arg-type]
 
 
 def test_the_yardstick_is_what_the_slowest_line_needs_for_its_bytes() -> None:
     assert measurement().ideal_s == pytest.approx(3 * 4e6 * 8 / 100e6)
-    int8 = Setting(members=4, values=1_000_000, codec=Codec.INT8)
+    int8 = FederationSetting(members=4, values=1_000_000, codec=Codec.INT8)
     assert measurement(setting=int8).ideal_s == pytest.approx(measurement().ideal_s / 4, rel=0.01)
-    slow_up = {3: (Line(mbit_s=2), Line(mbit_s=100))}
+    slow_up = {3: (LineQuality(mbit_s=2), LineQuality(mbit_s=100))}
     assert measurement(lines=slow_up).ideal_s == pytest.approx(4e6 * 8 / 2e6)
 
 

@@ -15,7 +15,7 @@ from defl.lab.chaos.carrying_out import calibrated, carry_out, measured
 from defl.lab.chaos.figures import MEASUREMENTS, Figure
 from defl.lab.chaos.machines import MACHINES
 from defl.lab.chaos.network import CONGESTION_CONTROL, only_run
-from defl.lab.chaos.outcome import Outcome
+from defl.lab.chaos.outcome import TrialOutcome
 from defl.lab.chaos.page import page, recovery_cells
 from defl.lab.chaos.requirements import missing_for_all, missing_tool
 from defl.lab.chaos.results import ChaosResults, read_results, write_results
@@ -146,7 +146,7 @@ def _keep(results: ChaosResults, out: Path) -> None:
     write_results(out, results)
 
 
-def _outcome_text(outcome: Outcome) -> str:
+def _outcome_text(outcome: TrialOutcome) -> str:
     first, everybody = recovery_cells(outcome)
     facts = [
         f"{outcome.rounds} of {outcome.rounds_wanted} rounds",

@@ -14,7 +14,7 @@ QUEUE_MS = 250.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LineQuality:
     """One direction of a host's line. Without a rate it is as fast as the machine."""
 
     delay_ms: float = 0.0
@@ -32,7 +32,7 @@ class Line:
         )
 
 
-CLEAR = Line()
+CLEAR = LineQuality()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def parse_stats(lines: Sequence[str]) -> LinkStats:
     return LinkStats(tuple(directions["up"]), tuple(directions["down"]), late_ms)
 
 
-class Link:
+class UserspaceLink:
     """A running link. It ends when this process does."""
 
     def __init__(self, ends: Sequence[str], scratch: Path, descriptors: Sequence[int] = ()) -> None:
@@ -95,13 +95,13 @@ class Link:
     def pid(self) -> int:
         return self._process.pid
 
-    def up(self, host: int, line: Line) -> None:
+    def up(self, host: int, line: LineQuality) -> None:
         self._tell(line.command(host, "up"))
 
-    def down(self, host: int, line: Line) -> None:
+    def down(self, host: int, line: LineQuality) -> None:
         self._tell(line.command(host, "down"))
 
-    def every(self, *, up: Line = CLEAR, down: Line = CLEAR) -> None:
+    def every(self, *, up: LineQuality = CLEAR, down: LineQuality = CLEAR) -> None:
         for host in self._hosts:
             self.up(host, up)
             self.down(host, down)

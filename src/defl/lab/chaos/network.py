@@ -23,7 +23,7 @@ from defl.lab.chaos.hosts import (
     make_hosts,
     remove_namespaces,
 )
-from defl.lab.chaos.link import Link
+from defl.lab.chaos.link import UserspaceLink
 
 HELD = Path("/run/defl-chaos")
 # Linux's default, and so what most organisations' machines use.
@@ -31,9 +31,9 @@ CONGESTION_CONTROL = "cubic"
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class ChaosNetwork:
     hosts: list[Host]
-    link: Link
+    link: UserspaceLink
     folder: Path  # removed at the end
 
 
@@ -70,7 +70,7 @@ def _unmount_in(folder: str) -> None:
 
 
 @contextmanager
-def network(count: int, held: TextIO) -> Iterator[Network]:
+def network(count: int, held: TextIO) -> Iterator[ChaosNetwork]:
     """This many hosts with a link between them, and a folder."""
     with ExitStack() as cleaning:
         folder = tempfile.mkdtemp(prefix=PREFIX)
@@ -81,7 +81,7 @@ def network(count: int, held: TextIO) -> Iterator[Network]:
         hosts = make_hosts(count)
         for host in hosts:
             cleaning.callback(host.close)
-        link = Link([host.namespace for host in hosts], Path(folder))
+        link = UserspaceLink([host.namespace for host in hosts], Path(folder))
         cleaning.callback(link.close)
         configure(hosts, CONGESTION_CONTROL)
-        yield Network(hosts, link, Path(folder))
+        yield ChaosNetwork(hosts, link, Path(folder))

@@ -47,7 +47,7 @@ def round_seconds(logs: Sequence[Log]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrialOutcome:
     name: str
     title: str
     members: int
