@@ -13,7 +13,8 @@ from defl.output import (
     PeerMisbehaved,
     ServeChunk,
 )
-from defl.pool.transfer import ANSWER_WAIT_S, Transfer
+from defl.pool.sources import ANSWER_WAIT_S
+from defl.pool.transfer import Transfer
 from support.benches import PoolBench, acks_sent, chunk_requests, sent
 from support.builders import Small, nodes, tampered
 
@@ -49,7 +50,7 @@ def test_a_blob_known_only_by_its_digest_is_fetched_by_its_manifest() -> None:
 
 def test_a_machine_that_becomes_a_member_does_not_ask_itself() -> None:
     """Another machine had its id before, and was a source."""
-    transfer = Transfer(OUTSIDER)
+    transfer = Transfer(OUTSIDER, 256)
     transfer.want(BLOB.digest, nodes(0, 1), None)
     assert transfer.due(0.0) == [(NodeId(0), ManifestRequest(BLOB.digest))]
 

@@ -405,8 +405,7 @@ def test_backoff_grows_to_its_bound_with_jitter() -> None:
             async with asyncio.timeout(10):
                 await enough.wait()
         assert 0.05 <= waits[0] <= 0.1
-        assert max(waits) <= 3.0
-        assert min(waits[20:]) > 1.0  # half of the bound, less the time of the call
+        assert all(1.5 - 0.01 <= seconds <= 3.0 for seconds in waits[20:])
         assert len(set(waits)) == len(waits)
 
     asyncio.run(scenario())

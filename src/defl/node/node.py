@@ -126,6 +126,8 @@ class Node:
             contacts=cards.of(self.participant.contacts.all),
             listen=config.listen_at,
             reach=config.reach,
+            relays=agreement.relays,
+            relay=config.relay,
             proxies=proxies_of(config.proxy, os.environ),
             frame_bytes_max={
                 Lane.CONTROL: control_frame_bytes_max(MEMBERS_MAX),

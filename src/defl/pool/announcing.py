@@ -117,9 +117,9 @@ class Announcer:
         return targets
 
     @property
-    def next_at(self) -> float | None:
-        times = [self._blobs[digest].next_at for digest in self._news]
-        return min((at for at in times if at is not None), default=None)
+    def next_at(self) -> float:
+        times = (self._blobs[digest].next_at for digest in self._news)
+        return min((at for at in times if at is not None), default=float("inf"))
 
 
 def bitmap_of_chunks(chunks: int, count: int) -> bytes:

@@ -36,7 +36,7 @@ from defl.output import (
     StoreChunk,
     Validate,
 )
-from defl.pool.announcing import Announcer, chunks_in
+from defl.pool.announcing import chunks_in
 from defl.pool.blob_index import BlobIndex, Label
 from defl.pool.certify import Certifier
 from defl.pool.scatter import Scatter, scatter_of
@@ -69,8 +69,8 @@ class Pool:
         self._members = federation.committee.members
         self._certifier = Certifier(federation, me, signer, durable)
         self._index = BlobIndex()
-        self._transfer = Transfer(me)
-        self._announcer = Announcer(me)
+        largest = min(federation.chunk_bytes, 4 * federation.schema.values)
+        self._transfer = Transfer(me, largest)
         self._offers: dict[tuple[Round, NodeId], Offer] = {}  # the first of each
         self._refused: set[tuple[Round, NodeId]] = set()  # whose bytes broke the rules
         self._validating: set[Digest] = set()
@@ -106,7 +106,6 @@ class Pool:
             self._transfer.cancel(digest)
             self._effects.drop.append(digest)
         self._transfer.enter(me, self._members)
-        self._announcer.enter(me)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -126,8 +125,8 @@ class Pool:
 
     @property
     def wake_at(self) -> float | None:
-        times = (self._transfer.next_at, self._announcer.next_at, self._repeat_at)
-        return min((at for at in times if at is not None), default=None)
+        times = [at for at in (self._transfer.next_at, self._repeat_at) if at is not None]
+        return min(times, default=None)
 
     def has(self, digest: Digest) -> bool:
         return self._index.has(digest)
@@ -160,7 +159,7 @@ class Pool:
         """Send the requests that are due, and repeat this node's offer until it is certified."""
         for source, request in self._transfer.due(now):
             self._send(source, request)
-        for targets, have in self._announcer.due(now, self._transfer.is_slow):
+        for targets, have in self._transfer.announcements(now):
             self._effects.send.append(Envelope(targets, have))
         offer = self.offer_for(Round(self._round + 1))
         if offer is None or self.muted or self._certifier.is_certified(offer):
@@ -175,11 +174,9 @@ class Pool:
 
     def connected(self, peer: NodeId) -> None:
         self._transfer.connected(peer)
-        self._announcer.connected(peer)
 
     def disconnected(self, peer: NodeId) -> None:
         self._transfer.disconnected(peer)
-        self._announcer.disconnected(peer)
 
     # --- Own offers ------------------------------------------------------------------------
 
@@ -217,7 +214,6 @@ class Pool:
         if not lost:
             return
         self._index.lose_chunks(digest, lost)
-        self._announcer.forget(digest)
         self._transfer.cancel(digest)  # a fetch under way starts again, with these chunks too
         manifest, held = self._index.manifest(digest), self._index.chunks(digest)
         self._transfer.want(digest, self._members, manifest, held)
@@ -275,7 +271,7 @@ class Pool:
 
     def wants_have(self, have: Have) -> bool:
         """Is it about an update that is on its way to this node or to others?"""
-        return have.digest in self._transfer or have.digest in self._announcer
+        return self._transfer.wants_have(have.digest)
 
     def answer_offer(self, peer: NodeId, offer: Offer) -> None:
         """Answer an unverified offer for a known slot: its author lacks the ack, or has forgotten
@@ -344,7 +340,6 @@ class Pool:
             self._effects.notices.append(PeerMisbehaved(peer, reason))
             return
         self._transfer.have(peer, digest, chunks)
-        self._announcer.heard(peer, digest, chunks)
 
     def _on_manifest(self, peer: NodeId, manifest: Manifest, now: float) -> None:
         codec = self._federation.codec if manifest.base != NO_DIGEST else FP32
@@ -369,7 +364,6 @@ class Pool:
             self._effects.notices.append(PeerMisbehaved(event.peer, reason))
             return
         self._transfer.got_chunk(event.peer, event.digest, event.index, now)
-        self._announcer.stored(event.digest, event.index)
         self._effects.store.append(StoreChunk(manifest, event.index, event.data))
         if self._index.add_chunk(manifest, event.index):
             for offer in self._offers.values():
@@ -419,15 +413,15 @@ class Pool:
         offer = self._offers.pop(slot, None)
         if offer is not None and self._index.labelled(slot) == offer.manifest.digest:
             self._index.remove(offer.manifest.digest)
-            self._cancel(offer.manifest.digest)
+            self._transfer.cancel(offer.manifest.digest)
             self._effects.drop.append(offer.manifest.digest)
         self._effects.notices.append(PeerMisbehaved(slot[1], f"round {slot[0]}: {reason}"))
 
     # --- What the client needs -------------------------------------------------------------
 
     def keep(self, label: Label, digest: Digest) -> bool:
-        """Keep this blob under this label; False if it is missing. It has holders enough."""
-        self._announcer.forget(digest)
+        """Keep this committed blob under this label; False if it is missing."""
+        self._transfer.certified(digest)
         if self._index.labelled(label) != digest:
             self._relabel(label, digest)
         return self._index.has(digest)
@@ -461,32 +455,21 @@ class Pool:
         self._certifier.forget(Round(round_ - tau))
         self._offers = {slot: o for slot, o in self._offers.items() if slot[0] > round_ - tau}
         self._refused = {slot for slot in self._refused if slot[0] > round_ - tau}
-        kept = set(self._index.labels.values())
-        self._transfer.keep_only(kept)
-        self._announcer.keep_only(kept)
+        self._transfer.keep_only(set(self._index.labels.values()))
 
     def _relabel(self, label: Label, digest: Digest) -> None:
         for dropped in self._index.label(label, digest):
-            self._cancel(dropped)
+            self._transfer.cancel(dropped)
             self._effects.drop.append(dropped)
-
-    def _cancel(self, digest: Digest) -> None:
-        self._transfer.cancel(digest)
-        self._announcer.forget(digest)
 
     def _fetch(
         self, manifest: Manifest, sources: tuple[NodeId, ...], scatter: Scatter | None = None
     ) -> None:
         digest = manifest.digest
-        held = self._index.chunks(digest)
-        if scatter is not None:
-            self._announcer.begin(digest, scatter, held)
-        self._transfer.want(digest, sources, manifest, held, scatter)
+        self._transfer.want(digest, sources, manifest, self._index.chunks(digest), scatter)
 
     def _scatter(self, offer: Offer) -> Scatter | None:
-        if self._me not in self._members or self._me == offer.author:
-            return None
-        return scatter_of(offer.author, self._members, len(offer.manifest.chunks))
+        return scatter_of(offer.author, self._members, self._me, len(offer.manifest.chunks))
 
     def _check_manifest(self, manifest: Manifest, codec: Codec) -> None:
         federation = self._federation

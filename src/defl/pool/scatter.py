@@ -4,6 +4,7 @@ Every receiver fetches its share from the author and announces it; the others fe
 So a slow author sends about one copy in all, not one to each member.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from defl.ids import NodeId
@@ -15,18 +16,29 @@ class Scatter:
     receivers: tuple[NodeId, ...]  # in cyclic order after the author
     chunks: int
 
-    def share_of(self, member: NodeId) -> int:
-        """A bitmap, never empty for a receiver: if there are fewer chunks than receivers, some
-        have the same one."""
-        if member not in self.receivers:
-            return 0
-        place, step = self.receivers.index(member), len(self.receivers)
+    def share_of(self, member: NodeId, away: Collection[NodeId] = ()) -> int:
+        """A bitmap. The chunks of those that are away are divided among the others. A receiver has
+        at least one chunk: if there are fewer chunks than receivers, some have the same one."""
+        place, width = self.receivers.index(member), len(self.receivers)
         if place >= self.chunks:
             return 1 << place % self.chunks
-        return sum(1 << index for index in range(place, self.chunks, step))
+        present = [r for r in self.receivers if r not in away or r == member]
+        share = 0
+        for index in range(self.chunks):
+            row, column = divmod(index, width)
+            owner = self.receivers[column]
+            if owner in away and owner != member:
+                owner = present[row % len(present)]
+            share |= (owner == member) << index
+        return share
 
 
-def scatter_of(author: NodeId, members: tuple[NodeId, ...], chunks: int) -> Scatter:
+def scatter_of(
+    author: NodeId, members: tuple[NodeId, ...], me: NodeId, chunks: int
+) -> Scatter | None:
+    """None if this node is not among the receivers."""
+    if me not in members or me == author:
+        return None
     after = [member for member in members if member > author]
     before = [member for member in members if member < author]
     return Scatter(author, (*after, *before), chunks)

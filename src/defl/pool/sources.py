@@ -13,15 +13,16 @@ from defl.ids import Digest
 ANSWER_WAIT_S = 4.0
 ANSWER_WAIT_CHUNKS = 4.0
 ANSWER_WAIT_MAX_S = 128.0
-# What a chunk takes from a source that has not sent one yet. With the waits above a line of
-# 2 Mbit/s that six members share passes (1 MiB takes 24 s).
-FIRST_CHUNK_S = 6.0
+# The rate of a source that has sent nothing yet: with the waits above, a line of 2 Mbit/s that six
+# members share is not given up (a chunk of 1 MiB takes 24 s).
+FIRST_BYTES_PER_S = 175_000.0
 # The weight of the newest chunk in the estimate.
 NEWEST_SHARE = 0.3
 # Outstanding chunks per source: one, and as many as come within this time. They keep the link busy
 # while the next request travels and the source reads its disk.
 IN_FLIGHT_S = 0.5
 IN_FLIGHT_MAX = 8
+SHORTEST_CHUNK_S = 1e-6  # two may come in one moment
 
 Piece = tuple[Digest, int]  # of a blob: the chunk's index, or MANIFEST
 MANIFEST = -1
@@ -29,6 +30,7 @@ MANIFEST = -1
 
 @dataclass(slots=True)
 class ChunkSource:
+    first_s: float  # what a chunk takes as long as nothing is known
     # Seconds per chunk, measured while its answers share this node's line with those of others.
     chunk_s: float | None = None
     asked: dict[Piece, float] = field(default_factory=dict)  # since when each may be on its way
@@ -41,7 +43,7 @@ class ChunkSource:
     @property
     def expected_s(self) -> float:
         """What one chunk takes."""
-        return FIRST_CHUNK_S if self.chunk_s is None else self.chunk_s
+        return max(SHORTEST_CHUNK_S, self.first_s if self.chunk_s is None else self.chunk_s)
 
     @property
     def next_s(self) -> float:
@@ -54,9 +56,8 @@ class ChunkSource:
 
     @property
     def has_room(self) -> bool:
-        if self.failures or self.chunk_s is None:
-            return not self.asked
-        return len(self.asked) < min(IN_FLIGHT_MAX, 1 + int(IN_FLIGHT_S / max(self.chunk_s, 1e-3)))
+        in_time = 0 if self.failures else int(IN_FLIGHT_S / self.expected_s)
+        return len(self.asked) < min(IN_FLIGHT_MAX, 1 + in_time)
 
     def is_ready(self, now: float) -> bool:
         return not self.away and self.ready_at <= now

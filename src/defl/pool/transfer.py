@@ -10,80 +10,32 @@ author, then what other members announce, the rarest chunk first.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from defl.ids import Digest, NodeId
-from defl.messages import ChunkRequest, Manifest, ManifestRequest
+from defl.messages import ChunkRequest, Have, Manifest, ManifestRequest
+from defl.pool.announcing import Announcer
+from defl.pool.fetch import NEVER, Fetch, Rest, bits
 from defl.pool.scatter import Scatter
-from defl.pool.sources import MANIFEST, ChunkSource, Piece, rest_s
+from defl.pool.sources import FIRST_BYTES_PER_S, MANIFEST, ChunkSource, Piece, rest_s
 
 # An author that sends a chunk within this time is asked for everything at once.
 FAST_S = 1.0
-# How long members are waited for that have not announced their share of a slow author's update: as
-# long again as the own share took, and at least so long.
+# A slow author sends each member its share at about the same time. Members that have not announced
+# theirs are waited for so much longer than the author takes for one more chunk.
 PATIENCE_S = 5.0
-
-NEVER = float("inf")
 ALL = -1  # the bitmap of any number of chunks
 
 Request = tuple[NodeId, ManifestRequest | ChunkRequest]
 
 
-@dataclass(slots=True)
-class Rest:
-    failures: int
-    until: float
-
-
-@dataclass(slots=True)
-class Fetch:
-    manifest: Manifest | None = None
-    missing: int = 0  # bitmaps of chunks, like all below
-    under_way: int = 0
-    asked: dict[int, NodeId] = field(default_factory=dict)  # of whom each piece was requested
-    holders: dict[NodeId, int] = field(default_factory=dict)
-    announcers: set[NodeId] = field(default_factory=set)  # holders by their own word alone
-    rarity: list[int] = field(default_factory=list)  # how many announced each chunk
-    resting: dict[NodeId, Rest] = field(default_factory=dict)
-    unreliable: set[NodeId] = field(default_factory=set)  # did not send what they announced
-    scatter: Scatter | None = None
-    share: int = 0
-    began_at: float | None = None
-    share_at: float | None = None  # when the own share was complete
-
-    def start_chunks(self, manifest: Manifest, held: frozenset[int]) -> None:
-        self.manifest = manifest
-        self.missing = sum(1 << i for i in range(len(manifest.chunks)) if i not in held)
-        self.rarity = [0] * len(manifest.chunks)
-
-    def is_resting(self, source: NodeId, now: float) -> bool:
-        rest = self.resting.get(source)
-        return rest is not None and now < rest.until
-
-    def note_time(self, now: float) -> None:
-        if self.began_at is None:
-            self.began_at = now
-        if self.share_at is None and not self.missing & self.share:
-            self.share_at = now
-
-    @property
-    def patient_until(self) -> float:
-        """Until then other members are expected to announce their shares."""
-        if self.share_at is None or self.began_at is None:
-            return NEVER
-        return self.share_at + max(PATIENCE_S, self.share_at - self.began_at)
-
-    def rarest(self, chunks: int, place: int) -> int:
-        """Of these chunks the one that fewest members announced, from this place on."""
-        count = len(self.rarity)
-        return min(_bits(chunks), key=lambda i: (self.rarity[i], (i - place) % count))
-
-
 class Transfer:
-    def __init__(self, me: NodeId) -> None:
+    def __init__(self, me: NodeId, chunk_bytes: int) -> None:
+        """`chunk_bytes`: the largest chunk that there is."""
         self._me = me
+        self._first_s = chunk_bytes / FIRST_BYTES_PER_S
         self._fetches: dict[Digest, Fetch] = {}
         self._sources: dict[NodeId, ChunkSource] = {}
+        self._announcer = Announcer(me)
         # Most events change no fetch, so what follows from all fetches is kept until one changes.
         self._changed = True
         self._now = float("-inf")
@@ -110,8 +62,11 @@ class Transfer:
         self._changed = True
         fetch = self._fetches.get(digest)
         if fetch is None:
-            fetch = self._fetches[digest] = Fetch(scatter=scatter)
-            fetch.share = scatter.share_of(self._me) if scatter is not None else 0
+            fetch = self._fetches[digest] = Fetch(scatter=scatter, place=self._me)
+            if scatter is not None:
+                fetch.share = scatter.share_of(self._me, self._away)
+                fetch.place = scatter.receivers.index(self._me)
+                self._announcer.begin(digest, scatter, held)
         elif scatter is None:
             fetch.scatter = None
         if fetch.manifest is None and manifest is not None:
@@ -122,6 +77,14 @@ class Transfer:
                 self._add_holder(digest, fetch, source, ALL)
 
     def cancel(self, digest: Digest) -> None:
+        self._announcer.forget(digest)
+        self._end(digest)
+
+    def certified(self, digest: Digest) -> None:
+        """The blob has holders enough that all know of: nothing need be announced."""
+        self._announcer.forget(digest)
+
+    def _end(self, digest: Digest) -> None:
         fetch = self._fetches.pop(digest, None)
         if fetch is None:
             return
@@ -135,6 +98,7 @@ class Transfer:
         """Another epoch begins: ask only these from now on, and not this node under its new id."""
         self._changed = True
         self._me = me
+        self._announcer.enter(me)
         for digest, fetch in self._fetches.items():
             fetch.scatter = None
             for source in [s for s in fetch.holders if s not in sources or s == me]:
@@ -142,7 +106,8 @@ class Transfer:
 
     def keep_only(self, digests: set[Digest]) -> None:
         for digest in [wanted for wanted in self._fetches if wanted not in digests]:
-            self.cancel(digest)
+            self._end(digest)
+        self._announcer.keep_only(digests)
 
     def manifest(self, digest: Digest) -> Manifest | None:
         fetch = self._fetches.get(digest)
@@ -152,9 +117,11 @@ class Transfer:
         fetch = self._fetches.get(digest)
         return fetch is not None and bool(fetch.missing >> index & 1)
 
+    def wants_have(self, digest: Digest) -> bool:
+        return digest in self._fetches or digest in self._announcer
+
     def is_slow(self, peer: NodeId) -> bool:
-        source = self._sources.get(peer)
-        return source is None or source.expected_s > FAST_S
+        return self._source(peer).expected_s > FAST_S
 
     # --- What comes ------------------------------------------------------------------------
 
@@ -172,16 +139,17 @@ class Transfer:
         self._changed = True
         fetch = self._fetches[digest]
         fetch.missing &= ~(1 << index)
-        fetch.note_time(now)
         fetch.resting.pop(source, None)
         if source in self._sources:
             self._sources[source].answered((digest, index), now)
         self._release(digest, fetch, index)
+        self._announcer.stored(digest, index)
         if not fetch.missing:
-            self.cancel(digest)
+            self._end(digest)
 
     def have(self, peer: NodeId, digest: Digest, chunks: int) -> None:
         """A member announces which chunks it holds."""
+        self._announcer.heard(peer, digest, chunks)
         fetch = self._fetches.get(digest)
         if fetch is None or peer == self._me or peer in fetch.unreliable:
             return
@@ -189,7 +157,7 @@ class Transfer:
             return
         self._changed = True
         fetch.announcers.add(peer)
-        for index in _bits(chunks & ~fetch.holders.get(peer, 0)):
+        for index in bits(chunks & ~fetch.holders.get(peer, 0)):
             fetch.rarity[index] += 1
         self._add_holder(digest, fetch, peer, chunks)
 
@@ -205,19 +173,23 @@ class Transfer:
 
     def connected(self, peer: NodeId) -> None:
         """What was requested of it was lost with the last connection."""
+        self._announcer.connected(peer)
         source = self._sources.get(peer)
         if source is not None:
             self._changed = True
             self._lose_link(source)
             source.met()
+            self._share_anew()
             for digest in source.fetches:
                 self._fetches[digest].resting.pop(peer, None)
 
     def disconnected(self, peer: NodeId) -> None:
         self._changed = True
+        self._announcer.disconnected(peer)
         source = self._source(peer)
         self._lose_link(source)
         source.away = True
+        self._share_anew()
 
     # --- What to request -------------------------------------------------------------------
 
@@ -231,7 +203,8 @@ class Transfer:
             if now >= source.due_at:
                 self._time_out(source_id, source, now)
         for digest, fetch in self._fetches.items():
-            fetch.note_time(now)
+            if fetch.share_at is None and not fetch.missing & fetch.share:
+                fetch.share_at = now
             if fetch.manifest is None and MANIFEST not in fetch.asked:
                 requests.extend(self._ask_manifest(digest, fetch, now))
         serving = ((id_, source) for id_, source in self._sources.items() if source.fetches)
@@ -245,9 +218,13 @@ class Transfer:
         self._next_at = self._earliest()
         return requests
 
+    def announcements(self, now: float) -> list[tuple[tuple[NodeId, ...], Have]]:
+        """What to announce now, and to whom."""
+        return self._announcer.due(now, self.is_slow)
+
     @property
     def next_at(self) -> float | None:
-        at = self._earliest() if self._changed else self._next_at
+        at = min(self._earliest() if self._changed else self._next_at, self._announcer.next_at)
         return None if at == NEVER else at
 
     def _earliest(self) -> float:
@@ -260,7 +237,7 @@ class Transfer:
         for fetch in self._fetches.values():
             times.extend(rest.until for rest in fetch.resting.values())
             if fetch.scatter is not None:
-                times.append(fetch.patient_until)
+                times.append(self._patient_until(fetch))
         return min((at for at in times if at > self._now), default=NEVER)
 
     def _ask_manifest(self, digest: Digest, fetch: Fetch, now: float) -> Iterator[Request]:
@@ -285,7 +262,7 @@ class Transfer:
                     chunks &= fetch.share if is_author else 0
                 if not chunks:
                     continue
-                index = fetch.rarest(chunks, self._me)
+                index = fetch.rarest(chunks)
                 if not self._others_are_faster(fetch, source_id, index, now):
                     return digest, index
         return None
@@ -298,17 +275,19 @@ class Transfer:
         scatter = fetch.scatter
         if scatter is None or source != scatter.author or not self.is_slow(source):
             return chunks
-        if now >= fetch.patient_until:
+        if now >= self._patient_until(fetch):
             return chunks
-        # The author of a slow update sends each chunk once; others pass it on.
-        allowed = fetch.share
-        for member in scatter.receivers:
-            known = self._sources.get(member)
-            if member in fetch.announcers:
-                allowed |= fetch.holders[member]
-            if member in fetch.unreliable or (known is not None and known.away):
-                allowed |= scatter.share_of(member)
-        return chunks & allowed
+        # It sends each chunk once, and others pass it on.
+        announced = 0
+        for member in fetch.announcers:
+            announced |= fetch.holders[member]
+        return chunks & (fetch.share | announced)
+
+    def _patient_until(self, fetch: Fetch) -> float:
+        """Until then members are expected to announce their shares of a slow author's update."""
+        if fetch.scatter is None or fetch.share_at is None:
+            return NEVER
+        return fetch.share_at + PATIENCE_S + self._source(fetch.scatter.author).expected_s
 
     def _others_are_faster(self, fetch: Fetch, source: NodeId, index: int, now: float) -> bool:
         """Would the others be done with the whole blob before this source has sent one chunk?"""
@@ -326,15 +305,26 @@ class Transfer:
         for other, chunks in others:
             left |= chunks
             queued += len(other.asked)
-            rate += 1 / max(other.expected_s, 1e-6)
+            rate += 1 / other.expected_s
             soonest_s = min(soonest_s, other.next_s)
         left = (left & fetch.missing & ~fetch.under_way).bit_count()
         return self._sources[source].next_s > max(soonest_s, (left + queued) / rate)
 
+    @property
+    def _away(self) -> set[NodeId]:
+        return {id_ for id_, source in self._sources.items() if source.away}
+
+    def _share_anew(self) -> None:
+        """Others do the part of members that are not connected."""
+        away = self._away
+        for fetch in self._fetches.values():
+            if fetch.scatter is not None:
+                fetch.share = fetch.scatter.share_of(self._me, away)
+
     # --- Bookkeeping -----------------------------------------------------------------------
 
     def _source(self, peer: NodeId) -> ChunkSource:
-        return self._sources.setdefault(peer, ChunkSource())
+        return self._sources.setdefault(peer, ChunkSource(self._first_s))
 
     def _start_chunks(
         self, digest: Digest, fetch: Fetch, manifest: Manifest, held: frozenset[int]
@@ -351,7 +341,7 @@ class Transfer:
         self._sources[source].fetches.pop(digest, None)
         if source in fetch.announcers:
             fetch.announcers.discard(source)
-            for index in _bits(chunks):
+            for index in bits(chunks):
                 fetch.rarity[index] -= 1
         for index in [i for i, asked in fetch.asked.items() if asked == source]:
             self._release(digest, fetch, index)
@@ -403,10 +393,3 @@ class Transfer:
         rest = fetch.resting.get(source)
         failures = rest.failures if rest is not None else 0
         fetch.resting[source] = Rest(failures + 1, now + rest_s(failures))
-
-
-def _bits(bitmap: int) -> Iterator[int]:
-    while bitmap:
-        lowest = bitmap & -bitmap
-        yield lowest.bit_length() - 1
-        bitmap ^= lowest

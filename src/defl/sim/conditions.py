@@ -91,7 +91,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AccessLine:
     """A member's own line, which all chunks that it sends or receives share."""
 
     member: NodeId
@@ -126,7 +126,7 @@ class Conditions:
     latency_s: float = 0.02  # minimum time that a message takes
     jitter_s: float = 0.02  # mean of the exponential delay added to it, which reorders messages
     bandwidth_bytes_s: float = 10e6  # per link, for chunks; small messages have their own lane
-    lines: tuple[Line, ...] = ()  # members whose chunks share one line instead
+    lines: tuple[AccessLine, ...] = ()  # members whose chunks share one line instead
     loss: float = 0.0  # share of messages that are lost
     duplication: float = 0.0  # share that arrives twice
     crash_rate: float = 0.0  # chance that a node dies while handling an event

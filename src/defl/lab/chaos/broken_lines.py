@@ -87,7 +87,5 @@ BROKEN_LINES = (
         ENOUGH,
     ),
     Condition("flapping", "one member's line breaks every 3 s, for 30 s", _flapping, ENOUGH),
-    Condition(
-        "flapping-all", "all lines break every 3 s, for 30 s", _flapping_everywhere, ENOUGH
-    ),
+    Condition("flapping-all", "all lines break every 3 s, for 30 s", _flapping_everywhere, ENOUGH),
 )

@@ -17,6 +17,7 @@ class Condition:
     name: str
     title: str
     script: Script
-    setting: Setting = Setting()
+    setting: Setting
     hosts: int = 0  # besides the members'
     limit_s: float = 120.0
+    tools: tuple[str, ...] = ()  # programs or libraries that it needs

@@ -82,6 +82,9 @@ class Link:
             bufsize=1,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
+        if self._process.stdin is None or self._process.stdout is None:
+            raise AssertionError("they were asked for")
+        self._commands, self._answers = self._process.stdin, self._process.stdout
         if self._answer() != "ready":
             _, errors = self._process.communicate()
             raise UserError(f"the link does not start: {errors.strip()}")
@@ -130,10 +133,7 @@ class Link:
         self._process.communicate()  # it ends with its stdin
 
     def _tell(self, command: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\n")
-        self._process.stdin.flush()
+        self._commands.write(f"{command}\n")
 
     def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        return self._answers.readline().strip()

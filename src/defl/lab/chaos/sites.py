@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from defl.committee import DEFAULTS, Charter, Timing
 from defl.clients.protocol import schema_of
+from defl.committee import DEFAULTS, Charter, Timing
 from defl.founding import found
 from defl.lab.chaos.hosts import Host
 from defl.lab.experiments.processes import CLIENT
@@ -102,9 +102,11 @@ class Sites(Processes):
     def __init__(self, local: Local, hosts: Sequence[Host]) -> None:
         super().__init__(local)
         self._hosts = hosts
+        self.variables: dict[int, dict[str, str]] = {}  # of the environment, besides the usual
 
     def command(self, member: int) -> list[str]:
-        return self._hosts[member].command(*super().command(member))
+        variables = [f"{name}={value}" for name, value in self.variables.get(member, {}).items()]
+        return self._hosts[member].command("env", *variables, *super().command(member))
 
     def status(self, member: int) -> NodeStatus | None:
         return self.ask(member).result()

@@ -53,9 +53,7 @@ class Trial:
     def wait(self, what: str, condition: Callable[[], bool]) -> None:
         while not condition():
             if time.monotonic() > self._ends_at:
-                raise Stalled(
-                    f"{what}: not within {self._limit_s:.0f} s; rounds: {self.rounds}"
-                )
+                raise Stalled(f"{what}: not within {self._limit_s:.0f} s; rounds: {self.rounds}")
             self.sites.require_no_failure()
             self.observe()
             recovering = self._healed_at is not None and self.recovery is None
@@ -64,9 +62,7 @@ class Trial:
     def wait_round(self, number: int, *members: int) -> None:
         """Until these members, or all, have closed the round."""
         those = members or self.members
-        self.wait(
-            f"round {number} closes", lambda: all(self.rounds[m] >= number for m in those)
-        )
+        self.wait(f"round {number} closes", lambda: all(self.rounds[m] >= number for m in those))
 
     @property
     def rounds(self) -> list[int]:
@@ -105,13 +101,15 @@ class Trial:
         """Wait until every member has all rounds, then end the nodes."""
         self.wait(
             "all members finish",
-            lambda: all(
-                (status := self._newest.get(m)) is not None
-                and status.round == self.setting.rounds
-                and status.model is not None
-                for m in self.members
-            )
-            and len({self._newest[m].model for m in self.members}) == 1,
+            lambda: (
+                all(
+                    (status := self._newest.get(m)) is not None
+                    and status.round == self.setting.rounds
+                    and status.model is not None
+                    for m in self.members
+                )
+                and len({self._newest[m].model for m in self.members}) == 1
+            ),
         )
 
     def outcome(self, name: str, title: str) -> Outcome:

@@ -22,6 +22,8 @@ from defl.node.net.send_queue import Frame, SendQueue, Traffic
 HEADER_BYTES = 4
 # Ours has about 80; a stranger must not make us hold much more.
 HELLO_BYTES_MAX = 256
+# For the bytes that are already written, when this end closes.
+CLOSE_S = 1.0
 # Small frames are parsed from this buffer; an idle connection costs nothing else.
 SCRATCH_BYTES = 64 * 2**10
 # Encrypted and written at once: larger pieces would delay other connections, and make the event

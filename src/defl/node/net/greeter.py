@@ -19,7 +19,7 @@ from defl.node.net.admission import (
 )
 from defl.node.net.connecting import connected_socket, shown_certificate
 from defl.node.net.contact import Contact, ContactBook
-from defl.node.net.framing import Lane, Link
+from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
 from defl.node.net.obstacles import Obstacle, Stage, dial_refusal, is_about_certificate
 from defl.node.net.proxy import Proxies
@@ -35,8 +35,6 @@ from defl.node.net.tls import (
 )
 from defl.node.net.who_dials import Part
 from defl.node.setup.identity import Identity
-
-CLOSE_S = 1.0
 
 
 class Greeter:

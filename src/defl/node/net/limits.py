@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from defl.budget import TokenBucket
 from defl.node.net.acceptor import AcceptLimits
 from defl.node.net.dialler import DialLimits
 from defl.node.net.letterbox import LetterboxLimits
@@ -24,3 +25,10 @@ class TransportLimits:
     messages_burst: float = 20_000.0
     bytes_per_s: float = 1e9
     bytes_burst: float = 5e8
+
+    def new_buckets(self, now: float) -> tuple[TokenBucket, TokenBucket]:
+        """For the messages and the bytes of one peer and lane."""
+        return (
+            TokenBucket(self.messages_per_s, self.messages_burst, now),
+            TokenBucket(self.bytes_per_s, self.bytes_burst, now),
+        )

@@ -8,7 +8,7 @@ import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import unquote
 
 from defl.errors import UserError
@@ -117,12 +117,10 @@ def parse_proxy(text: str, source: str) -> Proxy:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    number = _number(host)
+    if number is not None:
+        return number.is_loopback
+    return host == "localhost" or host.endswith(".localhost")
 
 
 def _matches(exception: str, host: str, port: int) -> bool:
@@ -137,12 +135,20 @@ def _matches(exception: str, host: str, port: int) -> bool:
     else:
         name = exception
     name = name.removeprefix("[").removesuffix("]")
-    try:
-        return ip_address(host) in ip_network(name, strict=False)
-    except ValueError:
-        pass  # one of the two is a name
+    if (number := _number(host)) is not None:
+        try:
+            return number in ip_network(name, strict=False)
+        except ValueError:
+            return False
     name = name.removeprefix("*").strip(".")
     return bool(name) and (host == name or host.endswith(f".{name}"))
+
+
+def _number(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
 
 
 # --- The request and its answer ------------------------------------------------------------------

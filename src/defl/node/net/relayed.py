@@ -7,21 +7,23 @@ other: the relay passes on bytes that it can neither read nor change, and a link
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 
 from defl.cards import Card
 from defl.ids import Digest, digest_of
+from defl.node.net.beats import BEAT_S
 from defl.node.net.contact import Contact
 from defl.node.net.dialler import STABLE_S, Dialler
-from defl.node.net.framing import Lane, Link
+from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.greeter import Greeter
 from defl.node.net.hello import Hello
 from defl.node.net.obstacles import Obstacle, Stage, dial_refusal
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.tls import relay_client_context, server_name
-from defl.node.relay.leg import LEG_CLOSE_S, Leg, splice
+from defl.node.net.who_dials import is_member
+from defl.node.relay.leg import Leg, splice
 from defl.node.relay.protocol import (
     RELAY_VERSION,
     Notice,
@@ -35,8 +37,7 @@ from defl.node.relay.protocol import (
 from defl.node.setup.identity import Identity
 from defl.printable import printable
 
-# A parked connection says so now and then; a relay that answers none of three is gone.
-PARKED_BEAT_S = 20.0
+# A relay that answers none of so many beats is gone.
 PARKED_BEATS_MISSED = 3
 # Fewer than a relay lets wait of one member (PendingLimits.per_member).
 HANDSHAKES_AT_ONCE = 4
@@ -56,6 +57,7 @@ class RelayedCalls:
         self,
         identity: Identity,
         origin: Digest,
+        relays: Sequence[Card],
         greeter: Greeter,
         dialler: Dialler,
         connect: Connect,
@@ -74,7 +76,14 @@ class RelayedCalls:
         self._connect_s = connect_s
         self._turns: dict[bytes, asyncio.Semaphore] = {}
         self._failing: set[bytes] = set()  # the keys of relays whose last answer was none
-        self.relays: tuple[Card, ...] = ()
+        self._standing = tuple(relays)  # which are no members
+        self.relays = self._standing
+
+    def know(self, contacts: Iterable[Contact]) -> None:
+        """Members may be relays too."""
+        members = (contact.card for contact in contacts if is_member(contact.peer))
+        relaying = sorted((card for card in members if card.relay), key=lambda card: card.key)
+        self.relays = (*self._standing, *relaying)
 
     def tasks(self, contact: Contact) -> list[Coroutine[object, object, None]]:
         """What keeps this node connected to a contact that it meets at relays."""
@@ -201,7 +210,7 @@ class RelayedCalls:
                     ssl=context,
                     server_hostname=server_name(relay.address),
                     ssl_handshake_timeout=self._connect_s,
-                    ssl_shutdown_timeout=LEG_CLOSE_S,
+                    ssl_shutdown_timeout=CLOSE_S,
                 )
         except OSError as error:
             self._failing.add(relay.key)
@@ -218,7 +227,7 @@ async def _until_go(leg: Leg, relay: Card) -> None:
     missed = 0
     while True:
         try:
-            async with asyncio.timeout(PARKED_BEAT_S):
+            async with asyncio.timeout(BEAT_S):
                 signal = await _next_signal(leg, relay)
         except TimeoutError:
             if missed == PARKED_BEATS_MISSED:

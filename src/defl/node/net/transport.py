@@ -12,17 +12,17 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from defl.budget import TokenBucket
 from defl.cards import Card, Reach
 from defl.contacts import FORMER_FROM
-from defl.errors import PeerFault, UserError
+from defl.errors import UserError
 from defl.ids import Digest, NodeId
 from defl.node.net.acceptor import Acceptor
 from defl.node.net.connecting import connected_socket
-from defl.node.net.contact import Contact, ContactBook
+from defl.node.net.contact import Contact, ContactBook, close_links
+from defl.node.net.delivery import Delivery, OnFrame
 from defl.node.net.dialler import Dialler
 from defl.node.net.framing import Lane, Link, Use
-from defl.node.net.greeter import CLOSE_S, Greeter
+from defl.node.net.greeter import Greeter
 from defl.node.net.hello import Hello
 from defl.node.net.letterbox import Letterbox, LetterboxLink
 from defl.node.net.limits import TransportLimits
@@ -33,10 +33,10 @@ from defl.node.net.relayed import RelayedCalls
 from defl.node.net.send_queue import Frame, Traffic
 from defl.node.net.sockets import listening
 from defl.node.net.stats import Stats
-from defl.node.net.tls import mark_of, unusable
+from defl.node.net.tls import mark_of
 from defl.node.net.who_dials import Part, is_member, part_of
 from defl.node.relay.server import RelayServer
-from defl.node.setup.identity import Identity, card_defect
+from defl.node.setup.identity import Identity
 
 __all__ = ["Frame", "Lane", "Refusal", "Stats", "Traffic", "Transport", "TransportLimits"]
 
@@ -55,7 +55,7 @@ class Transport:
         relays: Sequence[Card] = (),
         relay: bool = False,
         frame_bytes_max: Mapping[Lane, int],
-        on_frame: Callable[[NodeId, Lane, Frame], Awaitable[None] | None],
+        on_frame: OnFrame,
         on_connected: Callable[[NodeId, int], None] = lambda _peer, _epoch: None,
         on_disconnected: Callable[[NodeId], None] = lambda _: None,
         is_letter: Callable[[Frame], bool] = lambda _: True,
@@ -70,37 +70,27 @@ class Transport:
         self._identity = identity
         self._listen = listen
         self._reach = reach
-        self._relays = tuple(relays)
         self._started = False
         self._frame_bytes_max = frame_bytes_max
-        self._on_frame = on_frame
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
         self._is_letter = is_letter
         self._limits = limits or TransportLimits()
         self.stats = Stats()
+        self._delivery = Delivery(on_frame, self.stats.refusals)
         self._contacts = ContactBook()
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._letterbox = Letterbox(
             self._limits.letterbox,
             frame_bytes_max[Lane.CONTROL],
-            lambda stranger, frame: self._deliver(stranger, Lane.CONTROL, frame),
+            lambda stranger, frame: self._delivery.deliver(stranger, Lane.CONTROL, frame),
         )
         self._acceptor = Acceptor(
-            self._limits.accept,
-            self._admit,
-            self._letterbox.serve,
-            self.stats.refusals,
-            wait,
+            self._limits.accept, self._admit, self._letterbox.serve, self.stats.refusals, wait
         )
-        self._dialler = Dialler(
-            self._limits.dial,
-            self._dial,
-            self._call_letterbox,
-            rng or random.Random(),  # noqa: S311  (jitter is no secret)
-            wait,
-        )
+        rng = rng or random.Random()  # noqa: S311  (jitter is no secret)
+        self._dialler = Dialler(self._limits.dial, self._dial, self._call_letterbox, rng, wait)
         self._greeter = Greeter(
             identity,
             origin,
@@ -112,6 +102,7 @@ class Transport:
         self._relayed = RelayedCalls(
             identity,
             origin,
+            relays,
             self._greeter,
             self._dialler,
             lambda address: connected_socket(address, proxies.of(address)),
@@ -119,11 +110,10 @@ class Transport:
             self._refused,
             connect_s=self._limits.connect_s,
         )
-        self.relay = (
-            RelayServer(identity, origin, handshake_s=self._limits.accept.handshake_s, wait=wait)
-            if relay
-            else None
-        )
+        self.relay: RelayServer | None = None
+        if relay:
+            handshake_s = self._limits.accept.handshake_s
+            self.relay = RelayServer(identity, origin, handshake_s=handshake_s, wait=wait)
         self.set_contacts(contacts, epoch, me)
 
     # ------------------------------------------------------------------ for the node
@@ -146,13 +136,7 @@ class Transport:
             await asyncio.wait(running)
         if self._listener is not None:
             self._listener.close()
-        channels = [channel for contact in self._contacts for channel in contact.channels.values()]
-        links = [channel.link for channel in channels if channel.link is not None]
-        for end in (Link.close, Link.abort):
-            for link in links:
-                end(link)
-            if links:
-                await asyncio.wait([link.closed for link in links], timeout=CLOSE_S)
+        await close_links(self._contacts)
         if self.relay is not None:
             await self.relay.close()
         await asyncio.sleep(0)  # aborted handshakes close their sockets in the loop's next turn
@@ -178,18 +162,11 @@ class Transport:
     def update_card(self, card: Card) -> bool:
         """Takes address and certificate from a contact's newer signed card; False if it is not
         newer, not signed by the contact or not a contact's."""
-        if card_defect(card) is not None or unusable(card) is not None:
+        if not self._contacts.update(card):
             return False
-        for contact in self._contacts:
-            known = contact.card
-            if known.key == card.key:
-                if (card.name, True) != (known.name, card.serial > known.serial):
-                    return False
-                contact.take(card)
-                self._expect_contacts()
-                self._call_all()  # its reach may have changed, and whether it relays
-                return True
-        return False
+        self._expect_contacts()
+        self._call_all()  # its reach may have changed, and whether it relays
+        return True
 
     @property
     def address(self) -> tuple[str, int]:
@@ -266,9 +243,7 @@ class Transport:
     def _call_all(self) -> None:
         if not self._started:
             return
-        members = (contact.card for contact in self._contacts if is_member(contact.peer))
-        cards = sorted(members, key=lambda card: card.key)
-        self._relayed.relays = (*self._relays, *(card for card in cards if card.relay))
+        self._relayed.know(self._contacts)
         for contact in self._contacts:
             self._call(contact)
 
@@ -381,8 +356,9 @@ class Transport:
             self.stats.reconnects[contact.peer] += 1
         channel.was_connected = True
         channel.link, channel.epoch = link, hello.epoch
-        messages, volume = channel.buckets or self._new_buckets()
-        channel.buckets = messages, volume
+        now = asyncio.get_running_loop().time()
+        channel.buckets = channel.buckets or self._limits.new_buckets(now)
+        messages, volume = channel.buckets
         link.open(
             Use(
                 frame_bytes_max=self._frame_bytes_max[hello.lane],
@@ -401,13 +377,6 @@ class Transport:
             self.stats.trouble.pop(contact.peer, None)
             self._on_connected(contact.peer, contact.epoch)
 
-    def _new_buckets(self) -> tuple[TokenBucket, TokenBucket]:
-        limits, now = self._limits, asyncio.get_running_loop().time()
-        return (
-            TokenBucket(limits.messages_per_s, limits.messages_burst, now),
-            TokenBucket(limits.bytes_per_s, limits.bytes_burst, now),
-        )
-
     def _lost(self, contact: Contact, lane: Lane, link: Link) -> None:
         channel = contact.channels[lane]
         if channel.link is not link:
@@ -425,18 +394,6 @@ class Transport:
 
     def _deliver_of(self, contact: Contact, lane: Lane, frame: Frame) -> Awaitable[None] | None:
         """A contact that is gone may have left frames in the link's buffer."""
-        return self._deliver(contact.peer, lane, frame) if contact in self._contacts else None
-
-    def _deliver(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:
-        try:
-            result = self._on_frame(peer, lane, frame)
-        except PeerFault:
-            self.stats.refusals[Refusal.FAULT] += 1
+        if contact not in self._contacts:
             return None
-        return None if result is None else self._delivered(result)
-
-    async def _delivered(self, result: Awaitable[None]) -> None:
-        try:
-            await result
-        except PeerFault:
-            self.stats.refusals[Refusal.FAULT] += 1
+        return self._delivery.deliver(contact.peer, lane, frame)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from defl.node.net.framing import HEADER_BYTES
+from defl.node.net.framing import CLOSE_S, HEADER_BYTES
 from defl.node.relay.protocol import RELAY_FRAME_BYTES_MAX
 
 # Unsent bytes of one direction, beyond which its source is not read. asyncio may add what it reads
@@ -17,8 +17,6 @@ from defl.node.relay.protocol import RELAY_FRAME_BYTES_MAX
 LEG_UNSENT_BYTES_MAX = 128 * 2**10
 # Frames that wait for their turn. Who follows the protocol has sent one or two.
 LEG_UNREAD_BYTES_MAX = 4 * (HEADER_BYTES + RELAY_FRAME_BYTES_MAX)
-# For the bytes that are already written, when the other side has ended.
-LEG_CLOSE_S = 1.0
 
 
 class Leg(asyncio.Protocol):
@@ -53,7 +51,7 @@ class Leg(asyncio.Protocol):
         """Ends it after the written bytes have left, or a moment."""
         if self._transport is not None and not self.ended.done():
             self._transport.close()
-            self._loop.call_later(LEG_CLOSE_S, self.abort)
+            self._loop.call_later(CLOSE_S, self.abort)
 
     def abort(self) -> None:
         if self._transport is not None and not self.ended.done():

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from defl.budget import TokenBucket
 from defl.cards import Card
 from defl.ids import Digest
-from defl.node.net.framing import Link
+from defl.node.net.framing import CLOSE_S, Link
 from defl.node.net.pending import RelayCaller
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import relay_mark_of, server_context
-from defl.node.relay.leg import LEG_CLOSE_S, Leg, splice
+from defl.node.relay.leg import Leg, splice
 from defl.node.relay.protocol import Signal, decode_notice, decode_request, encode
 from defl.node.relay.switchboard import CONNECTIONS_MAX, TICK_S, Decision, Switchboard
 from defl.node.setup.identity import Identity
@@ -85,7 +85,7 @@ class RelayServer:
             connection,
             ssl=self._context,
             ssl_handshake_timeout=self._handshake_s,
-            ssl_shutdown_timeout=LEG_CLOSE_S,
+            ssl_shutdown_timeout=CLOSE_S,
         )
         request = decode_request(bytes(await link.hello))
         key = self._keys.get(link.certificate or b"")
@@ -112,7 +112,7 @@ class RelayServer:
             for leg in legs:
                 end(leg)
             if legs:
-                await asyncio.wait([leg.ended for leg in legs], timeout=LEG_CLOSE_S)
+                await asyncio.wait([leg.ended for leg in legs], timeout=CLOSE_S)
 
     @property
     def connections(self) -> int:

@@ -16,7 +16,7 @@ from defl.node.net.framing import Lane
 from defl.node.relay.protocol import RELAY_VERSION, Notice, Request, Signal, Verb, calls
 
 TICK_S = 5.0
-# Parked members beat every 20 s (BEAT_S); nodes have beats of their own on their links.
+# Parked members beat every 20 s (net/beats.py); nodes have beats of their own on their links.
 PARKED_TICKS_MAX = 12
 SPLICED_TICKS_MAX = 18
 # A parked member that does not answer GO is gone; its caller waits 10 s at most.
@@ -28,7 +28,7 @@ Connection = TypeVar("Connection", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RelayLine:
     caller: bytes
     parker: bytes
     lane: Lane
@@ -66,8 +66,8 @@ class Switchboard(Generic[Connection]):
         self._origin = origin
         self._connections_max = connections_max
         self._keys: Set[bytes] = frozenset()
-        self._meetings: dict[Line, Meeting[Connection]] = {}  # the longest parked ones first
-        self._lines: dict[Connection, Line] = {}
+        self._meetings: dict[RelayLine, Meeting[Connection]] = {}  # the longest parked ones first
+        self._lines: dict[Connection, RelayLine] = {}
 
     @property
     def connections(self) -> int:
@@ -99,9 +99,9 @@ class Switchboard(Generic[Connection]):
             decision.tell.append((connection, Notice(Signal.REFUSED, refusal or "")))
             return decision
         if request.verb is Verb.CALL:
-            self._call(connection, Line(key, request.peer, request.lane), decision)
+            self._call(connection, RelayLine(key, request.peer, request.lane), decision)
         else:
-            self._park(connection, Line(request.peer, key, request.lane), decision)
+            self._park(connection, RelayLine(request.peer, key, request.lane), decision)
         return decision
 
     def notice(self, connection: Connection, notice: Notice | None) -> Decision[Connection]:
@@ -170,7 +170,9 @@ class Switchboard(Generic[Connection]):
             return "of two members the one with the lower key calls, and the other one parks"
         return None
 
-    def _park(self, connection: Connection, line: Line, decision: Decision[Connection]) -> None:
+    def _park(
+        self, connection: Connection, line: RelayLine, decision: Decision[Connection]
+    ) -> None:
         decision.end += self._clear(line)
         if not self._make_room(decision):
             self._refuse_full(connection, decision)
@@ -179,7 +181,9 @@ class Switchboard(Generic[Connection]):
         self._lines[connection] = line
         decision.tell.append((connection, Notice(Signal.PARKED)))
 
-    def _call(self, connection: Connection, line: Line, decision: Decision[Connection]) -> None:
+    def _call(
+        self, connection: Connection, line: RelayLine, decision: Decision[Connection]
+    ) -> None:
         meeting = self._meetings.get(line)
         if meeting is None or meeting.called is not None:
             decision.end += self._clear(line)
@@ -200,7 +204,7 @@ class Switchboard(Generic[Connection]):
 
     # ------------------------------------------------------------------ meetings
 
-    def _clear(self, line: Line) -> list[Connection]:
+    def _clear(self, line: RelayLine) -> list[Connection]:
         meeting = self._meetings.pop(line, None)
         if meeting is None:
             return []
@@ -222,5 +226,5 @@ class Switchboard(Generic[Connection]):
         )
         return True
 
-    def _parked_lines(self) -> Iterator[Line]:
+    def _parked_lines(self) -> Iterator[RelayLine]:
         return (line for line, meeting in self._meetings.items() if meeting.called is None)

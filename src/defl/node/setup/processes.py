@@ -62,9 +62,7 @@ class Processes:
                 self._processes[member] = self._start_node(member, environment)
             self._killed.discard(member)
 
-    def _start_node(
-        self, member: int, environment: Mapping[str, str]
-    ) -> "subprocess.Popen[bytes]":
+    def _start_node(self, member: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         """Its log is in its folder."""
         with (self.local.nodes[member] / LOG_FILE).open("ab") as log:
             return subprocess.Popen(  # noqa: S603 - our own command in our own folder
