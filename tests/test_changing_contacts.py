@@ -83,6 +83,23 @@ def test_a_new_contact_is_connected_while_the_others_go_on_talking() -> None:
     asyncio.run(scenario())
 
 
+def test_traffic_in_total_does_not_sink_when_a_contact_goes() -> None:
+    async def scenario() -> None:
+        async with pair() as (a, b):
+            await talk(a, b)
+            before = a.transport.stats.totals()[Lane.CONTROL]
+            assert min(before.bytes_in, before.bytes_out) > 0
+            set_of(a, {GUEST: b})  # the same contact, with another number
+            assert a.transport.stats.totals()[Lane.CONTROL].bytes_in == before.bytes_in
+            set_of(a, {})
+            set_of(a, {})
+            after = a.transport.stats.totals()[Lane.CONTROL]
+            assert (after.bytes_in, after.bytes_out) == (before.bytes_in, before.bytes_out)
+            assert not a.transport.stats.traffic
+
+    asyncio.run(scenario())
+
+
 def test_this_node_among_its_contacts_is_neither_called_nor_trouble() -> None:
     """A guest is one of the guests in its own list, and a former member one of the former."""
 

@@ -102,6 +102,7 @@ def test_checking_each_chunk_decides_as_checking_the_whole_update(value: float, 
         (Codec.BF16, 258, True),
         (Codec.BF16, 257, False),
         (Codec.INT8, 256, False),
+        (Codec.INT8_MASKED, 256, False),
     ],
 )
 def test_a_chunk_is_judged_only_if_its_values_do_not_depend_on_other_chunks(

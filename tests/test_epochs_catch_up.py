@@ -207,4 +207,6 @@ def _weights_fetched_by_a_joiner(epochs_before: int) -> int:
 
 
 def test_a_joiner_does_not_fetch_the_blobs_of_the_epochs_that_it_passes_through() -> None:
-    assert _weights_fetched_by_a_joiner(5) <= 1.5 * _weights_fetched_by_a_joiner(0)
+    """How many it fetches in its own epoch depends on how far the open round is."""
+    few = max(map(_weights_fetched_by_a_joiner, (0, 1)))
+    assert _weights_fetched_by_a_joiner(5) <= 1.5 * few

@@ -18,7 +18,7 @@ VALUES_ORDER = (
 MACHINE_MODULES = (
     "ingress", "client", "waiting", "finish", "recall", "evidence", "work", "duty", "founding",
     "output_builder", "interest", "outsider", "other_epochs", "own_changes", "crossing",
-    "participant_parts", "participant", "lineage",
+    "participant_parts", "participant", "lineage", "unsent",
 )  # fmt: skip
 # Top-level package or module -> its layer.
 LAYER = {

@@ -106,6 +106,7 @@ def test_a_proposal_is_withdrawn(operators: Operators) -> None:
 
     assert withdrawn.code == 0
     assert withdrawn.text.endswith("withdrawn\n")
+    operators.pass_until(lambda: not operators.participant("bob").state.changes)
     assert "no change is pending" in operators.run("federation", "changes", "bob").text
 
 

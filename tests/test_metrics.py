@@ -15,7 +15,8 @@ from defl.messages import Agg
 from defl.node.node import Node
 from defl.node.report.changes import Counts, Review
 from defl.node.report.log import Log
-from defl.node.report.metrics import Measures, NodeMetrics, _of_changes
+from defl.node.report.metrics import Measures, NodeMetrics, _of_changes, _of_peers
+from defl.node.report.status import LinkStatus
 from defl.node.startup import open_node
 from defl.node.work.worker_process import WorkReport
 from defl.output import Aggregate, MemberLate, Reference
@@ -82,6 +83,22 @@ def test_epoch_members_and_pending_changes_are_shown(node: Node) -> None:
     (approvals,) = families["defl_change_approvals"]
     assert approvals.labels == {"change": "ab" * 8, "author": "alice"}
     assert (approvals.value, families["defl_change_complete"][0].value) == (2, 0)
+
+
+def test_round_trips_are_shown_by_peer_and_route() -> None:
+    links = {
+        "bob": LinkStatus("direct", 0.02),
+        "carol": LinkStatus("through the relay hub", 0.3),
+        "dave": LinkStatus("direct"),  # not measured yet
+    }
+    metrics = {metric.name: metric.samples for metric in _of_peers(status(links=links))}
+
+    assert [
+        (sample.labels, sample.value) for sample in metrics["defl_link_round_trip_seconds"]
+    ] == [
+        ({"peer": "bob", "route": "direct"}, 0.02),
+        ({"peer": "carol", "route": "through the relay hub"}, 0.3),
+    ]
 
 
 def test_a_rounds_outcome_is_shown_per_member(node: Node) -> None:

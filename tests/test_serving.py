@@ -12,7 +12,8 @@ import pytest
 from defl.errors import LocalFault, NoDescriptors
 from defl.ids import Digest, NodeId, digest_of
 from defl.messages import NotHeld
-from defl.node.net.framing import Frame, Lane
+from defl.node.net.framing import Lane
+from defl.node.net.send_queue import Frame
 from defl.node.store.serving import FRAMES_KEPT_MAX, REQUESTS_PER_PEER_MAX, Serving
 from defl.wire import encode
 from support.transports import FRAME_BYTES_MAX, pair

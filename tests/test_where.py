@@ -252,7 +252,7 @@ CLAIMS = {
         pins_tls_keys,
         {
             "node/net/tls.py:_pinned",
-            "node/net/tls.py:server_context",
+            "node/net/tls.py:_listening_context",
             "node/net/tls.py:letterbox_server_context",
             "node/net/tls.py:unusable",
             "node/net/tls.py:_dialling_context",

@@ -16,7 +16,7 @@ from defl.aggregation.rules import RULES
 from defl.errors import BadBlob, PreconditionBroken, UserError
 from defl.ids import NO_DIGEST, Digest, NodeId, Round
 from defl.output import Aggregate, Reference
-from defl.pool.weights import check_payload, decode, encode
+from defl.pool.weights import Base, check_payload, decode, payload_bytes
 from defl.schema import Codec, DType, Entry, Role, Row, Schema
 from defl.work import aggregate, model_blob, model_row, update_blob, validate
 from support.builders import Small, name, tampered, with_charter
@@ -55,7 +55,8 @@ class Store:
         self.base, self.base_row = manifest.digest, values
 
     def add(self, author: int, values: Row) -> None:
-        manifest, payload = update_blob(self.federation, values, self.base, self.base_row)
+        start = Base(self.base_row, Round(1))
+        manifest, payload = update_blob(self.federation, values, self.base, start)
         self._payloads[manifest.digest] = payload
         self.references.append(
             Reference(NodeId(author), manifest.digest, manifest.size, self.base, b"", b"")
@@ -80,8 +81,9 @@ def filled(codec: str = "fp32", members: int = 4) -> Store:
 @pytest.mark.parametrize("members", [3, 4])
 def test_the_aggregate_is_the_mean_of_the_encoded_rows(codec: str, members: int) -> None:
     store = filled(codec, members)
+    start = Base(store.base_row, Round(1))
     rows = [
-        decode(store.read(ref.digest), store.federation.schema, codec, store.base_row)
+        decode(store.read(ref.digest), store.federation.schema, codec, start)
         for ref in store.references
     ]
 
@@ -110,7 +112,7 @@ def test_a_model_decodes_to_the_same_bits() -> None:
 
 def test_an_update_names_its_base() -> None:
     values = np.ones(100, dtype=np.float32)
-    manifest, payload = update_blob(SMALL.federation, values, name("base"), values)
+    manifest, payload = update_blob(SMALL.federation, values, name("base"), Base(values, Round(1)))
 
     assert manifest.base == name("base")
     assert validate(SMALL.federation, payload) is None
@@ -210,8 +212,7 @@ def test_ties_differ_by_closing_block_author_and_digest(monkeypatch: pytest.Monk
 )
 def test_validation_agrees_with_check_payload(codec: str, data: list[int], change: int) -> None:
     store = Store(codec, MIXED)
-    exact = len(encode(np.zeros(6, dtype=np.float32), MIXED, codec, np.zeros(6, dtype=np.float32)))
-    payload = bytes(data)[: exact + change]
+    payload = bytes(data)[: payload_bytes(MIXED, Codec(codec)) + change]
     reason = None
     try:
         check_payload(payload, MIXED, codec)

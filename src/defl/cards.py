@@ -4,6 +4,7 @@ A card exists before the federation that it founds, so its signature names none.
 for a place in a running federation is signed for that federation alone.
 """
 
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -22,15 +23,24 @@ Certificate = Annotated[bytes, Meta(max_length=CERTIFICATE_BYTES_MAX)]
 Address = Annotated[str, Meta(max_length=ADDRESS_CHARACTERS_MAX)]
 
 
+class Reach(StrEnum):
+    """How a member can be connected to."""
+
+    BOTH = "both"  # it dials, and can be dialled
+    DIAL = "dial"  # its network lets nothing in
+
+
 class Card(Struct, frozen=True, array_like=True):
     """A member's public data. Of two cards of one key the higher serial is valid."""
 
     name: Name
     key: Key  # the public key
     certificate: Certificate  # X.509, DER
-    address: Address  # "host:port"
+    address: Address  # "host:port"; may be empty if nobody can dial it
     serial: Annotated[int, Meta(ge=0, le=SERIAL_MAX)]
     signature: Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+    reach: Reach = Reach.BOTH
+    relay: bool = False  # it also connects members that can only dial
 
     def statement(self, origin: Digest = NO_DIGEST) -> Digest:
         """What its key signs; `origin` is the federation that it asks for a place in."""
@@ -43,4 +53,13 @@ class Card(Struct, frozen=True, array_like=True):
             self.certificate,
             self.address.encode(),
             self.serial,
+            self.reach.encode(),
+            int(self.relay),
         )
+
+
+def whereabouts(card: Card) -> str:
+    """In words, after the member's name."""
+    if card.reach is Reach.DIAL:
+        return "which only dials"
+    return f"at {card.address}" + (", which relays" if card.relay else "")

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from defl.cards import Address, Certificate, Key, Name
+from defl.cards import Address, Card, Certificate, Key, Name, Reach
 from defl.errors import UserError
 from defl.fields import MEMBERS_MAX, ADigest
 from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
@@ -49,6 +49,14 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True):
     certificate: Certificate = b""  # X.509, DER; a simulated member has none
     address: Address = ""
     active: bool = True  # False: it has left, and its place in the list stays empty
+    reach: Reach = Reach.BOTH
+    relay: bool = False
+
+
+def member_of(card: Card) -> Member:
+    return Member(
+        card.name, card.key, card.certificate, card.address, reach=card.reach, relay=card.relay
+    )
 
 
 class Timing(Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,8 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from defl.cards import Card
-from defl.committee import Federation, Member
+from defl.committee import Federation, Member, member_of
 from defl.fields import MEMBERS_MAX
 from defl.ids import OUTSIDER, NodeId, Round
 from defl.succession import PendingChange, card_in
@@ -115,15 +114,11 @@ class Contacts:
         known = {guest.key for guest in kept.values()}
         numbers = (number for number in GUEST_IDS if number not in kept)
         new = (card for key, card in wanted.items() if key not in known)
-        guests = {**kept, **dict(zip(numbers, map(_guest, new), strict=False))}
+        guests = {**kept, **dict(zip(numbers, map(member_of, new), strict=False))}
         if guests != self._guests:
             self._guests = guests
             self.version += 1
             self._number()
-
-
-def _guest(card: Card) -> Member:
-    return Member(card.name, card.key, card.certificate, card.address)
 
 
 def former_after(

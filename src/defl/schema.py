@@ -64,6 +64,7 @@ class Codec(StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"
     INT8 = "int8"  # the change from the base
+    INT8_MASKED = "int8_masked"  # one in ten values of it; see pool/mask.py
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

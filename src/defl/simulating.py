@@ -62,7 +62,7 @@ def simulate(
     conditions   network, crashes and training times of the simulated world
     rules        "hotstuff" (three-chain) or "jolteon" (two-chain)
     timing       bounds on views and on waiting for slow members
-    codec        how updates travel: "fp32", "bf16" or "int8"
+    codec        how updates travel: "fp32", "bf16", "int8" or "int8_masked"
     evaluate     honest members evaluate the initial and every round's model, each on its own
                  data; False saves the time, and results have no metrics
     progress     None: one line in a terminal or notebook; True or False: always or never; a

@@ -18,6 +18,7 @@ from defl.committee import (
     Member,
     Membership,
     faults_of,
+    member_of,
     updates_needed,
 )
 from defl.fields import MEMBERS_MAX
@@ -117,7 +118,7 @@ def chosen_changes(
 def refusal(federation: Federation, closing: Round, operations: list[Operation]) -> str | None:
     """Why these operations can never take effect together at the close of this round, or None."""
     committee, members = federation.committee, federation.members
-    touched = [_member_of(op) for op in operations if _member_of(op) is not None]
+    touched = [_changed_member(op) for op in operations if _changed_member(op) is not None]
     if len(set(touched)) != len(touched):
         return "it has two operations for one member"
     if any(member >= committee.slots for member in touched if member is not None):
@@ -175,7 +176,7 @@ def _says_rounds(operations: Iterable[Operation]) -> bool:
     return any(isinstance(op, Rounds) for op in operations)
 
 
-def _member_of(operation: Operation) -> NodeId | None:
+def _changed_member(operation: Operation) -> NodeId | None:
     return operation.member if isinstance(operation, Remove | ReplaceKey) else None
 
 
@@ -198,15 +199,11 @@ def _members_after(
     for op in operations:
         match op:
             case Add(card=card):
-                after.append(_member(card))
+                after.append(member_of(card))
             case Remove(member=member):
                 after[member] = replace(after[member], active=False)
             case ReplaceKey(member=member, card=card):
-                after[member] = _member(card)
+                after[member] = member_of(card)
             case Rounds():
                 pass
     return tuple(after)
-
-
-def _member(card: Card) -> Member:
-    return Member(card.name, card.key, card.certificate, card.address)

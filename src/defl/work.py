@@ -13,7 +13,7 @@ from defl.errors import BadBlob
 from defl.ids import NO_DIGEST, Digest, digest_of
 from defl.messages import Manifest
 from defl.output import Aggregate, Train, Validate, Work
-from defl.pool.weights import FP32, Payload, check_payload, decode, encode, manifest_of
+from defl.pool.weights import FP32, Base, Payload, check_payload, decode, encode, manifest_of
 from defl.schema import Codec, Row
 
 Read = Callable[[Digest], Payload]
@@ -52,24 +52,24 @@ def model_blob(federation: Federation, row: Row, write: Write | None = None) -> 
 
 
 def update_blob(
-    federation: Federation, row: Row, base: Digest, base_row: Row, write: Write | None = None
+    federation: Federation, row: Row, name: Digest, base: Base, write: Write | None = None
 ) -> Blob:
-    """Encode a trained row as the blob that is offered."""
-    return _blob(federation, row, federation.codec, base, base_row, write)
+    """Encode a trained row as the blob that is offered; `name` is the base's."""
+    return _blob(federation, row, federation.codec, name, base, write)
 
 
 def _blob(
     federation: Federation,
     row: Row,
     codec: Codec,
-    base: Digest,
-    base_row: Row | None,
+    name: Digest,
+    base: Base | None,
     write: Write | None,
 ) -> Blob:
-    payload = encode(row, federation.schema, codec, base_row)
+    payload = encode(row, federation.schema, codec, base)
     if write is not None:
         write(payload)
-    return manifest_of(payload, federation.schema, codec, federation.chunk_bytes, base), payload
+    return manifest_of(payload, federation.schema, codec, federation.chunk_bytes, name), payload
 
 
 def aggregate(
@@ -77,8 +77,9 @@ def aggregate(
 ) -> tuple[Blob, AggregationResult]:
     """The round's model as a blob, the same bits at every honest node, and the rule's reasons."""
     base_row = model_row(federation, read(work.base))
+    base = Base(base_row, work.round)
     rows = [
-        decode(read(reference.digest), federation.schema, federation.codec, base_row)
+        decode(read(reference.digest), federation.schema, federation.codec, base)
         for reference in work.updates
     ]
     # No member can choose to win a tie: the closing block's id is unknown during training.

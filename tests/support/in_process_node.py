@@ -13,7 +13,8 @@ from typing import Any
 
 from defl.ids import NodeId
 from defl.messages import Message
-from defl.node.net.framing import Frame, Lane
+from defl.node.net.framing import Lane
+from defl.node.net.send_queue import Frame
 from defl.node.net.transport import Transport
 from defl.node.node import Node
 from defl.node.setup.config import read_federation, read_identity, read_node

@@ -8,7 +8,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from defl.cards import Card
+from defl.cards import Card, Reach
 from defl.ids import Digest, NodeId, digest_of
 from defl.node.net.acceptor import AcceptLimits
 from defl.node.net.dialler import DialLimits
@@ -40,8 +40,9 @@ class Peer:
         self,
         me: int,
         cards: Sequence[Card],
-        listen: socket.socket,
+        listen: socket.socket | None,
         *,
+        reach: Reach = Reach.BOTH,
         contacts: Mapping[NodeId, Card] | None = None,
         identity: Identity | None = None,
         origin: Digest = ORIGIN,
@@ -52,7 +53,8 @@ class Peer:
     ) -> None:
         self.me = NodeId(me)
         self.identity = identity or IDENTITIES[me]
-        self.card = make_card(self.identity, address_of(listen))
+        address = address_of(listen) if listen is not None else ""
+        self.card = make_card(self.identity, address, reach=reach)
         self.received: list[tuple[NodeId, Lane, bytes]] = []
         self.events: list[tuple[str, NodeId]] = []
         self.epochs: dict[NodeId, int] = {}  # as stated at the last connection
@@ -65,6 +67,7 @@ class Peer:
             epoch=epoch,
             contacts=contacts if contacts is not None else others(cards, me),
             listen=listen,
+            reach=reach,
             frame_bytes_max={Lane.CONTROL: CONTROL_BYTES_MAX, Lane.WEIGHTS: FRAME_BYTES_MAX},
             on_frame=self._frame,
             on_connected=self._connected,

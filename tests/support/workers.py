@@ -15,6 +15,7 @@ from defl.ids import Digest, Round
 from defl.messages import Manifest
 from defl.node.work.worker import ChildLimits, Worker
 from defl.output import Train, Trained
+from defl.pool.weights import Base
 from defl.work import model_row, update_blob
 from support.builders import Small
 
@@ -127,7 +128,8 @@ class Bench:
         output = self.worker.take_output(result.manifest)
         payload = output.read_bytes()
         base = model_row(SMALL.federation, SMALL.initial_payload)
-        assert update_blob(SMALL.federation, base + round_, self.base, base) == (
+        start = Base(base, Round(round_))
+        assert update_blob(SMALL.federation, base + round_, self.base, start) == (
             result.manifest,
             payload,
         )

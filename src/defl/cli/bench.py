@@ -16,7 +16,11 @@ from defl.lab.experiments.bench_round import bench_commit, bench_round
 from defl.lab.experiments.bench_rules import bench_rules
 from defl.lab.experiments.bench_waiting import bench_waiting
 from defl.lab.experiments.robustness_cell import ROUNDS
+from defl.schema import Codec
 from defl.sim.presence import ROUNDS_TO_LEARN
+
+# The robustness table's divisions of the data, by the names of the option.
+SPLITS = {"iid" if alpha is None else f"{alpha:g}": alpha for alpha in robustness.ALPHAS}
 
 PROGRESS_S = 2.0  # between two lines of progress
 
@@ -94,6 +98,20 @@ def rules(
     show_default=True,
     help="The data set; digits needs no data folder.",
 )
+@click.option(
+    "--split",
+    "splits",
+    multiple=True,
+    type=click.Choice([*SPLITS]),
+    help="Only this division of the data: i.i.d. or a Dirichlet alpha; may be repeated.",
+)
+@click.option(
+    "--codec",
+    "codecs",
+    multiple=True,
+    type=click.Choice([codec.value for codec in Codec]),
+    help="How updates travel; may be repeated, to compare.  [default: fp32]",
+)
 @click.option("--seeds", default=1, show_default=True, help="Runs of each cell.")
 @click.option("--first-seed", default=1, show_default=True, help="Seed of the first run.")
 @click.option("--rounds", default=ROUNDS, show_default=True, help="Rounds of each run.")
@@ -107,6 +125,8 @@ def robustness_command(
     attacks: tuple[str, ...],
     members: tuple[int, ...],
     dataset: str,
+    splits: tuple[str, ...],
+    codecs: tuple[str, ...],
     seeds: int,
     first_seed: int,
     rounds: int,
@@ -117,12 +137,14 @@ def robustness_command(
 
     The table is rules x attacks x (i.i.d., alpha = 1, alpha = 0.3) x n = 4, 7, 10, with
     f = (n - 1) / 3 attackers and with none. Writes cells.jsonl while it runs, and at the end
-    robustness.csv, robustness.md and a heat map, robustness.svg. An interrupted run resumes.
+    robustness.csv, robustness.md and a heat map, robustness.svg; with several codecs also
+    codecs.md, what each costs beside fp32. An interrupted run resumes.
 
     \b
     Example:
       defl bench robustness --data ~/data
       defl bench robustness --data ~/data --rule fed_avg --rule adaptive --attack none --seeds 3
+      defl bench robustness --dataset digits --rule adaptive --codec fp32 --codec int8
 
     Exit code 0: the table is written; 2: invalid options.
     """
@@ -133,6 +155,8 @@ def robustness_command(
         range(first_seed, first_seed + seeds),
         rounds,
         dataset,
+        alphas=[SPLITS[split] for split in splits or SPLITS],
+        codecs=[Codec(codec) for codec in codecs or (Codec.FP32,)],
     )
     start = time.monotonic()
     last_line = start - PROGRESS_S

@@ -12,10 +12,11 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
+from defl.cards import Reach
 from defl.cli.agreed_facts import agreed_facts, charter_of
 from defl.cli.proven_start import draft_from
 from defl.clients.protocol import schema_of
-from defl.committee import AggQuorum, Federation
+from defl.committee import AggQuorum, Federation, Member
 from defl.errors import UserError
 from defl.founding import found
 from defl.node.setup.assemble import (
@@ -30,6 +31,7 @@ from defl.node.setup.fingerprint import fingerprint
 from defl.node.setup.present import present_facts
 from defl.node.setup.requirements import coverage, require_conditions, requirements_of
 from defl.printable import printable
+from defl.schema import Codec
 
 CREATE_EXAMPLES = """
 Examples:
@@ -54,6 +56,7 @@ Examples:
 Exit code 0: shown; 2: there is no federation file or node of that name.
 """
 ENTRIES_SHOWN_MAX = 8
+BYTES_OF_A_SLOW_SECOND = 12_500_000  # at 100 Mbit/s
 
 
 @click.group()
@@ -165,7 +168,13 @@ def _json(facts: Federation) -> dict[str, object]:
         "epoch": facts.epoch,
         "origin": facts.origin.hex(),
         "members": [
-            {"name": member.name, "address": member.address, "key": member.key.hex()}
+            {
+                "name": member.name,
+                "address": member.address,
+                "reach": member.reach.value,
+                "relay": member.relay,
+                "key": member.key.hex(),
+            }
             for member in facts.members
             if member.active
         ],
@@ -185,6 +194,12 @@ def _json(facts: Federation) -> dict[str, object]:
         "coverage": [check.json for check in coverage(facts)],
         "requirements": asdict(requirements_of(facts)),
     }
+
+
+def _where(member: Member) -> str:
+    if member.reach is Reach.DIAL:
+        return "only dials"
+    return member.address + ("  relays" if member.relay else "")
 
 
 def _closing(facts: Federation) -> int:
@@ -207,7 +222,7 @@ def _text(facts: Federation) -> str:
         "",
         f"{n} members; up to f = {f} may be Byzantine",
         *(
-            f"  {i:<3}{facts.members[i].name:<{width}}{facts.members[i].address}"
+            f"  {i:<3}{facts.members[i].name:<{width}}{_where(facts.members[i])}"
             for i in facts.committee.members
         ),
         *([f"  left: {', '.join(departed)}"] if departed else []),
@@ -245,6 +260,8 @@ def _text(facts: Federation) -> str:
         f"  memory   {_size(requires.memory_bytes)} about, with its worker",
         f"  traffic  {_size(requires.sent_bytes_per_round)} sent per round and as much received",
     ]
+    if facts.codec == Codec.FP32 and requires.sent_bytes_per_round > BYTES_OF_A_SLOW_SECOND:
+        lines.append("           a quarter of it with --codec int8: for links below 100 Mbit/s")
     return "\n".join(lines)
 
 

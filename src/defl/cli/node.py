@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from defl.cards import Reach, whereabouts
+from defl.errors import UserError
 from defl.node.setup.config import (
     CONFIG_FILE,
     KEY_FILE,
@@ -22,6 +24,7 @@ Example:
 
 \b
   defl node init alice --name alice --address alice.example.org:7400
+  defl node init bob --name bob --reach dial    # bob's network lets nothing in
 
 Exit code 0: the node is created; 2: a node exists already, or a name or address is invalid.
 """
@@ -54,9 +57,15 @@ def node() -> None:
 @node.command(epilog=INIT_EXAMPLES)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--name", required=True, help="The node's name in the federation.")
+@click.option("--address", default="", metavar="HOST:PORT", help="Where the other members dial it.")
 @click.option(
-    "--address", required=True, metavar="HOST:PORT", help="Where the other members reach it."
+    "--reach",
+    type=click.Choice([reach.value for reach in Reach]),
+    default=Reach.BOTH.value,
+    show_default=True,
+    help="dial: your network lets nothing in, and the node only dials.",
 )
+@click.option("--relay", is_flag=True, help="Also connect members that can only dial.")
 @click.option("--listen", metavar="HOST:PORT", help="Where it listens; default: all interfaces.")
 @click.option("--client", default="", metavar="MODULE:ATTRIBUTE", help="Your training code.")
 @click.option("--project", default=".", help="The folder of that code, relative to DIR.")
@@ -65,6 +74,8 @@ def init(
     folder: Path,
     name: str,
     address: str,
+    reach: str,
+    relay: bool,
     listen: str | None,
     client: str,
     project: str,
@@ -74,17 +85,24 @@ def init(
 
     The key never leaves DIR, and an existing one is never overwritten.
     """
-    host, port = split_address(address)
+    if not address and reach != Reach.DIAL:
+        raise UserError(
+            "name the --address HOST:PORT where the other members dial this node; if your network "
+            "lets nothing in, write --reach dial instead"
+        )
     config = NodeConfig(
         name=name,
+        reach=Reach(reach),
         address=address,
-        listen=listen or f"{_interface(host)}:{port}",
+        listen=_listen(address) if listen is None and reach != Reach.DIAL else listen or "",
+        relay=relay,
         client=client,
         project=project,
-        telemetry_port=_telemetry_port(port),
+        telemetry_port=_telemetry_port(split_address(address)[1]) if address else 0,
     )
     identity = make_identity(name)
-    create_node(folder, config, identity, make_card(identity, address))
+    card = make_card(identity, address, reach=config.reach, relay=relay)
+    create_node(folder, config, identity, card)
     summary = {
         "name": name,
         "public_key": identity.public_key.hex(),
@@ -104,6 +122,11 @@ def init(
         "  defl federation create CARD... --model MODEL -o federation.toml\n"
         "or ask for a place in a running federation: defl node join --help"
     )
+
+
+def _listen(address: str) -> str:
+    host, port = split_address(address)
+    return f"{_interface(host)}:{port}"
 
 
 def _interface(host: str) -> str:
@@ -126,14 +149,14 @@ def _telemetry_port(port: int) -> int:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def card(folder: Path, as_json: bool) -> None:
-    """Sign a new card after the address in node.toml was changed."""
+    """Sign a new card after address, reach or relay in node.toml was changed."""
     signed = renew_card(folder)
     path = card_file(folder, signed.name)
     if as_json:
         summary = {"card": str(path), "address": signed.address, "serial": signed.serial}
         click.echo(json.dumps(summary, indent=1))
         return
-    click.echo(f"{path}: {signed.name} at {signed.address}, serial {signed.serial}")
+    click.echo(f"{path}: {signed.name} {whereabouts(signed)}, serial {signed.serial}")
 
 
 @node.command(epilog=CHECK_EXAMPLES)

@@ -62,6 +62,8 @@ def _network(status: NodeStatus) -> list[tuple[str, str]]:
     for name, is_connected in status.peers.items():
         if not is_connected:
             lines.append(("", f"{name}: {status.trouble.get(name, 'not connected yet')}"))
+        elif name in status.links:
+            lines.append(("", f"{name}: {status.links[name]}"))
     lines.append(
         ("traffic", f"{_size(status.sent_bytes)} sent, {_size(status.received_bytes)} received")
     )

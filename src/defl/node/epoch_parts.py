@@ -40,7 +40,16 @@ class Cards:
         founder = self._founders.get(member.key)
         if founder is not None:
             return founder
-        return Card(member.name, member.key, member.certificate, member.address, 0, b"")
+        return Card(
+            member.name,
+            member.key,
+            member.certificate,
+            member.address,
+            serial=0,
+            signature=b"",
+            reach=member.reach,
+            relay=member.relay,
+        )
 
 
 class EpochParts:

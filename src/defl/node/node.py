@@ -5,6 +5,7 @@
 
 import asyncio
 import errno
+import os
 import secrets
 from collections.abc import Awaitable, Coroutine, Iterable
 from functools import partial
@@ -23,7 +24,8 @@ from defl.messages import Gossip, Handover, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.epoch_parts import Cards, EpochParts, ingress_of
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
-from defl.node.net.framing import Frame
+from defl.node.net.proxy import proxies_of
+from defl.node.net.send_queue import Frame
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifier import FrameVerifier
 from defl.node.report.best_model import BestModel
@@ -123,6 +125,10 @@ class Node:
             epoch=federation.epoch,
             contacts=cards.of(self.participant.contacts.all),
             listen=config.listen_at,
+            reach=config.reach,
+            relays=agreement.relays,
+            relay=config.relay,
+            proxies=proxies_of(config.proxy, os.environ),
             frame_bytes_max={
                 Lane.CONTROL: control_frame_bytes_max(MEMBERS_MAX),
                 Lane.WEIGHTS: chunk_frame_bytes_max(federation.chunk_bytes),

@@ -7,16 +7,19 @@ with powers of two and single additions.
   bf16   the upper half of each float32, rounded to nearest, ties to even
   int8   the change from the base: for each shared entry one signed exponent byte e, then one
          signed byte q in -127..127 a value; the value is base + q * 2^e, rounded once
+  int8_masked  as int8, but only the values whose turn it is (mask.py); others are the base's
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from defl.errors import BadBlob, UserError
-from defl.ids import NO_DIGEST, Digest, digest_of
+from defl.ids import NO_DIGEST, Digest, Round, digest_of
 from defl.messages import CHUNKS_MAX, Manifest
-from defl.schema import VALUE_MAX, Codec, Row, Schema, within_bounds
+from defl.pool.mask import Columns, sent_columns, sent_values
+from defl.schema import VALUE_MAX, Codec, Entry, Row, Schema, within_bounds
 
 Payload = bytes | memoryview
 
@@ -33,11 +36,18 @@ def payload_bytes(schema: Schema, codec: Codec) -> int:
             return 4 * schema.values
         case Codec.BF16:
             return 2 * schema.values
-        case Codec.INT8:
-            return schema.values + len(schema.shared)
+        case Codec.INT8 | Codec.INT8_MASKED:
+            return sum(1 + _codes(entry, codec) for entry in schema.shared)
 
 
-def encode(row: Row, schema: Schema, codec: Codec, base: Row | None = None) -> Payload:
+class Base(NamedTuple):
+    """The model that a round's updates change."""
+
+    row: Row
+    round: Round
+
+
+def encode(row: Row, schema: Schema, codec: Codec, base: Base | None = None) -> Payload:
     """The row's bytes; for fp32 a view of the row itself where possible."""
     match codec:
         case Codec.FP32:
@@ -46,10 +56,13 @@ def encode(row: Row, schema: Schema, codec: Codec, base: Row | None = None) -> P
             bits = row.view(np.uint32)
             rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
             return (rounded >> np.uint32(16)).astype("<u2").tobytes()
-        case Codec.INT8:
+        case Codec.INT8 | Codec.INT8_MASKED:
             if base is None:
-                raise UserError("the int8 codec sends changes and needs the base")
-            return b"".join(_encode_int8(part) for part in _parts(row - base, schema))
+                raise UserError(f"the {codec} codec sends changes and needs the base")
+            return b"".join(
+                _encode_int8(row[columns] - base.row[columns])
+                for columns in _columns(schema, codec, base)
+            )
 
 
 def _encode_int8(change: Row) -> bytes:
@@ -62,20 +75,19 @@ def _encode_int8(change: Row) -> bytes:
     return np.int8(exponent).tobytes() + codes.astype(np.int8).tobytes()
 
 
-def decode(payload: Payload, schema: Schema, codec: Codec, base: Row | None = None) -> Row:
+def decode(payload: Payload, schema: Schema, codec: Codec, base: Base | None = None) -> Row:
     """The row that these bytes encode; they have been checked before."""
     match codec:
         case Codec.FP32 | Codec.BF16:
             return _values(payload, codec)
-        case Codec.INT8:
+        case Codec.INT8 | Codec.INT8_MASKED:
             if base is None:
-                raise UserError("the int8 codec sends changes and needs the base")
-            row = base.copy()
-            start = 0
-            for exponent, codes in _int8_parts(payload, schema):
-                change = np.ldexp(codes.astype(np.float32), exponent)
-                row[start : start + codes.size] += change
-                start += codes.size
+                raise UserError(f"the {codec} codec sends changes and needs the base")
+            row = base.row.copy()
+            for columns, (exponent, codes) in zip(
+                _columns(schema, codec, base), _int8_parts(payload, schema, codec), strict=True
+            ):
+                row[columns] += np.ldexp(codes.astype(np.float32), exponent)
             return row
 
 
@@ -94,14 +106,31 @@ def _parts(row: Row, schema: Schema) -> Iterator[Row]:
         start += entry.size
 
 
+def _codes(entry: Entry, codec: Codec) -> int:
+    """How many values of an entry int8 or int8_masked sends."""
+    return entry.size if codec == Codec.INT8 else sent_values(entry)
+
+
+def _columns(schema: Schema, codec: Codec, base: Base) -> Iterator[Columns]:
+    """The columns of each entry's values that are sent."""
+    if codec == Codec.INT8_MASKED:
+        yield from sent_columns(schema, base.round)
+        return
+    start = 0
+    for entry in schema.shared:
+        yield slice(start, start + entry.size)
+        start += entry.size
+
+
 def _int8_parts(
-    payload: Payload, schema: Schema
+    payload: Payload, schema: Schema, codec: Codec
 ) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.int8]]]]:
     signed = np.frombuffer(payload, dtype=np.int8)
     start = 0
     for entry in schema.shared:
-        yield int(signed[start]), signed[start + 1 : start + 1 + entry.size]
-        start += 1 + entry.size
+        stop = start + 1 + _codes(entry, codec)
+        yield int(signed[start]), signed[start + 1 : stop]
+        start = stop
 
 
 def manifest_of(
@@ -139,7 +168,7 @@ def check_manifest(manifest: Manifest, schema: Schema, codec: Codec, chunk_bytes
 def is_valid_chunk(data: Payload, codec: Codec, chunk_bytes: int) -> bool:
     """Would `check_payload` find no fault in these bytes, in whichever payload they are a chunk?
     False if that depends on the rest of the payload."""
-    if codec == Codec.INT8:
+    if codec in (Codec.INT8, Codec.INT8_MASKED):
         return False  # the schema says which bytes are scales
     value_bytes = 4 if codec == Codec.FP32 else 2
     if chunk_bytes % value_bytes or len(data) % value_bytes:
@@ -151,9 +180,9 @@ def check_payload(payload: Payload, schema: Schema, codec: Codec) -> None:
     """Is every value finite and bounded? Decided on the bytes alone, the same at every node."""
     if len(payload) != payload_bytes(schema, codec):
         raise BadBlob(f"{len(payload)} bytes, the schema makes {payload_bytes(schema, codec)}")
-    if codec == Codec.INT8:
+    if codec in (Codec.INT8, Codec.INT8_MASKED):
         for entry, (exponent, codes) in zip(
-            schema.shared, _int8_parts(payload, schema), strict=True
+            schema.shared, _int8_parts(payload, schema, codec), strict=True
         ):
             if not EXPONENT_MIN <= exponent <= EXPONENT_MAX:
                 raise BadBlob(f"entry {entry.name!r} has the scale 2^{exponent}")

@@ -49,6 +49,7 @@ from defl.sim.sim_progress import SimProgress
 from defl.sim.traffic import ClusterTraffic
 from defl.sim.transcript import Transcript
 from defl.sim.virtual_clock import VirtualClock
+from defl.unsent import Unsent
 from defl.work import aggregate
 
 # New contacts are connected after this long.
@@ -191,7 +192,7 @@ class Cluster:
             send=partial(self.traffic.send, node),
             report=partial(self._report, node),
             work_takes_s=partial(self._work_takes_s, node),
-            work=partial(self._work, node),
+            work=partial(self._work, node, Unsent(self.federation.schema, self.federation.codec)),
             dies=partial(self.faults.dies, node),
             crash=partial(self.crash, node.id),
             written=partial(self.faults.written, node),
@@ -363,9 +364,15 @@ class Cluster:
         takes_s = self.conditions.work_time(node.id, self._rng)
         return takes_s if isinstance(work, Train) else takes_s * AGGREGATION_SHARE
 
-    def _work(self, node: SimNode, work: Work, inputs: Inputs) -> task.WorkDone:
+    def _work(self, node: SimNode, unsent: Unsent, work: Work, inputs: Inputs) -> task.WorkDone:
         return task.done(
-            self.federation, self._training, node.id, work, inputs, aggregating=self._aggregating
+            self.federation,
+            self._training,
+            node.id,
+            work,
+            inputs,
+            unsent,
+            aggregating=self._aggregating,
         )
 
     # --- Crash and restart -----------------------------------------------------------------

@@ -22,8 +22,9 @@ from defl.output import (
     Work,
     WorkFailed,
 )
-from defl.pool.weights import Payload
+from defl.pool.weights import Base, Payload
 from defl.schema import Entry, Role, Row, Schema
+from defl.unsent import Unsent
 from defl.work import Blob, Read, aggregate, model_row, update_blob, validate
 
 # Takes the member, the round and the model to train from; None if there is no update.
@@ -64,6 +65,7 @@ def done(
     node: NodeId,
     work: Work,
     inputs: Mapping[Digest, bytes],
+    unsent: Unsent,
     *,
     aggregating: Aggregating = aggregate,
 ) -> WorkDone:
@@ -78,9 +80,11 @@ def done(
             base = model_row(federation, inputs[work.base])
             memory = federation.schema.columns(Role.MEMORY)  # the last entry, if there is one
             own = memory[0].start if memory else base.size
-            trained = training(node, work.round, base[:own])
+            trained = training(node, work.round, unsent.start(base, work.round)[:own])
             if trained is None:
                 return WorkDone(WorkFailed(work, "the client has no update for this round"))
             row = np.concatenate([trained, base[own:]])
-            manifest, payload = update_blob(federation, row, work.base, base)
+            start = Base(base, work.round)
+            manifest, payload = update_blob(federation, row, work.base, start)
+            unsent.keep(row, base, work.round)
             return WorkDone(Trained(work.round, manifest), payload)

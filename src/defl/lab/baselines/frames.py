@@ -13,7 +13,8 @@ from defl.committee import Federation
 from defl.errors import Malformed
 from defl.ids import NodeId
 from defl.lab.baselines.machine import Message
-from defl.node.net.framing import Frame, Lane
+from defl.node.net.framing import Lane
+from defl.node.net.send_queue import Frame
 
 # With parts of 4 MiB this bounds a message to 64 GiB, beyond any block of any model.
 PARTS_MAX = 2**14

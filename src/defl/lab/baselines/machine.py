@@ -23,7 +23,7 @@ from defl.committee import Federation
 from defl.errors import BadBlob
 from defl.ids import NodeId, Round, digest_of
 from defl.output import Tick
-from defl.pool.weights import FP32, check_payload, decode, encode
+from defl.pool.weights import FP32, Base, check_payload, decode, encode
 from defl.schema import Row
 
 # Upper bound on the number of samples that a client may claim: beyond any real data set.
@@ -233,14 +233,18 @@ def checked_model(federation: Federation, payload: bytes) -> Row:
     return decode(payload, federation.schema, FP32)
 
 
+# Only a mask follows the round, and baselines have none: cells.py refuses it.
+NO_ROUND = Round(0)
+
+
 def update_payload(federation: Federation, row: Row, base: Row) -> bytes:
-    return bytes(encode(row, federation.schema, federation.codec, base))
+    return bytes(encode(row, federation.schema, federation.codec, Base(base, NO_ROUND)))
 
 
 def checked_update(federation: Federation, payload: bytes, base: Row) -> Row:
     """A peer's update, or a BadBlob."""
     check_payload(payload, federation.schema, federation.codec)
-    row = decode(payload, federation.schema, federation.codec, base)
+    row = decode(payload, federation.schema, federation.codec, Base(base, NO_ROUND))
     if row.size != federation.schema.values:
         raise BadBlob(f"{row.size} values, the schema has {federation.schema.values}")
     return row

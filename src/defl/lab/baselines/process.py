@@ -40,7 +40,7 @@ from defl.lab.baselines.machine import (
     model_payload,
 )
 from defl.lab.baselines.stored import StoredFiles
-from defl.node.net.framing import Frame
+from defl.node.net.send_queue import Frame
 from defl.node.net.transport import Lane, Refusal, Transport, TransportLimits
 from defl.node.report.model_file import shared_row
 from defl.node.setup.config import (
@@ -55,7 +55,7 @@ from defl.node.setup.local import FEDERATION_FILE
 from defl.node.work.orphans import die_with
 from defl.node.work.worker import Worker
 from defl.output import Tick, Train, Trained
-from defl.pool.weights import decode
+from defl.pool.weights import Base, decode
 
 PLAN_FILE = "baseline.json"
 STATUS_FILE = "status.json"
@@ -205,7 +205,8 @@ class Process:
         if not isinstance(done, Trained):
             raise TypeError(f"training was answered by {type(done).__name__}")
         made = self._worker.take_output(done.manifest)
-        row = decode(made.read_bytes(), self._federation.schema, self._federation.codec, train.base)
+        schema, codec = self._federation.schema, self._federation.codec
+        row = decode(made.read_bytes(), schema, codec, Base(train.base, train.round))
         made.unlink()
         report = self._worker.training
         samples = report.metrics.get(SAMPLES_METRIC, 1) if report is not None else 1

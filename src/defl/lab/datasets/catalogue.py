@@ -82,7 +82,11 @@ def loaded(name: str, folder: Path | None, progress: Progress = silent) -> Image
     dataset = dataset_named(name)
     if not dataset.sources:
         return dataset.load(Path())
+    fetched(name, required(folder), progress)
+    return dataset.load(required(folder))
+
+
+def required(folder: Path | None) -> Path:
     if folder is None:
         raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
-    fetched(name, folder, progress)
-    return dataset.load(folder)
+    return folder

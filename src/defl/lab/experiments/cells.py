@@ -87,6 +87,8 @@ class Cell:
     def __post_init__(self) -> None:
         if self.system not in SYSTEMS:
             raise UserError(f"unknown system {self.system!r}; choose one of: {', '.join(SYSTEMS)}")
+        if self.system != DEFL and self.codec == Codec.INT8_MASKED:
+            raise UserError(f"only DeFL's members send masked updates, not {self.system}'s")
         for node in self.threats:
             if not 0 <= node < self.nodes:
                 raise UserError(f"node {node} is attacked, but there are {self.nodes} nodes")

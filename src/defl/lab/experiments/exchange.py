@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from defl.ids import NodeId, digest_of
-from defl.node.net.framing import Frame
+from defl.node.net.send_queue import Frame
 from defl.node.net.transport import Lane, Transport, TransportLimits
 from defl.node.setup.config import LogFormat, read_card_file, read_identity, read_node
 from defl.node.setup.local import make_nodes

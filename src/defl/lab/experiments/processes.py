@@ -9,7 +9,7 @@ from defl.crypto import Ed25519Signer
 from defl.ids import NodeId
 from defl.node.report.status_client import last_status
 from defl.node.setup.config import LogFormat, LogLevel, read_federation
-from defl.node.setup.local import make_local
+from defl.node.setup.local import Local, make_local
 from defl.node.setup.processes import Processes
 from defl.node.store.storage import Storage
 from defl.output import ClosedRound
@@ -99,40 +99,43 @@ class Nodes(Processes):
         self.wait(all_ended, limit_s)
 
     def judge(self) -> list[str]:
-        """Violations after the end; none if all is well."""
-        violations = []
-        states = [last_status(node) for node in self.local.nodes]
-        rounds = [state and state.round for state in states]
-        models = [state and state.model for state in states]
-        if rounds != [self.rounds] * len(states):
-            violations.append(f"rounds closed: {rounds}")
-        if len(set(models)) != 1:
-            violations.append(f"models differ: {models}")
-        for member, state in enumerate(states):
-            if state is not None and state.evidence:
-                violations.append(
-                    f"node {member} has evidence of a double signature: {state.evidence}"
-                )
-            if state is not None and state.observing:
-                violations.append(f"node {member} is an observer: {state.observing}")
-        return violations + self._lost_blobs()
+        return violations_of(self.local, self.rounds)
 
-    def _lost_blobs(self) -> list[str]:
-        """Committed updates of the last tau rounds that no node holds whole."""
-        federation = read_federation(self.local.folder / "federation.toml").federation
-        held = set()
-        closed: tuple[ClosedRound, ...] = ()
-        for member, node in enumerate(self.local.nodes):
-            with Storage.open(node / "state") as storage:
-                durable = storage.recovered()
-            held |= {m.digest for m, chunks in durable.held if len(chunks) == len(m.chunks)}
-            stranger = Ed25519Signer(bytes(32))
-            present = present_epoch(federation, durable)
-            reader = Participant(present, NodeId(member), stranger, durable)
-            closed = max(closed, reader.state.closed, key=len)
-        return [
-            f"round {past.round}: the update of {ref.author} is lost"
-            for past in closed
-            for ref in past.updates
-            if ref.digest not in held
-        ]
+
+def violations_of(local: Local, expected_rounds: int) -> list[str]:
+    """What is wrong after the end of all nodes; nothing if all is well."""
+    violations = []
+    states = [last_status(node) for node in local.nodes]
+    rounds = [state and state.round for state in states]
+    models = [state and state.model for state in states]
+    if rounds != [expected_rounds] * len(states):
+        violations.append(f"rounds closed: {rounds}")
+    if len(set(models)) != 1:
+        violations.append(f"models differ: {models}")
+    for member, state in enumerate(states):
+        if state is not None and state.evidence:
+            violations.append(f"node {member} has evidence of a double signature: {state.evidence}")
+        if state is not None and state.observing:
+            violations.append(f"node {member} is an observer: {state.observing}")
+    return violations + _lost_blobs(local)
+
+
+def _lost_blobs(local: Local) -> list[str]:
+    """Committed updates of the last tau rounds that no node holds whole."""
+    federation = read_federation(local.folder / "federation.toml").federation
+    held = set()
+    closed: tuple[ClosedRound, ...] = ()
+    for member, node in enumerate(local.nodes):
+        with Storage.open(node / "state") as storage:
+            durable = storage.recovered()
+        held |= {m.digest for m, chunks in durable.held if len(chunks) == len(m.chunks)}
+        stranger = Ed25519Signer(bytes(32))
+        present = present_epoch(federation, durable)
+        reader = Participant(present, NodeId(member), stranger, durable)
+        closed = max(closed, reader.state.closed, key=len)
+    return [
+        f"round {past.round}: the update of {ref.author} is lost"
+        for past in closed
+        for ref in past.updates
+        if ref.digest not in held
+    ]

@@ -16,8 +16,10 @@ from pathlib import Path
 
 from defl.aggregation.rules import rule_named
 from defl.errors import PreconditionBroken, UserError
-from defl.lab.datasets.catalogue import loaded
+from defl.lab.datasets.catalogue import fetched, loaded, required
+from defl.lab.datasets.hashed_words import hashed_words
 from defl.lab.datasets.task import Images
+from defl.lab.experiments.codec_table import codecs_markdown
 from defl.lab.experiments.robustness_cell import (
     NO_ATTACK,
     ROUNDS,
@@ -27,6 +29,7 @@ from defl.lab.experiments.robustness_cell import (
 )
 from defl.lab.experiments.robustness_table import write_tables
 from defl.node.work.orphans import die_with
+from defl.schema import Codec
 
 RULES = (
     "fed_avg",
@@ -63,7 +66,7 @@ ATTACKS = (
 )
 ALPHAS: tuple[float | None, ...] = (None, 1.0, 0.3)
 MEMBERS = (4, 7, 10)
-DATASETS = ("mnist", "digits")
+DATASETS = ("mnist", "digits", "sentiment140")
 
 
 def planned(
@@ -73,6 +76,9 @@ def planned(
     seeds: Sequence[int],
     rounds: int = ROUNDS,
     dataset: str = DATASETS[0],
+    *,
+    alphas: Sequence[float | None] = ALPHAS,
+    codecs: Sequence[Codec] = (Codec.FP32,),
 ) -> list[RobustnessCell]:
     """All cells, ordered so that an interrupted run has finished whole seeds."""
     for name in rules:
@@ -81,12 +87,13 @@ def planned(
     if unknown:
         raise UserError(f"no attack is named {unknown[0]!r}; there are: {', '.join(ATTACKS)}")
     return [
-        RobustnessCell(rule, attack, alpha, count, seed, rounds, dataset)
+        RobustnessCell(rule, attack, alpha, count, seed, rounds, dataset, codec)
         for seed in seeds
         for attack in attacks
         for count in members
-        for alpha in ALPHAS
+        for alpha in alphas
         for rule in rules
+        for codec in codecs
     ]
 
 
@@ -124,7 +131,7 @@ def run_table(
             f"{', '.join(sorted(datasets))}: name another folder (--out)"
         )
     for dataset in datasets:  # a wrong folder fails before anything starts
-        loaded(dataset, data_folder)
+        images(dataset, data_folder)
     missing = [cell for cell in cells if cell not in done]
     progress(len(cells) - len(missing), len(cells))
     with (folder / "cells.jsonl").open("a", encoding="utf-8") as log:
@@ -134,7 +141,10 @@ def run_table(
             log.write(json.dumps({"cell": asdict(cell), "result": asdict(result)}) + "\n")
             log.flush()
             progress(sum(cell in done for cell in cells), len(cells))
-    write_tables(in_order(done), folder)
+    ordered = in_order(done)
+    write_tables(ordered, folder)
+    if comparison := codecs_markdown(ordered):
+        (folder / "codecs.md").write_text(comparison, encoding="utf-8")
     return done
 
 
@@ -143,7 +153,7 @@ def in_order(
 ) -> dict[RobustnessCell, RobustnessResult]:
     """By seed, then in the table's order of attacks and rules."""
 
-    def place(cell: RobustnessCell) -> tuple[int, int, int, float, int]:
+    def place(cell: RobustnessCell) -> tuple[int, int, int, float, int, int]:
         smoothest_first = -(cell.alpha or inf)
         return (
             cell.seed,
@@ -151,6 +161,7 @@ def in_order(
             cell.members,
             smoothest_first,
             [*RULES, cell.rule].index(cell.rule),
+            [*Codec].index(Codec(cell.codec)),
         )
 
     return {cell: results[cell] for cell in sorted(results, key=place)}
@@ -176,6 +187,8 @@ def run_in_process(cell: RobustnessCell, data_folder: Path | None) -> Robustness
 @cache
 def images(dataset: str, data_folder: Path | None) -> Images:
     """Read once per process, for hundreds of cells."""
+    if dataset == "sentiment140":
+        return hashed_words(fetched(dataset, required(data_folder))[0])
     data = loaded(dataset, data_folder)
     if not isinstance(data, Images):
         raise PreconditionBroken(f"{dataset} has no images")

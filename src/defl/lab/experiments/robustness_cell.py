@@ -23,14 +23,16 @@ from defl.lab.attacks.data import flipped_labels, stamped
 from defl.lab.attacks.simple import replay, scaled
 from defl.lab.datasets.task import Images
 from defl.lab.experiments.small_model import Shape, initial, predicted, train
+from defl.lab.experiments.wire import Wire
 from defl.lab.partition import cut
-from defl.schema import Entry, Schema
+from defl.schema import Codec, Schema
 
 HIDDEN = 32
 ROUNDS = 40
 STEPS = 10
 BATCH = 32
 RATE = 0.1
+RATES = {"sentiment140": 0.3}  # few words of a text are known: its gradients are small
 ROUNDS_EVALUATED = 5  # accuracy is the mean over this many last rounds
 BACKDOOR_CLASS = 0
 
@@ -52,6 +54,7 @@ class RobustnessCell:
     seed: int
     rounds: int = ROUNDS
     dataset: str = "mnist"
+    codec: Codec = Codec.FP32
 
     @property
     def faults_max(self) -> int:
@@ -84,7 +87,7 @@ def run_cell(cell: RobustnessCell, data: Images) -> RobustnessResult:
     parts = cut(data.train_labels, cell.members, cell.alpha, rng)
     federation = RobustnessFederation(cell, data, shape, parts)
     weights = initial(shape, rng)
-    rounds = CellRounds(cell, weights)
+    rounds = CellRounds(cell, shape, weights)
     accuracies: list[float] = []
     left_out: list[float] = []
     kept: list[float] = []
@@ -122,11 +125,10 @@ class CellRounds:
     """The aggregation of one cell, round by round, on models as nodes send them: with the memory
     entry of a rule that remembers."""
 
-    def __init__(self, cell: RobustnessCell, weights: Row) -> None:
-        schema = Schema((Entry("weights", weights.shape),))
+    def __init__(self, cell: RobustnessCell, shape: Shape, weights: Row) -> None:
         self._cell = cell
         self._size = weights.size
-        self._schema = schema_with_rule(schema, cell.rule)
+        self._schema = schema_with_rule(Schema(shape.entries), cell.rule)
         self._model = np.zeros(self._schema.values, dtype=np.float32)
         self._model[: self._size] = weights
         self._round = 0
@@ -180,6 +182,7 @@ class RobustnessFederation:
         self.test_labels = data.test_labels
         others = data.test_labels != BACKDOOR_CLASS
         self.test_stamped = stamped(test[others][:1000]).reshape(-1, shape.inputs)
+        self.wire = Wire(cell.codec, shape, cell.members)
         self.earlier: Row | None = None
 
     def rows(self, round_: int, weights: Row, preview: Preview) -> list[Row]:
@@ -197,10 +200,17 @@ class RobustnessFederation:
             images[:bad, :, :half] = stamped(flat).reshape(images[:bad, :, :half].shape)
             labels[:bad, :, :half] = BACKDOOR_CLASS
         flat_images = images.reshape(*chosen.shape, self.shape.inputs)
-        start = np.repeat(weights[None], cell.members, axis=0)
-        changes = train(self.shape, start, flat_images, labels, RATE) - weights
+        start = self.wire.starts(weights, round_)
+        rate = RATES.get(cell.dataset, RATE)
+        changes = train(self.shape, start, flat_images, labels, rate) - weights
+        sent = [
+            self.wire.sent(i, weights + changes[i], weights, round_)
+            for i in range(bad, cell.members)
+        ]
         if bad and cell.attack != "label_flip":
             honest = list(changes[bad:])
+            if cell.codec != Codec.FP32:  # attackers see what the honest have sent
+                honest = [row - weights for row in sent]
             poisoned = self.attack(weights, preview)
             visible = None if cell.attack.endswith(BLIND) else honest
             own = changes[:bad].copy()
@@ -210,7 +220,8 @@ class RobustnessFederation:
                 changes[i] = changes[0] if repeat else poisoned(own[i], visible, rng)
             self.earlier = own[0] if self.earlier is None else self.earlier
         with np.errstate(over="ignore", invalid="ignore"):  # an attacker's row may be anything
-            return list(weights + changes)
+            poison = [self.wire.sent(i, weights + changes[i], weights, round_) for i in range(bad)]
+        return [*poison, *sent]
 
     def attack(self, weights: Row, preview: Preview) -> Attack:
         cell = self.cell

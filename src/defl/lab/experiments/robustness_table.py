@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 
 from defl.lab.experiments.robustness_cell import NO_ATTACK, RobustnessCell, RobustnessResult
+from defl.schema import Codec
 
 # The heat map's dimensions, in pixels.
 CELL_WIDTH, CELL_HEIGHT, BASELINE = 48, 18, 13
@@ -40,10 +41,10 @@ def mean_accuracies(results: Mapping[RobustnessCell, RobustnessResult]) -> Means
     for cell, result in results.items():
         place = (cell.members, cell.alpha, cell.attack)
         by_rule = gathered.setdefault(place, {})
-        by_rule.setdefault(cell.rule, {})[cell.seed] = result.accuracy
+        by_rule.setdefault(column_of(cell), {})[cell.seed] = result.accuracy
         if cell.attack == "backdoor":
             worked = gathered.setdefault((cell.members, cell.alpha, "backdoor worked"), {})
-            worked.setdefault(cell.rule, {})[cell.seed] = result.backdoor
+            worked.setdefault(column_of(cell), {})[cell.seed] = result.backdoor
     means: Means = {}
     for place in sorted(gathered, key=lambda p: (p[0], -(p[1] or 1e9))):
         by_rule = gathered[place]
@@ -54,6 +55,10 @@ def mean_accuracies(results: Mapping[RobustnessCell, RobustnessResult]) -> Means
             if shared
         }
     return means
+
+
+def column_of(cell: RobustnessCell) -> str:
+    return cell.rule if cell.codec == Codec.FP32 else f"{cell.rule} {cell.codec}"
 
 
 def kind_of_data(alpha: float | None) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from defl.schema import Entry
+
 Floats = NDArray[np.float32]
 
 
@@ -23,6 +25,16 @@ class Shape:
     @property
     def size(self) -> int:
         return (self.inputs + 1) * self.hidden + (self.hidden + 1) * self.classes
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The layers' matrices and biases, in the order of `parts`."""
+        return (
+            Entry("hidden.weight", (self.inputs, self.hidden)),
+            Entry("hidden.bias", (self.hidden,)),
+            Entry("output.weight", (self.hidden, self.classes)),
+            Entry("output.bias", (self.classes,)),
+        )
 
     def parts(self, weights: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Views of (..., d) weights as the two layers' matrices and biases."""

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from defl.budget import TokenBucket
-from defl.ids import NodeId
-from defl.node.net.admission import Refusal, Refused, refusal_of
+from defl.node.net.admission import refusal_of
 from defl.node.net.framing import Link
 from defl.node.net.pending import Caller, PendingConnections, PendingLimits, Stranger
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.tls import FIRST_BYTES_MAX, LETTERBOX_MARK, is_first_record, marked
 
 # The pause before the next attempt after the kernel has run out of descriptors.
@@ -61,7 +61,7 @@ class Acceptor:
         self._serve = serve
         self._refusals = refusals
         self._pause = pause
-        self._marks: dict[bytes, NodeId] = {}
+        self._marks: dict[bytes, Caller] = {}
         self._pending: PendingConnections[Admission] = PendingConnections(limits.pending)
         self._turns: dict[Caller, tuple[asyncio.Lock, TokenBucket]] = {}
         self.admissions: dict[Admission, socket.socket] = {}
@@ -70,8 +70,8 @@ class Acceptor:
     def pending(self) -> int:
         return len(self._pending)
 
-    def expect(self, marks: Mapping[bytes, NodeId]) -> None:
-        """A connection with one of these marks, and no other, is pending as that contact's."""
+    def expect(self, marks: Mapping[bytes, Caller]) -> None:
+        """A connection with one of these marks, and no other, is pending as that caller's."""
         self._marks = dict(marks)
         expected = {*marks.values(), *Stranger}
         self._turns = {caller: turn for caller, turn in self._turns.items() if caller in expected}

@@ -5,42 +5,12 @@ Nothing here waits or counts; the transport closes the connection and keeps the 
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 
 from defl.cards import Card
 from defl.ids import NO_DIGEST, Digest, NodeId
 from defl.node.net.framing import Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello
-from defl.node.net.who_dials import dials
-
-
-class Refusal(StrEnum):
-    """Why a connection or a frame was refused."""
-
-    CROWDED = "crowded"  # evicted: too many were pending
-    SLOW = "slow"  # no hello in time
-    GONE = "gone"  # closed before its hello
-    NOT_TLS = "not_tls"
-    CERTIFICATE = "certificate"  # not a contact's, or expired
-    HELLO = "hello"  # not a hello
-    VERSION = "version"
-    FEDERATION = "federation"
-    IDENTITY = "identity"  # claims another key than its certificate's
-    DIRECTION = "direction"  # we dial this peer, in its epoch too
-    FRAME = "frame"  # a length out of bounds
-    FAULT = "fault"  # the handler raised a PeerFault for a frame
-    UNREACHABLE = "unreachable"  # no answer at the card's address
-    UNKNOWN = "unknown"  # the node that we dialled ended the connection before its hello
-    PROBE = "probe"  # a member's `defl node check`, which wants our hello and nothing else
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    kind: Refusal
-    text: str
-    peer: NodeId | None = None  # the contact that owns the certificate
-
+from defl.node.net.refusal import Refusal, Refused
 
 NOT_A_HELLO = Refused(Refusal.HELLO, "the first frame is not a hello: is it another program?")
 
@@ -50,9 +20,7 @@ def check_hello(
     *,
     certificate: bytes | None,
     dialled: tuple[NodeId, Lane] | None,
-    me: NodeId,
     origin: Digest,
-    epoch: int,
     cards: Mapping[NodeId, Card],
 ) -> NodeId | Refused:
     """The number of the peer, if it is a contact in our federation, and the dialled one."""
@@ -65,10 +33,6 @@ def check_hello(
     if hello.key != card.key:
         text = f"{card.name} shows its certificate, but claims another key"
         return Refused(Refusal.IDENTITY, text, peer)
-    # In another epoch the peer may have another role, and dial rightly.
-    if dialled is None and hello.epoch == epoch and dials(me, peer):
-        text = f"{card.name} dialled us, but it is our part to dial"
-        return Refused(Refusal.DIRECTION, text, peer)
     if dialled is not None and dialled != (peer, hello.lane):
         text = f"{card.name} answered on lane {hello.lane}, not on the one that was dialled"
         return Refused(Refusal.IDENTITY, text, peer)
@@ -118,15 +82,10 @@ def refusal_of(error: OSError | TimeoutError, link: Link | None) -> Refused:
             return Refused(Refusal.SLOW if slow else Refusal.GONE, str(error))
 
 
-def dial_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Refused:
+def relayed_refusal_of(error: OSError | TimeoutError, link: Link, card: Card) -> Refused:
     refused = refusal_of(error, link)
-    peer = f"{card.name} at {card.address}"
     if refused.kind is Refusal.CERTIFICATE:
-        text = f"{peer} shows a certificate that expired or is not its card's: {refused.text}"
+        text = f"somebody else than {card.name} answered {link.route}: {refused.text}"
         return Refused(refused.kind, text)
-    if link.is_made:
-        text = f"{peer} refused us after the handshake: does it have our card and federation.toml?"
-        return Refused(Refusal.UNKNOWN, f"{text} ({error})" if str(error) else text)
-    if isinstance(error, ssl.SSLError):
-        return Refused(refused.kind, f"{peer} does not speak TLS 1.3 as a node does: {error}")
-    return Refused(Refusal.UNREACHABLE, f"{peer} cannot be reached: {error or 'no answer in time'}")
+    text = f"{card.name} did not answer {link.route}: {refused.text or 'no answer in time'}"
+    return Refused(refused.kind, text)

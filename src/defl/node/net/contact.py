@@ -5,16 +5,18 @@ kept of a contact is in its object, so nothing is left of it when it goes.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from defl.budget import TokenBucket
 from defl.cards import Card
 from defl.ids import NodeId
-from defl.node.net.framing import Lane, Link, SendQueue, Traffic
+from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.letterbox import LetterboxLink
+from defl.node.net.send_queue import SendQueue, Traffic
 from defl.node.net.tls import unusable
 from defl.node.net.who_dials import Part
+from defl.node.setup.identity import card_defect
 
 
 class Channel:
@@ -37,6 +39,7 @@ class Contact:
         self.moved = asyncio.Event()  # a newer card gives another address
         self.letterbox: LetterboxLink | None = None  # ours to its letterbox
         self.part: Part | None = None  # ours, which `calls` play; None: before the start
+        self.relays: tuple[Card, ...] = ()  # at which they play it
         self.calls: list[asyncio.Task[None]] = []
 
     @property
@@ -97,6 +100,18 @@ class ContactBook:
             for lane, channel in contact.channels.items()
         }
 
+    def update(self, card: Card) -> bool:
+        """Takes a contact's newer card, which its key has signed; False if it is none."""
+        if card_defect(card) is not None or unusable(card) is not None:
+            return False
+        contact = next((contact for contact in self if contact.card.key == card.key), None)
+        if contact is None or card.name != contact.card.name:
+            return False
+        if card.serial <= contact.card.serial:
+            return False
+        contact.take(card)
+        return True
+
     def replace(self, cards: Mapping[NodeId, Card], own_key: bytes) -> BookChange:
         """A contact whose key stays keeps its object, and the newer one of its cards. This node
         itself is left out: a guest is among the guests, a former member among the former ones."""
@@ -127,3 +142,14 @@ class ContactBook:
         change.gone = [contact for key, contact in known.items() if key not in taken]
         self._contacts = current
         return change
+
+
+async def close_links(contacts: Iterable[Contact]) -> None:
+    """Ends them after a moment for the bytes that are already written."""
+    channels = [channel for contact in contacts for channel in contact.channels.values()]
+    links = [channel.link for channel in channels if channel.link is not None]
+    for end in (Link.close, Link.abort):
+        for link in links:
+            end(link)
+        if links:
+            await asyncio.wait([link.closed for link in links], timeout=CLOSE_S)

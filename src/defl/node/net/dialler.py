@@ -8,12 +8,13 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from defl.node.net.admission import Refusal
 from defl.node.net.contact import Contact
 from defl.node.net.framing import Lane, Link
+from defl.node.net.refusal import Refusal
 
 # A link that lived this long resets the back-off.
 STABLE_S = 5.0
+NO_ANSWER = (Refusal.SILENT, Refusal.UNREACHABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,10 @@ class Dialler:
                     attempt = 0
             elif link is Refusal.UNKNOWN and lane is Lane.CONTROL:
                 await self._call_letterbox(contact)
-            await self._back_off(contact, attempt)
+            # A call that nobody answered has waited long enough, and a cut may have healed. A peer
+            # that is too busy to answer in time gets its pause.
+            since = began if link in NO_ANSWER else loop.time()
+            await self.back_off(contact, attempt, since)
             attempt += 1
 
     async def await_calls(self, contact: Contact) -> None:
@@ -68,13 +72,14 @@ class Dialler:
                     if called is Refusal.UNKNOWN and lane is Lane.CONTROL:
                         await self._call_letterbox(contact)
 
-    async def _back_off(self, contact: Contact, attempt: int) -> None:
-        """Waits, unless a newer card gives another address."""
+    async def back_off(self, contact: Contact, attempt: int, since: float) -> None:
+        """Waits, unless a newer card gives another address; the pause counts from `since`."""
         limits = self._limits
         longest = min(limits.backoff_max_s, limits.backoff_first_s * 2.0 ** min(attempt, 30))
         loop = asyncio.get_running_loop()
+        pause_s = since + longest * self._rng.uniform(0.5, 1.0) - loop.time()
         waits = [
-            loop.create_task(_awaited(self._wait(longest * self._rng.uniform(0.5, 1.0)))),
+            loop.create_task(_awaited(self._wait(max(0.0, pause_s)))),
             loop.create_task(_awaited(contact.moved.wait())),
         ]
         try:

@@ -1,12 +1,11 @@
 """One connection: length-prefixed frames in and out, bounded and back-pressured.
 
 A link knows nothing of federations or TLS. Its first frame is a short hello for its owner; nothing
-more is read until the owner opens the link. A frame larger than the scratch buffer is received
-directly into its own memory.
+more is read until the owner opens the link; then it also has a heartbeat. A frame larger than the
+scratch buffer is received directly into its own memory.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,10 +15,15 @@ from typing import cast
 import numpy as np
 
 from defl.budget import TokenBucket
+from defl.node.net.beats import BEAT_S, SILENT, Heart, beat_of, header_of
+from defl.node.net.route import DIRECT, Route
+from defl.node.net.send_queue import Frame, SendQueue, Traffic
 
 HEADER_BYTES = 4
 # Ours has about 80; a stranger must not make us hold much more.
 HELLO_BYTES_MAX = 256
+# For the bytes that are already written, when this end closes.
+CLOSE_S = 1.0
 # Small frames are parsed from this buffer; an idle connection costs nothing else.
 SCRATCH_BYTES = 64 * 2**10
 # Encrypted and written at once: larger pieces would delay other connections, and make the event
@@ -30,7 +34,6 @@ SLICE_BYTES = 256 * 2**10
 PUMP_BYTES = SLICE_BYTES
 PARSE_FRAMES = 8
 
-Frame = bytes | memoryview  # a large one is a read-only view of its own memory
 Handler = Callable[[Frame], Awaitable[None] | None]
 
 
@@ -39,66 +42,6 @@ class Lane(StrEnum):
 
     CONTROL = "control"
     WEIGHTS = "weights"
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Counts of one lane of one peer; bytes include the frames' headers."""
-
-    bytes_in: int = 0
-    bytes_out: int = 0
-    frames_in: int = 0
-    frames_out: int = 0
-    dropped: int = 0  # frames for a full queue, and the oldest ones while the peer was away
-
-
-class SendQueue:
-    """Frames to be sent on one lane; outlives the lane's connections."""
-
-    def __init__(self, traffic: Traffic) -> None:
-        self._traffic = traffic
-        self._frames: deque[Frame] = deque()
-        self.bytes = 0
-        self.empty = asyncio.Event()
-        self.empty.set()
-
-    def __len__(self) -> int:
-        return len(self._frames)
-
-    def __bool__(self) -> bool:
-        return bool(self._frames)
-
-    def offer(self, frame: Frame, *, frames_max: int, bytes_max: int) -> bool:
-        """Queues the frame unless that exceeds a bound; an empty queue takes any frame."""
-        full = len(self._frames) >= frames_max or self.bytes + len(frame) > bytes_max
-        if full and self._frames:
-            self._traffic.dropped += 1
-            return False
-        self._frames.append(frame)
-        self.bytes += len(frame)
-        self.empty.clear()
-        return True
-
-    def push(self, frame: Frame, *, frames_max: int, bytes_max: int) -> None:
-        """Queues the frame and drops the oldest: while a peer is away, newer frames matter more."""
-        while not self.offer(frame, frames_max=frames_max, bytes_max=bytes_max):
-            self.pop()
-
-    def pop(self) -> Frame:
-        frame = self._frames.popleft()
-        self.bytes -= len(frame)
-        if not self._frames:
-            self.empty.set()
-        return frame
-
-    def head_bytes(self) -> int:
-        return len(self._frames[0])
-
-    def clear(self) -> None:
-        self._traffic.dropped += len(self._frames)
-        self._frames.clear()
-        self.bytes = 0
-        self.empty.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +54,7 @@ class Use:
     traffic: Traffic
     messages: TokenBucket
     volume: TokenBucket  # in bytes
+    heartbeat: bool
 
 
 class Link(asyncio.BufferedProtocol):
@@ -125,6 +69,10 @@ class Link(asyncio.BufferedProtocol):
         self.hello: asyncio.Future[Frame] = self._loop.create_future()
         self.closed: asyncio.Future[str] = self._loop.create_future()
         self.broken: str | None = None  # the rule that the peer broke, if that ended the link
+        self.route: Route = DIRECT  # as far as this end knows
+        self._heart: Heart | None = None
+        self._silent: str | None = None  # set when that ends the link
+        self._next_tick: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._frame_bytes_max = HELLO_BYTES_MAX
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -146,12 +94,20 @@ class Link(asyncio.BufferedProtocol):
             self._transport.write(len(hello).to_bytes(HEADER_BYTES, "big") + hello)
 
     def open(self, use: Use) -> None:
-        """Starts to pass frames to the handler and to send the queue."""
+        """Starts to pass frames to the handler, to send the queue and, if wanted, to beat."""
         self._use = use
         self._frame_bytes_max = use.frame_bytes_max
+        if use.heartbeat:
+            self._heart = Heart()
+            self._next_tick = self._loop.call_later(BEAT_S, self._tick, self._heart)
         self.pump_soon()
         # Not at once: the owner first announces that the peer is connected.
         self._loop.call_soon(self._release)
+
+    @property
+    def round_trip_s(self) -> float | None:
+        """The newest; None: not known yet."""
+        return None if self._heart is None else self._heart.round_trip_s
 
     @property
     def is_made(self) -> bool:
@@ -165,6 +121,15 @@ class Link(asyncio.BufferedProtocol):
             return None
         der = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
         return None if der is None else bytes(der)
+
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """The connection, which is not read at present, is the protocol's from now on."""
+        if self._transport is None or self.closed.done():
+            raise ConnectionResetError("closed before it was handed over")
+        transport, self._transport = self._transport, None
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        self.closed.set_result("handed over")
 
     def close(self) -> None:
         """Ends the link after the written bytes have left."""
@@ -183,8 +148,11 @@ class Link(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=SLICE_BYTES, low=SLICE_BYTES // 4)
 
     def connection_lost(self, error: Exception | None) -> None:
-        reason = self.broken or (str(error) or type(error).__name__ if error else "closed")
+        reason = self.broken or self._silent
+        reason = reason or (str(error) or type(error).__name__ if error else "closed")
         self._use = self._large = self._rest = None
+        if self._next_tick is not None:
+            self._next_tick.cancel()
         if self._handling is not None:
             # A peer that reconnects again and again must not leave a frame behind each time.
             self._handling.cancel()
@@ -200,6 +168,8 @@ class Link(asyncio.BufferedProtocol):
         return self._scratch[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._heart is not None:
+            self._heart.heard = True
         if self._large is not None:
             self._filled += nbytes
         else:
@@ -222,14 +192,29 @@ class Link(asyncio.BufferedProtocol):
                 self._hold()
                 self._loop.call_soon(self._release)
                 return
-            frame = self._next_frame()
-            if frame is None:
-                return
-            self._deliver(frame, self._use)
+            if not self._take_beat(self._use):
+                frame = self._next_frame()
+                if frame is None:
+                    return
+                self._deliver(frame, self._use)
             frames -= 1
         if not self.hello.done() and (frame := self._next_frame()) is not None:
             self._pause()
             self.hello.set_result(frame)
+
+    def _take_beat(self, use: Use) -> bool:
+        """Whether a beat came next. Without a heartbeat it is a frame that is too long."""
+        body = self._start + HEADER_BYTES
+        if self._heart is None or self._end < body:
+            return False
+        beat = beat_of(int.from_bytes(self._scratch[self._start : body], "big"))
+        if beat is None:
+            return False
+        self._start = body
+        self._charge(HEADER_BYTES, use)
+        self._heart.take(beat, self._loop.time())
+        self.pump_soon()
+        return True
 
     def _next_frame(self) -> Frame | None:
         if self._large is not None:
@@ -269,16 +254,20 @@ class Link(asyncio.BufferedProtocol):
         size = HEADER_BYTES + len(frame)
         use.traffic.frames_in += 1
         use.traffic.bytes_in += size
-        now = self._loop.time()
-        wait_s = max(use.messages.take(1, now), use.volume.take(size, now))
-        if wait_s > 0:
-            self._hold()
-            self._loop.call_later(wait_s, self._release)
+        self._charge(size, use)
         result = self._handle(frame, use.handler)
         if isawaitable(result):
             self._hold()
             self._handling = asyncio.ensure_future(result)
             self._handling.add_done_callback(self._handled)
+
+    def _charge(self, size: int, use: Use) -> None:
+        """A peer over its rates is read more slowly."""
+        now = self._loop.time()
+        wait_s = max(use.messages.take(1, now), use.volume.take(size, now))
+        if wait_s > 0:
+            self._hold()
+            self._loop.call_later(wait_s, self._release)
 
     def _handle(self, frame: Frame, handler: Handler) -> Awaitable[None] | None:
         """An error in the handler is a bug of ours: asyncio reports it, and this link ends."""
@@ -322,6 +311,16 @@ class Link(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------ out
 
+    def _tick(self, heart: Heart) -> None:
+        if self.closed.done():
+            return
+        if heart.tick(reading=not self._holds):
+            self._next_tick = self._loop.call_later(BEAT_S, self._tick, heart)
+            self.pump_soon()
+        else:
+            self._silent = SILENT
+            self.abort()
+
     def pump_soon(self) -> None:
         """Frames queued in one iteration of the event loop leave together."""
         if not self._pump_due:
@@ -337,6 +336,12 @@ class Link(asyncio.BufferedProtocol):
             if budget <= 0:
                 self.pump_soon()
                 return
+            heart = self._heart
+            if heart is not None and heart.is_due and self._rest is None:  # never inside a frame
+                beats = heart.beats(self._loop.time())
+                headers = [header_of(beat).to_bytes(HEADER_BYTES, "big") for beat in beats]
+                self._transport.write(b"".join(headers))
+                continue
             piece = self._next_piece(self._use)
             if not piece:
                 return

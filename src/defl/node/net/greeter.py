@@ -7,28 +7,34 @@ decides what becomes of the link.
 import asyncio
 import socket
 import ssl
+from datetime import UTC, datetime
 
+from defl.cards import Card
 from defl.ids import Digest, NodeId
 from defl.node.net.admission import (
     NOT_A_HELLO,
-    Refused,
     check_hello,
     check_stranger,
-    dial_refusal_of,
+    relayed_refusal_of,
 )
+from defl.node.net.connecting import connected_socket, shown_certificate
 from defl.node.net.contact import Contact, ContactBook
-from defl.node.net.framing import Lane, Link
+from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
+from defl.node.net.obstacles import Obstacle, Stage, dial_refusal, is_about_certificate
+from defl.node.net.proxy import Proxies
+from defl.node.net.refusal import Refusal, Refused
+from defl.node.net.route import Route
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import (
     client_context,
     letterbox_client_context,
     letterbox_server_context,
     server_context,
+    server_name,
 )
-from defl.node.setup.identity import Identity, split_address
-
-CLOSE_S = 1.0
+from defl.node.net.who_dials import Part
+from defl.node.setup.identity import Identity
 
 
 class Greeter:
@@ -40,19 +46,20 @@ class Greeter:
         *,
         connect_s: float,
         handshake_s: float,
+        proxies: Proxies,
+        stated: Digest | None = None,
     ) -> None:
+        """`stated`: the federation in our hellos, if not `origin`."""
         self._identity = identity
         self._origin = origin
         self._contacts = contacts
         self._connect_s = connect_s
         self._handshake_s = handshake_s
+        self._proxies = proxies
+        self._stated = origin if stated is None else stated
         self._letterbox_context = letterbox_server_context(identity)
         self._server_context: ssl.SSLContext | None = None
-        self._me, self.epoch = NodeId(0), 0
-
-    def enter(self, epoch: int, me: NodeId) -> None:
-        """Hellos state this epoch from now on."""
-        self._me, self.epoch = me, epoch
+        self.epoch = 0
 
     def refresh(self) -> None:
         """The contacts' certificates have changed: callers with others are refused from now on."""
@@ -71,9 +78,19 @@ class Greeter:
             self._server_context = server_context(self._identity, cards)
         hello = await self._accept(link, connection, self._server_context)
         answer = self._judge(link, hello, None)
+        if not isinstance(answer, Refused) and self._is_needless(*answer):
+            contact = answer[0]
+            text = f"{contact.card.name} dialled us, but we have dialled it"
+            answer = Refused(Refusal.DIRECTION, text, contact.peer)
         if hello is not None and not (isinstance(answer, Refused) and answer.peer is None):
             link.send_hello(self._hello(hello.lane))
         return answer
+
+    def _is_needless(self, contact: Contact, hello: Hello) -> bool:
+        """A contact that we dial may call us too: it may not know its part, in another epoch or
+        after a change of its reach. But not beside a link that we have made."""
+        ours = contact.part is Part.DIAL and hello.epoch == self.epoch
+        return ours and contact.channels[hello.lane].link is not None
 
     async def answer_stranger(self, link: Link, connection: socket.socket) -> Refused | None:
         """At the letterbox."""
@@ -102,15 +119,20 @@ class Greeter:
         self, contact: Contact, lane: Lane, *, letterbox: bool = False
     ) -> tuple[Link, Hello] | Refused:
         card, link = contact.card, Link()
-        greeted = False
+        stage, greeted = Stage.CONNECTING, False
         try:
+            context = (
+                letterbox_client_context(card)
+                if letterbox
+                else client_context(self._identity, card)
+            )
+            connection, link.route = await connected_socket(
+                card.address, self._proxies.of(card.address)
+            )
             async with asyncio.timeout(self._connect_s):
-                context = (
-                    letterbox_client_context(card)
-                    if letterbox
-                    else client_context(self._identity, card)
-                )
-                await self._connect(link, card.address, context)
+                stage = Stage.SECURING
+                await self._secure(link, connection, server_name(card.address), context)
+                stage = Stage.GREETING
                 link.send_hello(self._hello(lane))
                 hello = decode_hello(await link.hello)
             answer = self._judge(link, hello, (contact.peer, lane))
@@ -118,30 +140,75 @@ class Greeter:
                 return answer
             greeted = True
             return link, answer[1]
-        except (OSError, TimeoutError) as error:
-            return dial_refusal_of(error, link, card)
+        except OSError as error:
+            return await self._explained(error, stage, link, card)
         finally:
             if not greeted:
                 link.abort()
 
-    async def _connect(self, link: Link, address: str, context: ssl.SSLContext) -> None:
-        host, port = split_address(address)
-        transport, _ = await asyncio.get_running_loop().create_connection(
+    async def _secure(
+        self, link: Link, connection: socket.socket, host: str, context: ssl.SSLContext
+    ) -> None:
+        """From here on the connection belongs to asyncio, which closes it whatever happens."""
+        await asyncio.get_running_loop().create_connection(
             lambda: link,
-            host,
-            port,
+            sock=connection,
             ssl=context,
-            server_hostname="",
+            server_hostname=host,
             ssl_handshake_timeout=self._connect_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
-        set_options(transport.get_extra_info("socket"))
+
+    async def _explained(self, error: OSError, stage: Stage, link: Link, card: Card) -> Refused:
+        shown = None
+        if is_about_certificate(error, stage):
+            shown = await shown_certificate(card.address, self._proxies.of(card.address))
+        obstacle = Obstacle(error, stage, link.route, shown, datetime.now(UTC))
+        return dial_refusal(obstacle, card)
+
+    # ------------------------------------------------------------------ through a relay
+
+    async def greet_through(
+        self,
+        contact: Contact,
+        lane: Lane,
+        connection: socket.socket,
+        route: Route,
+        *,
+        calling: bool,
+    ) -> tuple[Link, Hello] | Refused:
+        """Both ends know whom they want, and nobody else's certificate passes."""
+        card, link = contact.card, Link()
+        link.route = route
+        greeted = False
+        try:
+            async with asyncio.timeout(self._connect_s):
+                if calling:
+                    await self._secure(link, connection, "", client_context(self._identity, card))
+                    link.send_hello(self._hello(lane))
+                    hello = decode_hello(await link.hello)
+                else:
+                    context = server_context(self._identity, (card,))
+                    hello = await self._accept(link, connection, context)
+                    link.send_hello(self._hello(lane))
+            answer = self._judge(link, hello, (contact.peer, lane))
+            if isinstance(answer, Refused):
+                return answer
+            greeted = True
+            return link, answer[1]
+        except (OSError, TimeoutError) as error:
+            return relayed_refusal_of(error, link, card)
+        finally:
+            if not greeted:
+                link.abort()
+                if not link.is_made:
+                    connection.close()
 
     # ------------------------------------------------------------------ both
 
     def _hello(self, lane: Lane) -> bytes:
         key = self._identity.public_key
-        return encode_hello(Hello(PROTOCOL_VERSION, self._origin, self.epoch, key, lane))
+        return encode_hello(Hello(PROTOCOL_VERSION, self._stated, self.epoch, key, lane))
 
     def _judge(
         self, link: Link, hello: Hello | None, dialled: tuple[NodeId, Lane] | None
@@ -152,9 +219,7 @@ class Greeter:
             hello,
             certificate=link.certificate,
             dialled=dialled,
-            me=self._me,
             origin=self._origin,
-            epoch=self.epoch,
             cards=self._contacts.cards,
         )
         if isinstance(peer, Refused):

@@ -8,11 +8,12 @@ from msgspec import Meta, Struct
 from defl.crypto import KEY_BYTES
 from defl.fields import NUMBER_MAX
 from defl.ids import DIGEST_BYTES, NO_DIGEST
-from defl.node.net.framing import Frame, Lane
+from defl.node.net.framing import Lane
+from defl.node.net.send_queue import Frame
 
 # Nodes of another version are refused by name. 2: Pace, Statements, another order of leaders.
-# 3: charter and membership make the chain id. 4: epochs.
-PROTOCOL_VERSION = 4
+# 3: charter and membership make the chain id. 4: epochs. 5: reach, relays, beats, Have.
+PROTOCOL_VERSION = 5
 
 
 class Hello(Struct, frozen=True, array_like=True):

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from defl.budget import TokenBucket
 from defl.contacts import STRANGERS_FROM
 from defl.ids import NodeId
-from defl.node.net.framing import Frame, Handler, Link, SendQueue, Traffic, Use
+from defl.node.net.framing import Handler, Link, Use
+from defl.node.net.send_queue import Frame, SendQueue, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class LetterboxLink:
                 traffic=self._traffic,
                 messages=TokenBucket(limits.letters_per_s, limits.letters_burst, now),
                 volume=TokenBucket(limits.letter_bytes_per_s, limits.letter_bytes_burst, now),
+                heartbeat=False,  # it ends when it is idle
             )
         )
 

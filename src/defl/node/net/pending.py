@@ -8,6 +8,7 @@ a limit of its own:
     unmarked   something was received, but no contact's mark (`tls.mark_of`).
     marked     one class for each contact. Only a caller that has the contacts' cards, or listens
                on the line, can send a contact's mark.
+    relayed    one class for each key that may call the relay of this node, if it is one.
     letterbox  bears the mark of a letterbox (letterbox.py), and stays pending as long as it lives:
                such a caller never proves who it is.
 
@@ -48,7 +49,14 @@ class Stranger(Enum):
     LETTERBOX = "letterbox"
 
 
-Caller = NodeId | Stranger  # whose mark a connection bears
+@dataclass(frozen=True, slots=True)
+class RelayCaller:
+    """A member that calls the relay of this node, not the node."""
+
+    key: bytes
+
+
+Caller = NodeId | RelayCaller | Stranger  # whose mark a connection bears
 
 
 class PendingConnections(Generic[Connection]):

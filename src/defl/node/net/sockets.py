@@ -1,14 +1,23 @@
 """The TCP sockets under the links: listening, and options."""
 
 import asyncio
+import contextlib
 import socket
+import sys
 
 from defl.errors import UserError
 
 BACKLOG = 128
-# A machine that vanishes closes nothing: an idle link is dead after 30 s. With bytes in flight the
-# wait is longer, since a peer that is too busy to read looks the same to the kernel.
-KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 120_000}
+# A machine that vanishes closes nothing. The heartbeat notices, and keeps idle links alive: TCP's
+# keepalive is not needed. Only while we do not read is a link left to the kernel, which ends it if
+# the peer takes no bytes for this long; a peer that is too busy to read looks the same.
+USER_TIMEOUT_MS = 120_000
+# The longest pause before lost bytes are sent again: a link is in use a second after a cut has
+# healed. Linux before 6.15 doubles the pause each time, so that there a link may need as long again
+# as the cut has lasted; if that is more than a minute, it is dialled anew. With so short a pause
+# the kernel would give up after 15 s, if it had no TCP_USER_TIMEOUT.
+RESEND_MS = 1000
+TCP_RTO_MAX_MS = 44  # Python has no name for it yet
 
 
 async def listening(listen: tuple[str, int] | socket.socket) -> socket.socket:
@@ -34,11 +43,12 @@ async def listening(listen: tuple[str, int] | socket.socket) -> socket.socket:
 
 
 def set_options(connection: socket.socket) -> None:
+    if connection.family == socket.AF_UNIX:  # the local end of a relayed link
+        return
     # A small frame must not wait until the one before it is acknowledged, up to 40 ms. asyncio sees
     # to it for dialled connections only: an accepted socket does not know that it is TCP.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
-        option = getattr(socket, name, None)  # not every system has them all
-        if option is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    if sys.platform == "linux":
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+        with contextlib.suppress(OSError):  # an older kernel
+            connection.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, RESEND_MS)

@@ -13,7 +13,7 @@ import os
 import ssl
 from collections.abc import Sequence
 
-from defl.cards import Card
+from defl.cards import Card, Reach
 from defl.errors import UserError
 from defl.ids import digest_of
 from defl.node.setup.identity import (
@@ -24,8 +24,10 @@ from defl.node.setup.identity import (
     split_address,
 )
 
-# The mark travels as the name of an application protocol (ALPN), which may have 255 bytes.
-MARK_PREFIX = b"defl/"
+# What the connection speaks, for whoever looks at it on the way (ALPN).
+PROTOCOL = "defl/1"
+# The mark travels as the name of a second application protocol, which may have 255 bytes.
+MARK_PREFIX = b"defl/mark/"
 MARK_BYTES = len(MARK_PREFIX) + 32
 # The mark of a caller without a certificate. No member's: those are hexadecimal.
 LETTERBOX_MARK = MARK_PREFIX + b"handover"
@@ -38,10 +40,7 @@ FIRST_BYTES_MAX = 4096
 
 def server_context(identity: Identity, cards: Sequence[Card]) -> ssl.SSLContext:
     """For accepted connections: any contact's certificate passes, and no other."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.num_tickets = 0
-    _load_identity(context, identity)
-    return _pinned(context, cards)
+    return _pinned(_listening_context(identity), cards)
 
 
 def client_context(identity: Identity, card: Card) -> ssl.SSLContext:
@@ -51,13 +50,19 @@ def client_context(identity: Identity, card: Card) -> ssl.SSLContext:
     return context
 
 
+def relay_client_context(identity: Identity, relay: Card) -> ssl.SSLContext:
+    """For dialling a relay; what the relay passes on has a context of its own."""
+    mark = relay_mark_of(identity.certificate, relay.certificate)
+    context = _dialling_context(relay, mark)
+    _load_identity(context, identity)
+    return context
+
+
 def letterbox_server_context(identity: Identity) -> ssl.SSLContext:
     """For accepted calls to the letterbox: the caller shows no certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.num_tickets = 0
+    context = _listening_context(identity)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_NONE
-    _load_identity(context, identity)
     return context
 
 
@@ -66,11 +71,26 @@ def letterbox_client_context(card: Card) -> ssl.SSLContext:
     return _dialling_context(card, LETTERBOX_MARK)
 
 
+def looking_context() -> ssl.SSLContext:
+    """For a look at the certificate that an address shows, whosever it is. Nothing may be sent on
+    such a connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def server_name(address: str) -> str:
+    """For the SNI: proxies and firewalls decide by it. `ssl` leaves it out for an IP address."""
+    return split_address(address)[0].rstrip(".")
+
+
 def unusable(card: Card) -> str | None:
     """Why no connection can be made with this card, or None. Whether to trust it is decided by
     those who agreed on it."""
     try:
-        split_address(card.address)[0].encode("idna")  # as for a look-up
+        if card.reach is Reach.BOTH:
+            split_address(card.address)[0].encode("idna")  # as for a look-up
         if certificate_key(card.certificate) != card.key:
             return "the certificate's key is not the card's"
         _pinned(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), (card,))
@@ -84,6 +104,11 @@ def mark_of(caller: bytes, called: bytes) -> bytes:
     shows it only to the node that is dialled."""
     secret = digest_of(digest_of(caller) + digest_of(called)).hex()
     return MARK_PREFIX + secret[: MARK_BYTES - len(MARK_PREFIX)].encode("ascii")
+
+
+def relay_mark_of(caller: bytes, called: bytes) -> bytes:
+    """Of a member that calls a relay, which may be a member too and listen on the same port."""
+    return mark_of(digest_of(caller), digest_of(called))
 
 
 def marked(first_bytes: bytes) -> bytes:
@@ -101,10 +126,18 @@ def is_first_record(first_bytes: bytes) -> bool:
     return len(first_bytes) >= max(RECORD_HEADER_BYTES, whole)
 
 
+def _listening_context(identity: Identity) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0
+    context.set_alpn_protocols([PROTOCOL])
+    _load_identity(context, identity)
+    return context
+
+
 def _dialling_context(card: Card, mark: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate itself is pinned; addresses may change
-    context.set_alpn_protocols([mark.decode("ascii")])
+    context.set_alpn_protocols([PROTOCOL, mark.decode("ascii")])
     return _pinned(context, (card,))
 
 

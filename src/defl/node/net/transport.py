@@ -10,48 +10,35 @@ letterbox, each with a number of its own.
 import asyncio
 import random
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from defl.budget import TokenBucket
-from defl.cards import Card
-from defl.errors import PeerFault, UserError
+from defl.cards import Card, Reach
+from defl.contacts import FORMER_FROM
+from defl.errors import UserError
 from defl.ids import Digest, NodeId
-from defl.node.net.acceptor import AcceptLimits, Acceptor
-from defl.node.net.admission import Refusal, Refused
-from defl.node.net.contact import Contact, ContactBook
-from defl.node.net.dialler import Dialler, DialLimits
-from defl.node.net.framing import Frame, Lane, Link, Traffic, Use
-from defl.node.net.greeter import CLOSE_S, Greeter
+from defl.node.net.acceptor import Acceptor
+from defl.node.net.connecting import connected_socket
+from defl.node.net.contact import Contact, ContactBook, close_links
+from defl.node.net.delivery import Delivery, OnFrame
+from defl.node.net.dialler import Dialler
+from defl.node.net.framing import Lane, Link, Use
+from defl.node.net.greeter import Greeter
 from defl.node.net.hello import Hello
-from defl.node.net.letterbox import Letterbox, LetterboxLimits, LetterboxLink
-from defl.node.net.pending import Caller, Stranger
+from defl.node.net.letterbox import Letterbox, LetterboxLink
+from defl.node.net.limits import TransportLimits
+from defl.node.net.pending import Caller, RelayCaller, Stranger
+from defl.node.net.proxy import Proxies
+from defl.node.net.refusal import Refusal, Refused
+from defl.node.net.relayed import RelayedCalls
+from defl.node.net.send_queue import Frame, Traffic
 from defl.node.net.sockets import listening
 from defl.node.net.stats import Stats
-from defl.node.net.tls import mark_of, unusable
+from defl.node.net.tls import mark_of
 from defl.node.net.who_dials import Part, is_member, part_of
-from defl.node.setup.identity import Identity, card_defect
+from defl.node.relay.server import RelayServer
+from defl.node.setup.identity import Identity
 
 __all__ = ["Frame", "Lane", "Refusal", "Stats", "Traffic", "Transport", "TransportLimits"]
-
-
-@dataclass(frozen=True, slots=True)
-class TransportLimits:
-    """Bounds of a node's traffic. Rates are per peer and lane; beyond them we read more slowly."""
-
-    accept: AcceptLimits = field(default_factory=AcceptLimits)
-    dial: DialLimits = field(default_factory=DialLimits)
-    letterbox: LetterboxLimits = field(default_factory=LetterboxLimits)
-    connect_s: float = 10.0  # TLS and hello together, for a connection that we dial
-    queue_frames_max: int = 8192
-    # A peer that does not read must not make us hold more small messages. Only one chunk is queued.
-    queue_bytes_max: int = 16 * 2**20
-    away_frames_max: int = 256  # for a peer that is not connected
-    away_bytes_max: int = 2 * 2**20
-    messages_per_s: float = 5_000.0
-    messages_burst: float = 20_000.0
-    bytes_per_s: float = 1e9
-    bytes_burst: float = 5e8
 
 
 class Transport:
@@ -63,65 +50,82 @@ class Transport:
         origin: Digest,
         epoch: int,
         contacts: Mapping[NodeId, Card],
-        listen: tuple[str, int] | socket.socket,
+        listen: tuple[str, int] | socket.socket | None,
+        reach: Reach = Reach.BOTH,
+        relays: Sequence[Card] = (),
+        relay: bool = False,
         frame_bytes_max: Mapping[Lane, int],
-        on_frame: Callable[[NodeId, Lane, Frame], Awaitable[None] | None],
+        on_frame: OnFrame,
         on_connected: Callable[[NodeId, int], None] = lambda _peer, _epoch: None,
         on_disconnected: Callable[[NodeId], None] = lambda _: None,
         is_letter: Callable[[Frame], bool] = lambda _: True,
         limits: TransportLimits | None = None,
+        proxies: Proxies = Proxies(),  # noqa: B008  (frozen)
         rng: random.Random | None = None,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`listen` is an address or a listening socket. `is_letter` says which frames a letterbox
-        is for; others wait until the contact is connected. `wait` sleeps between attempts."""
+        """`listen` is an address or a listening socket; None: this node only dials. `relays` are
+        no members; `relay`: this node is one too. `is_letter` says which frames a letterbox is for;
+        others wait until the contact is connected. `wait` sleeps between attempts."""
         self._identity = identity
         self._listen = listen
+        self._reach = reach
+        self._started = False
         self._frame_bytes_max = frame_bytes_max
-        self._on_frame = on_frame
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
         self._is_letter = is_letter
         self._limits = limits or TransportLimits()
         self.stats = Stats()
+        self._delivery = Delivery(on_frame, self.stats.refusals)
         self._contacts = ContactBook()
         self._listener: socket.socket | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._letterbox = Letterbox(
             self._limits.letterbox,
             frame_bytes_max[Lane.CONTROL],
-            lambda stranger, frame: self._deliver(stranger, Lane.CONTROL, frame),
+            lambda stranger, frame: self._delivery.deliver(stranger, Lane.CONTROL, frame),
         )
         self._acceptor = Acceptor(
-            self._limits.accept,
-            self._admit,
-            self._letterbox.serve,
-            self.stats.refusals,
-            wait,
+            self._limits.accept, self._admit, self._letterbox.serve, self.stats.refusals, wait
         )
-        self._dialler = Dialler(
-            self._limits.dial,
-            self._dial,
-            self._call_letterbox,
-            rng or random.Random(),  # noqa: S311  (jitter is no secret)
-            wait,
-        )
+        rng = rng or random.Random()  # noqa: S311  (jitter is no secret)
+        self._dialler = Dialler(self._limits.dial, self._dial, self._call_letterbox, rng, wait)
         self._greeter = Greeter(
             identity,
             origin,
             self._contacts,
             connect_s=self._limits.connect_s,
             handshake_s=self._limits.accept.handshake_s,
+            proxies=proxies,
         )
+        self._relayed = RelayedCalls(
+            identity,
+            origin,
+            relays,
+            self._greeter,
+            self._dialler,
+            lambda address: connected_socket(address, proxies.of(address)),
+            self._adopt,
+            self._refused,
+            connect_s=self._limits.connect_s,
+        )
+        self.relay: RelayServer | None = None
+        if relay:
+            handshake_s = self._limits.accept.handshake_s
+            self.relay = RelayServer(identity, origin, handshake_s=handshake_s, wait=wait)
         self.set_contacts(contacts, epoch, me)
 
     # ------------------------------------------------------------------ for the node
 
     async def start(self) -> None:
-        self._listener = await listening(self._listen)
-        self._start(self._acceptor.accept(self._listener))
-        for contact in self._contacts:
-            self._call(contact)
+        if self._listen is not None:
+            self._listener = await listening(self._listen)
+            self._start(self._acceptor.accept(self._listener))
+        if self.relay is not None:
+            self._start(self.relay.run())
+        self._started = True
+        self._call_all()
 
     async def close(self) -> None:
         """Ends every connection, after a moment for the bytes that are already written."""
@@ -132,13 +136,9 @@ class Transport:
             await asyncio.wait(running)
         if self._listener is not None:
             self._listener.close()
-        channels = [channel for contact in self._contacts for channel in contact.channels.values()]
-        links = [channel.link for channel in channels if channel.link is not None]
-        for end in (Link.close, Link.abort):
-            for link in links:
-                end(link)
-            if links:
-                await asyncio.wait([link.closed for link in links], timeout=CLOSE_S)
+        await close_links(self._contacts)
+        if self.relay is not None:
+            await self.relay.close()
         await asyncio.sleep(0)  # aborted handshakes close their sockets in the loop's next turn
 
     def set_contacts(self, contacts: Mapping[NodeId, Card], epoch: int, me: NodeId) -> None:
@@ -146,16 +146,14 @@ class Transport:
         state this epoch. Links of a contact whose key stays are not touched; if its number changes,
         it is announced again. A card that cannot be used becomes trouble."""
         self._me = me
-        self._greeter.enter(epoch, me)
+        self._greeter.epoch = epoch  # which hellos state from now on
         change = self._contacts.replace(contacts, self._identity.public_key)
         for contact in change.gone:
             self._drop(contact)
         self.stats.follow(change.numbers, self._contacts.traffic)
         self.stats.trouble.update(change.defects)
         self._expect_contacts()
-        if self._listener is not None:
-            for contact in self._contacts:
-                self._call(contact)
+        self._call_all()
         for before, peer in change.numbers.items():
             contact_now = self._contacts.get(peer)
             if before != peer and contact_now is not None and contact_now.is_connected:
@@ -164,23 +162,17 @@ class Transport:
     def update_card(self, card: Card) -> bool:
         """Takes address and certificate from a contact's newer signed card; False if it is not
         newer, not signed by the contact or not a contact's."""
-        if card_defect(card) is not None or unusable(card) is not None:
+        if not self._contacts.update(card):
             return False
-        for contact in self._contacts:
-            known = contact.card
-            if known.key == card.key:
-                if (card.name, True) != (known.name, card.serial > known.serial):
-                    return False
-                contact.take(card)
-                self._expect_contacts()
-                return True
-        return False
+        self._expect_contacts()
+        self._call_all()  # its reach may have changed, and whether it relays
+        return True
 
     @property
     def address(self) -> tuple[str, int]:
         """Where we listen; the port is the real one."""
         if self._listener is None:
-            raise UserError("the transport has not been started")
+            raise UserError("the transport does not listen")
         host, port = self._listener.getsockname()[:2]
         return host, port
 
@@ -192,6 +184,10 @@ class Transport:
     def connected(self, peer: NodeId) -> bool:
         contact = self._contacts.get(peer)
         return contact is not None and contact.is_connected
+
+    def control_link(self, peer: NodeId) -> Link | None:
+        contact = self._contacts.get(peer)
+        return None if contact is None else contact.channels[Lane.CONTROL].link
 
     def queued_bytes(self, peer: NodeId, lane: Lane) -> int:
         contact = self._contacts.get(peer)
@@ -235,23 +231,37 @@ class Transport:
     def _expect_contacts(self) -> None:
         """Callers with another certificate are refused from now on."""
         own = self._identity.certificate
-        self._acceptor.expect(
-            {mark_of(contact.card.certificate, own): contact.peer for contact in self._contacts}
-        )
+        marks: dict[bytes, Caller] = {
+            mark_of(contact.card.certificate, own): contact.peer for contact in self._contacts
+        }
+        if self.relay is not None:
+            present = (contact for contact in self._contacts if contact.peer < FORMER_FROM)
+            marks |= self.relay.agree(contact.card for contact in present)
+        self._acceptor.expect(marks)
         self._greeter.refresh()
+
+    def _call_all(self) -> None:
+        if not self._started:
+            return
+        self._relayed.know(self._contacts)
+        for contact in self._contacts:
+            self._call(contact)
 
     def _call(self, contact: Contact) -> None:
         """What this node has to do may change with its number and the contact's."""
-        part = part_of(self._me, contact.peer)
-        if contact.part is part:
+        part = part_of(self._me, self._reach, contact.peer, contact.card.reach)
+        relays = self._relayed.relays if part is Part.MEET else ()
+        if (contact.part, contact.relays) == (part, relays):
             return
         contact.stop_calls()
-        contact.part = part
+        contact.part, contact.relays = part, relays
         match part:
             case Part.DIAL:
                 calls = [self._dialler.keep_connected(contact, lane) for lane in Lane]
             case Part.EXPECT:
                 calls = [self._dialler.await_calls(contact)]
+            case Part.MEET:
+                calls = self._relayed.tasks(contact)
             case Part.LISTEN:
                 calls = []
         contact.calls = [self._start(call) for call in calls]
@@ -277,6 +287,8 @@ class Transport:
     async def _admit(self, link: Link, connection: socket.socket, caller: Caller) -> Refused | None:
         if caller is Stranger.LETTERBOX:
             return await self._greeter.answer_stranger(link, connection)
+        if isinstance(caller, RelayCaller) and self.relay is not None:
+            return await self.relay.admit(link, connection)
         answer = await self._greeter.answer(link, connection)
         if isinstance(answer, Refused):
             if answer.peer is not None:
@@ -290,18 +302,23 @@ class Transport:
         return None
 
     async def _dial(self, contact: Contact, lane: Lane) -> Link | Refusal:
-        answer = await self._greeter.call(contact, lane)
+        meets = contact.part is Part.MEET
+        answer = await (self._relayed if meets else self._greeter).call(contact, lane)
         if isinstance(answer, Refused):
-            self.stats.refusals[answer.kind] += 1
-            self.stats.trouble[contact.peer] = answer.text
+            self._refused(contact, answer)
             return answer.kind
         self._adopt(contact, *answer)
         return answer[0]
 
+    def _refused(self, contact: Contact, refused: Refused) -> None:
+        self.stats.refusals[refused.kind] += 1
+        if contact in self._contacts and not contact.is_connected:
+            self.stats.trouble[contact.peer] = refused.text
+
     async def _call_letterbox(self, contact: Contact) -> None:
         """There is something to hand in only if the contact is in an older epoch. Guests have
         nothing, and former members are known to whoever sleeps in theirs."""
-        if contact.letterbox is not None or not is_member(self._me):
+        if contact.letterbox is not None or not is_member(self._me) or contact.part is Part.MEET:
             return
         answer = await self._greeter.call(contact, Lane.CONTROL, letterbox=True)
         if isinstance(answer, Refused):
@@ -339,8 +356,9 @@ class Transport:
             self.stats.reconnects[contact.peer] += 1
         channel.was_connected = True
         channel.link, channel.epoch = link, hello.epoch
-        messages, volume = channel.buckets or self._new_buckets()
-        channel.buckets = messages, volume
+        now = asyncio.get_running_loop().time()
+        channel.buckets = channel.buckets or self._limits.new_buckets(now)
+        messages, volume = channel.buckets
         link.open(
             Use(
                 frame_bytes_max=self._frame_bytes_max[hello.lane],
@@ -349,6 +367,7 @@ class Transport:
                 traffic=channel.traffic,
                 messages=messages,
                 volume=volume,
+                heartbeat=True,
             )
         )
         link.closed.add_done_callback(lambda _: self._lost(contact, hello.lane, link))
@@ -357,13 +376,6 @@ class Transport:
         if contact.is_connected:
             self.stats.trouble.pop(contact.peer, None)
             self._on_connected(contact.peer, contact.epoch)
-
-    def _new_buckets(self) -> tuple[TokenBucket, TokenBucket]:
-        limits, now = self._limits, asyncio.get_running_loop().time()
-        return (
-            TokenBucket(limits.messages_per_s, limits.messages_burst, now),
-            TokenBucket(limits.bytes_per_s, limits.bytes_burst, now),
-        )
 
     def _lost(self, contact: Contact, lane: Lane, link: Link) -> None:
         channel = contact.channels[lane]
@@ -382,18 +394,6 @@ class Transport:
 
     def _deliver_of(self, contact: Contact, lane: Lane, frame: Frame) -> Awaitable[None] | None:
         """A contact that is gone may have left frames in the link's buffer."""
-        return self._deliver(contact.peer, lane, frame) if contact in self._contacts else None
-
-    def _deliver(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:
-        try:
-            result = self._on_frame(peer, lane, frame)
-        except PeerFault:
-            self.stats.refusals[Refusal.FAULT] += 1
+        if contact not in self._contacts:
             return None
-        return None if result is None else self._delivered(result)
-
-    async def _delivered(self, result: Awaitable[None]) -> None:
-        try:
-            await result
-        except PeerFault:
-            self.stats.refusals[Refusal.FAULT] += 1
+        return self._delivery.deliver(contact.peer, lane, frame)

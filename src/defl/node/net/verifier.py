@@ -14,7 +14,7 @@ from defl.committee import Committee
 from defl.ids import NodeId
 from defl.ingress import Examined, Ingress
 from defl.messages import Chunk, Message
-from defl.node.net.framing import Frame
+from defl.node.net.send_queue import Frame
 from defl.node.work.checked_values import CheckedValues
 from defl.output import Event, OtherEpoch, Question
 from defl.wire import says_chunk

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from defl.cards import Card
+from defl.cards import Card, whereabouts
 from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import Federation, faults_of
 from defl.ids import NodeId, Round
@@ -76,14 +76,14 @@ def name_of(federation: Federation, member: NodeId) -> str:
 def in_words(federation: Federation, operation: Operation) -> str:
     match operation:
         case Add(card=card):
-            return f"add {card.name} at {card.address}"
+            return f"add {card.name} {whereabouts(card)}"
         case Remove(member=member):
             return f"remove {name_of(federation, member)}"
         case ReplaceKey(member=member, card=card):
             name = name_of(federation, member)
             if federation.committee.has(member):
-                return f"replace the key of {name}, now at {card.address}"
-            return f"bring {name} back with another key, at {card.address}"
+                return f"replace the key of {name}, now {whereabouts(card)}"
+            return f"bring {name} back with another key, {whereabouts(card)}"
         case Rounds(rounds=rounds):
             return f"train until round {rounds} instead of {federation.rounds}"
 

@@ -157,6 +157,16 @@ def _of_changes(status: NodeStatus) -> Iterator[Metric]:
 
 def _of_peers(status: NodeStatus) -> Iterator[Metric]:
     yield _gauges_by(
+        "link_round_trip_seconds",
+        "The newest round trip to a connected peer, and the way to it",
+        ("peer", "route"),
+        (
+            ((name, link.route), link.round_trip_s)
+            for name, link in status.links.items()
+            if link.round_trip_s is not None
+        ),
+    )
+    yield _gauges_by(
         "waiting_for_seconds",
         "How much longer, at most, the open round is kept open for a member",
         ("member",),

@@ -123,6 +123,20 @@ class LaneTraffic(Struct, frozen=True):
     received: int
 
 
+class LinkStatus(Struct, frozen=True):
+    """How a connected peer is reached; of its control lane."""
+
+    route: str  # direct, through the proxy HOST:PORT, through the relay NAME
+    round_trip_s: float | None = None  # the newest; None: not measured yet
+
+    def __str__(self) -> str:
+        if self.round_trip_s is None:
+            return self.route
+        milliseconds = self.round_trip_s * 1000
+        places = 1 if milliseconds < 10 else 0
+        return f"{self.route}, round trip {milliseconds:.{places}f} ms"
+
+
 class Contradiction(Struct, frozen=True):
     """A member signed two statements that exclude each other."""
 
@@ -153,6 +167,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     finished: bool
     peers: dict[str, bool]  # is it connected?
     trouble: dict[str, str]  # why a peer is not connected
+    links: dict[str, LinkStatus] = {}  # of each connected peer
     commit_ms: CommitLatency | None
     waiting: str  # what must happen next, for people
     waiting_for_s: dict[str, float]  # how much longer the open round is kept open for a member
@@ -238,6 +253,7 @@ def status_of(node: "Node") -> NodeStatus:
             for peer in federation.committee.members
             if peer != node.me
         },
+        links=_links(node),
         trouble={
             names.of(peer): why
             for peer, why in node.transport.stats.trouble.items()
@@ -310,11 +326,17 @@ def waiting_sentence(
     )
 
 
+def _links(node: "Node") -> dict[str, LinkStatus]:
+    return {
+        node.names.of(peer): LinkStatus(str(link.route), link.round_trip_s)
+        for peer in node.federation.committee.members
+        if node.transport.connected(peer)
+        and (link := node.transport.control_link(peer)) is not None
+    }
+
+
 def _traffic(node: "Node") -> dict[str, LaneTraffic]:
-    by_lane: dict[str, LaneTraffic] = {}
-    for (_, lane), traffic in node.transport.stats.traffic.items():
-        total = by_lane.get(lane.value, LaneTraffic(0, 0))
-        by_lane[lane.value] = LaneTraffic(
-            total.sent + traffic.bytes_out, total.received + traffic.bytes_in
-        )
-    return by_lane
+    totals = node.transport.stats.totals()
+    return {
+        lane.value: LaneTraffic(total.bytes_out, total.bytes_in) for lane, total in totals.items()
+    }

@@ -72,12 +72,14 @@ def roles_of_patterns(assignments: Sequence[str], names: Sequence[str]) -> dict[
     return roles
 
 
-def write_agreement(path: Path, founding: Founding, cards: Sequence[Card]) -> Agreement:
+def write_agreement(
+    path: Path, founding: Founding, cards: Sequence[Card], relays: Sequence[Card] = ()
+) -> Agreement:
     """federation.toml at this path, and the initial weights beside it."""
     federation = founding.federation
     metadata = {"round": "0", "digest": federation.initial.hex(), "format": "np"}
     try:
         write_model(path.parent / INITIAL_FILE, federation.schema, founding.weights, metadata)
-        return write_federation(path, federation, cards)
+        return write_federation(path, federation, cards, relays)
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error

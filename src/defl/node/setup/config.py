@@ -19,22 +19,23 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from msgspec import Meta, Struct
 
-from defl.cards import Card
+from defl.cards import Card, Reach
 from defl.committee import (
     CHUNK_BYTES_MAX,
     CHUNK_BYTES_MIN,
     AggQuorum,
     Charter,
     Federation,
-    Member,
     Membership,
     Rules,
     Timing,
+    member_of,
 )
 from defl.errors import UserError
 from defl.fields import MEMBERS_MAX
 from defl.founding import check_founded
 from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
+from defl.node.net.proxy import WITHOUT_PROXY, parse_proxy
 from defl.node.report.tracking import Track
 from defl.node.setup.identity import (
     Identity,
@@ -45,6 +46,7 @@ from defl.node.setup.identity import (
     make_card,
     read_card,
     require_distinct,
+    says_the_same,
     split_address,
 )
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
@@ -56,6 +58,8 @@ KEY_FILE = "node.key"
 CERTIFICATE_FILE = "node.crt"
 INITIAL_FILE = "initial.safetensors"  # the initial weights, beside federation.toml
 
+# A member that only dials keeps two connections open at each relay for each other such member.
+RELAYS_MAX = 8
 # One training; a longer one counts as hung.
 WORK_TIME_MAX_S = 3600.0
 
@@ -79,8 +83,11 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings that an organisation chooses alone. Paths are relative to the node's folder."""
 
     name: str
-    address: str
-    listen: str
+    reach: Reach = Reach.BOTH
+    address: str = ""
+    listen: str = ""
+    relay: bool = False
+    proxy: str = ""
     federation: str = "federation.toml"
     client: str = ""  # "module:attribute"; empty until the organisation has one
     project: str = "."
@@ -94,7 +101,11 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_best: Annotated[str, Meta(pattern="^(-?[^-].*)?$")] = ""
 
     def __post_init__(self) -> None:
+        if self.relay and self.reach is Reach.DIAL:
+            raise UserError('relay: a node that nobody can dial (reach = "dial") cannot be a relay')
         for field in ("address", "listen"):
+            if self.reach is Reach.DIAL and not getattr(self, field):
+                continue
             try:
                 split_address(getattr(self, field))
             except UserError as error:
@@ -104,13 +115,19 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"client: {self.client!r} is not a client: write module:attribute, "
                 "for example my_project:client"
             )
+        if self.proxy not in ("", WITHOUT_PROXY):
+            parse_proxy(self.proxy, "proxy")
         for field in ("work_time_max_s", "evaluation_time_max_s"):
             if not isfinite(getattr(self, field)):
                 raise UserError(f"{field}: must be a number of seconds")
 
+    def __repr__(self) -> str:
+        return f"NodeConfig(name={self.name!r})"  # without the proxy's password
+
     @property
-    def listen_at(self) -> tuple[str, int]:
-        return split_address(self.listen)
+    def listen_at(self) -> tuple[str, int] | None:
+        """None: this node only dials."""
+        return split_address(self.listen) if self.listen else None
 
 
 def node_text(config: NodeConfig) -> str:
@@ -119,10 +136,21 @@ def node_text(config: NodeConfig) -> str:
 # Paths are relative to this folder.
 
 name = {quoted(config.name)}
-# Where the other members reach this node. It is on the card: after a change run defl node card.
+# reach, address and relay are on the card: after a change run defl node card.
+# "both": the others can dial this node. "dial": its network lets nothing in, so it dials them.
+reach = {quoted(config.reach)}
+# Where the other members dial this node; may be empty if it only dials.
 address = {quoted(config.address)}
-# Where this node listens. 0.0.0.0 is every IPv4 interface, [::] every interface.
+# Where this node listens. 0.0.0.0 is every IPv4 interface, [::] every interface; empty: nowhere,
+# if it only dials.
 listen = {quoted(config.listen)}
+# true: this node also passes on the encrypted traffic of members that only dial.
+relay = {str(config.relay).lower()}
+# The HTTP proxy that leads out of your site, by CONNECT: "http://host:port". Empty: that of the
+# environment (HTTPS_PROXY, NO_PROXY), if any; "none": never one. A password is better kept in the
+# environment. If it is here, "http://user:password@host:port", only you may read this file
+# (chmod 600).
+proxy = {quoted(config.proxy)}
 
 # The agreed file; its fingerprint (defl federation show) must be the same at every member.
 federation = {quoted(config.federation)}
@@ -162,7 +190,12 @@ def read_node(folder: Path) -> NodeConfig:
     hint = f"create a node with: defl node init {folder} --name NAME --address HOST:PORT"
     if inside := sorted(folder.glob(f"*/{CONFIG_FILE}")):  # the folder of a whole run
         hint = f"name the folder of one node, for example {inside[0].parent}"
-    return parse(read_bytes(path, hint), NodeConfig, path)
+    config = parse(read_bytes(path, hint), NodeConfig, path)
+    if "@" in config.proxy and (mode := open_to_others(path)):
+        raise UserError(
+            f"{path}: others may read the proxy's password (mode {mode:04o}); do: chmod 600 {path}"
+        )
+    return config
 
 
 # --- The identity's files ------------------------------------------------------------------------
@@ -258,9 +291,11 @@ def renew_card(folder: Path) -> Card:
     old = read_card_file(path)
     if old.key != identity.public_key:
         raise UserError(f"{path}: the card of another key; restore this node's own card")
-    if (old.address, old.certificate) == (config.address, identity.certificate):
+    card = make_card(
+        identity, config.address, old.serial + 1, reach=config.reach, relay=config.relay
+    )
+    if says_the_same(old, card):
         return old
-    card = make_card(identity, config.address, old.serial + 1)
     new = path.with_name(f".{path.name}.writing")
     new.write_text(card_text(card), encoding="utf-8")
     new.replace(path)
@@ -275,6 +310,7 @@ class Agreement:
     federation: Federation
     cards: tuple[Card, ...]  # one per member, in the members' order
     text: bytes  # the file, byte for byte
+    relays: tuple[Card, ...] = ()  # which are no members
 
     def member(self, key: bytes) -> NodeId | None:
         keys = self.federation.committee.keys
@@ -301,12 +337,12 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     model: _Model
     # Bounded here, before the signature of each card is verified.
     members: Annotated[tuple[dict[str, Any], ...], Meta(max_length=MEMBERS_MAX)]
+    relays: Annotated[tuple[dict[str, Any], ...], Meta(max_length=RELAYS_MAX)] = ()
 
 
 def membership_of(cards: Sequence[Card], *, rounds: int) -> Membership:
     """The members that found a federation. Later ones are in its log."""
-    members = tuple(Member(c.name, c.key, c.certificate, c.address) for c in cards)
-    return Membership(rounds=rounds, members=members)
+    return Membership(rounds=rounds, members=tuple(map(member_of, cards)))
 
 
 def read_federation(path: Path) -> Agreement:
@@ -315,7 +351,9 @@ def read_federation(path: Path) -> Agreement:
     file = parse(text, _FederationFile, path)
     sources = [f"{path}, member {index + 1}" for index in range(len(file.members))]
     cards = tuple(map(card_of, file.members, sources))
-    require_distinct(cards, sources)
+    relay_sources = [f"{path}, relay {index + 1}" for index in range(len(file.relays))]
+    relays = tuple(map(card_of, file.relays, relay_sources))
+    require_distinct((*cards, *relays), (*sources, *relay_sources))
     try:
         charter = Charter(
             Schema(file.model.entries),
@@ -334,10 +372,12 @@ def read_federation(path: Path) -> Agreement:
         check_founded(federation)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    return Agreement(federation, cards, text)
+    return Agreement(federation, cards, text, relays)
 
 
-def federation_text(federation: Federation, cards: Sequence[Card]) -> str:
+def federation_text(
+    federation: Federation, cards: Sequence[Card], relays: Sequence[Card] = ()
+) -> str:
     """The file's text; the same facts always give the same bytes."""
     timing = federation.timing
     size, faults = federation.committee.size, federation.committee.faults
@@ -346,11 +386,13 @@ def federation_text(federation: Federation, cards: Sequence[Card]) -> str:
         f"dtype = {quoted(entry.dtype)}, role = {quoted(entry.role)} }},\n"
         for entry in federation.schema.entries
     )
-    members = "".join(
-        "\n[[members]]\n"
-        + "".join(f"{line}\n" for line in card_text(card).splitlines() if line[:1] != "#")
-        for card in cards
-    )
+    members = "".join(_card_table("members", card) for card in cards)
+    if relays:
+        members += (
+            "\n# Relays: machines of nobody's that connect members that can only dial. They see\n"
+            "# encrypted bytes alone.\n"
+        )
+        members += "".join(_card_table("relays", card) for card in relays)
     return f"""\
 # What the founders of this federation agree on; later members and keys are in its log. Every byte
 # counts, comments too: the hash of this file is part of the federation's id, and nodes with
@@ -364,7 +406,7 @@ agg_quorum = {quoted(federation.agg_quorum)}  # who closes a round: "quorum" (n 
 aggregation = {quoted(federation.aggregation)}
 faults_max = {federation.updates_faults_max}      # Byzantine updates that the aggregation rule is told to tolerate,
                     # at most f = {faults} of n = {size}
-codec = {quoted(federation.codec)}      # how updates travel: "fp32", "bf16" or "int8"
+codec = {quoted(federation.codec)}      # how updates travel: {", ".join(quoted(c) for c in Codec)}
 chunk_bytes = {federation.chunk_bytes}
 
 [timing]            # how fast things go, never what is agreed
@@ -386,7 +428,14 @@ entries = [
 {members}"""  # noqa: E501 - a comment belongs on the line of its key
 
 
-def write_federation(path: Path, federation: Federation, cards: Sequence[Card]) -> Agreement:
+def _card_table(table: str, card: Card) -> str:
+    lines = (line for line in card_text(card).splitlines() if line[:1] != "#")
+    return f"\n[[{table}]]\n" + "".join(f"{line}\n" for line in lines)
+
+
+def write_federation(
+    path: Path, federation: Federation, cards: Sequence[Card], relays: Sequence[Card] = ()
+) -> Agreement:
     """Write the file and read it back, so that the result is what every member will read."""
-    path.write_bytes(federation_text(federation, cards).encode())
+    path.write_bytes(federation_text(federation, cards, relays).encode())
     return read_federation(path)

@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec.structs import replace
 
 from defl.cards import (
     ADDRESS_CHARACTERS_MAX,
@@ -24,6 +25,7 @@ from defl.cards import (
     NAME_CHARACTERS_MAX,
     SERIAL_MAX,
     Card,
+    Reach,
 )
 from defl.crypto import KEY_BYTES, SIGNATURE_BYTES, Ed25519Scheme, Ed25519Signer
 from defl.errors import UserError
@@ -136,6 +138,17 @@ def certificate_key(certificate: bytes) -> bytes:
     return key.public_bytes_raw()
 
 
+def node_key_of(certificate: bytes) -> bytes | None:
+    """The key of a certificate in the form that nodes make; None for any other."""
+    try:
+        key = certificate_key(certificate)
+        names = _loaded(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        is_ours = _certificate_defect(certificate, key) is None
+    except (UserError, ValueError):
+        return None
+    return key if is_ours and [name.value for name in names] == [key.hex()] else None
+
+
 def certificate_validity(certificate: bytes) -> tuple[datetime, datetime]:
     """The start and the end of the certificate's validity."""
     loaded = _loaded(certificate)
@@ -150,23 +163,36 @@ def _loaded(certificate: bytes) -> x509.Certificate:
 
 
 def make_card(
-    identity: Identity, address: str, serial: int = 0, origin: Digest = NO_DIGEST
+    identity: Identity,
+    address: str,
+    serial: int = 0,
+    origin: Digest = NO_DIGEST,
+    *,
+    reach: Reach = Reach.BOTH,
+    relay: bool = False,
 ) -> Card:
     """A signed card. A member that moves signs another one with a higher serial.
 
     With `origin` it asks for a place in that running federation.
     """
-    unsigned = Card(identity.name, identity.public_key, identity.certificate, address, serial, b"")
+    unsigned = Card(
+        identity.name,
+        identity.public_key,
+        identity.certificate,
+        address,
+        serial,
+        b"",
+        reach,
+        relay,
+    )
     if defect := _field_defect(unsigned):
         raise UserError(defect)
-    return Card(
-        unsigned.name,
-        unsigned.key,
-        unsigned.certificate,
-        unsigned.address,
-        unsigned.serial,
-        identity.signer.sign(unsigned.statement(origin)),
-    )
+    return replace(unsigned, signature=identity.signer.sign(unsigned.statement(origin)))
+
+
+def says_the_same(one: Card, other: Card) -> bool:
+    """Do the cards differ in serial and signature at most?"""
+    return replace(one, serial=0, signature=b"") == replace(other, serial=0, signature=b"")
 
 
 def card_defect(card: Card, origin: Digest = NO_DIGEST) -> str | None:
@@ -198,8 +224,11 @@ def _field_defect(card: Card) -> str | None:
         return f"the card's key has {len(card.key)} bytes, not {KEY_BYTES}"
     if not 0 <= card.serial <= SERIAL_MAX:
         return f"the card's serial is {card.serial}, but 0 to {SERIAL_MAX} are allowed"
+    if card.relay and card.reach is Reach.DIAL:
+        return "a member that nobody can dial cannot be a relay"
     try:
-        split_address(card.address)
+        if card.address or card.reach is Reach.BOTH:
+            split_address(card.address)
         return _certificate_defect(card.certificate, card.key)
     except UserError as error:
         return str(error)
@@ -230,12 +259,14 @@ def require_distinct(cards: Sequence[Card], sources: Sequence[object]) -> None:
     """No two members share a name, a key or an address; `sources` say where each card is from."""
     first: dict[tuple[str, object], int] = {}
     for index, card in enumerate(cards):
-        host, port = split_address(card.address)
-        for what, value, shown in (
+        distinct: list[tuple[str, object, str]] = [
             ("name", card.name, card.name),
             ("key", card.key, card.name),
-            ("address", (host.lower(), port), card.address),
-        ):
+        ]
+        if card.address:
+            host, port = split_address(card.address)
+            distinct.append(("address", (host.lower(), port), card.address))
+        for what, value, shown in distinct:
             earlier = first.setdefault((what, value), index)
             if earlier != index:
                 raise UserError(
@@ -282,6 +313,8 @@ def card_text(card: Card, about: str = FOUNDER) -> str:
         f"{about}"
         f"name = {_quoted(card.name)}\n"
         f"address = {_quoted(card.address)}\n"
+        f"reach = {_quoted(card.reach)}\n"
+        f"relay = {str(card.relay).lower()}\n"
         f"serial = {card.serial}\n"
         f'key = "{card.key.hex()}"\n'
         f'certificate = "{certificate}"\n'
@@ -305,16 +338,28 @@ def read_card(text: str, source: str = "card", origin: Digest = NO_DIGEST) -> Ca
     return card_of(fields, source, origin)
 
 
+CARD_FIELDS: dict[str, type] = {
+    "name": str,
+    "address": str,
+    "reach": str,
+    "relay": bool,
+    "serial": int,
+    "key": str,
+    "certificate": str,
+    "signature": str,
+}
+
+
 def card_of(fields: dict[str, Any], source: str, origin: Digest = NO_DIGEST) -> Card:
     """A card from the table of a TOML file, checked like `read_card`."""
-    known = ("name", "address", "serial", "key", "certificate", "signature")
     for field in fields:
-        if field not in known:
-            raise UserError(f"{source}: a card has no {field!r}; it has {', '.join(known)}")
-    for field in known:
-        kind = int if field == "serial" else str
+        if field not in CARD_FIELDS:
+            raise UserError(f"{source}: a card has no {field!r}; it has {', '.join(CARD_FIELDS)}")
+    for field, kind in CARD_FIELDS.items():
         if type(fields.get(field)) is not kind:
             raise UserError(f"{source}: {field!r} must be a {kind.__name__}")
+    if fields["reach"] not in set(Reach):
+        raise UserError(f"{source}: 'reach' must be one of {', '.join(Reach)}")
     card = Card(
         name=fields["name"],
         key=_bytes(fields["key"], "key", source),
@@ -322,6 +367,8 @@ def card_of(fields: dict[str, Any], source: str, origin: Digest = NO_DIGEST) -> 
         address=fields["address"],
         serial=fields["serial"],
         signature=_bytes(fields["signature"], "signature", source),
+        reach=Reach(fields["reach"]),
+        relay=fields["relay"],
     )
     if defect := card_defect(card, origin):
         raise UserError(f"{source}: {defect}; ask its owner to send it again")

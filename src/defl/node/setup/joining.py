@@ -30,7 +30,7 @@ from defl.node.setup.config import (
     read_node,
 )
 from defl.node.setup.fingerprint import fingerprint, fingerprint_bytes
-from defl.node.setup.identity import JOINER, Identity, card_text, make_card
+from defl.node.setup.identity import JOINER, Identity, card_text, make_card, says_the_same
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
 from defl.node.store.storage import Storage
 
@@ -60,8 +60,7 @@ def prepare_join(
     _require_joiner(folder, config, identity, agreement, federation_file)
     if lineage is not None:
         _require_lineage(lineage, awaited, agreement.federation)
-    serial = _next_serial(folder, config, identity, agreement)
-    card = make_card(identity, config.address, serial, agreement.federation.chain)
+    card = _card(folder, config, identity, agreement.federation.chain)
     try:
         _copy(federation_file, folder / config.federation)
         initial = federation_file.parent / INITIAL_FILE
@@ -115,18 +114,19 @@ def _require_lineage(path: Path, awaited: bytes, origin: Federation) -> None:
         )
 
 
-def _next_serial(folder: Path, config: NodeConfig, identity: Identity, agreement: Agreement) -> int:
+def _card(folder: Path, config: NodeConfig, identity: Identity, origin: Digest) -> Card:
     """The same card if nothing has changed; else one that outranks it."""
     path = join_card_file(folder, config.name)
-    if not path.exists():
-        return 0
-    old = read_card_file(path, agreement.federation.chain)
-    same = (old.key, old.address, old.certificate) == (
-        identity.public_key,
+    old = read_card_file(path, origin) if path.exists() else None
+    card = make_card(
+        identity,
         config.address,
-        identity.certificate,
+        0 if old is None else old.serial + 1,
+        origin,
+        reach=config.reach,
+        relay=config.relay,
     )
-    return old.serial if same else old.serial + 1
+    return old if old is not None and says_the_same(old, card) else card
 
 
 def _join_text(awaited: bytes) -> str:

@@ -19,6 +19,7 @@ from defl.clients.protocol import Roles, schema_of
 from defl.committee import DEFAULTS, Charter, Rules, Timing, require_counts
 from defl.errors import UserError
 from defl.founding import found
+from defl.node.net.proxy import WITHOUT_PROXY
 from defl.node.report.model_file import write_model
 from defl.node.report.tracking import Track
 from defl.node.setup.config import (
@@ -188,6 +189,7 @@ def make_nodes(
             name=name,
             address=address,
             listen=address,
+            proxy=WITHOUT_PROXY,
             federation=f"../{FEDERATION_FILE}",
             client=client,
             project=str(project.resolve()),

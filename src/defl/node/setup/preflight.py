@@ -1,28 +1,23 @@
 """Is this node ready to start? One check per question, each with what to do if it fails.
 
-Nothing is changed and nothing is signed. A peer sees one connection that asks for its hello.
+Nothing is changed and nothing is signed. reaching.py asks the peers.
 """
 
+import os
 import shutil
 import socket
-import ssl
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from defl.cards import Card
+from defl.cards import Card, whereabouts
 from defl.committee import Federation
 from defl.contacts import id_of
 from defl.errors import UserError
-from defl.ids import NO_DIGEST, OUTSIDER, NodeId
+from defl.ids import OUTSIDER
 from defl.node.epoch_parts import Cards
-from defl.node.net.admission import NOT_A_HELLO, Refused, check_hello
-from defl.node.net.framing import HEADER_BYTES, HELLO_BYTES_MAX, Lane
-from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
-from defl.node.net.tls import client_context
+from defl.node.net.proxy import proxies_of
 from defl.node.setup.config import (
     INITIAL_FILE,
     KEY_FILE,
@@ -35,16 +30,15 @@ from defl.node.setup.config import (
     read_identity,
     read_node,
 )
-from defl.node.setup.identity import Identity, certificate_key, certificate_validity, split_address
+from defl.node.setup.identity import Identity, certificate_key, certificate_validity
 from defl.node.setup.initial import read_initial
 from defl.node.setup.joining import has_joined
 from defl.node.setup.present import present_facts
+from defl.node.setup.reaching import probe_peers
 from defl.node.setup.requirements import Check, requirements_of
 
 # A file system may round times, and the clock may be corrected a little while a file is written.
 CLOCK_STEP = timedelta(minutes=2)
-CONNECT_TIME_MAX_S = 5.0
-PROBES_AT_ONCE_MAX = 32
 
 T = TypeVar("T")
 
@@ -76,7 +70,7 @@ def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
     if identity is not None and facts is not None:
         checks.append(_membership(folder, identity, card, facts, Cards(agreement.cards)))
         if presentable and peers:
-            checks += _peers(identity, facts, Cards(agreement.cards))
+            checks += _peers(config, identity, facts, Cards(agreement.cards))
     return checks
 
 
@@ -139,14 +133,16 @@ def _card(folder: Path, config: NodeConfig, identity: Identity, card: Card) -> C
         ("certificate", identity.certificate, card.certificate),
         ("name", config.name, card.name),
         ("address", config.address, card.address),
+        ("reach", config.reach, card.reach),
+        ("relay", config.relay, card.relay),
     ):
         if own != stated:
             return Check("card", False, _card_advice(folder, field))
-    return Check("card", True, f"{card.name} at {card.address}, serial {card.serial}")
+    return Check("card", True, f"{card.name} {whereabouts(card)}, serial {card.serial}")
 
 
 def _card_advice(folder: Path, field: str) -> str:
-    if field in ("address", "certificate"):
+    if field in ("address", "certificate", "reach", "relay"):
         return f"its {field} is no longer this node's; sign a new one: defl node card {folder}"
     return f"its {field} is not this node's; restore this node's own card"
 
@@ -215,6 +211,8 @@ def _disk(folder: Path, config: NodeConfig, agreement: Agreement) -> Check:
 
 
 def _port(config: NodeConfig) -> Check:
+    if config.listen_at is None:
+        return Check("listen port", True, "none: this node only dials")
     host, port = config.listen_at
     try:
         family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -233,85 +231,18 @@ def _port(config: NodeConfig) -> Check:
     return Check("listen port", True, f"{config.listen} is free")
 
 
-def _peers(identity: Identity, facts: Federation, cards: Cards) -> list[Check]:
+def _peers(
+    config: NodeConfig, identity: Identity, facts: Federation, cards: Cards
+) -> Iterator[Check]:
     me = id_of(facts, identity.public_key)
     if me == OUTSIDER:
-        return []  # the members answer only those whom they have approved
-    others = {peer: facts.members[peer] for peer in facts.committee.members if peer != me}
-    with ThreadPoolExecutor(min(len(others), PROBES_AT_ONCE_MAX)) as pool:
-        probe = partial(_probe, me=me, identity=identity, facts=facts)
-        return list(pool.map(probe, others, cards.of(others).values()))
-
-
-def _probe(peer: NodeId, card: Card, *, me: NodeId, identity: Identity, facts: Federation) -> Check:
-    """Connect to a peer and compare its hello with what it should be."""
-    name = f"peer {card.name}"
-    # No federation in ours: the peer answers with its own hello and closes the connection, so a
-    # node of this identity that is running keeps its connections.
-    hello = encode_hello(Hello(PROTOCOL_VERSION, NO_DIGEST, 0, identity.public_key, Lane.CONTROL))
+        return  # the members answer only those whom they have approved
     try:
-        with (
-            socket.create_connection(split_address(card.address), CONNECT_TIME_MAX_S) as plain,
-            client_context(identity, card).wrap_socket(plain) as secure,
-        ):
-            secure.sendall(len(hello).to_bytes(HEADER_BYTES, "big") + hello)
-            answer = _received_hello(secure)
-            certificate = secure.getpeercert(binary_form=True)
-    except OSError as error:
-        return Check(name, False, f"{card.address}: {_reason(error)}")
-    verdict = (
-        NOT_A_HELLO
-        if answer is None
-        else check_hello(
-            answer,
-            certificate=certificate,
-            dialled=(peer, Lane.CONTROL),
-            me=me,
-            origin=facts.origin,
-            epoch=facts.epoch,
-            cards={peer: card},
-        )
-    )
-    if isinstance(verdict, Refused):
-        return Check(name, False, f"{card.address} answers, but {verdict.text}")
-    return Check(name, True, f"{card.address} answers as a member of this federation")
-
-
-def _received_hello(secure: ssl.SSLSocket) -> Hello | None:
-    """A TLS 1.3 server refuses a client's certificate only now, by hanging up."""
-    length = int.from_bytes(_received(secure, HEADER_BYTES), "big")
-    return decode_hello(_received(secure, length)) if length <= HELLO_BYTES_MAX else None
-
-
-def _received(secure: ssl.SSLSocket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = secure.recv(size - len(data))
-        if not part:
-            raise ConnectionResetError("hung up")
-        data += part
-    return data
-
-
-def _reason(error: OSError) -> str:
-    match error:
-        case socket.gaierror():
-            return "the name cannot be resolved; check the address and this machine's DNS"
-        case ConnectionRefusedError():
-            return "nothing listens there; is the node running, and its port open?"
-        case TimeoutError():
-            return "no answer in time; is a firewall in between?"
-        case ssl.SSLCertVerificationError():
-            return (
-                "it shows a certificate that is not its card's, or an expired one "
-                f"({error.verify_message}): another program listens there, or the member has a "
-                "newer card"
-            )
-        case ssl.SSLError():
-            return (
-                f"TLS failed ({error.reason or error}); does it run DeFL, with the same "
-                "federation.toml?"
-            )
-        case ConnectionResetError() | BrokenPipeError():
-            return "it hung up; does it have the same federation.toml, with this node in it?"
-    return error.strerror or str(error)
+        proxies = proxies_of(config.proxy, os.environ)
+    except UserError as error:
+        yield Check("proxy", False, str(error))
+        return
+    if proxies.proxy is not None:
+        yield Check("proxy", True, f"{proxies.proxy} leads out of this site")
+    others = {peer: facts.members[peer] for peer in facts.committee.members if peer != me}
+    yield from probe_peers(cards.of(others), identity, facts.origin, proxies)

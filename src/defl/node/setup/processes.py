@@ -59,8 +59,25 @@ class Processes:
             with self._starting:
                 if self._stopping:
                     return
-                self._processes[member] = _start_node(self.local.nodes[member], environment)
+                self._processes[member] = self._start_node(member, environment)
             self._killed.discard(member)
+
+    def _start_node(self, member: int, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        """Its log is in its folder."""
+        with (self.local.nodes[member] / LOG_FILE).open("ab") as log:
+            return subprocess.Popen(  # noqa: S603 - our own command in our own folder
+                self.command(member),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**environment, PARENT_VARIABLE: str(os.getpid())},
+                start_new_session=True,
+            )
+
+    def command(self, member: int) -> list[str]:
+        """The laboratory's nodes start inside a network of their own."""
+        node = str(self.local.nodes[member])
+        return [sys.executable, "-m", "defl.cli.main", "node", "start", node]
 
     def kill(self, *members: int) -> None:
         """SIGKILL."""
@@ -138,16 +155,3 @@ def _disk_hint(node: Path) -> str:
     return (
         f" (its disk is full: {free} bytes are free, and a node keeps {RESERVE_BYTES} in reserve)"
     )
-
-
-def _start_node(node: Path, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Its log is in its folder."""
-    with (node / LOG_FILE).open("ab") as log:
-        return subprocess.Popen(  # noqa: S603 - our own command in our own folder
-            [sys.executable, "-m", "defl.cli.main", "node", "start", str(node)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**environment, PARENT_VARIABLE: str(os.getpid())},
-            start_new_session=True,
-        )

@@ -33,6 +33,7 @@ class Check:
     name: str
     holds: bool
     detail: str  # the observation; where the condition fails, also what to do
+    kind: str = ""  # for programs: which of several outcomes it is
 
     @property
     def line(self) -> str:
@@ -40,7 +41,8 @@ class Check:
 
     @property
     def json(self) -> dict[str, object]:
-        return {"check": self.name, "holds": self.holds, "detail": self.detail}
+        kind = {"kind": self.kind} if self.kind else {}
+        return {"check": self.name, "holds": self.holds, "detail": self.detail, **kind}
 
 
 def all_hold(checks: Iterable[Check]) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from defl.errors import ChunkRotten, Exhausted, LocalFault
 from defl.ids import Digest, NodeId
 from defl.messages import NotHeld
-from defl.node.net.framing import Frame
+from defl.node.net.send_queue import Frame
 from defl.wire import encode
 
 # An honest node requests four chunks of a blob at a time from one source: this is four for each of

@@ -36,8 +36,9 @@ from defl.node.work.local_entries import read_local, write_local
 from defl.node.work.orphans import die_with
 from defl.node.work.user_code import load_client, reason_of
 from defl.output import Aggregate
-from defl.pool.weights import Payload
+from defl.pool.weights import Base, Payload
 from defl.schema import Array, Weights
+from defl.unsent import Unsent
 from defl.work import Write, aggregate, model_row, update_blob, validate
 
 # The longest answer is a manifest with the most chunks, or a traceback.
@@ -168,6 +169,7 @@ class Runner:
         self._state = Path(setup.state)
         self._training: Training | None = None
         self._evaluating = False
+        self._unsent = Unsent(setup.federation.schema, setup.federation.codec)
         if setup.client is not None:
             schema = setup.federation.schema
             client = load_client(setup.client, Path(setup.project or "."))
@@ -199,9 +201,11 @@ class Runner:
 
     def _train(self, task: TrainTask, payload: memoryview) -> Produced:
         base = model_row(self._federation, payload)
-        row, metrics = self._client.train(base, task.round)
+        row, metrics = self._client.train(self._unsent.start(base, task.round), task.round)
         with _writing(Path(task.output), sync=True) as write:
-            manifest, _ = update_blob(self._federation, row, task.base, base, write)
+            start = Base(base, task.round)
+            manifest, _ = update_blob(self._federation, row, task.base, start, write)
+        self._unsent.keep(row, base, task.round)
         write_local(self._state, self._federation.schema, self._client.local)
         return Produced(manifest, WorkReport(task.round, _plain(metrics)))
 

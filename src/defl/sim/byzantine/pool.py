@@ -28,7 +28,7 @@ from defl.messages import (
 from defl.output import Envelope, Event, Received, ServeChunk
 from defl.participant import Participant
 from defl.pool.announcing import bitmap_of_chunks
-from defl.pool.weights import encode, manifest_of
+from defl.pool.weights import Base, encode, manifest_of
 from defl.schema import Row
 from defl.sim.byzantine.liar import Item, Liar
 
@@ -163,7 +163,8 @@ class BlobLiar(Liar):
 
     def _build(self, round_: Round, base: Digest, row: Row) -> FalseBlob:
         federation = self._federation
-        payload = bytes(encode(row, federation.schema, federation.codec, np.zeros_like(row)))
+        zero = Base(np.zeros_like(row), round_)
+        payload = bytes(encode(row, federation.schema, federation.codec, zero))
         size = federation.chunk_bytes
         manifest = manifest_of(payload, federation.schema, federation.codec, size, base)
         chunks = tuple(payload[start : start + size] for start in range(0, len(payload), size))

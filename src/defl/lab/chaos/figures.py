@@ -1,0 +1,190 @@
+"""Figures: what a round and its bytes cost on a given network, beside what the line allows.
+
+The yardstick is the time that a member's n - 1 incoming updates need at the speed of its line:
+(n - 1) M / rate, with M the bytes of one update.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from defl.committee import Timing
+from defl.lab.chaos.link import Line, LinkStats
+from defl.lab.chaos.network import Network
+from defl.lab.chaos.outcome import Log
+from defl.lab.chaos.sites import Setting
+from defl.lab.chaos.trial import Stalled, Trial
+from defl.node.report.status import NodeStatus
+from defl.schema import Codec
+
+MODEL_VALUES = 7_000_000  # 28 MB
+# Rounds left out: processes start, TCP finds its rate, members' paces are learned.
+WARM_UP = 2
+ROUNDS = 6
+# A round closes because all members have sent an update, not because one is given up.
+GST_LT_S = 60.0
+
+# A finished node goes on serving the others; the laboratory ends it.
+TIMING = Timing(gst_lt_min_s=GST_LT_S, grace_s=120.0)
+BYTES_PER_VALUE = {Codec.FP32: 4, Codec.BF16: 2, Codec.INT8: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One run, with ratios to what the lines allow."""
+
+    name: str
+    title: str
+    members: int
+    update_mb: float
+    round_s: float  # outside training, the median of the rounds after the warm-up
+    ideal_s: float
+    rounds_s: tuple[float, ...]
+    frames_ratio: float  # bytes of frames received, per member and round, to (n - 1) M
+    wire_ratio: float  # likewise, IP packets sent and received, the mean of both
+    wire_ratio_max: float  # of the member and direction with the most
+    late_ms: float
+    violations: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float:
+        return self.round_s / self.ideal_s
+
+
+def outside_training(logs: Sequence[Log], warm_up: int) -> list[float]:
+    """Of each later round: from close to close at the member that took longest, without the
+    longest training."""
+    closed = [_by_round(log, "round closed", "time") for log in logs]
+    trained = [_by_round(log, "trained", "seconds") for log in logs]
+    common = set.intersection(*(set(times) for times in closed))
+    return [
+        max(times[number] - times[number - 1] for times in closed)
+        - max(seconds.get(number, 0.0) for seconds in trained)
+        for number in sorted(common)
+        if number > warm_up and number - 1 in common
+    ]
+
+
+def _by_round(log: Log, event: str, field: str) -> dict[int, float]:
+    return {line["round"]: line[field] for line in log if line["event"] == event}
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A federation on a network, to be measured; `lines` are the exceptions, by member."""
+
+    name: str
+    title: str
+    up: Line
+    down: Line
+    setting: Setting
+    lines: dict[int, tuple[Line, Line]] = field(default_factory=dict)  # up, down
+    hosts: int = 0  # besides the members'
+    limit_s: float = 200.0
+
+    @property
+    def update_bytes(self) -> int:
+        return self.setting.values * BYTES_PER_VALUE[self.setting.codec]
+
+    @property
+    def ideal_s(self) -> float:
+        """A member receives n - 1 updates, and sends its own at least once."""
+        bits = 8 * self.update_bytes
+        needed = []
+        for member in range(self.setting.members):
+            up, down = self.lines.get(member, (self.up, self.down))
+            needed.append((self.setting.members - 1) * bits / (down.mbit_s * 1e6))
+            needed.append(bits / (up.mbit_s * 1e6))
+        return max(needed)
+
+
+def measure(net: Network, wanted: Measurement) -> Figure:
+    net.link.every(up=wanted.up, down=wanted.down)
+    for member, (up, down) in wanted.lines.items():
+        net.link.up(member, up)
+        net.link.down(member, down)
+    trial = Trial(net, wanted.setting, wanted.limit_s)
+    violations = []
+    try:
+        trial.start()
+        try:
+            trial.finish()
+        except Stalled as stalled:
+            violations.append(str(stalled))
+        stats = net.link.stats()
+        outcome = trial.outcome(wanted.name, wanted.title)
+        logs = [trial.sites.log(member) for member in trial.members]
+        statuses = [trial.sites.status(member) for member in trial.members]
+    finally:
+        trial.close()
+    rounds_s = outside_training(logs, WARM_UP)
+    return Figure(
+        name=wanted.name,
+        title=wanted.title,
+        members=wanted.setting.members,
+        update_mb=wanted.update_bytes / 1e6,
+        round_s=median(rounds_s) if rounds_s else float("nan"),
+        ideal_s=wanted.ideal_s,
+        rounds_s=tuple(rounds_s),
+        **traffic_ratios(stats, statuses, wanted),
+        late_ms=stats.late_ms,
+        violations=(*violations, *outcome.violations),
+    )
+
+
+def traffic_ratios(
+    stats: LinkStats, statuses: Sequence[NodeStatus | None], wanted: Measurement
+) -> dict[str, float]:
+    members, rounds = wanted.setting.members, wanted.setting.rounds
+    least = (members - 1) * wanted.update_bytes * rounds
+    carried = [line.bytes for line in (*stats.up[:members], *stats.down[:members])]
+    received = [status.received_bytes for status in statuses if status is not None]
+    return {
+        "frames_ratio": fmean(received) / least if received else float("nan"),
+        "wire_ratio": fmean(carried) / least,
+        "wire_ratio_max": max(carried) / least,
+    }
+
+
+def _model(**changes: object) -> Setting:
+    return Setting(rounds=ROUNDS, values=MODEL_VALUES, timing=TIMING, **changes)  # type: ignore[arg-type]
+
+
+FAST = Line(mbit_s=100)
+MEASUREMENTS = (
+    Measurement(
+        "round-fp32",
+        "28 MB, fp32, 100 Mbit/s, 50 ms each way",
+        Line(delay_ms=50, mbit_s=100),
+        FAST,
+        _model(),
+    ),
+    Measurement(
+        "round-int8",
+        "28 MB, int8, 100 Mbit/s, 50 ms each way",
+        Line(delay_ms=50, mbit_s=100),
+        FAST,
+        _model(codec=Codec.INT8),
+    ),
+    Measurement(
+        "round-fp32-25",
+        "28 MB, fp32, 100 Mbit/s, 25 ms each way",
+        Line(delay_ms=25, mbit_s=100),
+        FAST,
+        _model(),
+    ),
+    Measurement(
+        "round-int8-25",
+        "28 MB, int8, 100 Mbit/s, 25 ms each way",
+        Line(delay_ms=25, mbit_s=100),
+        FAST,
+        _model(codec=Codec.INT8),
+    ),
+    Measurement(
+        "round-loss",
+        "28 MB, fp32, 100 Mbit/s, 10 ms each way, 2 % loss",
+        Line(delay_ms=10, mbit_s=100, loss=0.02),
+        FAST,
+        _model(),
+    ),
+)

@@ -1,0 +1,81 @@
+"""The heartbeat of one link: when a beat is due, what an answer tells, when silence means death.
+
+A beat is a header without a frame: the top bit, a bit for a pong, and a number. Beats keep
+firewalls and proxies from forgetting an idle connection, and measure its round trip. Silence is
+counted in ticks, not in seconds: a process that was suspended finds its links alive.
+"""
+
+from dataclasses import dataclass
+
+# Firewalls, NAT and proxies forget connections that were idle for a minute or more.
+BEAT_S = 20.0
+# So many ticks without a byte: the peer is gone. One or two lost beats are a short cut.
+SILENT_TICKS_MAX = 3
+SILENT = f"silent for {SILENT_TICKS_MAX * BEAT_S:.0f} s"
+
+BEAT_BIT = 1 << 31
+PONG_BIT = 1 << 30
+NUMBERS = PONG_BIT
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    number: int
+    is_pong: bool = False
+
+
+def header_of(beat: Beat) -> int:
+    return BEAT_BIT | (PONG_BIT if beat.is_pong else 0) | beat.number
+
+
+def beat_of(header: int) -> Beat | None:
+    """None: the header of a frame."""
+    if not header & BEAT_BIT:
+        return None
+    return Beat(header % NUMBERS, is_pong=bool(header & PONG_BIT))
+
+
+class Heart:
+    """The beats of an open link. It begins with a ping, so that a round trip is known soon."""
+
+    def __init__(self) -> None:
+        self.round_trip_s: float | None = None  # the newest
+        self.heard = True  # a byte since the last tick; set by the link
+        self._silent_ticks = 0
+        self._number = 0  # of the newest ping
+        self._asked_at: float | None = None  # when that one was first written, until its pong
+        self._ping_due = True
+        # The newest ping's alone: a peer that sends many and reads nothing costs no more.
+        self._pong_due: Beat | None = None
+
+    def tick(self, *, reading: bool) -> bool:
+        """To be called every `BEAT_S`; False: the peer is gone. While we do not read, its bytes
+        wait for us, and the silence is ours."""
+        self._silent_ticks = 0 if self.heard or not reading else self._silent_ticks + 1
+        self.heard = False
+        self._ping_due = True
+        return self._silent_ticks < SILENT_TICKS_MAX
+
+    def take(self, beat: Beat, now: float) -> None:
+        if not beat.is_pong:
+            self._pong_due = Beat(beat.number, is_pong=True)
+        elif self._asked_at is not None and beat.number == self._number:
+            self.round_trip_s = now - self._asked_at
+            self._asked_at = None
+
+    @property
+    def is_due(self) -> bool:
+        return self._ping_due or self._pong_due is not None
+
+    def beats(self, now: float) -> list[Beat]:
+        """What is due, to be written now. A ping that is not answered yet is repeated, and its time
+        goes on: a round trip may take longer than a tick."""
+        due = [] if self._pong_due is None else [self._pong_due]
+        self._pong_due = None
+        if self._ping_due:
+            self._ping_due = False
+            if self._asked_at is None:
+                self._number = (self._number + 1) % NUMBERS
+                self._asked_at = now
+            due.append(Beat(self._number))
+        return due

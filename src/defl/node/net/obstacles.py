@@ -1,0 +1,180 @@
+"""What stands between this node and a peer that it dials, in one sentence that says what to do.
+
+`defl node check` and a running node use the same words. Nothing here waits. Whoever is in between
+chooses names and reasons: they are shown shortened and escaped.
+"""
+
+import errno
+import socket
+import ssl
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from cryptography import x509
+
+from defl.cards import Card
+from defl.node.net.proxy import ProxyRefused
+from defl.node.net.refusal import Refusal, Refused
+from defl.node.net.route import Route, RouteKind
+from defl.node.setup.identity import certificate_validity, node_key_of
+from defl.printable import printable
+
+NAME_CHARACTERS_MAX = 120
+KEY_CHARACTERS = 16
+# OpenSSL's codes for a trusted certificate at the wrong time (X509_V_ERR_CERT_NOT_YET_VALID and
+# X509_V_ERR_CERT_HAS_EXPIRED); for any other certificate, trust fails first.
+WRONG_TIME = (9, 10)
+
+
+class Stage(Enum):
+    """How far a call had come when it failed."""
+
+    CONNECTING = "connecting"
+    SECURING = "securing"  # the TLS handshake
+    GREETING = "greeting"
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    error: OSError
+    stage: Stage
+    route: Route
+    shown: bytes | None  # the certificate that a second look saw
+    now: datetime
+
+
+def is_about_certificate(error: OSError, stage: Stage) -> bool:
+    """Whether a look at the certificate that is shown would explain the error. An inspecting proxy
+    may not even know TLS 1.3, so that no certificate was verified."""
+    if stage is not Stage.SECURING or not isinstance(error, ssl.SSLError):
+        return False
+    return not _is_at_wrong_time(error)
+
+
+def dial_refusal(obstacle: Obstacle, card: Card) -> Refused:
+    error = obstacle.error
+    if isinstance(error, ProxyRefused):
+        return Refused(error.kind, str(error))
+    match obstacle.stage:
+        case Stage.CONNECTING:
+            kind, text = _unconnected(error, card)
+        case Stage.SECURING:
+            kind, text = _unsecured(obstacle, card)
+        case Stage.GREETING:
+            kind, text = Refusal.UNKNOWN, _ungreeted(error)
+    way = "" if obstacle.route.kind is RouteKind.DIRECT else f", {obstacle.route}"
+    return Refused(kind, f"{card.address}{way}: {text}")
+
+
+def _unconnected(error: OSError, card: Card) -> tuple[Refusal, str]:
+    match error:
+        case socket.gaierror():
+            return Refusal.NAME, (
+                "the name cannot be resolved; check the address and this machine's DNS, or name "
+                "your site's proxy in node.toml"
+            )
+        case ConnectionRefusedError():
+            return Refusal.CLOSED, "nothing listens there; is the node running, and its port open?"
+        case TimeoutError():
+            return Refusal.SILENT, (
+                "no answer: the machine is off, or a firewall drops the connection; ask your "
+                f"network team to allow TCP out to {card.address}, and {card.name}'s to allow it in"
+            )
+    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM):
+        return Refusal.UNREACHABLE, (
+            f"{error.strerror}: there is no route, or a firewall rejects the connection; ask your "
+            f"network team to allow TCP out to {card.address}"
+        )
+    return Refusal.UNREACHABLE, f"it cannot be reached: {error.strerror or error}"
+
+
+def _unsecured(obstacle: Obstacle, card: Card) -> tuple[Refusal, str]:
+    error = obstacle.error
+    match error:
+        case ssl.SSLError() if _is_at_wrong_time(error):
+            return Refusal.CLOCK, _wrong_time(card, obstacle.now)
+        case ssl.SSLError() if obstacle.shown is not None:
+            return _foreign_certificate(obstacle.shown, card)
+        case ssl.SSLCertVerificationError():
+            return Refusal.CERTIFICATE, (
+                f"it shows a certificate that is not its card's ({error.verify_message})"
+            )
+        case ssl.SSLError():
+            return Refusal.NOT_TLS, (
+                f"another program answers, which does not speak TLS as a node does "
+                f"({error.reason or error}); check the address"
+            )
+        case TimeoutError():
+            slow = True
+        case _:
+            # asyncio ends a handshake that takes too long with a reset of its own.
+            slow = "is taking longer than" in str(error)
+    if slow:
+        return Refusal.SLOW, (
+            "it takes the connection, but does not answer to TLS in time; does a firewall hold the "
+            "connection back, or does another program listen there?"
+        )
+    return Refusal.GONE, (
+        "the connection was cut in the TLS handshake; if the node there is running, ask your "
+        f"network team whether a firewall refuses TLS to {card.address}"
+    )
+
+
+def _is_at_wrong_time(error: OSError) -> bool:
+    return isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in WRONG_TIME
+
+
+def _wrong_time(card: Card, now: datetime) -> str:
+    start, end = certificate_validity(card.certificate)
+    if now < start:
+        return (
+            f"its certificate is valid from {start:%F %T}, but this machine's clock says "
+            f"{now:%F %T} UTC: set the clock"
+        )
+    return (
+        f"its certificate expired on {end:%F %T}, and this machine's clock says {now:%F %T} UTC: "
+        f"set the clock, or ask {card.name} for a newer card"
+    )
+
+
+def _foreign_certificate(shown: bytes, card: Card) -> tuple[Refusal, str]:
+    """Of somebody who is not the owner of the agreed certificate, or of its owner's next one."""
+    key = node_key_of(shown)
+    if key is None:
+        subject, issuer = _names_of(shown)
+        return Refusal.INTERCEPTED, (
+            f"TLS is intercepted, or another program answers: the certificate is of {subject}, "
+            f"issued by {issuer}; ask your network team to exempt {card.address} from TLS "
+            "inspection"
+        )
+    if key == card.key:
+        return Refusal.CERTIFICATE, (
+            f"it shows another certificate of the agreed key, not its card's; ask {card.name} for "
+            "the newer card"
+        )
+    return Refusal.OTHER_KEY, (
+        f"another node answers: its key is {key.hex()[:KEY_CHARACTERS]}..., but "
+        f"{card.name}'s agreed key is {card.key.hex()[:KEY_CHARACTERS]}...; ask {card.name} which "
+        "machine listens there"
+    )
+
+
+def _names_of(certificate: bytes) -> tuple[str, str]:
+    try:
+        loaded = x509.load_der_x509_certificate(certificate)
+        names = loaded.subject.rfc4514_string(), loaded.issuer.rfc4514_string()
+    except ValueError:
+        names = "an unreadable name", "an unreadable name"
+    subject, issuer = (printable(name[:NAME_CHARACTERS_MAX]) or "an empty name" for name in names)
+    return f'"{subject}"', f'"{issuer}"'
+
+
+def _ungreeted(error: OSError) -> str:
+    """A TLS 1.3 server refuses its caller only now, and gives no reason."""
+    if isinstance(error, TimeoutError):
+        return "TLS works, but no hello came in time; is the node there overloaded?"
+    return (
+        "it refused us after the handshake: does it have the same federation.toml, our card and "
+        "the right time?"
+    )

@@ -1,0 +1,1 @@
+"""Relays: they connect members that can only dial, and see nothing but encrypted bytes."""

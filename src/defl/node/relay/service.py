@@ -1,0 +1,81 @@
+"""A relay of its own: one port, one acceptor, and the members that the agreed files name."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+
+from defl.cards import Card
+from defl.ids import Digest
+from defl.node.net.acceptor import AcceptLimits, Acceptor
+from defl.node.net.framing import Link
+from defl.node.net.pending import Caller, Stranger
+from defl.node.net.refusal import Refusal, Refused
+from defl.node.net.sockets import listening
+from defl.node.relay.server import RelayServer
+from defl.node.relay.switchboard import CONNECTIONS_MAX
+from defl.node.setup.identity import Identity
+
+NO_LETTERBOX = Refused(Refusal.UNKNOWN, "a relay has no letterbox")
+
+
+class Relay:
+    def __init__(
+        self,
+        identity: Identity,
+        origin: Digest,
+        listen: tuple[str, int] | socket.socket,
+        *,
+        limits: AcceptLimits | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        limits = limits or AcceptLimits()
+        self._listen = listen
+        self._listener: socket.socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.refusals: Counter[Refusal] = Counter()
+        self.server = RelayServer(
+            identity,
+            origin,
+            handshake_s=limits.handshake_s,
+            connections_max=connections_max,
+            wait=wait,
+        )
+        self._acceptor = Acceptor(limits, self._admit, _serve_nobody, self.refusals, wait)
+
+    def agree(self, members: Iterable[Card]) -> None:
+        """From now on these members are served, and nobody else."""
+        self._acceptor.expect(self.server.agree(members))
+
+    async def start(self) -> None:
+        self._listener = await listening(self._listen)
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._acceptor.accept(self._listener)),
+            loop.create_task(self.server.run()),
+        ]
+
+    async def close(self) -> None:
+        running = [*self._tasks, *self._acceptor.admissions]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        if self._listener is not None:
+            self._listener.close()
+        await self.server.close()
+
+    @property
+    def pending(self) -> int:
+        return self._acceptor.pending
+
+    async def _admit(self, link: Link, connection: socket.socket, caller: Caller) -> Refused | None:
+        if caller is Stranger.LETTERBOX:
+            return NO_LETTERBOX
+        return await self.server.admit(link, connection)
+
+
+async def _serve_nobody(link: Link) -> None:
+    """No stranger is ever let in."""
+    link.abort()
