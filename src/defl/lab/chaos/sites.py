@@ -17,15 +17,8 @@ from defl.lab.experiments.processes import CLIENT
 from defl.node.report.model_file import write_model
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import last_status, running_status
-from defl.node.setup.config import (
-    INITIAL_FILE,
-    LogFormat,
-    LogLevel,
-    NodeConfig,
-    create_node,
-    membership_of,
-    write_federation,
-)
+from defl.node.setup.agreement import INITIAL_FILE, membership_of, write_federation
+from defl.node.setup.config import LogFormat, LogLevel, NodeConfig, create_node
 from defl.node.setup.identity import make_card, make_identity
 from defl.node.setup.local import FEDERATION_FILE, Local
 from defl.node.setup.processes import Processes
