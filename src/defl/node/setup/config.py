@@ -222,11 +222,11 @@ def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write_new(folder / KEY_FILE, key_pem(identity), mode=0o600)
+        write_new(folder / KEY_FILE, key_pem(identity), mode=0o600)
         write_birth(folder, identity.public_key)
-        _write_new(folder / CERTIFICATE_FILE, certificate_pem(identity.certificate))
-        _write_new(folder / CONFIG_FILE, node_text(config).encode())
-        _write_new(card_file(folder, config.name), card_text(card).encode())
+        write_new(folder / CERTIFICATE_FILE, certificate_pem(identity.certificate))
+        write_new(folder / CONFIG_FILE, node_text(config).encode())
+        write_new(card_file(folder, config.name), card_text(card).encode())
     except OSError as error:
         raise UserError(f"{error.filename or folder}: cannot be written: {error.strerror}") from (
             error
@@ -239,7 +239,7 @@ def open_to_others(path: Path) -> int:
     return mode if mode & 0o077 else 0
 
 
-def _write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
+def write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
     # Created with its mode, so that a key is never readable by others, not even for a moment.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(handle, "wb") as file:
