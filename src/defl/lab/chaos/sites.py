@@ -38,7 +38,7 @@ TIMING = Timing(grace_s=120.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class FederationSetting:
     """The federation of one run."""
 
     members: int = 4
@@ -54,7 +54,7 @@ class Setting:
         return 4 * self.values
 
 
-def found_sites(folder: Path, hosts: Sequence[Host], setting: Setting) -> Local:
+def found_sites(folder: Path, hosts: Sequence[Host], setting: FederationSetting) -> Local:
     """Nodes, initial weights and federation.toml."""
     project = folder / "project"
     project.mkdir(parents=True)
