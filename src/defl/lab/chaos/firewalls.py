@@ -81,6 +81,7 @@ def _intercepted(trial: Trial) -> None:
     gate = Interceptor(trial.net.hosts[GATE], trial.net.folder)
     try:
         trial.start()
+        trial.wait_round(1, 0, 1, 2)
         sentence = _check(trial, INSIDE)
         trial.sleep(BEFORE_S)
         if ISSUER not in sentence:

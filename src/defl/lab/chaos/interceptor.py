@@ -65,7 +65,11 @@ class Interceptor:
                 return
             self.tunnels += 1
             address, _ = target
-            far = self._host.call(socket.create_connection, target, WAIT_S)
+            try:
+                far = self._host.call(socket.create_connection, target, WAIT_S)
+            except OSError:
+                caller.sendall(b"HTTP/1.1 502 Bad gateway\r\n\r\n")
+                return
             with far:
                 caller.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 if not self.intercepts:

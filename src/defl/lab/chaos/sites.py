@@ -21,6 +21,7 @@ from defl.node.report.model_file import write_model
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import last_status, running_status
 from defl.node.setup.config import (
+    CONFIG_FILE,
     INITIAL_FILE,
     LogFormat,
     NodeConfig,
@@ -110,6 +111,7 @@ def found_sites(folder: Path, hosts: Sequence[Host], setting: FederationSetting)
         identity = make_identity(name)
         card = make_card(identity, address, reach=site.reach, relay=site.relay)
         create_node(folder / name, config, identity, card)
+        (folder / name / CONFIG_FILE).chmod(0o600)  # it may hold the proxy's password
         cards.append(card)
     founding = found(
         draft, membership_of(cards, rounds=setting.rounds), draft.schema.flatten(weights)
