@@ -20,16 +20,14 @@ from defl.lab.experiments.processes import CLIENT
 from defl.node.report.model_file import write_model
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import last_status, running_status
+from defl.node.setup.agreement import INITIAL_FILE, membership_of, write_federation
 from defl.node.setup.config import (
     CONFIG_FILE,
-    INITIAL_FILE,
     LogFormat,
     NodeConfig,
     card_file,
     create_node,
-    membership_of,
     read_card_file,
-    write_federation,
 )
 from defl.node.setup.identity import make_card, make_identity
 from defl.node.setup.local import FEDERATION_FILE, Local
