@@ -13,7 +13,7 @@ from defl.cards import Card
 from defl.ids import NodeId
 from defl.node.net import connecting
 from defl.node.net.connecting import connected_socket, shown_certificate
-from defl.node.net.proxy import ANSWER_BYTES_MAX, Proxies, Proxy, ProxyRefused
+from defl.node.net.proxy import PROXY_ANSWER_BYTES_MAX, Proxies, Proxy, ProxyRefused
 from defl.node.net.refusal import Refusal
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.setup.identity import make_card
@@ -126,7 +126,7 @@ def test_an_answer_in_many_pieces_opens_the_tunnel() -> None:
         (refusal("503 Unavailable"), Refusal.PROXY_NO_WAY),
         (b"220 mail.site ESMTP\r\n", Refusal.NOT_A_PROXY),
         (ESTABLISHED + b"\x16\x03\x03", Refusal.NOT_A_PROXY),
-        (b"HTTP/1.1 200 OK\r\n" + b"x" * 2 * ANSWER_BYTES_MAX, Refusal.NOT_A_PROXY),
+        (b"HTTP/1.1 200 OK\r\n" + b"x" * 2 * PROXY_ANSWER_BYTES_MAX, Refusal.NOT_A_PROXY),
         (b"HTTP/1.1 200 OK\r\nX: and then it hangs up", Refusal.NOT_A_PROXY),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from defl.errors import UserError
 from defl.node.net.proxy import (
-    ANSWER_BYTES_MAX,
+    PROXY_ANSWER_BYTES_MAX,
     WITHOUT_PROXY,
     Proxies,
     Proxy,
@@ -206,9 +206,11 @@ def test_a_tunnel_is_open_when_the_head_of_a_2xx_answer_is_complete(answer: byte
         (b"HTTP/1.1 302 Found", Refusal.PROXY_FORBIDS, "(302 Found)"),
         (b"HTTP/1.1 100 Continue", Refusal.PROXY_FORBIDS, "(100 Continue)"),
         (b"HTTP/1.1 502 Bad Gateway", Refusal.PROXY_NO_WAY, "cannot reach bob.example.org:7400"),
+        (b"HTTP/1.1 500 Unable to connect", Refusal.PROXY_NO_WAY, "(500 Unable to connect)"),
         (b"HTTP/1.1 503 Away", Refusal.PROXY_NO_WAY, "(503 Away)"),
         (b"HTTP/1.1 504 Late", Refusal.PROXY_NO_WAY, "(504 Late)"),
         (b"HTTP/1.1 407 Auth", Refusal.PROXY_LOGIN, "asks for a user and password (407 Auth)"),
+        (b"HTTP/1.1 401 No", Refusal.PROXY_LOGIN, "asks for a user and password (401 No)"),
         (b"HTTP/1.1 2000 OK", Refusal.NOT_A_PROXY, "does not answer with HTTP"),
         (b"HTTP/1.1 20 OK", Refusal.NOT_A_PROXY, "does not answer with HTTP"),
         (b"HTTP/1.1 +200 OK", Refusal.NOT_A_PROXY, "does not answer with HTTP"),
@@ -270,7 +272,7 @@ def test_bytes_in_the_tunnel_before_the_member_could_speak_are_a_fault() -> None
 
 def test_a_head_that_does_not_end_is_refused_at_the_bound() -> None:
     head = b"HTTP/1.1 200 OK\r\n"
-    endless = head + b"X" * (ANSWER_BYTES_MAX - len(head))
+    endless = head + b"X" * (PROXY_ANSWER_BYTES_MAX - len(head))
     assert not tunnel_is_open(endless[:-1], MEMBER, PROXY)
 
     with pytest.raises(ProxyRefused, match="does not end within 16384 bytes"):

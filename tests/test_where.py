@@ -254,6 +254,7 @@ CLAIMS = {
             "node/net/tls.py:_pinned",
             "node/net/tls.py:_listening_context",
             "node/net/tls.py:letterbox_server_context",
+            "node/net/tls.py:looking_context",
             "node/net/tls.py:unusable",
             "node/net/tls.py:_dialling_context",
             "node/net/admission.py:check_hello",

@@ -93,8 +93,9 @@ def tunnelling(
 # --- A TLS inspector -----------------------------------------------------------------------------
 
 
-def inspecting_context(folder: Path, host: str, *, tls_1_3: bool = True) -> ssl.SSLContext:
-    """With a certificate for this host that the site's own authority has forged, expired too."""
+def forged(host: str) -> tuple[bytes, bytes]:
+    """A certificate for this host by the site's own authority, which has expired too: in DER form,
+    and as PEM with its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     authority = x509.Name(
         [
@@ -113,11 +114,13 @@ def inspecting_context(folder: Path, host: str, *, tls_1_3: bool = True) -> ssl.
         .not_valid_after(now - timedelta(days=1))
         .sign(key, hashes.SHA256())
     )
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return certificate.public_bytes(Encoding.DER), secret + certificate.public_bytes(Encoding.PEM)
+
+
+def inspecting_context(folder: Path, host: str, *, tls_1_3: bool = True) -> ssl.SSLContext:
     path = folder / "forged.pem"
-    path.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        + certificate.public_bytes(Encoding.PEM)
-    )
+    path.write_bytes(forged(host)[1])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path)
     if not tls_1_3:

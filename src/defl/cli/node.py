@@ -37,10 +37,16 @@ Example:
 Exit code 0: the card is written; 2: there is no node in the folder.
 """
 CHECK_EXAMPLES = """
-Example:
+Peers are called as the node would call them, through the proxy of node.toml or the environment
+(HTTPS_PROXY, NO_PROXY). For each one that cannot be reached, one sentence says what is in the way
+and whom to ask: a closed port, a firewall, DNS, the proxy, TLS inspection (with the certificate
+that was seen), a wrong clock, another key. With --json its "kind" tells which.
+
+Examples:
 
 \b
   defl node check alice
+  defl node check alice --json
 
 Exit code 0: ready; 1: a check does not hold; 2: there is no node in the folder.
 """
@@ -94,7 +100,7 @@ def init(
         name=name,
         reach=Reach(reach),
         address=address,
-        listen=_listen(address) if listen is None and reach != Reach.DIAL else listen or "",
+        listen=listen_for(address) if listen is None and reach != Reach.DIAL else listen or "",
         relay=relay,
         client=client,
         project=project,
@@ -124,7 +130,7 @@ def init(
     )
 
 
-def _listen(address: str) -> str:
+def listen_for(address: str) -> str:
     host, port = split_address(address)
     return f"{_interface(host)}:{port}"
 

@@ -17,15 +17,8 @@ from defl.lab.experiments.processes import CLIENT
 from defl.node.report.model_file import write_model
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import last_status, running_status
-from defl.node.setup.config import (
-    INITIAL_FILE,
-    LogFormat,
-    LogLevel,
-    NodeConfig,
-    create_node,
-    membership_of,
-    write_federation,
-)
+from defl.node.setup.agreement import INITIAL_FILE, membership_of, write_federation
+from defl.node.setup.config import LogFormat, LogLevel, NodeConfig, create_node
 from defl.node.setup.identity import make_card, make_identity
 from defl.node.setup.local import FEDERATION_FILE, Local
 from defl.node.setup.processes import Processes
@@ -38,7 +31,7 @@ TIMING = Timing(grace_s=120.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class FederationSetting:
     """The federation of one run."""
 
     members: int = 4
@@ -54,7 +47,7 @@ class Setting:
         return 4 * self.values
 
 
-def found_sites(folder: Path, hosts: Sequence[Host], setting: Setting) -> Local:
+def found_sites(folder: Path, hosts: Sequence[Host], setting: FederationSetting) -> Local:
     """Nodes, initial weights and federation.toml."""
     project = folder / "project"
     project.mkdir(parents=True)

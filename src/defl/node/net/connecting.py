@@ -9,7 +9,8 @@ import socket
 from typing import Any
 
 from defl.node.net.proxy import (
-    ANSWER_BYTES_MAX,
+    MEMBER_ADVICE,
+    PROXY_ANSWER_BYTES_MAX,
     Proxy,
     ProxyRefused,
     connect_request,
@@ -111,15 +112,14 @@ async def _open_tunnel(connection: socket.socket, address: str, proxy: Proxy) ->
         async with asyncio.timeout(ANSWER_S):
             await loop.sock_sendall(connection, connect_request(address, proxy))
             while not tunnel_is_open(answer, address, proxy):
-                part = await loop.sock_recv(connection, ANSWER_BYTES_MAX - len(answer))
+                part = await loop.sock_recv(connection, PROXY_ANSWER_BYTES_MAX - len(answer))
                 if not part:
                     raise ProxyRefused(Refusal.NOT_A_PROXY, _hung_up(proxy))
                 answer += part
     except TimeoutError as error:
         raise ProxyRefused(
             Refusal.PROXY_NO_WAY,
-            f"the proxy {proxy} has not reached {address} within {ANSWER_S:.0f} s; is that node "
-            "running, and does the proxy's own firewall let it out to this port?",
+            f"the proxy {proxy} has not reached {address} within {ANSWER_S:.0f} s; {MEMBER_ADVICE}",
         ) from error
     except ConnectionError as error:
         raise ProxyRefused(Refusal.NOT_A_PROXY, _hung_up(proxy)) from error

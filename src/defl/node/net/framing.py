@@ -18,6 +18,7 @@ from defl.budget import TokenBucket
 from defl.node.net.beats import BEAT_S, SILENT, Heart, beat_of, header_of
 from defl.node.net.route import DIRECT, Route
 from defl.node.net.send_queue import Frame, SendQueue, Traffic
+from defl.node.net.sockets import is_stalled
 
 HEADER_BYTES = 4
 # Ours has about 80; a stranger must not make us hold much more.
@@ -108,6 +109,11 @@ class Link(asyncio.BufferedProtocol):
     def round_trip_s(self) -> float | None:
         """The newest; None: not known yet."""
         return None if self._heart is None else self._heart.round_trip_s
+
+    @property
+    def is_stalled(self) -> bool:
+        """Its bytes are lost, and after the cut it would need long to find out."""
+        return self._transport is not None and is_stalled(self._transport.get_extra_info("socket"))
 
     @property
     def is_made(self) -> bool:

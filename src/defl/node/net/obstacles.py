@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from cryptography import x509
-
 from defl.cards import Card
 from defl.node.net.proxy import ProxyRefused
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import Route, RouteKind
-from defl.node.setup.identity import certificate_validity, node_key_of
+from defl.node.setup.identity import certificate_names, certificate_validity, node_key_of
 from defl.printable import printable
 
-NAME_CHARACTERS_MAX = 120
+SUBJECT_CHARACTERS_MAX = 120
 KEY_CHARACTERS = 16
 # OpenSSL's codes for a trusted certificate at the wrong time (X509_V_ERR_CERT_NOT_YET_VALID and
 # X509_V_ERR_CERT_HAS_EXPIRED); for any other certificate, trust fails first.
@@ -142,10 +140,10 @@ def _foreign_certificate(shown: bytes, card: Card) -> tuple[Refusal, str]:
     """Of somebody who is not the owner of the agreed certificate, or of its owner's next one."""
     key = node_key_of(shown)
     if key is None:
-        subject, issuer = _names_of(shown)
+        subject, issuer = map(_shortened, certificate_names(shown))
         return Refusal.INTERCEPTED, (
-            f"TLS is intercepted, or another program answers: the certificate is of {subject}, "
-            f"issued by {issuer}; ask your network team to exempt {card.address} from TLS "
+            f'TLS is intercepted, or another program answers: the certificate is of "{subject}", '
+            f'issued by "{issuer}"; ask your network team to exempt {card.address} from TLS '
             "inspection"
         )
     if key == card.key:
@@ -160,14 +158,8 @@ def _foreign_certificate(shown: bytes, card: Card) -> tuple[Refusal, str]:
     )
 
 
-def _names_of(certificate: bytes) -> tuple[str, str]:
-    try:
-        loaded = x509.load_der_x509_certificate(certificate)
-        names = loaded.subject.rfc4514_string(), loaded.issuer.rfc4514_string()
-    except ValueError:
-        names = "an unreadable name", "an unreadable name"
-    subject, issuer = (printable(name[:NAME_CHARACTERS_MAX]) or "an empty name" for name in names)
-    return f'"{subject}"', f'"{issuer}"'
+def _shortened(name: str) -> str:
+    return printable(name[:SUBJECT_CHARACTERS_MAX])
 
 
 def _ungreeted(error: OSError) -> str:

@@ -17,12 +17,16 @@ from defl.node.setup.identity import split_address
 from defl.printable import printable
 
 # Real ones have a few hundred bytes; a refusal comes with an HTML page, which is not read.
-ANSWER_BYTES_MAX = 16 * 2**10
+PROXY_ANSWER_BYTES_MAX = 16 * 2**10
 WITHOUT_PROXY = "none"
-REASON_CHARACTERS_MAX = 80
+STATUS_CHARACTERS_MAX = 80
 # Of the ways to prove who asks; a proxy offers one to three.
 OFFERS_MAX = 4
 
+MEMBER_ADVICE = (
+    "is that node running, does the proxy know its name, and does a firewall let the proxy out to "
+    "this port?"
+)
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: ([^\r\n]*))?")
 _PREFIX = b"HTTP/1."
 _END = b"\r\n\r\n"
@@ -171,8 +175,10 @@ def tunnel_is_open(answer: bytes, address: str, proxy: Proxy) -> bool:
         raise _not_a_proxy(proxy, "it does not answer with HTTP")
     end = answer.find(_END)
     if end < 0:
-        if len(answer) >= ANSWER_BYTES_MAX:
-            raise _not_a_proxy(proxy, f"its answer does not end within {ANSWER_BYTES_MAX} bytes")
+        if len(answer) >= PROXY_ANSWER_BYTES_MAX:
+            raise _not_a_proxy(
+                proxy, f"its answer does not end within {PROXY_ANSWER_BYTES_MAX} bytes"
+            )
         return False
     status, *headers = answer[:end].split(b"\r\n")
     parsed = _STATUS_LINE.fullmatch(status)
@@ -191,13 +197,12 @@ def _refusal(
     code: int, status: str, headers: list[bytes], address: str, proxy: Proxy
 ) -> ProxyRefused:
     at = f"the proxy {proxy}"
-    if code == 407:
+    if code in (407, 401):  # tinyproxy's answer to a wrong password
         return ProxyRefused(Refusal.PROXY_LOGIN, _password_advice(status, headers, proxy))
-    if code in (502, 503, 504):
+    if code >= 500:  # 502 to 504; tinyproxy says 500
         return ProxyRefused(
             Refusal.PROXY_NO_WAY,
-            f"{at} cannot reach {address} ({status}); is that node running, and does the proxy's "
-            "own firewall let it out to this port?",
+            f"{at} cannot reach {address} ({status}); {MEMBER_ADVICE}",
         )
     port = split_address(address)[1]
     usual = "" if port == 443 else "; many proxies allow port 443 only"
@@ -243,4 +248,4 @@ def _not_a_proxy(proxy: Proxy, why: str) -> ProxyRefused:
 
 
 def _shown(words: bytes) -> str:
-    return printable(words[:REASON_CHARACTERS_MAX].decode("latin-1"))
+    return printable(words[:STATUS_CHARACTERS_MAX].decode("latin-1"))

@@ -7,7 +7,7 @@ from defl.ids import NodeId
 
 
 class Refusal(StrEnum):
-    """Why a connection or a frame was refused; a label in /metrics and `defl node check --json`."""
+    """Why a connection or a frame was refused; `kind` in `defl node check --json`."""
 
     CROWDED = "crowded"  # evicted: too many were pending
     SLOW = "slow"  # no hello in time

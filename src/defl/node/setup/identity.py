@@ -36,6 +36,8 @@ CARD_CHARACTERS_MAX = 4 * CERTIFICATE_BYTES_MAX
 
 # A member whose clock is slow must still accept a certificate that has just been created.
 CLOCK_SKEW = timedelta(days=1)
+# What `cryptography` raises for parts of a certificate that it reads only when they are asked for.
+UNREADABLE = (ValueError, TypeError)
 # RFC 5280, 4.1.2.5: no planned expiry. Members leave by an epoch, not by a date.
 NO_END = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
@@ -142,11 +144,22 @@ def node_key_of(certificate: bytes) -> bytes | None:
     """The key of a certificate in the form that nodes make; None for any other."""
     try:
         key = certificate_key(certificate)
-        names = _loaded(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        is_ours = _certificate_defect(certificate, key) is None
-    except (UserError, ValueError):
+        if _certificate_defect(certificate, key) is not None:
+            return None
+        subject = _loaded(certificate).subject
+    except (UserError, *UNREADABLE):
         return None
-    return key if is_ours and [name.value for name in names] == [key.hex()] else None
+    names = [name.value for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    return key if names == [key.hex()] else None
+
+
+def certificate_names(certificate: bytes) -> tuple[str, str]:
+    """Subject and issuer; empty if they cannot be read."""
+    try:
+        loaded = _loaded(certificate)
+        return loaded.subject.rfc4514_string(), loaded.issuer.rfc4514_string()
+    except (UserError, *UNREADABLE):
+        return "", ""
 
 
 def certificate_validity(certificate: bytes) -> tuple[datetime, datetime]:
@@ -158,7 +171,7 @@ def certificate_validity(certificate: bytes) -> tuple[datetime, datetime]:
 def _loaded(certificate: bytes) -> x509.Certificate:
     try:
         return x509.load_der_x509_certificate(certificate)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise UserError(f"not an X.509 certificate: {error}") from error
 
 
