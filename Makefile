@@ -8,7 +8,7 @@ FLOWER_OLD := .venv-flower-old
 FLOWER_OLD_STAMP := $(FLOWER_OLD)/.installed
 SEED   ?= 1
 
-.PHONY: demo test test-fast coverage check mutants twins model soak endurance clean
+.PHONY: demo test test-fast coverage check mutants twins model soak endurance chaos chaos-tools clean
 
 # All work happens in .venv, made from pyproject.toml with the exact versions of constraints.txt.
 $(STAMP): pyproject.toml constraints.txt
@@ -67,6 +67,17 @@ soak: $(STAMP)
 endurance: $(STAMP)
 	$(VENV)/bin/python tests/endurance/kill.py
 	$(VENV)/bin/python tests/endurance/long.py
+
+# Real nodes on networks that are slow, lossy, cut and blocked (under half an hour, needs root), and
+# docs/RELIABILITY.md with what they show. One of them: make chaos ONLY=partition-2-2
+chaos: $(STAMP)
+	$(VENV)/bin/python -m defl.lab.chaos --page docs/RELIABILITY.md $(addprefix --only ,$(ONLY))
+
+# The programs that it uses. Debian starts both proxies as services: here they run only in the laboratory.
+chaos-tools:
+	apt-get install --yes --no-install-recommends \
+		iproute2 nftables squid tinyproxy faketime openssl gcc libc6-dev
+	-systemctl disable --now squid tinyproxy
 
 clean:
 	rm -rf $(VENV) $(FLOWER_OLD) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

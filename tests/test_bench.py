@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from defl.lab.experiments.robustness_cell import RobustnessCell, run_cell
 from defl.lab.experiments.robustness_table import heat_map
 from defl.lab.experiments.round_phases import critical_paths, durations
 from defl.lab.partition import cut
+from defl.schema import Codec
 
 
 @pytest.fixture
@@ -146,6 +148,40 @@ def test_robustness_table_resumes_after_an_interruption(tiny_mnist: Path, tmp_pa
     assert (out / "robustness.csv").read_text(encoding="utf-8").count("\n") == 7
     assert "n = 4, i.i.d." in (out / "robustness.md").read_text(encoding="utf-8")
     assert "<svg" in (out / "robustness.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("attack", ["none", "nan", "min_max"])
+def test_updates_go_through_the_codec(codec: Codec, attack: str, tiny_mnist: Path) -> None:
+    data = mnist(tiny_mnist)
+    plain = RobustnessCell("adaptive", attack, None, 4, seed=1, rounds=3)
+    coded = run_cell(replace(plain, codec=codec), data)
+
+    if codec is Codec.FP32:
+        assert coded == run_cell(plain, data)
+    if codec is Codec.INT8_MASKED:
+        assert coded != run_cell(plain, data)
+    assert 0 <= coded.accuracy <= 1
+
+
+def test_with_several_codecs_the_table_shows_what_each_costs(tmp_path: Path) -> None:
+    options = ("--dataset", "digits", "--rule", "adaptive", "--members", "4")
+    attacks = ("--attack", "none", "--attack", "zero", "--attack", "mimic")
+    few = ("--split", "iid", "--rounds", "2", "--seeds", "2", "--processes", "1")
+    codecs = ("--codec", "fp32", "--codec", "int8", "--codec", "int8_masked")
+    command = ["bench", "robustness", *options, *attacks, *few, *codecs, "--out", str(tmp_path)]
+
+    assert CliRunner().invoke(cli, command, catch_exceptions=False).exit_code == 0
+
+    *_, head, _, none, zero, mimic, mean = (
+        (tmp_path / "codecs.md").read_text(encoding="utf-8").splitlines()
+    )
+    assert head == "| attack | fp32 | int8 | int8_masked |"
+    assert re.fullmatch(r"\| none \| [\d.]+ ± [\d.]+ (\| [+-][\d.]+ ± [\d.]+ ){2}\|", none)
+    masked = [float(line.split("|")[4].split("±")[0]) for line in (zero, mimic, mean)]
+    assert masked[2] == pytest.approx((masked[0] + masked[1]) / 2, abs=0.01)
+    table = (tmp_path / "robustness.md").read_text(encoding="utf-8")
+    assert "| attack | adaptive | adaptive int8 | adaptive int8_masked |" in table
 
 
 def test_results_on_two_data_sets_are_never_mixed(tiny_mnist: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from defl.committee import Rules
-from defl.ids import NodeId
+from defl.ids import Digest, NodeId
 from defl.messages import (
     TRANSACTIONS_PER_MEMBER,
     Agg,
@@ -127,6 +127,7 @@ def test_every_byzantine_kind_has_a_name() -> None:
         "forger",
         "yes-voter",
         "withholder",
+        "braggart",
         "two-faced",
         "malformed",
         "wrong-round",
@@ -280,17 +281,29 @@ def test_a_yes_voter_equivocates_when_a_double_voter_names_two_blocks(rules: Rul
     assert evidence_in(cluster)["Vote", LIAR] == 5
 
 
+def _blobs_of(cluster: Cluster, author: NodeId) -> set[Digest]:
+    labels = cluster.nodes[author].behaviour.participant.pool.labels
+    return {digest for (_, named), digest in labels.items() if named == author}
+
+
 @BOTH_RULES
 def test_blobs_that_a_withholder_acked_but_does_not_serve_are_fetched_elsewhere(
     rules: Rules,
 ) -> None:
-    """Node 0's blobs do not reach node 3 directly, so it asks the liar too."""
+    """Node 0's blobs do not reach node 3 directly, nor from node 2 before it has asked the liar."""
     recording = Recording()
     liars = {LIAR: KINDS["withholder"]}
     cluster = cluster_of(4, rounds=3, rules=rules, byzantine=liars, transcript=recording)
-    cluster.traffic.censor = lambda source, target, message: (
-        (source, target) == (0, 3) and isinstance(message, Offer | Chunk)
-    )
+    asked: set[Digest] = set()
+
+    def lose(source: NodeId, target: NodeId, message: Message) -> bool:
+        if (source, target) == (3, LIAR) and isinstance(message, ChunkRequest):
+            asked.add(message.digest)
+        if target == 3 and source == 2 and isinstance(message, Chunk):
+            return message.digest in _blobs_of(cluster, NodeId(0)) - asked
+        return (source, target) == (0, 3) and isinstance(message, Offer | Chunk)
+
+    cluster.traffic.censor = lose
     cluster.run()
 
     assert cluster.conclude() == []

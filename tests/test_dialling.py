@@ -105,3 +105,50 @@ def test_a_link_that_lived_is_dialled_again_very_soon() -> None:
         assert network.called_at[1] - ended_at <= LIMITS.backoff_first_s
 
     run_virtually(scenario)
+
+
+class StallingLink(Link):
+    stalls = False
+
+    @property
+    def is_stalled(self) -> bool:
+        return self.stalls
+
+
+@pytest.mark.parametrize("bounded", [False, True], ids=["older kernel", "newer kernel"])
+def test_a_stalled_link_is_replaced_by_a_call_unless_the_kernel_sees_to_it(
+    bounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("defl.node.net.dialler.bounds_pauses", lambda: bounded)
+
+    async def scenario() -> None:
+        contact = Contact(NodeId(1), CARD)
+        links: list[StallingLink] = []
+        network = Network(patience_s=5.0)
+
+        async def dial(to: Contact, lane: Lane) -> Link | Refusal:
+            answer = await network.dial(to, lane)
+            if isinstance(answer, Refusal):
+                return answer
+            for older in links[-1:]:
+                older.closed.set_result("replaced")
+            links.append(StallingLink())
+            contact.channels[lane].link = links[-1]
+            return links[-1]
+
+        network.cut = False
+        calling = Dialler(LIMITS, dial, letterbox, Random(1), asyncio.sleep)  # noqa: S311
+        calls = asyncio.create_task(calling.keep_connected(contact, Lane.CONTROL))
+        await asyncio.sleep(1000)
+        assert len(network.called_at) == 1
+        network.cut = links[0].stalls = True
+        await asyncio.sleep(60)
+        network.cut = False
+        await asyncio.sleep(2.5)
+        assert len(links) == (1 if bounded else 2)
+        assert contact.channels[Lane.CONTROL].link is links[-1]
+        await asyncio.sleep(100)
+        assert len(links) == (1 if bounded else 2)
+        calls.cancel()
+
+    run_virtually(scenario)

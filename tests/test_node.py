@@ -87,7 +87,14 @@ def test_every_model_is_evaluated_and_a_failing_evaluation_affects_nothing_else(
 
 def test_a_running_node_shows_its_status_and_stops_on_request(nodes: Nodes) -> None:
     nodes.start(0, 1)  # half of them: no round can close, so they run until they are stopped
-    nodes.wait(lambda: (status := nodes.status(0)) is not None and status.peers["node-1"], LIMIT_S)
+    nodes.wait(
+        lambda: (
+            (status := nodes.status(0)) is not None
+            and "node-1" in status.links
+            and status.links["node-1"].round_trip_s is not None
+        ),
+        LIMIT_S,
+    )
     folder = str(nodes.local.nodes[0])
 
     shown = defl("node", "status", folder, "--json")
@@ -95,6 +102,10 @@ def test_a_running_node_shows_its_status_and_stops_on_request(nodes: Nodes) -> N
     status = json.loads(shown.stdout)
     assert status["running"]
     assert status["round"] == 0
+    assert list(status["links"]) == ["node-1"]
+    assert status["links"]["node-1"]["route"] == "direct"
+    text = defl("node", "status", folder).stdout
+    assert "node-1: direct, round trip " in text
     nodes.wait(lambda: nodes.status(0).evaluation is not None, LIMIT_S)
     port = (nodes.local.nodes[0] / "telemetry.port").read_text(encoding="ascii")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as answer:

@@ -11,9 +11,9 @@ from defl.aggregation.fed_avg import fed_avg
 from defl.aggregation.rules import RULES
 from defl.committee import DEFAULTS, Charter, Federation, Membership
 from defl.errors import PreconditionBroken
-from defl.node.setup.config import Agreement, read_federation
+from defl.node.setup.agreement import Agreement, read_federation
 from defl.node.setup.requirements import coverage, requirements_of
-from support.founding import agree, cards_in, create, defl, init_nodes
+from support.founding import agree, cards_in, create, defl, init_nodes, weights_file
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,21 @@ def test_a_federation_is_shown_with_its_fingerprint_quorums_and_costs(
         "3 faults_max + 3",
     ):
         assert words in shown
+
+
+@pytest.mark.parametrize(
+    ("values", "codec", "recommended"),
+    [(1_100_000, "fp32", True), (1_000_000, "fp32", False), (1_100_000, "int8", False)],
+)
+def test_int8_is_recommended_where_a_round_takes_a_second_of_a_slow_link(
+    founded: Path, tmp_path: Path, values: int, codec: str, recommended: bool
+) -> None:
+    model = ("--model", weights_file(tmp_path, values))
+    created = create(tmp_path, cards_in(founded), *model, "--codec", codec)
+    shown = defl("federation", "show", tmp_path / "federation.toml").text
+
+    assert created.code == 0
+    assert ("--codec int8: for links below 100 Mbit/s" in shown) == recommended
 
 
 def facts_of(agreement: Agreement, members: int, **facts: Any) -> Federation:

@@ -163,6 +163,19 @@ def test_a_parked_member_that_says_anything_else_is_ended(notice: Notice | None)
     assert made.notice("parked", notice).end == ["parked"]
 
 
+@pytest.mark.parametrize("notice", [None, Notice(Signal.GO), Notice(Signal.ABSENT)])
+def test_a_parked_member_that_is_told_to_go_and_is_not_ready_is_ended(
+    notice: Notice | None,
+) -> None:
+    made = board()
+    made.request("parked", HIGH, park(LOW))
+    made.request("called", LOW, call(HIGH))
+    decision = made.notice("parked", notice)
+
+    assert decision.end == ["parked", "called"]
+    assert decision.splice is None
+
+
 def test_a_caller_that_speaks_before_its_turn_is_ended() -> None:
     made = board()
     made.request("parked", HIGH, park(LOW))

@@ -19,7 +19,7 @@ from defl.lab.experiments.threats import (
     threat_named,
 )
 from defl.node.work.user_code import load_client
-from defl.schema import VALUE_MAX
+from defl.schema import VALUE_MAX, Codec
 from defl.sim.byzantine import KINDS
 
 
@@ -101,6 +101,8 @@ def test_unknown_and_inapplicable_threats_are_refused() -> None:
         Cell("fl", 4, 1, threats=attacked(4, "early_agg", 1))
     with pytest.raises(UserError, match="unknown system"):
         Cell("flower", 4, 1)
+    with pytest.raises(UserError, match="only DeFL's members send masked updates, not fl's"):
+        Cell("fl", 4, 1, codec=Codec.INT8_MASKED)
 
 
 def test_every_byzantine_kind_of_a_threat_exists() -> None:

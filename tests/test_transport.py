@@ -1,10 +1,8 @@
 """Frames between members over real TLS on loopback."""
 
 import asyncio
-import errno
 import socket
 from random import Random
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +12,6 @@ from defl.errors import Malformed, UserError
 from defl.ids import NodeId
 from defl.node.net.framing import PARSE_FRAMES, Link
 from defl.node.net.send_queue import SendQueue, Traffic
-from defl.node.net.sockets import TCP_RTO_MAX_MS, set_options
 from defl.node.net.transport import Frame, Lane, Refusal, Transport, TransportLimits
 from defl.node.setup.identity import make_card, make_identity
 from support.transports import (
@@ -127,29 +124,16 @@ def test_a_small_frame_never_waits_for_an_acknowledgement(monkeypatch: pytest.Mo
     asyncio.run(scenario())
 
 
-def test_bytes_that_were_lost_in_a_cut_are_sent_again_every_second() -> None:
-    with listener() as bound, socket.create_connection(bound.getsockname()) as connection:
-        set_options(connection)
-        # Without it the kernel would end such a link after a quarter of a minute.
-        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) >= 60_000
-        try:
-            longest_ms = connection.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS)
-        except OSError:
-            pytest.skip("Linux before 6.15 cannot do that")
-        assert longest_ms == 1000
+def test_a_healthy_link_is_not_stalled() -> None:
+    async def scenario() -> None:
+        async with pair() as (a, b):
+            for here, there in ((a, b), (b, a)):
+                link = here.transport.control_link(there.me)
+                assert link is not None
+                assert not link.is_stalled
+        assert not Link().is_stalled
 
-
-def test_a_kernel_that_cannot_bound_the_pause_has_the_other_options() -> None:
-    class OlderSocket(socket.socket):
-        def setsockopt(self, level: int, option: int, value: Any) -> None:  # type: ignore[override]
-            if option == TCP_RTO_MAX_MS:
-                raise OSError(errno.ENOPROTOOPT, "Protocol not available")
-            super().setsockopt(level, option, value)
-
-    with OlderSocket() as connection:
-        set_options(connection)
-        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) >= 60_000
+    asyncio.run(scenario())
 
 
 def test_the_way_to_a_peer_and_its_round_trip_are_known_soon_after_the_connection() -> None:

@@ -12,7 +12,8 @@ from defl.clients.protocol import schema_of
 from defl.ids import NodeId, Round
 from defl.node.work.worker import Worker
 from defl.node.work.worker_process import WorkReport
-from defl.output import Aggregate, Aggregated, Reference, Train, Validate, Validated
+from defl.output import Aggregate, Aggregated, Reference, Train, Trained, Validate, Validated
+from defl.pool.weights import Base, decode
 from defl.work import aggregate, model_blob, model_row, validate
 from support.builders import name, with_charter
 from support.workers import SMALL, bench, failure, run, write_client
@@ -181,5 +182,33 @@ def test_local_entries_outlive_the_process(project: Path) -> None:
         assert worker.training is not None
         assert worker.training.metrics["steps"] == 1
         await worker.close()
+
+    run(scenario())
+
+
+def test_a_client_trains_on_from_what_its_masked_updates_have_not_sent(project: Path) -> None:
+    federation = with_charter(SMALL.federation, codec="int8_masked")
+    zero = Base(np.zeros(100, dtype=np.float32), Round(21))
+
+    async def sent(worker: Worker, round_: int, base: Path) -> set[float]:
+        """The values of the round's update that are not the base's."""
+        work = Train(Round(round_), SMALL.initial.digest)
+        trained = await worker.run(work, {SMALL.initial.digest: base})
+        assert isinstance(trained, Trained)
+        payload = worker.take_output(trained.manifest).read_bytes()
+        start = zero._replace(round=Round(round_))
+        return set(decode(payload, federation.schema, federation.codec, start).tolist()) - {0.0}
+
+    async def scenario() -> None:
+        base = project.parent / "base"
+        base.write_bytes(SMALL.initial_payload)
+        folder = project.parent / "state"
+        first = Worker("my_client:factory", folder, federation, project=project)
+        assert await sent(first, 20, base) == {20.0}
+        assert await sent(first, 21, base) == {20.0 + 21.0}
+        await first.close()
+        second = Worker("my_client:factory", folder, federation, project=project)
+        assert await sent(second, 22, base) == {22.0}, "lost with the process"
+        await second.close()
 
     run(scenario())

@@ -12,21 +12,24 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
-from defl.cards import Reach
+from defl.cards import Card, Reach
 from defl.cli.agreed_facts import agreed_facts, charter_of
 from defl.cli.proven_start import draft_from
 from defl.clients.protocol import schema_of
 from defl.committee import AggQuorum, Federation, Member
 from defl.errors import UserError
 from defl.founding import found
+from defl.node.relay.dependence import relay_dependence
+from defl.node.setup.agreement import INITIAL_FILE, membership_of, read_federation
 from defl.node.setup.assemble import (
     read_cards,
+    read_relay_cards,
     read_weights,
     require_new,
     roles_of_patterns,
     write_agreement,
 )
-from defl.node.setup.config import INITIAL_FILE, membership_of, read_federation
+from defl.node.setup.config import read_node
 from defl.node.setup.fingerprint import fingerprint
 from defl.node.setup.present import present_facts
 from defl.node.setup.requirements import coverage, require_conditions, requirements_of
@@ -40,6 +43,8 @@ Examples:
   defl federation create *.card.toml --model task:client --project . -o federation.toml
   defl federation create *.card.toml --model start.safetensors --rounds 50 -o federation.toml
   defl federation create *.card.toml --model start.npz --role '*running_var=variance' \\
+      -o federation.toml
+  defl federation create *.card.toml --model task:client --relay relays/r1.card.toml \\
       -o federation.toml
   defl federation create *.card.toml --from proven.safetensors round-certificate.json \\
       old/federation.toml -o federation.toml
@@ -91,6 +96,14 @@ def federation() -> None:
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write."
 )
+@click.option(
+    "--relay",
+    "relays",
+    multiple=True,
+    metavar="CARD",
+    type=click.Path(path_type=Path),
+    help="A relay's card (defl relay init); several are better.",
+)
 @click.option("--rounds", default=10, show_default=True, help="Rounds of training.")
 @agreed_facts
 @click.option("--strict", is_flag=True, help="Refuse facts that no theorem covers.")
@@ -104,6 +117,7 @@ def create(
     project: Path,
     roles: tuple[str, ...],
     output: Path,
+    relays: tuple[Path, ...],
     rounds: int,
     strict: bool,
     force: bool,
@@ -120,6 +134,7 @@ def create(
     """
     require_new(output, force=force)
     members = read_cards(cards)
+    relay_cards = read_relay_cards(relays, members)
     if (model is None) == (proven is None):
         raise UserError("name the initial weights: either --model or --from, not both")
     if proven is not None:
@@ -135,12 +150,13 @@ def create(
     membership = membership_of(members, rounds=rounds)
     founding = found(draft, membership, row)
     require_conditions(founding.federation, strict=strict)
-    agreed = write_agreement(output, founding, members).federation
+    agreement = write_agreement(output, founding, members, relay_cards)
+    agreed = agreement.federation
     if as_json:
-        click.echo(json.dumps(_json(agreed), indent=1))
+        click.echo(json.dumps(_json(agreed, agreement.relays), indent=1))
         return
     click.echo(f"Wrote {output} and {output.parent / INITIAL_FILE}; give both to every member.\n")
-    click.echo(_text(agreed))
+    click.echo(_text(agreed, agreement.relays))
 
 
 def _is_given(option: str) -> bool:
@@ -156,11 +172,13 @@ def show(file: Path, as_json: bool) -> None:
 
     A file says how the federation began; the folder of a node says who its members are now.
     """
-    facts = present_facts(file) if file.is_dir() else read_federation(file).federation
-    click.echo(json.dumps(_json(facts), indent=1) if as_json else _text(facts))
+    agreement = read_federation(file / read_node(file).federation if file.is_dir() else file)
+    facts = present_facts(file) if file.is_dir() else agreement.federation
+    relays = agreement.relays
+    click.echo(json.dumps(_json(facts, relays), indent=1) if as_json else _text(facts, relays))
 
 
-def _json(facts: Federation) -> dict[str, object]:
+def _json(facts: Federation, relays: tuple[Card, ...]) -> dict[str, object]:
     committee = facts.committee
     return {
         "id": facts.chain.hex(),
@@ -179,6 +197,10 @@ def _json(facts: Federation) -> dict[str, object]:
             if member.active
         ],
         "departed": [member.name for member in facts.members if not member.active],
+        "relays": [
+            {"name": card.name, "address": card.address, "key": card.key.hex()} for card in relays
+        ],
+        "relayed": relay_dependence(facts, relays).json,
         "n": committee.size,
         "f": committee.faults,
         "quorum": committee.quorum,
@@ -202,12 +224,17 @@ def _where(member: Member) -> str:
     return member.address + ("  relays" if member.relay else "")
 
 
+def _relay_lines(facts: Federation, relays: tuple[Card, ...]) -> list[str]:
+    lines = relay_dependence(facts, relays).lines
+    return [f"{'' if place else 'relays':<13}{line}" for place, line in enumerate(lines)]
+
+
 def _closing(facts: Federation) -> int:
     committee = facts.committee
     return committee.quorum if facts.agg_quorum is AggQuorum.QUORUM else committee.faults + 1
 
 
-def _text(facts: Federation) -> str:
+def _text(facts: Federation, relays: tuple[Card, ...]) -> str:
     n, f, q = facts.committee.size, facts.committee.faults, facts.committee.quorum
     width = max(len(member.name) for member in facts.members) + 2
     departed = [member.name for member in facts.members if not member.active]
@@ -226,8 +253,10 @@ def _text(facts: Federation) -> str:
             for i in facts.committee.members
         ),
         *([f"  left: {', '.join(departed)}"] if departed else []),
+        *(f"  relay {card.name}  {card.address}" for card in relays),
         "",
         f"consensus    {facts.rules}, quorum q = {q} of {n}",
+        *_relay_lines(facts, relays),
         (
             f"rounds       {facts.rounds}; one closes with all {n} updates, or with {q} and "
             f"{_closing(facts)} AGG votes"

@@ -58,6 +58,10 @@ COMMANDS = {
         "defl.cli.paper:paper",
         "Measure the paper's tables and figures and compare them with its numbers.",
     ),
+    "relay": LazyCommand(
+        "defl.cli.relay:relay",
+        "Connect members that can only dial: a relay passes on bytes that it cannot read.",
+    ),
     "run": LazyCommand(
         "defl.cli.run:run",
         "Run a whole federation on this machine: real processes, TLS and disks.",

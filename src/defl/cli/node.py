@@ -100,7 +100,7 @@ def init(
         name=name,
         reach=Reach(reach),
         address=address,
-        listen=_listen(address) if listen is None and reach != Reach.DIAL else listen or "",
+        listen=listen_for(address) if listen is None and reach != Reach.DIAL else listen or "",
         relay=relay,
         client=client,
         project=project,
@@ -130,7 +130,7 @@ def init(
     )
 
 
-def _listen(address: str) -> str:
+def listen_for(address: str) -> str:
     host, port = split_address(address)
     return f"{_interface(host)}:{port}"
 

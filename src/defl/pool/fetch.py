@@ -37,6 +37,10 @@ class Fetch:
         self.missing = sum(1 << i for i in range(len(manifest.chunks)) if i not in held)
         self.rarity = [0] * len(manifest.chunks)
 
+    def is_author(self, source: NodeId) -> bool:
+        """Of an update that is on its way to all."""
+        return self.scatter is not None and self.scatter.author == source
+
     def is_resting(self, source: NodeId, now: float) -> bool:
         rest = self.resting.get(source)
         return rest is not None and now < rest.until

@@ -258,8 +258,7 @@ class Transfer:
                 fetch = self._fetches[digest]
                 chunks = self._available(fetch, source_id, now)
                 if only_shares:
-                    is_author = fetch.scatter is not None and fetch.scatter.author == source_id
-                    chunks &= fetch.share if is_author else 0
+                    chunks &= fetch.share if fetch.is_author(source_id) else 0
                 if not chunks:
                     continue
                 index = fetch.rarest(chunks)
@@ -272,16 +271,9 @@ class Transfer:
         chunks = fetch.missing & ~fetch.under_way & fetch.holders[source]
         if not chunks or fetch.is_resting(source, now):
             return 0
-        scatter = fetch.scatter
-        if scatter is None or source != scatter.author or not self.is_slow(source):
-            return chunks
-        if now >= self._patient_until(fetch):
-            return chunks
-        # It sends each chunk once, and others pass it on.
-        announced = 0
-        for member in fetch.announcers:
-            announced |= fetch.holders[member]
-        return chunks & (fetch.share | announced)
+        if fetch.is_author(source) and self.is_slow(source) and now < self._patient_until(fetch):
+            return chunks & fetch.share  # it sends each chunk once, and others pass it on
+        return chunks
 
     def _patient_until(self, fetch: Fetch) -> float:
         """Until then members are expected to announce their shares of a slow author's update."""
@@ -382,6 +374,7 @@ class Transfer:
             self._release(digest, fetch, index)
             if overtaken or source_id in fetch.announcers:
                 self._distrust(digest, fetch, source_id, now)
+        source.put_last(lost[0][0])
 
     def _distrust(self, digest: Digest, fetch: Fetch, source: NodeId, now: float) -> None:
         """It rests for this blob. If only its own word said that it holds chunks, it is asked for

@@ -13,16 +13,17 @@ from defl.errors import DeflError
 from defl.lab.chaos.broken_lines import BROKEN_LINES
 from defl.lab.chaos.carrying_out import calibrated, carry_out, measured
 from defl.lab.chaos.figures import MEASUREMENTS, Figure
+from defl.lab.chaos.firewalls import FIREWALLS
 from defl.lab.chaos.machines import MACHINES
 from defl.lab.chaos.network import CONGESTION_CONTROL, only_run
-from defl.lab.chaos.outcome import Outcome
+from defl.lab.chaos.outcome import TrialOutcome
 from defl.lab.chaos.page import page, recovery_cells
 from defl.lab.chaos.requirements import missing_for_all, missing_tool
 from defl.lab.chaos.results import ChaosResults, read_results, write_results
 from defl.lab.chaos.slow_lines import SLOW_LINES
 
 CALIBRATE = "calibrate"
-CONDITIONS = {c.name: c for c in (*SLOW_LINES, *BROKEN_LINES, *MACHINES)}
+CONDITIONS = {c.name: c for c in (*SLOW_LINES, *BROKEN_LINES, *FIREWALLS, *MACHINES)}
 FIGURES = {m.name: m for m in MEASUREMENTS}
 NAMES = [CALIBRATE, *CONDITIONS, *FIGURES]
 
@@ -30,6 +31,7 @@ NAMES = [CALIBRATE, *CONDITIONS, *FIGURES]
 @click.command()
 @click.option("--only", multiple=True, metavar="NAME", help="Only this; may be repeated.")
 @click.option("--list", "listing", is_flag=True, help="Show all names and what they do.")
+@click.option("--wait", is_flag=True, help="If another run is going on, wait for its end.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per result.")
 @click.option(
     "--out",
@@ -45,7 +47,13 @@ NAMES = [CALIBRATE, *CONDITIONS, *FIGURES]
     help="Write the newest results as a page.",
 )
 def main(
-    *, only: tuple[str, ...], listing: bool, as_json: bool, out: Path, page_file: Path | None
+    *,
+    only: tuple[str, ...],
+    listing: bool,
+    wait: bool,
+    as_json: bool,
+    out: Path,
+    page_file: Path | None,
 ) -> None:
     """Run real nodes on networks that are slow, lossy, cut and blocked.
 
@@ -79,7 +87,7 @@ def main(
         return
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        failed = _run_all(only or NAMES, out, as_json=as_json)
+        failed = _run_all(only or NAMES, out, wait=wait, as_json=as_json)
     except DeflError as error:
         raise click.ClickException(str(error)) from error
     if page_file is not None:
@@ -99,10 +107,10 @@ def _title(name: str) -> str:
     return (CONDITIONS.get(name) or FIGURES[name]).title
 
 
-def _run_all(names: Sequence[str], out: Path, *, as_json: bool) -> list[str]:
+def _run_all(names: Sequence[str], out: Path, *, wait: bool, as_json: bool) -> list[str]:
     """The names of those that failed. Each result is kept as soon as there is one."""
     failed = []
-    with only_run() as held:
+    with only_run(wait=wait) as held:
         for number, name in enumerate(names, start=1):
             click.echo(f"[{number}/{len(names)}] {name}: {_title(name)}", err=True)
             results = read_results(out)
@@ -139,7 +147,7 @@ def _keep(results: ChaosResults, out: Path) -> None:
     write_results(out, results)
 
 
-def _outcome_text(outcome: Outcome) -> str:
+def _outcome_text(outcome: TrialOutcome) -> str:
     first, everybody = recovery_cells(outcome)
     facts = [
         f"{outcome.rounds} of {outcome.rounds_wanted} rounds",

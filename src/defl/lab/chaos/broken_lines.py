@@ -1,16 +1,16 @@
 """Conditions: lines that break and heal."""
 
-from defl.lab.chaos.condition import Condition
-from defl.lab.chaos.link import Line
-from defl.lab.chaos.sites import Setting
+from defl.lab.chaos.condition import ChaosCondition
+from defl.lab.chaos.link import LineQuality
+from defl.lab.chaos.sites import FederationSetting
 from defl.lab.chaos.trial import Trial
 
-WAY = Line(delay_ms=10)
+WAY = LineQuality(delay_ms=10)
 CUT_S = 20.0
 FLAP_S = 3.0
 FLAPS = 5
 # Enough that some are left after the cut, whatever the members on the larger side do meanwhile.
-ENOUGH = Setting(rounds=20)
+ENOUGH = FederationSetting(rounds=20)
 
 
 def _up_and_running(trial: Trial) -> None:
@@ -78,14 +78,18 @@ def _flapping_everywhere(trial: Trial) -> None:
 
 
 BROKEN_LINES = (
-    Condition("partition-2-2", "two members cut from the other two for 20 s", _two_and_two, ENOUGH),
-    Condition("partition-3-1", "one member cut off for 20 s", _three_and_one, ENOUGH),
-    Condition(
+    ChaosCondition(
+        "partition-2-2", "two members cut from the other two for 20 s", _two_and_two, ENOUGH
+    ),
+    ChaosCondition("partition-3-1", "one member cut off for 20 s", _three_and_one, ENOUGH),
+    ChaosCondition(
         "one-way",
         "for 20 s nobody hears one member, and one does not hear another",
         _one_way,
         ENOUGH,
     ),
-    Condition("flapping", "one member's line breaks every 3 s, for 30 s", _flapping, ENOUGH),
-    Condition("flapping-all", "all lines break every 3 s, for 30 s", _flapping_everywhere, ENOUGH),
+    ChaosCondition("flapping", "one member's line breaks every 3 s, for 30 s", _flapping, ENOUGH),
+    ChaosCondition(
+        "flapping-all", "all lines break every 3 s, for 30 s", _flapping_everywhere, ENOUGH
+    ),
 )

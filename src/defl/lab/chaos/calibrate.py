@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from defl.lab.chaos.hosts import Host
-from defl.lab.chaos.link import Line
-from defl.lab.chaos.network import Network
+from defl.lab.chaos.link import LineQuality
+from defl.lab.chaos.network import ChaosNetwork
 
 PORT = 7500
 PINGS = 200
@@ -39,27 +39,27 @@ class Calibration:
         return abs(self.measured - self.wanted) / self.wanted
 
 
-def calibrate(net: Network) -> list[Calibration]:
+def calibrate(net: ChaosNetwork) -> list[Calibration]:
     """Between the first two hosts; the other hosts are quiet, but for the last figure."""
     link = net.link
     one, other = net.hosts[0], net.hosts[1]
     results = []
     for delay_ms in (25.0, 50.0, 200.0):
-        link.every(up=Line(delay_ms=delay_ms))
+        link.every(up=LineQuality(delay_ms=delay_ms))
         measured = median(_round_trips(one, other)) * 1000
         results.append(Calibration("round trip", "ms", 2 * delay_ms, measured))
-    link.every(up=Line(delay_ms=50, jitter_ms=20, reorder=True))
+    link.every(up=LineQuality(delay_ms=50, jitter_ms=20, reorder=True))
     trips = _round_trips(one, other)
     results.append(Calibration("round trip, 50 ± 20 ms, mean", "ms", 100, fmean(trips) * 1000))
-    link.every(up=Line(loss=0.02))
+    link.every(up=LineQuality(loss=0.02))
     results.append(Calibration("loss", "%", 2.0, 100 * _loss(one, other)))
     for mbit_s in (2.0, 10.0, 100.0):
-        link.every(up=Line(delay_ms=5, mbit_s=mbit_s), down=Line(mbit_s=mbit_s))
+        link.every(up=LineQuality(delay_ms=5, mbit_s=mbit_s), down=LineQuality(mbit_s=mbit_s))
         wanted = mbit_s * PAYLOAD_SHARE
         results.append(
             Calibration("TCP, one stream", "Mbit/s", wanted, _throughput([(one, other)]))
         )
-    link.every(up=Line(delay_ms=25, mbit_s=100), down=Line(mbit_s=100))
+    link.every(up=LineQuality(delay_ms=25, mbit_s=100), down=LineQuality(mbit_s=100))
     count = len(net.hosts)
     pairs = [(net.hosts[i], net.hosts[(i + 1) % count]) for i in range(count)]
     wanted = 100 * PAYLOAD_SHARE * count

@@ -13,11 +13,11 @@ from typing import TextIO
 
 from defl.errors import UserError
 from defl.lab.chaos.calibrate import Calibration, calibrate
-from defl.lab.chaos.condition import Condition
+from defl.lab.chaos.condition import ChaosCondition
 from defl.lab.chaos.figures import Figure, Measurement, measure
 from defl.lab.chaos.network import network
-from defl.lab.chaos.outcome import Outcome
-from defl.lab.chaos.trial import Stalled, Trial
+from defl.lab.chaos.outcome import TrialOutcome
+from defl.lab.chaos.trial import Trial
 from defl.node.setup.processes import LOG_FILE
 
 # Beyond a run's own limit: founding, starting and ending its nodes.
@@ -46,7 +46,7 @@ def watchdog(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def carry_out(condition: Condition, held: TextIO, logs: Path) -> Outcome:
+def carry_out(condition: ChaosCondition, held: TextIO, logs: Path) -> TrialOutcome:
     members = condition.setting.members
     with network(members + condition.hosts, held) as net, watchdog(condition.limit_s + AROUND_S):
         trial = Trial(net, condition.setting, condition.limit_s)
@@ -54,8 +54,8 @@ def carry_out(condition: Condition, held: TextIO, logs: Path) -> Outcome:
             try:
                 condition.script(trial)
                 trial.finish()
-            except (Stalled, TookTooLong) as stalled:
-                trial.violations.append(str(stalled))
+            except UserError as failed:  # it stalled, took too long, or a node has ended
+                trial.violations.append(str(failed))
             outcome = trial.outcome(condition.name, condition.title)
             if not outcome.passed:
                 keep_logs(trial, logs / condition.name)

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from defl.committee import Timing
-from defl.lab.chaos.link import Line, LinkStats
-from defl.lab.chaos.network import Network
+from defl.errors import UserError
+from defl.lab.chaos.link import LineQuality, LinkStats
+from defl.lab.chaos.network import ChaosNetwork
 from defl.lab.chaos.outcome import Log
-from defl.lab.chaos.sites import Setting
-from defl.lab.chaos.trial import Stalled, Trial
+from defl.lab.chaos.sites import FederationSetting
+from defl.lab.chaos.trial import Trial
 from defl.node.report.status import NodeStatus
-from defl.schema import Codec
+from defl.pool.weights import payload_bytes
+from defl.schema import Codec, DType, Entry, Schema
 
 MODEL_VALUES = 7_000_000  # 28 MB
 # Rounds left out: processes start, TCP finds its rate, members' paces are learned.
@@ -26,7 +28,6 @@ GST_LT_S = 60.0
 
 # A finished node goes on serving the others; the laboratory ends it.
 TIMING = Timing(gst_lt_min_s=GST_LT_S, grace_s=120.0)
-BYTES_PER_VALUE = {Codec.FP32: 4, Codec.BF16: 2, Codec.INT8: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +76,17 @@ class Measurement:
 
     name: str
     title: str
-    up: Line
-    down: Line
-    setting: Setting
-    lines: dict[int, tuple[Line, Line]] = field(default_factory=dict)  # up, down
+    up: LineQuality
+    down: LineQuality
+    setting: FederationSetting
+    lines: dict[int, tuple[LineQuality, LineQuality]] = field(default_factory=dict)  # up, down
     hosts: int = 0  # besides the members'
     limit_s: float = 200.0
 
     @property
     def update_bytes(self) -> int:
-        return self.setting.values * BYTES_PER_VALUE[self.setting.codec]
+        entry = Entry("w", (self.setting.values,), DType.FLOAT32)
+        return payload_bytes(Schema((entry,)), self.setting.codec)
 
     @property
     def ideal_s(self) -> float:
@@ -98,7 +100,7 @@ class Measurement:
         return max(needed)
 
 
-def measure(net: Network, wanted: Measurement) -> Figure:
+def measure(net: ChaosNetwork, wanted: Measurement) -> Figure:
     net.link.every(up=wanted.up, down=wanted.down)
     for member, (up, down) in wanted.lines.items():
         net.link.up(member, up)
@@ -109,8 +111,8 @@ def measure(net: Network, wanted: Measurement) -> Figure:
         trial.start()
         try:
             trial.finish()
-        except Stalled as stalled:
-            violations.append(str(stalled))
+        except UserError as failed:  # it stalled, or a node has ended
+            violations.append(str(failed))
         stats = net.link.stats()
         outcome = trial.outcome(wanted.name, wanted.title)
         logs = [trial.sites.log(member) for member in trial.members]
@@ -146,44 +148,44 @@ def traffic_ratios(
     }
 
 
-def _model(**changes: object) -> Setting:
-    return Setting(rounds=ROUNDS, values=MODEL_VALUES, timing=TIMING, **changes)  # type: ignore[arg-type]
+def _model(**changes: object) -> FederationSetting:
+    return FederationSetting(rounds=ROUNDS, values=MODEL_VALUES, timing=TIMING, **changes)  # type: ignore[arg-type]
 
 
-FAST = Line(mbit_s=100)
+FAST = LineQuality(mbit_s=100)
 MEASUREMENTS = (
     Measurement(
         "round-fp32",
         "28 MB, fp32, 100 Mbit/s, 50 ms each way",
-        Line(delay_ms=50, mbit_s=100),
+        LineQuality(delay_ms=50, mbit_s=100),
         FAST,
         _model(),
     ),
     Measurement(
         "round-int8",
         "28 MB, int8, 100 Mbit/s, 50 ms each way",
-        Line(delay_ms=50, mbit_s=100),
+        LineQuality(delay_ms=50, mbit_s=100),
         FAST,
         _model(codec=Codec.INT8),
     ),
     Measurement(
         "round-fp32-25",
         "28 MB, fp32, 100 Mbit/s, 25 ms each way",
-        Line(delay_ms=25, mbit_s=100),
+        LineQuality(delay_ms=25, mbit_s=100),
         FAST,
         _model(),
     ),
     Measurement(
         "round-int8-25",
         "28 MB, int8, 100 Mbit/s, 25 ms each way",
-        Line(delay_ms=25, mbit_s=100),
+        LineQuality(delay_ms=25, mbit_s=100),
         FAST,
         _model(codec=Codec.INT8),
     ),
     Measurement(
         "round-loss",
         "28 MB, fp32, 100 Mbit/s, 10 ms each way, 2 % loss",
-        Line(delay_ms=10, mbit_s=100, loss=0.02),
+        LineQuality(delay_ms=10, mbit_s=100, loss=0.02),
         FAST,
         _model(),
     ),

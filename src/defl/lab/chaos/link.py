@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from defl.errors import UserError
-from defl.lab.chaos.hosts import Host, run
+from defl.lab.chaos.hosts import run
 
 SOURCE = Path(__file__).parent / "link.c"
 # Of a line with a rate: what would wait longer is dropped, as routers do.
@@ -14,7 +14,7 @@ QUEUE_MS = 250.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LineQuality:
     """One direction of a host's line. Without a rate it is as fast as the machine."""
 
     delay_ms: float = 0.0
@@ -32,7 +32,7 @@ class Line:
         )
 
 
-CLEAR = Line()
+CLEAR = LineQuality()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +66,17 @@ def parse_stats(lines: Sequence[str]) -> LinkStats:
     return LinkStats(tuple(directions["up"]), tuple(directions["down"]), late_ms)
 
 
-class Link:
+class UserspaceLink:
     """A running link. It ends when this process does."""
 
-    def __init__(self, hosts: Sequence[Host], scratch: Path) -> None:
-        self._hosts = hosts
+    def __init__(self, ends: Sequence[str], scratch: Path, descriptors: Sequence[int] = ()) -> None:
+        """The ends are network namespaces, or inherited descriptors such as `fd:5`."""
+        self._hosts = range(len(ends))
         program = scratch / "link"
         run("cc", "-O2", "-o", str(program), str(SOURCE))
         self._process = subprocess.Popen(  # noqa: S603 - what we have just compiled
-            [program, *(host.namespace for host in hosts)],
+            [program, *ends],
+            pass_fds=descriptors,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -93,16 +95,16 @@ class Link:
     def pid(self) -> int:
         return self._process.pid
 
-    def up(self, host: int, line: Line) -> None:
+    def up(self, host: int, line: LineQuality) -> None:
         self._tell(line.command(host, "up"))
 
-    def down(self, host: int, line: Line) -> None:
+    def down(self, host: int, line: LineQuality) -> None:
         self._tell(line.command(host, "down"))
 
-    def every(self, *, up: Line = CLEAR, down: Line = CLEAR) -> None:
+    def every(self, *, up: LineQuality = CLEAR, down: LineQuality = CLEAR) -> None:
         for host in self._hosts:
-            self.up(host.number, up)
-            self.down(host.number, down)
+            self.up(host, up)
+            self.down(host, down)
 
     def cut(self, from_: int, to: int) -> None:
         """One way: packets of the first host do not reach the second."""
@@ -118,7 +120,7 @@ class Link:
     def heal(self) -> None:
         for a in self._hosts:
             for b in self._hosts:
-                self._tell(f"cut {a.number} {b.number} 0")
+                self._tell(f"cut {a} {b} 0")
 
     def stats(self) -> LinkStats:
         self._tell("stats")

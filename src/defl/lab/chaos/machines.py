@@ -5,15 +5,15 @@ import shutil
 import signal
 from pathlib import Path
 
-from defl.lab.chaos.condition import Condition
+from defl.lab.chaos.condition import ChaosCondition
 from defl.lab.chaos.hosts import run
-from defl.lab.chaos.link import Line
+from defl.lab.chaos.link import LineQuality
 from defl.lab.chaos.requirements import FAKETIME, faketime_library
-from defl.lab.chaos.sites import Setting
+from defl.lab.chaos.sites import FederationSetting
 from defl.lab.chaos.trial import Trial
 
-WAY = Line(delay_ms=10)
-ENOUGH = Setting(rounds=20)
+WAY = LineQuality(delay_ms=10)
+ENOUGH = FederationSetting(rounds=20)
 STOPPED_S = 20.0
 FULL_S = 15.0
 HOUR_S = 3600
@@ -70,7 +70,7 @@ def _clock(trial: Trial) -> None:
     trial.sites.variables[LAST] = {
         "LD_PRELOAD": str(faketime_library()),
         "FAKETIME_TIMESTAMP_FILE": str(offset),
-        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }
     trial.start()
@@ -89,9 +89,9 @@ def _set_clock(offset: Path, seconds: int) -> None:
 
 
 MACHINES = (
-    Condition("stopped", "one member's processes stand still for 20 s", _stopped, ENOUGH),
-    Condition("disk-full", "one member's disk is full for 15 s", _disk_full, ENOUGH),
-    Condition(
+    ChaosCondition("stopped", "one member's processes stand still for 20 s", _stopped, ENOUGH),
+    ChaosCondition("disk-full", "one member's disk is full for 15 s", _disk_full, ENOUGH),
+    ChaosCondition(
         "clock",
         "one member's clock jumps an hour forward, back, and an hour back",
         _clock,

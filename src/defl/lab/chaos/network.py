@@ -5,7 +5,6 @@ removes them: the file that keeps other runs out also says where they are.
 """
 
 import fcntl
-import os
 import shutil
 import subprocess
 import tempfile
@@ -24,7 +23,7 @@ from defl.lab.chaos.hosts import (
     make_hosts,
     remove_namespaces,
 )
-from defl.lab.chaos.link import Link
+from defl.lab.chaos.link import UserspaceLink
 
 HELD = Path("/run/defl-chaos")
 # Linux's default, and so what most organisations' machines use.
@@ -32,22 +31,22 @@ CONGESTION_CONTROL = "cubic"
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class ChaosNetwork:
     hosts: list[Host]
-    link: Link
+    link: UserspaceLink
     folder: Path  # removed at the end
 
 
 @contextmanager
-def only_run() -> Iterator[TextIO]:
+def only_run(*, wait: bool = False) -> Iterator[TextIO]:
     """Keeps other runs out, and removes what a killed one has left behind."""
     with HELD.open("a+", encoding="utf-8") as held:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             raise UserError(
                 "another run of the laboratory is going on, and two would disturb each other; "
-                "wait until it has ended"
+                "start this one later, or with --wait"
             ) from error
         held.seek(0)
         remove_leftovers(held.read().splitlines())
@@ -71,22 +70,19 @@ def _unmount_in(folder: str) -> None:
 
 
 @contextmanager
-def network(count: int, held: TextIO) -> Iterator[Network]:
+def network(count: int, held: TextIO) -> Iterator[ChaosNetwork]:
     """This many hosts with a link between them, and a folder."""
     with ExitStack() as cleaning:
         folder = tempfile.mkdtemp(prefix=PREFIX)
         held.write(f"{folder}\n")
         held.flush()
         cleaning.callback(remove_leftovers, [folder])
+        Path(folder).chmod(0o711)  # proxies run as users of their own; a node's folder is closed
         allow_congestion_control(CONGESTION_CONTROL)
         hosts = make_hosts(count)
         for host in hosts:
             cleaning.callback(host.close)
-        link = Link(hosts, Path(folder))
+        link = UserspaceLink([host.namespace for host in hosts], Path(folder))
         cleaning.callback(link.close)
         configure(hosts, CONGESTION_CONTROL)
-        yield Network(hosts, link, Path(folder))
-
-
-def is_root() -> bool:
-    return os.geteuid() == 0
+        yield ChaosNetwork(hosts, link, Path(folder))

@@ -38,27 +38,16 @@ def recovery_of(moments: Sequence[Moment], healed_at: float, members: int) -> Re
 
 
 def round_seconds(logs: Sequence[Log]) -> float | None:
-    """The median time from close to close, at the member that took longest; None with one round."""
-    closed = [
-        {line["round"]: line["time"] for line in log if line["event"] == "round closed"}
-        for log in logs
-    ]
-    spans = [
-        max(spans)
-        for number in range(2, max((max(times, default=0) for times in closed), default=0) + 1)
-        if (
-            spans := [
-                times[number] - times[number - 1]
-                for times in closed
-                if number in times and number - 1 in times
-            ]
-        )
-    ]
+    """The median time from close to close, over rounds and members; None with one round."""
+    spans = []
+    for log in logs:
+        closed = {line["round"]: line["time"] for line in log if line["event"] == "round closed"}
+        spans += [closed[n] - closed[n - 1] for n in closed if n - 1 in closed]
     return median(spans) if spans else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrialOutcome:
     name: str
     title: str
     members: int

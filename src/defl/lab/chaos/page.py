@@ -5,7 +5,7 @@ from math import isnan
 
 from defl.lab.chaos.calibrate import Calibration
 from defl.lab.chaos.figures import Figure
-from defl.lab.chaos.outcome import Outcome
+from defl.lab.chaos.outcome import TrialOutcome
 from defl.lab.chaos.results import ChaosResults
 
 COMMAND = "make chaos"
@@ -54,7 +54,7 @@ def unwrapped(text: str) -> str:
     )
 
 
-def _conditions(outcomes: Sequence[Outcome]) -> str:
+def _conditions(outcomes: Sequence[TrialOutcome]) -> str:
     rows = [
         (
             f"`{o.name}`",
@@ -89,7 +89,7 @@ read from the nodes' statuses, ten times a second at least.
     return text + ("\n" + "\n".join(notes) + "\n" if notes else "")
 
 
-def recovery_cells(outcome: Outcome) -> tuple[str, str]:
+def recovery_cells(outcome: TrialOutcome) -> tuple[str, str]:
     if outcome.recovery is None:
         return "", ""
     first, everybody = outcome.recovery.first_commit_s, outcome.recovery.everybody_s

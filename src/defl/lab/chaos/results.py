@@ -7,14 +7,14 @@ from msgspec import Struct
 
 from defl.lab.chaos.calibrate import Calibration
 from defl.lab.chaos.figures import Figure
-from defl.lab.chaos.outcome import Outcome
+from defl.lab.chaos.outcome import TrialOutcome
 
 FILE = "results.json"
 
 
 class ChaosResults(Struct):
     calibrations: list[Calibration] = []
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, TrialOutcome] = {}
     figures: dict[str, Figure] = {}
 
 

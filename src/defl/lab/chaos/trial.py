@@ -5,9 +5,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from defl.errors import UserError
-from defl.lab.chaos.network import Network
-from defl.lab.chaos.outcome import Moment, Outcome, Recovery, recovery_of, round_seconds
-from defl.lab.chaos.sites import Setting, Sites, found_sites
+from defl.lab.chaos.network import ChaosNetwork
+from defl.lab.chaos.outcome import Moment, Recovery, TrialOutcome, recovery_of, round_seconds
+from defl.lab.chaos.sites import FederationSetting, Sites, found_sites
 from defl.lab.experiments.processes import violations_of
 from defl.node.report.status import NodeStatus
 
@@ -20,7 +20,7 @@ class Stalled(UserError):
 
 
 class Trial:
-    def __init__(self, net: Network, setting: Setting, limit_s: float) -> None:
+    def __init__(self, net: ChaosNetwork, setting: FederationSetting, limit_s: float) -> None:
         self.net = net
         self.setting = setting
         self.local = found_sites(net.folder / "federation", net.hosts, setting)
@@ -112,13 +112,13 @@ class Trial:
             ),
         )
 
-    def outcome(self, name: str, title: str) -> Outcome:
+    def outcome(self, name: str, title: str) -> TrialOutcome:
         """Ends the nodes and judges what they left behind."""
         self.sites.stop()
         violations = [*self.violations, *violations_of(self.local, self.setting.rounds)]
         stats = self.net.link.stats()
         members = len(self.members)
-        return Outcome(
+        return TrialOutcome(
             name=name,
             title=title,
             members=members,

@@ -7,7 +7,7 @@ deviation of their difference is far below that of the accuracies.
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 
-from defl.lab.experiments.robustness_cell import RobustnessCell, RobustnessResult
+from defl.lab.experiments.robustness_cell import NO_ATTACK, RobustnessCell, RobustnessResult
 from defl.lab.experiments.robustness_table import kind_of_data
 from defl.schema import Codec
 
@@ -41,15 +41,30 @@ def codecs_markdown(results: Mapping[RobustnessCell, RobustnessResult]) -> str:
             "| attack | fp32 | " + " | ".join(others) + " |",
             "|---" * (len(others) + 2) + "|",
         ]
-        for attack, by_codec in by_attack.items():
-            plain = by_codec.get(Codec.FP32, {})
-            numbers = [_spread(list(plain.values()), signed=False)]
-            numbers += [
-                _spread(_differences(by_codec.get(codec, {}), plain), signed=True)
-                for codec in others
-            ]
-            lines.append(f"| {attack} | " + " | ".join(numbers) + " |")
+        lines += [_line(attack, by_codec, others) for attack, by_codec in by_attack.items()]
+        attacked = [by_codec for attack, by_codec in by_attack.items() if attack != NO_ATTACK]
+        if len(attacked) > 1:
+            lines.append(_line("mean of the attacks", _means(attacked), others))
     return "\n".join(lines) + "\n" if compared else ""
+
+
+def _line(name: str, by_codec: Accuracies, others: Sequence[Codec]) -> str:
+    plain = by_codec.get(Codec.FP32, {})
+    numbers = [_spread(list(plain.values()), signed=False)]
+    numbers += [
+        _spread(_differences(by_codec.get(codec, {}), plain), signed=True) for codec in others
+    ]
+    return f"| {name} | " + " | ".join(numbers) + " |"
+
+
+def _means(attacked: Sequence[Accuracies]) -> Accuracies:
+    """Over the attacks, for each seed that all of them have."""
+    means: Accuracies = {}
+    for codec in Codec:
+        by_seed = [accuracies.get(codec, {}) for accuracies in attacked]
+        shared = set.intersection(*(set(seeds) for seeds in by_seed))
+        means[codec] = {seed: mean(seeds[seed] for seeds in by_seed) for seed in sorted(shared)}
+    return means
 
 
 def _differences(coded: Mapping[int, float], plain: Mapping[int, float]) -> list[float]:

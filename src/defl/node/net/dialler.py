@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from defl.node.net.contact import Contact
 from defl.node.net.framing import Lane, Link
 from defl.node.net.refusal import Refusal
+from defl.node.net.sockets import bounds_pauses
 
 # A link that lived this long resets the back-off.
 STABLE_S = 5.0
+# How often a link is examined where the kernel lets it stall.
+STALL_LOOK_S = 1.0
 NO_ANSWER = (Refusal.SILENT, Refusal.UNREACHABLE)
 
 
@@ -50,7 +53,7 @@ class Dialler:
             began = loop.time()
             link = contact.channels[lane].link or await self._dial(contact, lane)
             if isinstance(link, Link):
-                await asyncio.wait([link.closed])
+                await self._until_closed(contact, lane, link)
                 if loop.time() - began >= STABLE_S:
                     attempt = 0
             elif link is Refusal.UNKNOWN and lane is Lane.CONTROL:
@@ -60,6 +63,14 @@ class Dialler:
             since = began if link in NO_ANSWER else loop.time()
             await self.back_off(contact, attempt, since)
             attempt += 1
+
+    async def _until_closed(self, contact: Contact, lane: Lane, link: Link) -> None:
+        """A call that succeeds while the link is stalled replaces it."""
+        look_s = None if bounds_pauses() else STALL_LOOK_S
+        while not link.closed.done():
+            await asyncio.wait([link.closed], timeout=look_s)
+            if not link.closed.done() and link.is_stalled:
+                await self._dial(contact, lane)
 
     async def await_calls(self, contact: Contact) -> None:
         """It is the contact's part to dial. But it may have slept and not know us; or we have, and

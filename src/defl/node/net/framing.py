@@ -18,6 +18,7 @@ from defl.budget import TokenBucket
 from defl.node.net.beats import BEAT_S, SILENT, Heart, beat_of, header_of
 from defl.node.net.route import DIRECT, Route
 from defl.node.net.send_queue import Frame, SendQueue, Traffic
+from defl.node.net.sockets import is_stalled
 
 HEADER_BYTES = 4
 # Ours has about 80; a stranger must not make us hold much more.
@@ -110,6 +111,11 @@ class Link(asyncio.BufferedProtocol):
         return None if self._heart is None else self._heart.round_trip_s
 
     @property
+    def is_stalled(self) -> bool:
+        """Its bytes are lost, and after the cut it would need long to find out."""
+        return self._transport is not None and is_stalled(self._transport.get_extra_info("socket"))
+
+    @property
     def is_made(self) -> bool:
         """TLS is complete: the link owns the connection."""
         return self._transport is not None
@@ -127,6 +133,7 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is None or self.closed.done():
             raise ConnectionResetError("closed before it was handed over")
         transport, self._transport = self._transport, None
+        self._scratch = memoryview(b"")
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         self.closed.set_result("handed over")

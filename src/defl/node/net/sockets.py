@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import sys
+from functools import cache
 
 from defl.errors import UserError
 
@@ -13,11 +14,14 @@ BACKLOG = 128
 # the peer takes no bytes for this long; a peer that is too busy to read looks the same.
 USER_TIMEOUT_MS = 120_000
 # The longest pause before lost bytes are sent again: a link is in use a second after a cut has
-# healed. Linux before 6.15 doubles the pause each time, so that there a link may need as long again
-# as the cut has lasted; if that is more than a minute, it is dialled anew. With so short a pause
-# the kernel would give up after 15 s, if it had no TCP_USER_TIMEOUT.
+# healed. Linux before 6.15 doubles the pause each time, up to the length of the cut; there a call
+# replaces a stalled link (dialler.py). With so short a pause the kernel would give up after 15 s,
+# if it had no TCP_USER_TIMEOUT.
 RESEND_MS = 1000
 TCP_RTO_MAX_MS = 44  # Python has no name for it yet
+# So often in a row the same bytes were sent in vain, and the next pause is a second or more.
+STALLED_RESENDS = 3
+TCP_INFO_RESENDS = 2  # the place of that count among the first bytes of Linux' tcp_info
 
 
 async def listening(listen: tuple[str, int] | socket.socket) -> socket.socket:
@@ -52,3 +56,29 @@ def set_options(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
         with contextlib.suppress(OSError):  # an older kernel
             connection.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, RESEND_MS)
+
+
+@cache
+def bounds_pauses() -> bool:
+    """The kernel can keep the pauses short: no link stalls."""
+    with socket.socket() as connection:
+        set_options(connection)
+        return _resends_soon(connection)
+
+
+def is_stalled(connection: socket.socket) -> bool:
+    """Bytes were lost again and again, and the kernel waits longer and longer."""
+    if sys.platform != "linux":
+        return False
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_RESENDS + 1)
+    except OSError:  # not TCP: a relay's connection ends in this process
+        return False
+    return info[TCP_INFO_RESENDS] >= STALLED_RESENDS
+
+
+def _resends_soon(connection: socket.socket) -> bool:
+    try:
+        return connection.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS) == RESEND_MS
+    except OSError:
+        return False

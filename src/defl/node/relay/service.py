@@ -12,6 +12,7 @@ from defl.node.net.framing import Link
 from defl.node.net.pending import Caller, Stranger
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.sockets import listening
+from defl.node.relay.protocol import Signal
 from defl.node.relay.server import RelayServer
 from defl.node.relay.switchboard import CONNECTIONS_MAX
 from defl.node.setup.identity import Identity
@@ -69,6 +70,18 @@ class Relay:
     @property
     def pending(self) -> int:
         return self._acceptor.pending
+
+    def counts(self) -> dict[str, int]:
+        """What it does now and has done since its start, for the log."""
+        stats = self.server.stats
+        return {
+            "parked": self.server.parked,
+            "pairs": self.server.spliced,
+            "pairs_in_total": stats.pairs,
+            "absent": stats.answers[Signal.ABSENT],
+            "refused": stats.answers[Signal.REFUSED] + self.refusals.total(),
+            "bytes": stats.bytes,
+        }
 
     async def _admit(self, link: Link, connection: socket.socket, caller: Caller) -> Refused | None:
         if caller is Stranger.LETTERBOX:

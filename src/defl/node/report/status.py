@@ -257,7 +257,7 @@ def status_of(node: "Node") -> NodeStatus:
         trouble={
             names.of(peer): why
             for peer, why in node.transport.stats.trouble.items()
-            if federation.committee.has(peer)
+            if federation.committee.has(peer) and not node.transport.connected(peer)
         },
         commit_ms=node.measures.commit_latency(),
         waiting=_waiting(node, waiting_for_s, pending),

@@ -10,12 +10,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from defl.aggregation.memory import ENTRY
-from defl.cards import Card
+from defl.cards import Card, Reach
 from defl.clients.protocol import Roles
 from defl.errors import UserError
 from defl.founding import Founding
 from defl.node.report.model_file import read_model, read_npz, write_model
-from defl.node.setup.config import INITIAL_FILE, Agreement, read_card_file, write_federation
+from defl.node.setup.agreement import INITIAL_FILE, RELAYS_MAX, Agreement, write_federation
+from defl.node.setup.config import read_card_file
 from defl.node.setup.identity import require_distinct
 from defl.node.work.first_weights import first_weights
 from defl.schema import MODEL_ROLES, Weights
@@ -35,6 +36,18 @@ def read_cards(paths: Sequence[Path]) -> list[Card]:
     cards = [read_card_file(path) for path in paths]
     require_distinct(cards, paths)
     return sorted(cards, key=lambda card: card.name)
+
+
+def read_relay_cards(paths: Sequence[Path], members: Sequence[Card]) -> list[Card]:
+    """Of relays that are no members; a member that relays says so on its own card."""
+    if len(paths) > RELAYS_MAX:
+        raise UserError(f"{len(paths)} relays; at most {RELAYS_MAX} can be named")
+    cards = read_cards(paths)
+    require_distinct((*members, *cards), [card.name for card in (*members, *cards)])
+    for card in cards:
+        if card.reach is Reach.DIAL:
+            raise UserError(f"{card.name} only dials, so it cannot be a relay")
+    return cards
 
 
 def read_weights(model: str, project: Path) -> tuple[Weights, Roles]:

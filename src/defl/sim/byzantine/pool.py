@@ -1,4 +1,6 @@
-"""Attacks on the pool: withheld blobs, two blobs for one round, blobs that break the schema."""
+"""Attacks on the pool: withheld blobs, false announcements, two blobs for one round, blobs that
+break the schema.
+"""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -14,6 +16,7 @@ from defl.messages import (
     Chunk,
     ChunkRequest,
     Gossip,
+    Have,
     Manifest,
     ManifestAnswer,
     NotHeld,
@@ -24,6 +27,7 @@ from defl.messages import (
 )
 from defl.output import Envelope, Event, Received, ServeChunk
 from defl.participant import Participant
+from defl.pool.announcing import bitmap_of_chunks
 from defl.pool.weights import Base, encode, manifest_of
 from defl.schema import Row
 from defl.sim.byzantine.liar import Item, Liar
@@ -60,6 +64,32 @@ class Withholder(Liar):
                 targets = chosen if item.to is None else tuple(m for m in item.to if m in chosen)
                 return (Envelope(targets, offer),)
         return (item,)
+
+
+class Braggart(Liar):
+    """Announces every update as soon as it hears of it, and serves none but its own."""
+
+    def instead(self, item: Item) -> Iterable[Item]:
+        match item:
+            case ServeChunk(to=peer, digest=digest):
+                if self._is_own(digest):
+                    return (item,)
+                return (Envelope((peer,), NotHeld(digest)),) if self._rng.random() < 0.5 else ()
+            case Envelope(message=Have()):
+                return ()  # it has said so already
+        return (item,)
+
+    def _is_own(self, digest: Digest) -> bool:
+        labels = self.participant.pool.labels
+        return any(named == digest and label[1] == self._me for label, named in labels.items())
+
+    def besides(self, event: Event, now: float) -> Iterator[Item]:  # noqa: ARG002
+        match event:
+            case Received(message=Offer(author=author, manifest=manifest)) if author != self._me:
+                count = len(manifest.chunks)
+                yield Envelope(
+                    self._peers, Have(manifest.digest, bitmap_of_chunks((1 << count) - 1, count))
+                )
 
 
 class FalseBlob:

@@ -1,0 +1,102 @@
+"""A relay's folder, and the files that say whom it serves.
+
+federation.toml names the founders. Members that joined later are proven by a lineage, which any
+member can export; with one, the members of its newest epoch are served.
+"""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from defl.cards import Card
+from defl.crypto import Ed25519Scheme
+from defl.errors import BrokenLineage, UserError
+from defl.lineage import federations_of
+from defl.node.epoch_parts import Cards
+from defl.node.report.lineage_file import read_lineage
+from defl.node.setup.agreement import Agreement, read_federation
+from defl.node.setup.config import CERTIFICATE_FILE, KEY_FILE, card_file, open_to_others, write_new
+from defl.node.setup.identity import (
+    Identity,
+    card_text,
+    certificate_pem,
+    key_pem,
+    make_card,
+    split_address,
+)
+from defl.node.setup.typed_toml import parse, quoted, read_bytes
+
+RELAY_FILE = "relay.toml"
+
+
+class RelayConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    address: str
+    listen: str
+
+    def __post_init__(self) -> None:
+        for field in ("address", "listen"):
+            try:
+                split_address(getattr(self, field))
+            except UserError as error:
+                raise UserError(f"{field}: {error}") from error
+
+    @property
+    def listen_at(self) -> tuple[str, int]:
+        return split_address(self.listen)
+
+
+def create_relay(folder: Path, config: RelayConfig, identity: Identity) -> Path:
+    """Write a new relay's files; returns its card's. Nothing is overwritten."""
+    for path in (folder / KEY_FILE, folder / CERTIFICATE_FILE, folder / RELAY_FILE):
+        if path.exists():
+            raise UserError(f"{path} exists and is not overwritten; choose another folder")
+    if folder.exists() and (mode := open_to_others(folder)):
+        raise UserError(
+            f"{folder} exists, and others may enter it (mode {mode:04o}), but it will hold a key; "
+            f"do: chmod 700 {folder}, or name a new folder"
+        )
+    card = card_file(folder, config.name)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_new(folder / KEY_FILE, key_pem(identity), mode=0o600)
+        write_new(folder / CERTIFICATE_FILE, certificate_pem(identity.certificate))
+        write_new(folder / RELAY_FILE, _relay_text(config).encode())
+        text = card_text(make_card(identity, config.address, relay=True))
+        write_new(card, text.encode())
+    except OSError as error:
+        reason = f"{error.filename or folder}: cannot be written: {error.strerror}"
+        raise UserError(reason) from error
+    return card
+
+
+def read_relay(folder: Path) -> RelayConfig:
+    path = folder / RELAY_FILE
+    hint = f"create a relay with: defl relay init {folder} --name NAME --address HOST:PORT"
+    return parse(read_bytes(path, hint), RelayConfig, path)
+
+
+def served_members(federation: Path, lineage: Path | None) -> tuple[Agreement, tuple[Card, ...]]:
+    """The agreed file, and the cards of the members that it and the lineage prove."""
+    agreement = read_federation(federation)
+    facts = agreement.federation
+    if lineage is not None:
+        try:
+            handovers = read_lineage(lineage).handovers
+            facts = federations_of(facts, handovers, Ed25519Scheme())[-1]
+        except BrokenLineage as broken:
+            raise UserError(f"{lineage}: {broken}; ask a member for its lineage again") from broken
+    present = {member: facts.members[member] for member in facts.committee.members}
+    return agreement, tuple(Cards(agreement.cards).of(present).values())
+
+
+def _relay_text(config: RelayConfig) -> str:
+    return f"""\
+# A relay's own settings.
+
+name = {quoted(config.name)}
+# Where the members dial this relay, as on its card in federation.toml.
+address = {quoted(config.address)}
+# Where this relay listens. 0.0.0.0 is every IPv4 interface, [::] every interface.
+listen = {quoted(config.listen)}
+"""
