@@ -11,6 +11,7 @@ import pytest
 
 from defl.cards import Card
 from defl.ids import NodeId
+from defl.node.event_loop import loop_factory
 from defl.node.net import connecting
 from defl.node.net.connecting import connected_socket, shown_certificate
 from defl.node.net.proxy import PROXY_ANSWER_BYTES_MAX, Proxies, Proxy, ProxyRefused
@@ -216,6 +217,16 @@ def test_a_cancelled_call_leaves_no_descriptor(stage: str) -> None:
         opened.close()
     # The proxy's side of each connection is closed with the proxy.
     assert after <= before
+
+
+@pytest.mark.parametrize("version", ["0.22.1", "0.23.0", "1.0"])
+def test_an_event_loop_that_closes_sockets_twice_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    monkeypatch.setattr(uvloop, "__version__", version)
+
+    assert (loop_factory() is uvloop.new_event_loop) is (version != "0.22.1")
 
 
 def two_of_four() -> tuple[list[socket.socket], list[Card]]:

@@ -82,8 +82,6 @@ WORDS = {
     "DEFL_CACHE",  # of the environment
     "DEFL_DATA",  # likewise
     "DEFL_NODE",  # likewise
-    "HTTPS_PROXY",  # likewise
-    "NO_PROXY",  # likewise
     "DEFL_NODES",  # likewise
 }
 
