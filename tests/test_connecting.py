@@ -11,7 +11,7 @@ import pytest
 
 from defl.cards import Card
 from defl.ids import NodeId
-from defl.node.event_loop import loop_factory
+from defl.node import event_loop
 from defl.node.net import connecting
 from defl.node.net.connecting import connected_socket, shown_certificate
 from defl.node.net.proxy import PROXY_ANSWER_BYTES_MAX, Proxies, Proxy, ProxyRefused
@@ -224,9 +224,9 @@ def test_an_event_loop_that_closes_sockets_twice_is_not_used(
     monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     uvloop = pytest.importorskip("uvloop")
-    monkeypatch.setattr(uvloop, "__version__", version)
+    monkeypatch.setattr(event_loop, "version", lambda _: version)
 
-    assert (loop_factory() is uvloop.new_event_loop) is (version != "0.22.1")
+    assert (event_loop.loop_factory() is uvloop.new_event_loop) is (version != "0.22.1")
 
 
 def two_of_four() -> tuple[list[socket.socket], list[Card]]:
