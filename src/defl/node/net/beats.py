@@ -56,12 +56,15 @@ class Heart:
         self._ping_due = True
         return self._silent_ticks < SILENT_TICKS_MAX
 
-    def take(self, beat: Beat, now: float) -> None:
+    def take(self, beat: Beat, now: float) -> float | None:
+        """The round trip, if this beat completes one."""
         if not beat.is_pong:
             self._pong_due = Beat(beat.number, is_pong=True)
         elif self._asked_at is not None and beat.number == self._number:
             self.round_trip_s = now - self._asked_at
             self._asked_at = None
+            return self.round_trip_s
+        return None
 
     @property
     def is_due(self) -> bool:
