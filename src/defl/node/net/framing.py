@@ -133,6 +133,7 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is None or self.closed.done():
             raise ConnectionResetError("closed before it was handed over")
         transport, self._transport = self._transport, None
+        self._scratch = memoryview(b"")
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         self.closed.set_result("handed over")
