@@ -76,7 +76,7 @@ chaos: $(STAMP)
 # The programs that it uses. Debian starts both proxies as services: here they run only in the laboratory.
 chaos-tools:
 	apt-get install --yes --no-install-recommends \
-		iproute2 nftables squid tinyproxy faketime gcc libc6-dev
+		iproute2 nftables squid tinyproxy faketime openssl gcc libc6-dev
 	-systemctl disable --now squid tinyproxy
 
 clean:

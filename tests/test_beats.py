@@ -135,7 +135,8 @@ def test_a_silent_peer_ends_the_link_after_a_minute(one_way: bool) -> None:
         there.wire.cut = True
         here.wire.cut = not one_way
         began = clock().time()
-        await asyncio.wait([here.link.closed])
+        await asyncio.wait([here.link.closed], timeout=HOUR_S)
+        assert here.link.closed.done()
         assert here.link.closed.result() == SILENT == "silent for 60 s"
         assert here.link.broken is None  # no rule was broken
         silent_s = clock().time() - began

@@ -10,13 +10,12 @@ import pytest
 from defl.committee import Rules
 from defl.errors import UserError
 from defl.ids import Digest, digest_of
+from defl.node.setup.agreement import federation_text, read_federation
 from defl.node.setup.config import (
     LogFormat,
     NodeConfig,
     create_node,
-    federation_text,
     node_text,
-    read_federation,
     read_identity,
     read_node,
 )

@@ -12,7 +12,7 @@ from defl.node.report import certificate
 from defl.node.report.best_model import BEST, BEST_CERTIFICATE
 from defl.node.report.log import Log
 from defl.node.report.results import CERTIFICATE, MODEL, PROVEN
-from defl.node.setup.config import read_federation
+from defl.node.setup.agreement import read_federation
 from defl.node.setup.requirements import Check
 from defl.node.startup import open_node
 from defl.node.work.local_entries import LOCAL_FILE, write_local

@@ -16,7 +16,8 @@ from defl.fields import MEMBERS_MAX
 from defl.node.report.certificate import read_certificate
 from defl.node.report.model_file import UNPACKED_BYTES_MAX, read_model, read_npz
 from defl.node.setup import config
-from defl.node.setup.config import read_card_file, read_federation, read_node
+from defl.node.setup.agreement import read_federation
+from defl.node.setup.config import read_card_file, read_node
 from defl.node.setup.typed_toml import (
     FILE_BYTES_MAX,
     KEY_PARTS_MAX,

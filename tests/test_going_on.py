@@ -14,7 +14,7 @@ from defl.errors import UserError
 from defl.lineage import federations_of
 from defl.node.report.lineage_file import lineage_bytes, read_lineage
 from defl.node.report.model_file import read_model
-from defl.node.setup.config import read_federation
+from defl.node.setup.agreement import read_federation
 from defl.node.setup.fingerprint import fingerprint
 from defl.node.setup.joining import awaited_chain, lineage_handovers
 from defl.schema import Role

@@ -16,7 +16,8 @@ from defl.ids import digest_of
 from defl.node.net.transport import Refusal
 from defl.node.setup import preflight as preflight_module
 from defl.node.setup import requirements as requirements_module
-from defl.node.setup.config import Agreement, read_identity, read_node
+from defl.node.setup.agreement import Agreement
+from defl.node.setup.config import read_identity, read_node
 from defl.node.setup.identity import certificate_pem, make_identity
 from support.doors import Doors, answering, failed_checks, serving
 from support.founding import NAMES, agree, defl, init_nodes

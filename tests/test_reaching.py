@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from defl.node.net import connecting
-from defl.node.net.obstacles import Obstacle, Stage, dial_refusal
+from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal
 from defl.node.net.refusal import Refusal
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.setup.config import read_identity, renew_card
@@ -110,7 +110,7 @@ def test_a_name_that_cannot_be_resolved_is_told(doors: Doors) -> None:
     card = make_card(bob, "bob.example.invalid:7400", serial=1)
 
     refused = dial_refusal(
-        Obstacle(socket.gaierror(), Stage.CONNECTING, DIRECT, None, datetime.now(UTC)), card
+        Obstacle(socket.gaierror(), CallStage.CONNECTING, DIRECT, None, datetime.now(UTC)), card
     )
 
     assert refused.kind is Refusal.NAME
@@ -298,7 +298,9 @@ def test_the_names_that_an_inspector_chose_are_shown_escaped_and_shortened() -> 
     error = ssl.SSLError(1, "wrong version")
     shown, _ = forged("\x1b[2J" + "x" * 50)
 
-    refused = dial_refusal(Obstacle(error, Stage.SECURING, DIRECT, shown, datetime.now(UTC)), card)
+    refused = dial_refusal(
+        Obstacle(error, CallStage.SECURING, DIRECT, shown, datetime.now(UTC)), card
+    )
 
     assert refused.kind is Refusal.INTERCEPTED
     assert refused.text.isprintable()
@@ -330,7 +332,7 @@ def test_each_stage_has_its_own_sentence(error: OSError, stage: str, kind: str, 
     card = make_card(make_identity("bob"), "bob.example.org:7400")
     route = Route(RouteKind.PROXY, "proxy.site:3128")
 
-    refused = dial_refusal(Obstacle(error, Stage[stage], route, None, datetime.now(UTC)), card)
+    refused = dial_refusal(Obstacle(error, CallStage[stage], route, None, datetime.now(UTC)), card)
 
     assert refused.kind == kind
     assert words in refused.text

@@ -11,7 +11,7 @@ from defl.aggregation.fed_avg import fed_avg
 from defl.aggregation.rules import RULES
 from defl.committee import DEFAULTS, Charter, Federation, Membership
 from defl.errors import PreconditionBroken
-from defl.node.setup.config import Agreement, read_federation
+from defl.node.setup.agreement import Agreement, read_federation
 from defl.node.setup.requirements import coverage, requirements_of
 from support.founding import agree, cards_in, create, defl, init_nodes, weights_file
 

@@ -21,7 +21,8 @@ from defl.node.report.certificate import (
     read_certificate,
 )
 from defl.node.report.model_file import write_model
-from defl.node.setup.config import Agreement, read_federation, read_identity
+from defl.node.setup.agreement import Agreement, read_federation
+from defl.node.setup.config import read_identity
 from defl.output import Attested, Notice, RoundProven
 from defl.sim.cluster import Cluster
 from defl.sim.transcript import Transcript

@@ -12,12 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from defl.cli.main import cli
 from defl.node.report.model_file import read_model
-from defl.node.setup.config import (
-    create_node,
-    read_federation,
-    read_identity,
-    read_node,
-)
+from defl.node.setup.agreement import read_federation
+from defl.node.setup.config import create_node, read_identity, read_node
 from defl.node.setup.identity import Identity, make_card
 from defl.schema import Entry, Role
 from support.founding import agree, cards_in, create, defl, init_nodes

@@ -29,7 +29,8 @@ from defl.node.report.lineage_proof import (
 from defl.node.report.lineage_tables import lineage_tables
 from defl.node.report.model_file import model_digest, read_model, row_of
 from defl.node.report.results import MODEL
-from defl.node.setup.config import CONFIG_FILE, Agreement, read_federation, read_node
+from defl.node.setup.agreement import Agreement, read_federation
+from defl.node.setup.config import CONFIG_FILE, read_node
 from defl.node.setup.requirements import Check, all_hold
 from defl.node.work.local_entries import LOCAL_FILE, local_names, read_local
 from defl.schema import Array, Role, Schema

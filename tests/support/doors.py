@@ -12,7 +12,7 @@ from typing import Any
 from defl.ids import Digest
 from defl.node.net.framing import HEADER_BYTES, HELLO_BYTES_MAX, Lane
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, encode_hello
-from defl.node.setup.config import Agreement
+from defl.node.setup.agreement import Agreement
 from support.founding import NAMES, agree, defl, init_nodes
 
 TIME_MAX_S = 10.0

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from defl.cli.exit_codes import exit_code
 from defl.cli.main import cli
 from defl.errors import DeflError
-from defl.node.setup.config import Agreement, read_federation
+from defl.node.setup.agreement import Agreement, read_federation
 
 NAMES = ("alice", "bob", "carol", "dan")
 

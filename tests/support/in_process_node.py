@@ -17,7 +17,8 @@ from defl.node.net.framing import Lane
 from defl.node.net.send_queue import Frame
 from defl.node.net.transport import Transport
 from defl.node.node import Node
-from defl.node.setup.config import read_federation, read_identity, read_node
+from defl.node.setup.agreement import read_federation
+from defl.node.setup.config import read_identity, read_node
 from defl.node.startup import open_node
 from defl.wire import chunk_frame_bytes_max, control_frame_bytes_max, decode, encode
 from support.logs import log_to

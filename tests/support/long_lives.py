@@ -24,7 +24,7 @@ from defl.lineage import Epoch
 from defl.messages import QC, Handover, Header, Snapshot, Upd, vote_statement
 from defl.node.report.certificate import RoundCertificate, certificate_of
 from defl.node.report.lineage_file import LINEAGE_FORMAT, Lineage, lineage_bytes
-from defl.node.setup.config import federation_text, membership_of, read_federation
+from defl.node.setup.agreement import federation_text, membership_of, read_federation
 from defl.node.setup.identity import Identity, make_card, make_identity
 from defl.output import ClosedRound, Reference, RoundProven
 from defl.schema import Entry, Schema

@@ -20,6 +20,7 @@ from defl.committee import AggQuorum, Federation, Member
 from defl.errors import UserError
 from defl.founding import found
 from defl.node.relay.dependence import relay_dependence
+from defl.node.setup.agreement import INITIAL_FILE, membership_of, read_federation
 from defl.node.setup.assemble import (
     read_cards,
     read_relay_cards,
@@ -28,7 +29,7 @@ from defl.node.setup.assemble import (
     roles_of_patterns,
     write_agreement,
 )
-from defl.node.setup.config import INITIAL_FILE, membership_of, read_federation, read_node
+from defl.node.setup.config import read_node
 from defl.node.setup.fingerprint import fingerprint
 from defl.node.setup.present import present_facts
 from defl.node.setup.requirements import coverage, require_conditions, requirements_of

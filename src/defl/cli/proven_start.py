@@ -9,7 +9,7 @@ from defl.committee import Charter, Timing
 from defl.errors import UserError
 from defl.ids import NO_DIGEST
 from defl.node.report.model_file import read_model
-from defl.node.setup.config import read_federation
+from defl.node.setup.agreement import read_federation
 from defl.proofs import verify
 from defl.schema import Role, Row, Schema
 

@@ -13,7 +13,8 @@ from defl.ids import Digest, NodeId
 from defl.node.report.membership import MembershipReport
 from defl.node.report.requests import Request
 from defl.node.report.status_client import running_membership, running_status, send_request
-from defl.node.setup.config import read_federation, read_node
+from defl.node.setup.agreement import read_federation
+from defl.node.setup.config import read_node
 
 POLL_S = 0.2
 

@@ -42,7 +42,8 @@ from defl.node.report.results import Results
 from defl.node.report.status import encode_status, status_of
 from defl.node.report.telemetry import Server, write_private
 from defl.node.report.tracking import start_tracking
-from defl.node.setup.config import Agreement, NodeConfig
+from defl.node.setup.agreement import Agreement
+from defl.node.setup.config import NodeConfig
 from defl.node.setup.identity import Identity
 from defl.node.setup.joining import awaited_chain
 from defl.node.store.serving import Serving

@@ -10,14 +10,8 @@ from defl.errors import UserError
 from defl.node.files import NEWER_CARDS, STARTED_FILE
 from defl.node.node import Node
 from defl.node.report.log import Log
-from defl.node.setup.config import (
-    INITIAL_FILE,
-    Agreement,
-    read_card_file,
-    read_federation,
-    read_identity,
-    read_node,
-)
+from defl.node.setup.agreement import INITIAL_FILE, Agreement, read_federation
+from defl.node.setup.config import read_card_file, read_identity, read_node
 from defl.node.setup.identity import Identity
 from defl.node.setup.initial import read_initial
 from defl.node.setup.joining import has_joined, lineage_handovers

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from defl.errors import WorkerFailed
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import last_status, running_status
-from defl.node.setup.config import read_federation
+from defl.node.setup.agreement import read_federation
 from defl.node.setup.local import FEDERATION_FILE, Local
 from defl.node.setup.processes import Processes
 from defl.results import MemberTraffic, Result, RoundRecord

@@ -43,14 +43,8 @@ from defl.lab.baselines.stored import StoredFiles
 from defl.node.net.send_queue import Frame
 from defl.node.net.transport import Lane, Refusal, Transport, TransportLimits
 from defl.node.report.model_file import shared_row
-from defl.node.setup.config import (
-    INITIAL_FILE,
-    card_file,
-    read_card_file,
-    read_federation,
-    read_identity,
-    read_node,
-)
+from defl.node.setup.agreement import INITIAL_FILE, read_federation
+from defl.node.setup.config import card_file, read_card_file, read_identity, read_node
 from defl.node.setup.local import FEDERATION_FILE
 from defl.node.work.orphans import die_with
 from defl.node.work.worker import Worker

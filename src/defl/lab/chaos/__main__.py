@@ -13,6 +13,7 @@ from defl.errors import DeflError
 from defl.lab.chaos.broken_lines import BROKEN_LINES
 from defl.lab.chaos.carrying_out import calibrated, carry_out, measured
 from defl.lab.chaos.figures import MEASUREMENTS, Figure
+from defl.lab.chaos.firewalls import FIREWALLS
 from defl.lab.chaos.machines import MACHINES
 from defl.lab.chaos.network import CONGESTION_CONTROL, only_run
 from defl.lab.chaos.outcome import TrialOutcome
@@ -22,7 +23,7 @@ from defl.lab.chaos.results import ChaosResults, read_results, write_results
 from defl.lab.chaos.slow_lines import SLOW_LINES
 
 CALIBRATE = "calibrate"
-CONDITIONS = {c.name: c for c in (*SLOW_LINES, *BROKEN_LINES, *MACHINES)}
+CONDITIONS = {c.name: c for c in (*SLOW_LINES, *BROKEN_LINES, *FIREWALLS, *MACHINES)}
 FIGURES = {m.name: m for m in MEASUREMENTS}
 NAMES = [CALIBRATE, *CONDITIONS, *FIGURES]
 

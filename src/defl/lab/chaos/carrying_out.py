@@ -17,7 +17,7 @@ from defl.lab.chaos.condition import ChaosCondition
 from defl.lab.chaos.figures import Figure, Measurement, measure
 from defl.lab.chaos.network import network
 from defl.lab.chaos.outcome import TrialOutcome
-from defl.lab.chaos.trial import Stalled, Trial
+from defl.lab.chaos.trial import Trial
 from defl.node.setup.processes import LOG_FILE
 
 # Beyond a run's own limit: founding, starting and ending its nodes.
@@ -54,8 +54,8 @@ def carry_out(condition: ChaosCondition, held: TextIO, logs: Path) -> TrialOutco
             try:
                 condition.script(trial)
                 trial.finish()
-            except (Stalled, TookTooLong) as stalled:
-                trial.violations.append(str(stalled))
+            except UserError as failed:  # it stalled, took too long, or a node has ended
+                trial.violations.append(str(failed))
             outcome = trial.outcome(condition.name, condition.title)
             if not outcome.passed:
                 keep_logs(trial, logs / condition.name)

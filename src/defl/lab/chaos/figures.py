@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from defl.committee import Timing
+from defl.errors import UserError
 from defl.lab.chaos.link import LineQuality, LinkStats
 from defl.lab.chaos.network import ChaosNetwork
 from defl.lab.chaos.outcome import Log
 from defl.lab.chaos.sites import FederationSetting
-from defl.lab.chaos.trial import Stalled, Trial
+from defl.lab.chaos.trial import Trial
 from defl.node.report.status import NodeStatus
 from defl.pool.weights import payload_bytes
 from defl.schema import Codec, DType, Entry, Schema
@@ -110,8 +111,8 @@ def measure(net: ChaosNetwork, wanted: Measurement) -> Figure:
         trial.start()
         try:
             trial.finish()
-        except Stalled as stalled:
-            violations.append(str(stalled))
+        except UserError as failed:  # it stalled, or a node has ended
+            violations.append(str(failed))
         stats = net.link.stats()
         outcome = trial.outcome(wanted.name, wanted.title)
         logs = [trial.sites.log(member) for member in trial.members]

@@ -77,6 +77,7 @@ def network(count: int, held: TextIO) -> Iterator[ChaosNetwork]:
         held.write(f"{folder}\n")
         held.flush()
         cleaning.callback(remove_leftovers, [folder])
+        Path(folder).chmod(0o711)  # proxies run as users of their own; a node's folder is closed
         allow_congestion_control(CONGESTION_CONTROL)
         hosts = make_hosts(count)
         for host in hosts:

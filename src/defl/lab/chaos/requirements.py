@@ -12,6 +12,7 @@ PACKAGES = {
     "nft": "nftables",
     "squid": "squid",
     "tinyproxy": "tinyproxy",
+    "openssl": "openssl",
     FAKETIME: "faketime",
 }
 ALWAYS = ("ip", "cc")

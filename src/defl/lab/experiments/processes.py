@@ -8,7 +8,8 @@ from defl.committee import DEFAULTS, Rules, Timing
 from defl.crypto import Ed25519Signer
 from defl.ids import NodeId
 from defl.node.report.status_client import last_status
-from defl.node.setup.config import LogFormat, LogLevel, read_federation
+from defl.node.setup.agreement import read_federation
+from defl.node.setup.config import LogFormat, LogLevel
 from defl.node.setup.local import Local, make_local
 from defl.node.setup.processes import Processes
 from defl.node.store.storage import Storage

@@ -14,15 +14,8 @@ from defl.errors import BrokenLineage, UserError
 from defl.lineage import federations_of
 from defl.node.epoch_parts import Cards
 from defl.node.report.lineage_file import read_lineage
-from defl.node.setup.config import (
-    CERTIFICATE_FILE,
-    KEY_FILE,
-    Agreement,
-    card_file,
-    open_to_others,
-    read_federation,
-    write_new,
-)
+from defl.node.setup.agreement import Agreement, read_federation
+from defl.node.setup.config import CERTIFICATE_FILE, KEY_FILE, card_file, open_to_others, write_new
 from defl.node.setup.identity import (
     Identity,
     card_text,

@@ -29,7 +29,8 @@ from defl.node.report.model_file import (
     write_safetensors,
 )
 from defl.node.report.results import CERTIFICATE, MODEL, PROVEN
-from defl.node.setup.config import NodeConfig, read_federation, read_node
+from defl.node.setup.agreement import read_federation
+from defl.node.setup.config import NodeConfig, read_node
 from defl.node.setup.requirements import Check
 from defl.node.store.storage import Storage
 from defl.node.work.local_entries import LOCAL_FILE, local_names, read_local

@@ -16,7 +16,8 @@ from defl.ledger import decode_state
 from defl.messages import Handover, Snapshot
 from defl.node.report.archive import Archive
 from defl.node.report.certificate import RoundCertificate
-from defl.node.setup.config import read_federation, read_node
+from defl.node.setup.agreement import read_federation
+from defl.node.setup.config import read_node
 from defl.node.setup.typed_toml import FILE_BYTES_MAX, read_bytes
 
 LINEAGE_FORMAT: Literal["defl-lineage-1"] = "defl-lineage-1"

@@ -18,7 +18,7 @@ from defl.ledger import LedgerState
 from defl.lineage import Epoch
 from defl.node.report.certificate import RoundCertificate, signed_updates, vouched
 from defl.node.report.lineage_file import Lineage
-from defl.node.setup.config import Agreement
+from defl.node.setup.agreement import Agreement
 from defl.node.setup.fingerprint import fingerprint
 
 

@@ -15,13 +15,8 @@ from defl.clients.protocol import Roles
 from defl.errors import UserError
 from defl.founding import Founding
 from defl.node.report.model_file import read_model, read_npz, write_model
-from defl.node.setup.config import (
-    INITIAL_FILE,
-    RELAYS_MAX,
-    Agreement,
-    read_card_file,
-    write_federation,
-)
+from defl.node.setup.agreement import INITIAL_FILE, RELAYS_MAX, Agreement, write_federation
+from defl.node.setup.config import read_card_file
 from defl.node.setup.identity import require_distinct
 from defl.node.work.first_weights import first_weights
 from defl.schema import MODEL_ROLES, Weights

@@ -8,7 +8,7 @@ from pathlib import Path
 from defl.committee import Federation
 from defl.errors import UserError, WeightsError
 from defl.node.report.model_file import shared_row
-from defl.node.setup.config import INITIAL_FILE
+from defl.node.setup.agreement import INITIAL_FILE
 from defl.work import Blob, model_blob
 
 FROM_ANY_MEMBER = f"every member has {INITIAL_FILE}: copy it from any of them"

@@ -19,16 +19,8 @@ from defl.ids import Digest
 from defl.lineage import federations_of
 from defl.messages import Handover
 from defl.node.report.lineage_file import read_lineage
-from defl.node.setup.config import (
-    INITIAL_FILE,
-    Agreement,
-    NodeConfig,
-    card_file,
-    read_card_file,
-    read_federation,
-    read_identity,
-    read_node,
-)
+from defl.node.setup.agreement import INITIAL_FILE, Agreement, read_federation
+from defl.node.setup.config import NodeConfig, card_file, read_card_file, read_identity, read_node
 from defl.node.setup.fingerprint import fingerprint, fingerprint_bytes
 from defl.node.setup.identity import JOINER, Identity, card_text, make_card, says_the_same
 from defl.node.setup.typed_toml import parse, quoted, read_bytes

@@ -22,17 +22,8 @@ from defl.founding import found
 from defl.node.net.proxy import WITHOUT_PROXY
 from defl.node.report.model_file import write_model
 from defl.node.report.tracking import Track
-from defl.node.setup.config import (
-    INITIAL_FILE,
-    WORK_TIME_MAX_S,
-    LogFormat,
-    LogLevel,
-    NodeConfig,
-    create_node,
-    membership_of,
-    read_federation,
-    write_federation,
-)
+from defl.node.setup.agreement import INITIAL_FILE, membership_of, read_federation, write_federation
+from defl.node.setup.config import WORK_TIME_MAX_S, LogFormat, LogLevel, NodeConfig, create_node
 from defl.node.setup.identity import make_card, make_identity
 from defl.node.work.environment import ONE_THREAD
 from defl.node.work.first_weights import first_weights

@@ -18,15 +18,13 @@ from defl.errors import UserError
 from defl.ids import OUTSIDER
 from defl.node.epoch_parts import Cards
 from defl.node.net.proxy import proxies_of
+from defl.node.setup.agreement import INITIAL_FILE, Agreement, read_federation
 from defl.node.setup.config import (
-    INITIAL_FILE,
     KEY_FILE,
-    Agreement,
     NodeConfig,
     card_file,
     open_to_others,
     read_card_file,
-    read_federation,
     read_identity,
     read_node,
 )

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from defl.committee import Federation
 from defl.node.report.status_client import running_membership
-from defl.node.setup.config import read_federation, read_node
+from defl.node.setup.agreement import read_federation
+from defl.node.setup.config import read_node
 from defl.node.store.storage import Storage
 from defl.participant_parts import present_epoch
 

@@ -29,7 +29,7 @@ from defl.lab.experiments.paper.settings import DIRICHLET, NODES
 from defl.lab.models.learning import Learning
 from defl.lab.partition import divide
 from defl.node.report.status_client import last_status
-from defl.node.setup.config import read_federation
+from defl.node.setup.agreement import read_federation
 from defl.node.setup.local import FEDERATION_FILE, make_local
 from defl.node.setup.processes import Processes
 from defl.node.store.storage import BLOBS
