@@ -132,6 +132,8 @@ class Link(asyncio.BufferedProtocol):
         """The connection, which is not read at present, is the protocol's from now on."""
         if self._transport is None or self.closed.done():
             raise ConnectionResetError("closed before it was handed over")
+        if self._start != self._end or self._large is not None:
+            raise ConnectionResetError("it sent more than its first frame")
         transport, self._transport = self._transport, None
         self._scratch = memoryview(b"")
         transport.set_protocol(protocol)
