@@ -221,9 +221,9 @@ class Link(asyncio.BufferedProtocol):
             return False
         self._start = body
         self._charge(HEADER_BYTES, use)
-        round_trip_s = self._heart.take(beat, self._loop.time())
-        if round_trip_s is not None and self._transport is not None:
-            allow_round_trip(self._transport.get_extra_info("socket"), round_trip_s)
+        if self._heart.take(beat, self._loop.time()) and self._transport is not None:
+            usual_s = self._heart.usual_round_trip_s or 0.0
+            allow_round_trip(self._transport.get_extra_info("socket"), usual_s)
         self.pump_soon()
         return True
 
