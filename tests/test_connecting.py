@@ -14,8 +14,9 @@ from defl.ids import NodeId
 from defl.node import event_loop
 from defl.node.net import connecting
 from defl.node.net.connecting import connected_socket, shown_certificate
+from defl.node.net.framing import Lane
 from defl.node.net.proxy import PROXY_ANSWER_BYTES_MAX, Proxies, Proxy, ProxyRefused
-from defl.node.net.refusal import Refusal
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.setup.identity import make_card
 from support.doors import serving
@@ -261,6 +262,34 @@ def test_two_members_talk_through_a_proxy_and_the_caller_knows_the_way() -> None
     with tunnelling(hosts={"bob.example.invalid": listeners[1].getsockname()[1]}) as server:
         asyncio.run(scenario(server.proxy))
     assert f"CONNECT {MEMBER} HTTP/1.1" in {request.splitlines()[0] for request in server.requests}
+
+
+@pytest.mark.parametrize("is_proxied", [False, True], ids=["directly", "through a proxy"])
+def test_a_call_that_is_cancelled_at_any_time_leaves_no_descriptor(is_proxied: bool) -> None:
+    listeners, cards = two_of_four()
+    contacts = {NodeId(1): cards[1]}
+
+    async def scenario(proxy: Proxy) -> None:
+        proxies = Proxies(proxy if is_proxied else None)
+        a = Peer(0, cards, listeners[0], contacts=contacts, proxies=proxies)
+        b = Peer(1, cards, listeners[1], contacts={NodeId(0): cards[0]})
+        greeter, contact = a.transport._greeter, a.transport._contacts[b.me]
+        async with running(b):
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            before = open_files()
+            for turns in range(60):
+                call = asyncio.ensure_future(greeter.call(contact, Lane.CONTROL))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                call.cancel()
+                await asyncio.wait([call])
+                if not call.cancelled() and not isinstance(answer := call.result(), Refused):
+                    answer[0].abort()
+            await b.until(lambda: open_files() <= before)
+        listeners[0].close()
+
+    with tunnelling() as server:
+        asyncio.run(scenario(server.proxy))
 
 
 def test_a_running_node_says_what_its_proxy_refuses() -> None:

@@ -245,7 +245,10 @@ async def _until_go(leg: Leg, relay: Card) -> None:
 async def _next_signal(leg: Leg, relay: Card) -> Signal:
     frame = await leg.frame()
     if frame is None:
-        raise RelayFault(f"the relay {relay.name} ended the connection")
+        raise RelayFault(
+            f"the relay {relay.name} ended the connection: are both members' keys in its "
+            "federation.toml or lineage?"
+        )
     notice = decode_notice(frame)
     if notice is None:
         raise _nonsense(relay)
