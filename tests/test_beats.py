@@ -406,3 +406,12 @@ def test_rubbish_ends_the_link_or_is_frames_and_beats_within_bounds(seed: int) -
             await asyncio.sleep(0)
 
     run_virtually(scenario)
+
+
+def test_a_ping_that_waited_through_a_cut_does_not_make_a_line_slow() -> None:
+    heart = Heart()
+    for asked_at, answered_at in ((0.0, 0.1), (20.0, 55.0), (60.0, 60.2)):
+        heart.tick(reading=True)
+        (ping,) = heart.beats(asked_at)
+        assert heart.take(Beat(ping.number, is_pong=True), answered_at)
+        assert heart.usual_round_trip_s == pytest.approx(0.1 if asked_at < 60 else 0.2)

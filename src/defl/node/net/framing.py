@@ -18,7 +18,7 @@ from defl.budget import TokenBucket
 from defl.node.net.beats import BEAT_S, SILENT, Heart, beat_of, header_of
 from defl.node.net.route import DIRECT, Route
 from defl.node.net.send_queue import Frame, SendQueue, Traffic
-from defl.node.net.sockets import is_stalled
+from defl.node.net.sockets import allow_round_trip, is_stalled
 
 HEADER_BYTES = 4
 # Ours has about 80; a stranger must not make us hold much more.
@@ -215,7 +215,9 @@ class Link(asyncio.BufferedProtocol):
             return False
         self._start = body
         self._charge(HEADER_BYTES, use)
-        self._heart.take(beat, self._loop.time())
+        if self._heart.take(beat, self._loop.time()) and self._transport is not None:
+            usual_s = self._heart.usual_round_trip_s or 0.0
+            allow_round_trip(self._transport.get_extra_info("socket"), usual_s)
         self.pump_soon()
         return True
 
