@@ -169,10 +169,11 @@ def test_what_is_sent_before_its_time_never_reaches_the_other_member() -> None:
 
 
 def test_a_beat_that_crosses_go_is_no_part_of_what_the_members_say() -> None:
-    async def scenario(_: Relay, card: Card) -> None:
+    async def scenario(relay: Relay, card: Card) -> None:
         parked = await Guest.asking(card, HIGH, Verb.PARK, LOW)
         assert await parked.signal() is Signal.PARKED
         called = await Guest.asking(card, LOW, Verb.CALL, HIGH)
+        await until(lambda: relay.server.stats.answers[Signal.GO] == 1)
         parked.send(BEAT)
         assert await parked.signal() is Signal.GO
         parked.send(READY)

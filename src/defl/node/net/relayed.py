@@ -158,7 +158,7 @@ class RelayedCalls:
                 await asyncio.wait([link.closed])
             if loop.time() - began >= STABLE_S:
                 attempt = 0
-            await self._dialler.back_off(contact, attempt, began)
+            await self._dialler.back_off(contact, attempt, loop.time())
             attempt += 1
 
     async def _parked_link(self, relay: Card, contact: Contact, lane: Lane) -> Link | None:

@@ -87,12 +87,18 @@ class RelayServer:
             ssl_handshake_timeout=self._handshake_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
-        request = decode_request(bytes(await link.hello))
+        # An exception that is raised would keep the frames of this call, and so the link's buffers,
+        # until Python looks for cycles.
+        await asyncio.wait([link.hello])
+        if (error := link.hello.exception()) is not None:
+            return Refused(Refusal.HELLO, link.broken or str(error))
+        request = decode_request(bytes(link.hello.result()))
         key = self._keys.get(link.certificate or b"")
         if key is None:
             return Refused(Refusal.IDENTITY, "its certificate no longer belongs to a member")
         leg = Leg(self._gone)
-        link.hand_over(leg)
+        if not link.hand_over(leg):
+            return Refused(Refusal.HELLO, "more than a request, or gone")
         self._legs[leg] = asyncio.get_running_loop().create_task(self._listen(leg))
         self._do(self._board.request(leg, key, request))
         return None
