@@ -137,6 +137,7 @@ def _relay_killed(count: int) -> Callable[[Trial], None]:
             trial.sleep(BEFORE_S)
             start_relay(trial.local.folder, hosts[used])
         trial.healed()
+        trial.sleep(1.0)  # until the nodes' reports are newer
         trial.wait("they meet again", lambda: bool(_relay_between(trial)))
         note_routes(trial, 3)
 
