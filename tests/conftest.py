@@ -45,6 +45,7 @@ SLOW_FILES = {
     "test_node.py",
     "test_operating.py",
     "test_restart_model.py",
+    "test_relay_processes.py",
     "test_running.py",
     "test_soak.py",
     "test_strangers.py",

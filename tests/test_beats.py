@@ -135,7 +135,8 @@ def test_a_silent_peer_ends_the_link_after_a_minute(one_way: bool) -> None:
         there.wire.cut = True
         here.wire.cut = not one_way
         began = clock().time()
-        await asyncio.wait([here.link.closed])
+        await asyncio.wait([here.link.closed], timeout=HOUR_S)
+        assert here.link.closed.done()
         assert here.link.closed.result() == SILENT == "silent for 60 s"
         assert here.link.broken is None  # no rule was broken
         silent_s = clock().time() - began
@@ -405,3 +406,12 @@ def test_rubbish_ends_the_link_or_is_frames_and_beats_within_bounds(seed: int) -
             await asyncio.sleep(0)
 
     run_virtually(scenario)
+
+
+def test_a_ping_that_waited_through_a_cut_does_not_make_a_line_slow() -> None:
+    heart = Heart()
+    for asked_at, answered_at in ((0.0, 0.1), (20.0, 55.0), (60.0, 60.2)):
+        heart.tick(reading=True)
+        (ping,) = heart.beats(asked_at)
+        assert heart.take(Beat(ping.number, is_pong=True), answered_at)
+        assert heart.usual_round_trip_s == pytest.approx(0.1 if asked_at < 60 else 0.2)

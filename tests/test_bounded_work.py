@@ -24,6 +24,7 @@ from defl.messages import (
     Chunk,
     Evidence,
     Gossip,
+    Have,
     Message,
     Offer,
     Proposal,
@@ -331,6 +332,7 @@ def test_every_message_type_has_a_rule_for_being_wanted() -> None:
         Chunk,
         StoreAck,
         type(small.snapshot()),
+        Have,
     )  # wanted only on request; tested above
     unrequested += (Proposal, Statements)  # not from the leader; tested in test_recall.py
     for message in small.messages():

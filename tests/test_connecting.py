@@ -11,6 +11,7 @@ import pytest
 
 from defl.cards import Card
 from defl.ids import NodeId
+from defl.node.event_loop import loop_factory
 from defl.node.net import connecting
 from defl.node.net.connecting import connected_socket, shown_certificate
 from defl.node.net.proxy import PROXY_ANSWER_BYTES_MAX, Proxies, Proxy, ProxyRefused
@@ -218,6 +219,16 @@ def test_a_cancelled_call_leaves_no_descriptor(stage: str) -> None:
     assert after <= before
 
 
+@pytest.mark.parametrize("version", ["0.22.1", "0.23.0", "1.0"])
+def test_an_event_loop_that_closes_sockets_twice_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    monkeypatch.setattr(uvloop, "__version__", version)
+
+    assert (loop_factory() is uvloop.new_event_loop) is (version != "0.22.1")
+
+
 def two_of_four() -> tuple[list[socket.socket], list[Card]]:
     """The listeners of members 0 and 1, and the cards of all; nobody listens for the others."""
     listeners = [listener() for _ in range(4)]
@@ -233,7 +244,7 @@ def test_two_members_talk_through_a_proxy_and_the_caller_knows_the_way() -> None
     cards[1] = make_card(IDENTITIES[1], MEMBER)
 
     async def scenario(proxy: Proxy) -> None:
-        a = Peer(0, cards, listeners[0], proxies=Proxies(proxy))
+        a = Peer(0, cards, listeners[0], contacts={NodeId(1): cards[1]}, proxies=Proxies(proxy))
         b = Peer(1, cards, listeners[1])
         async with running(a, b):
             await a.until_connected(b)

@@ -70,6 +70,7 @@ SMALLER = {
     "adaptive --first-seed 13 --seeds 10": "adaptive --attack nan --rounds 1",
     "--members 10 --first-seed 23 --seeds 40": "--rounds 1",
     "--first-seed 26 --seeds 10": "--members 4 --rounds 1",
+    "--codec int8_masked --seeds 3": "--codec int8_masked --split iid --rounds 1",
 }
 # Run by small_defl.py: the paper's tables of four nodes with one training step on synthetic data.
 SMALL_TABLES = ("defl paper ", "defl data show cifar-10 ")

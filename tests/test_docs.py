@@ -74,6 +74,8 @@ RECORDS = (
 
 # Words in capitals that are not constants of the code.
 WORDS = {
+    "HTTPS_PROXY",  # of the environment
+    "NO_PROXY",  # likewise
     "MLFLOW_TRACKING_URI",  # a tracker's own variable
     "WANDB_MODE",  # likewise
     "GST_LT",  # the paper's name for the client's timer

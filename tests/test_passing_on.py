@@ -232,6 +232,19 @@ def test_a_source_that_keeps_one_chunk_back_is_asked_for_it_no_more() -> None:
     assert fetching.settle() == [(AUTHOR, kept_back)]
 
 
+def test_a_blob_that_a_source_does_not_serve_keeps_no_other_waiting() -> None:
+    fetching = Fetching(scatter=None)
+    fetching.want(AUTHOR)
+    fetching.transfer.want(OTHER_BLOB.digest, (AUTHOR,), OTHER_BLOB)
+
+    fetching.settle(ANSWER_WAIT_S + 4 * SLOW_S)
+    rested_at = fetching.transfer.next_at
+    assert rested_at is not None
+    ((_, request),) = fetching.transfer.due(rested_at)
+
+    assert request.digest == OTHER_BLOB.digest
+
+
 # --- Rates -----------------------------------------------------------------------------------
 
 

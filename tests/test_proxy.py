@@ -138,6 +138,7 @@ def test_a_proxy_is_written_as_in_a_url(text: str, proxy: Proxy) -> None:
         ("http://u:secret@p:0", "write http://host:port"),
         ("http://u:secret@", "write http://host:port"),
         ("http://u%3Ax:secret@p:1", "cannot have a colon"),
+        ("http://u:secret\udcff@p:1", "not UTF-8"),
     ],
 )
 def test_what_is_no_proxy_is_refused_without_showing_the_password(text: str, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import shutil
 import socket
 import ssl
@@ -12,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from defl.errors import UserError
+from defl.lab.experiments.processes import Nodes
 from defl.node.net import connecting
-from defl.node.net.obstacles import Obstacle, Stage, dial_refusal
+from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal
 from defl.node.net.refusal import Refusal
 from defl.node.net.route import DIRECT, Route, RouteKind
-from defl.node.setup.config import read_identity, renew_card
+from defl.node.setup.config import read_identity, read_node, renew_card
 from defl.node.setup.identity import (
     certificate_names,
     certificate_pem,
@@ -25,8 +29,10 @@ from defl.node.setup.identity import (
     make_identity,
     node_key_of,
 )
+from defl.node.startup import open_node
 from support.doors import Doors, answering, serving
 from support.founding import NAMES, agree, cards_in, defl
+from support.logs import log_to
 from support.proxies import always, forged, inspect, inspecting_context, refusal, tunnelling
 
 
@@ -110,7 +116,7 @@ def test_a_name_that_cannot_be_resolved_is_told(doors: Doors) -> None:
     card = make_card(bob, "bob.example.invalid:7400", serial=1)
 
     refused = dial_refusal(
-        Obstacle(socket.gaierror(), Stage.CONNECTING, DIRECT, None, datetime.now(UTC)), card
+        Obstacle(socket.gaierror(), CallStage.CONNECTING, DIRECT, None, datetime.now(UTC)), card
     )
 
     assert refused.kind is Refusal.NAME
@@ -173,8 +179,8 @@ def test_an_unusable_proxy_in_the_environment_is_a_check_of_its_own(
     assert "NO  proxy: HTTPS_PROXY: only proxies that" in result.text
     assert "s3cret" not in result.text
     assert "peer bob" not in result.text
-    monkeypatch.setenv("DEFL_NODE", "0")
-    assert "HTTPS_PROXY: only proxies that" in defl("node", "start", doors.alice).text
+    with pytest.raises(UserError, match="HTTPS_PROXY: only proxies that"):
+        open_node(doors.alice, log_to(io.StringIO()))
 
 
 def test_a_password_that_others_may_read_is_refused_like_the_key(doors: Doors) -> None:
@@ -279,11 +285,22 @@ def test_the_agreed_certificate_at_the_wrong_time_asks_for_the_clock(
     assert "set the clock" in check["detail"]
 
 
+def test_the_nodes_of_one_machine_use_no_proxy_whatever_the_environment_says(
+    tmp_path: Path,
+) -> None:
+    """A laptop's odd proxy must not keep `defl run` from starting."""
+    folder = Nodes(tmp_path / "federation", 4, 1).local.nodes[0]
+
+    assert read_node(folder).proxy == "none"
+
+
 @pytest.mark.filterwarnings("ignore:Parsed a serial number which wasn't positive")
 def test_only_the_form_of_a_nodes_certificate_counts_as_a_nodes() -> None:
     identity = make_identity("bob")
     assert node_key_of(identity.certificate) == identity.public_key
     assert node_key_of(forged("bob.example.org")[0]) is None
+    for subject in ("bob.example.org", identity.public_key.hex()):
+        assert node_key_of(forged(subject, Ed25519PrivateKey.generate())[0]) is None
     assert node_key_of(b"") is None
     for position in range(len(identity.certificate)):
         for bit in range(8):
@@ -298,7 +315,9 @@ def test_the_names_that_an_inspector_chose_are_shown_escaped_and_shortened() -> 
     error = ssl.SSLError(1, "wrong version")
     shown, _ = forged("\x1b[2J" + "x" * 50)
 
-    refused = dial_refusal(Obstacle(error, Stage.SECURING, DIRECT, shown, datetime.now(UTC)), card)
+    refused = dial_refusal(
+        Obstacle(error, CallStage.SECURING, DIRECT, shown, datetime.now(UTC)), card
+    )
 
     assert refused.kind is Refusal.INTERCEPTED
     assert refused.text.isprintable()
@@ -330,7 +349,7 @@ def test_each_stage_has_its_own_sentence(error: OSError, stage: str, kind: str, 
     card = make_card(make_identity("bob"), "bob.example.org:7400")
     route = Route(RouteKind.PROXY, "proxy.site:3128")
 
-    refused = dial_refusal(Obstacle(error, Stage[stage], route, None, datetime.now(UTC)), card)
+    refused = dial_refusal(Obstacle(error, CallStage[stage], route, None, datetime.now(UTC)), card)
 
     assert refused.kind == kind
     assert words in refused.text

@@ -1,16 +1,19 @@
 """A relay with real connections: who is let in, what is joined, and what hostile members cost."""
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from defl.cards import Card
 from defl.node.net.acceptor import AcceptLimits
+from defl.node.net.pending import PendingLimits
 from defl.node.net.refusal import Refusal
 from defl.node.relay.leg import LEG_UNREAD_BYTES_MAX, LEG_UNSENT_BYTES_MAX
-from defl.node.relay.protocol import Notice, Signal, Verb, encode
+from defl.node.relay.protocol import RELAY_FRAME_BYTES_MAX, Notice, Signal, Verb, encode
 from defl.node.relay.service import Relay
 from defl.node.relay.switchboard import SPLICED_TICKS_MAX
 from defl.node.setup.identity import make_card
@@ -198,6 +201,42 @@ def test_a_member_that_never_reads_stops_its_peer_and_costs_a_bounded_buffer() -
         legs = list(relay.server._legs)
         unsent = [leg._transport.get_write_buffer_size() for leg in legs if leg._transport]
         assert 0 < max(unsent) <= LEG_UNSENT_BYTES_MAX + 2 * READ_AT_ONCE
+
+    at_a_relay(scenario)
+
+
+def test_strangers_take_nothing_from_members() -> None:
+    async def scenario(relay: Relay, card: Card) -> None:
+        host, port = card.address.split(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(20)]
+        foreign = [is_let_in(card, STRANGER, Verb.PARK, LOW) for _ in range(20)]
+        assert not any(await asyncio.gather(*foreign))
+        parked, called = await pair_at(card)
+        called.writer.write(b"hello")
+        assert await parked.reader.readexactly(5) == b"hello"
+        assert relay.server.connections == 2
+        assert relay.pending <= 8
+        for _, writer in silent:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    at_a_relay(scenario, limits=AcceptLimits(pending=PendingLimits(silent=8)))
+
+
+def test_fuzzed_frames_of_members_leave_nothing_behind() -> None:
+    async def scenario(relay: Relay, card: Card) -> None:
+        rng = random.Random(7)  # noqa: S311
+        for place in range(30):
+            if place % 2:
+                guest = await Guest.asking(card, HIGH, Verb.PARK, LOW)
+            else:
+                guest = await Guest.at(card, (LOW, MIDDLE, HIGH)[place % 3])
+            frames = (rng.randbytes(rng.randint(1, RELAY_FRAME_BYTES_MAX)) for _ in range(10))
+            for frame in frames:
+                guest.send(frame)
+            assert await guest.is_sent_away()
+        await until(lambda: relay.server.connections == 0)
 
     at_a_relay(scenario)
 

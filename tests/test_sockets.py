@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from defl.node.net.sockets import TCP_RTO_MAX_MS, is_stalled, set_options
+from defl.node.net.sockets import TCP_RTO_MAX_MS, allow_round_trip, is_stalled, set_options
 from support.transports import listener
 
 
@@ -51,3 +51,23 @@ def test_a_kernel_that_cannot_bound_the_pause_has_the_other_options() -> None:
         set_options(connection)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) >= 60_000
+
+
+@pytest.mark.parametrize(
+    ("round_trip_s", "longest_ms"), [(0.01, 1000), (0.25, 1000), (0.7, 2800), (50.0, 10_000)]
+)
+def test_on_a_slow_line_bytes_are_not_sent_again_before_the_answer_can_have_come(
+    round_trip_s: float, longest_ms: int
+) -> None:
+    with socket.socket() as connection:
+        set_options(connection)
+        allow_round_trip(connection, round_trip_s)
+        try:
+            found = connection.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS)
+        except OSError:
+            pytest.skip("Linux before 6.15 cannot do that")
+        assert found == longest_ms
+    here, there = socket.socketpair()
+    allow_round_trip(here, round_trip_s)  # as through a relay: nothing happens
+    here.close()
+    there.close()

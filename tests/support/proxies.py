@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
@@ -93,10 +94,10 @@ def tunnelling(
 # --- A TLS inspector -----------------------------------------------------------------------------
 
 
-def forged(host: str) -> tuple[bytes, bytes]:
+def forged(host: str, signer: Ed25519PrivateKey | None = None) -> tuple[bytes, bytes]:
     """A certificate for this host by the site's own authority, which has expired too: in DER form,
     and as PEM with its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = signer or ec.generate_private_key(ec.SECP256R1())
     authority = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "General Hospital"),
@@ -112,7 +113,7 @@ def forged(host: str) -> tuple[bytes, bytes]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=2))
         .not_valid_after(now - timedelta(days=1))
-        .sign(key, hashes.SHA256())
+        .sign(key, None if signer else hashes.SHA256())
     )
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return certificate.public_bytes(Encoding.DER), secret + certificate.public_bytes(Encoding.PEM)

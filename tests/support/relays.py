@@ -100,6 +100,12 @@ class Guest:
         except OSError:
             return True
 
+    async def is_sent_away(self) -> bool:
+        """The connection ends, whatever is said before."""
+        with suppress(OSError):
+            await self.reader.read()
+        return True
+
     async def close(self) -> None:
         """Aborts it and waits until its socket is closed."""
         self.writer.transport.abort()

@@ -133,7 +133,7 @@ async def running(*peers: Peer) -> AsyncIterator[None]:
         yield
     finally:
         await asyncio.gather(*(peer.transport.close() for peer in peers))
-    assert not errors
+    assert not errors, errors
 
 
 @asynccontextmanager

@@ -92,6 +92,12 @@ class ChunkSource:
         self.ready_at = now + rest_s(self.failures)
         self.failures += 1
 
+    def put_last(self, digest: Digest) -> None:
+        """A blob that it does not serve must not keep others waiting."""
+        if digest in self.fetches:
+            del self.fetches[digest]
+            self.fetches[digest] = None
+
     def slow_down(self) -> None:
         self.chunk_s = min(ANSWER_WAIT_MAX_S, 2 * self.expected_s)
 

@@ -374,6 +374,7 @@ class Transfer:
             self._release(digest, fetch, index)
             if overtaken or source_id in fetch.announcers:
                 self._distrust(digest, fetch, source_id, now)
+        source.put_last(lost[0][0])
 
     def _distrust(self, digest: Digest, fetch: Fetch, source: NodeId, now: float) -> None:
         """It rests for this blob. If only its own word said that it holds chunks, it is asked for

@@ -40,6 +40,8 @@ class Heart:
 
     def __init__(self) -> None:
         self.round_trip_s: float | None = None  # the newest
+        # The smaller one of the newest two: a ping that waited through a cut says nothing.
+        self.usual_round_trip_s: float | None = None
         self.heard = True  # a byte since the last tick; set by the link
         self._silent_ticks = 0
         self._number = 0  # of the newest ping
@@ -56,12 +58,17 @@ class Heart:
         self._ping_due = True
         return self._silent_ticks < SILENT_TICKS_MAX
 
-    def take(self, beat: Beat, now: float) -> None:
+    def take(self, beat: Beat, now: float) -> bool:
+        """Does this beat complete a round trip?"""
         if not beat.is_pong:
             self._pong_due = Beat(beat.number, is_pong=True)
         elif self._asked_at is not None and beat.number == self._number:
-            self.round_trip_s = now - self._asked_at
+            newest_s, before_s = now - self._asked_at, self.round_trip_s
+            self.round_trip_s = newest_s
+            self.usual_round_trip_s = newest_s if before_s is None else min(newest_s, before_s)
             self._asked_at = None
+            return True
+        return False
 
     @property
     def is_due(self) -> bool:

@@ -18,7 +18,7 @@ from defl.budget import TokenBucket
 from defl.node.net.beats import BEAT_S, SILENT, Heart, beat_of, header_of
 from defl.node.net.route import DIRECT, Route
 from defl.node.net.send_queue import Frame, SendQueue, Traffic
-from defl.node.net.sockets import is_stalled
+from defl.node.net.sockets import allow_round_trip, is_stalled
 
 HEADER_BYTES = 4
 # Ours has about 80; a stranger must not make us hold much more.
@@ -132,7 +132,10 @@ class Link(asyncio.BufferedProtocol):
         """The connection, which is not read at present, is the protocol's from now on."""
         if self._transport is None or self.closed.done():
             raise ConnectionResetError("closed before it was handed over")
+        if self._start != self._end or self._large is not None:
+            raise ConnectionResetError("it sent more than its first frame")
         transport, self._transport = self._transport, None
+        self._scratch = memoryview(b"")
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         self.closed.set_result("handed over")
@@ -218,7 +221,9 @@ class Link(asyncio.BufferedProtocol):
             return False
         self._start = body
         self._charge(HEADER_BYTES, use)
-        self._heart.take(beat, self._loop.time())
+        if self._heart.take(beat, self._loop.time()) and self._transport is not None:
+            usual_s = self._heart.usual_round_trip_s or 0.0
+            allow_round_trip(self._transport.get_extra_info("socket"), usual_s)
         self.pump_soon()
         return True
 

@@ -21,7 +21,7 @@ from defl.node.net.connecting import connected_socket, shown_certificate
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
-from defl.node.net.obstacles import Obstacle, Stage, dial_refusal, is_about_certificate
+from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal, is_about_certificate
 from defl.node.net.proxy import Proxies
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import Route
@@ -119,7 +119,7 @@ class Greeter:
         self, contact: Contact, lane: Lane, *, letterbox: bool = False
     ) -> tuple[Link, Hello] | Refused:
         card, link = contact.card, Link()
-        stage, greeted = Stage.CONNECTING, False
+        stage, greeted = CallStage.CONNECTING, False
         try:
             context = (
                 letterbox_client_context(card)
@@ -130,9 +130,9 @@ class Greeter:
                 card.address, self._proxies.of(card.address)
             )
             async with asyncio.timeout(self._connect_s):
-                stage = Stage.SECURING
+                stage = CallStage.SECURING
                 await self._secure(link, connection, server_name(card.address), context)
-                stage = Stage.GREETING
+                stage = CallStage.GREETING
                 link.send_hello(self._hello(lane))
                 hello = decode_hello(await link.hello)
             answer = self._judge(link, hello, (contact.peer, lane))
@@ -159,7 +159,7 @@ class Greeter:
             ssl_shutdown_timeout=CLOSE_S,
         )
 
-    async def _explained(self, error: OSError, stage: Stage, link: Link, card: Card) -> Refused:
+    async def _explained(self, error: OSError, stage: CallStage, link: Link, card: Card) -> Refused:
         shown = None
         if is_about_certificate(error, stage):
             shown = await shown_certificate(card.address, self._proxies.of(card.address))

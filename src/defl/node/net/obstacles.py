@@ -25,7 +25,7 @@ KEY_CHARACTERS = 16
 WRONG_TIME = (9, 10)
 
 
-class Stage(Enum):
+class CallStage(Enum):
     """How far a call had come when it failed."""
 
     CONNECTING = "connecting"
@@ -36,16 +36,16 @@ class Stage(Enum):
 @dataclass(frozen=True, slots=True)
 class Obstacle:
     error: OSError
-    stage: Stage
+    stage: CallStage
     route: Route
     shown: bytes | None  # the certificate that a second look saw
     now: datetime
 
 
-def is_about_certificate(error: OSError, stage: Stage) -> bool:
+def is_about_certificate(error: OSError, stage: CallStage) -> bool:
     """Whether a look at the certificate that is shown would explain the error. An inspecting proxy
     may not even know TLS 1.3, so that no certificate was verified."""
-    if stage is not Stage.SECURING or not isinstance(error, ssl.SSLError):
+    if stage is not CallStage.SECURING or not isinstance(error, ssl.SSLError):
         return False
     return not _is_at_wrong_time(error)
 
@@ -55,11 +55,11 @@ def dial_refusal(obstacle: Obstacle, card: Card) -> Refused:
     if isinstance(error, ProxyRefused):
         return Refused(error.kind, str(error))
     match obstacle.stage:
-        case Stage.CONNECTING:
+        case CallStage.CONNECTING:
             kind, text = _unconnected(error, card)
-        case Stage.SECURING:
+        case CallStage.SECURING:
             kind, text = _unsecured(obstacle, card)
-        case Stage.GREETING:
+        case CallStage.GREETING:
             kind, text = Refusal.UNKNOWN, _ungreeted(error)
     way = "" if obstacle.route.kind is RouteKind.DIRECT else f", {obstacle.route}"
     return Refused(kind, f"{card.address}{way}: {text}")

@@ -114,10 +114,16 @@ def parse_proxy(text: str, source: str) -> Proxy:
             f"{source}: not a proxy: write http://host:port or http://user:password@host:port, "
             "with special characters of the password as %XX"
         ) from None
-    user = unquote(user)
+    user, password = unquote(user), unquote(password)
     if ":" in user:
         raise UserError(f"{source}: a proxy's user name cannot have a colon")
-    return Proxy(host.lower(), port, user, unquote(password))
+    if not _is_text(user + password):  # an environment may hold any bytes
+        raise UserError(f"{source}: user and password are not UTF-8; write other bytes as %XX")
+    return Proxy(host.lower(), port, user, password)
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _is_loopback(host: str) -> bool:

@@ -18,7 +18,7 @@ from defl.node.net.dialler import STABLE_S, Dialler
 from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.greeter import Greeter
 from defl.node.net.hello import Hello
-from defl.node.net.obstacles import Obstacle, Stage, dial_refusal
+from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.tls import relay_client_context, server_name
@@ -199,11 +199,11 @@ class RelayedCalls:
         context = relay_client_context(self._identity, relay)
         turn = self._turns.setdefault(relay.key, asyncio.Semaphore(HANDSHAKES_AT_ONCE))
         leg = Leg()
-        stage, route = Stage.CONNECTING, DIRECT
+        stage, route = CallStage.CONNECTING, DIRECT
         try:
             async with turn:
                 connection, route = await self._connect(relay.address)
-                stage = Stage.SECURING
+                stage = CallStage.SECURING
                 await asyncio.get_running_loop().create_connection(
                     lambda: leg,
                     sock=connection,
@@ -245,7 +245,10 @@ async def _until_go(leg: Leg, relay: Card) -> None:
 async def _next_signal(leg: Leg, relay: Card) -> Signal:
     frame = await leg.frame()
     if frame is None:
-        raise RelayFault(f"the relay {relay.name} ended the connection")
+        raise RelayFault(
+            f"the relay {relay.name} ended the connection: are both members' keys in its "
+            "federation.toml or lineage?"
+        )
     notice = decode_notice(frame)
     if notice is None:
         raise _nonsense(relay)

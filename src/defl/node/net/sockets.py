@@ -18,6 +18,10 @@ USER_TIMEOUT_MS = 120_000
 # replaces a stalled link (dialler.py). With so short a pause the kernel would give up after 15 s,
 # if it had no TCP_USER_TIMEOUT.
 RESEND_MS = 1000
+# But never before an answer may have come: on a slow line it waits behind other packets. More is
+# not allowed to a peer that answers late on purpose.
+ROUND_TRIPS = 4
+RESEND_MS_MAX = 10_000
 TCP_RTO_MAX_MS = 44  # Python has no name for it yet
 # So often in a row the same bytes were sent in vain, and the next pause is a second or more.
 STALLED_RESENDS = 3
@@ -56,6 +60,13 @@ def set_options(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
         with contextlib.suppress(OSError):  # an older kernel
             connection.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, RESEND_MS)
+
+
+def allow_round_trip(connection: socket.socket | None, round_trip_s: float) -> None:
+    pause_ms = min(RESEND_MS_MAX, max(RESEND_MS, round(1000 * ROUND_TRIPS * round_trip_s)))
+    if connection is not None and sys.platform == "linux":
+        with contextlib.suppress(OSError):  # an older kernel, or a relay's connection
+            connection.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, pause_ms)
 
 
 @cache

@@ -27,6 +27,7 @@ class Leg(asyncio.Protocol):
         self._unread = bytearray()
         self._news = asyncio.Event()  # bytes, the other leg, or the end
         self._other: Leg | None = None
+        self._ending: asyncio.TimerHandle | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.bytes_in = 0  # since it was joined
         self.was_heard = False  # brought bytes since somebody set this to False
@@ -51,7 +52,8 @@ class Leg(asyncio.Protocol):
         """Ends it after the written bytes have left, or a moment."""
         if self._transport is not None and not self.ended.done():
             self._transport.close()
-            self._loop.call_later(CLOSE_S, self.abort)
+            if self._ending is None:
+                self._ending = self._loop.call_later(CLOSE_S, self.abort)
 
     def abort(self) -> None:
         if self._transport is not None and not self.ended.done():
@@ -66,6 +68,8 @@ class Leg(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  (asyncio's)
         self._unread.clear()
+        if self._ending is not None:
+            self._ending.cancel()  # it would keep the buffers of TLS
         if not self.ended.done():
             self.ended.set_result(None)
         self._news.set()
