@@ -41,13 +41,13 @@ class Figure:
     update_mb: float
     round_s: float  # outside training, the median of the rounds after the warm-up
     ideal_s: float
-    tcp_s: float | None  # the same bytes over plain TCP, without nodes; None: not measured
     rounds_s: tuple[float, ...]
     frames_ratio: float  # bytes of frames received, per member and round, to (n - 1) M
     wire_ratio: float  # likewise, IP packets sent and received, the mean of both
     wire_ratio_max: float  # of the member and direction with the most
     late_ms: float
     violations: tuple[str, ...]
+    tcp_s: float | None = None  # the same bytes over plain TCP, without nodes; None: not measured
 
     @property
     def ratio(self) -> float:

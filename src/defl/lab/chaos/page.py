@@ -118,18 +118,20 @@ def _figures(figures: Sequence[Figure]) -> str:
         for f in figures
     ]
     head = (
-        "figure", "network", "n", "update", "round", "line", "ratio", "plain TCP", "frames", "wire", "verdict",
+        "figure", "network", "n", "update", "round", "line", "ratio", "plain TCP", "frames", "wire",
+        "verdict",
     )  # fmt: skip
     return f"""\
 ## Figures
 
 "round" is the time of a round outside training: from close to close at the member that took
 longest, without the longest training; the median of the rounds after the first two. "line" is the
-time that a member's n - 1 incoming updates need at the speed of its line, and "ratio" the one divided by
-the other. "plain TCP" is how long the same bytes take between the same hosts without nodes, over
-connections that were idle before, as those of nodes are during training. "frames" is what a member's node received, "wire" what its line carried in
-IP packets, headers and retransmissions included (the mean of both directions); both per round and
-divided by (n - 1) updates.
+time that a member's n - 1 incoming updates need at the speed of its line, and "ratio" the one
+divided by the other. "plain TCP" is how long the same bytes take between the same hosts without
+nodes, over connections that were idle before, as those of nodes are during training. "frames" is
+what a member's node received, "wire" what its line carried in IP packets, headers and
+retransmissions included (the mean of both directions); both per round and divided by (n - 1)
+updates.
 
 {table(head, rows)}
 """
