@@ -10,6 +10,7 @@ from statistics import fmean, median
 
 from defl.committee import DEFAULTS, Timing
 from defl.errors import UserError
+from defl.lab.chaos.bare_exchange import bare_exchange
 from defl.lab.chaos.link import LineQuality, LinkStats
 from defl.lab.chaos.network import ChaosNetwork
 from defl.lab.chaos.outcome import Log
@@ -46,6 +47,7 @@ class Figure:
     wire_ratio_max: float  # of the member and direction with the most
     late_ms: float
     violations: tuple[str, ...]
+    tcp_s: float | None = None  # the same bytes over plain TCP, without nodes; None: not measured
 
     @property
     def ratio(self) -> float:
@@ -82,6 +84,7 @@ class Measurement:
     lines: dict[int, tuple[LineQuality, LineQuality]] = field(default_factory=dict)  # up, down
     hosts: int = 0  # besides the members'
     limit_s: float = 200.0
+    bare: bool = True  # also measure plain TCP
 
     @property
     def update_bytes(self) -> int:
@@ -105,6 +108,9 @@ def measure(net: ChaosNetwork, wanted: Measurement) -> Figure:
     for member, (up, down) in wanted.lines.items():
         net.link.up(member, up)
         net.link.down(member, down)
+    members = net.hosts[: wanted.setting.members]
+    tcp_s = bare_exchange(members, wanted.update_bytes) if wanted.bare else None
+    before = net.link.stats()
     trial = Trial(net, wanted.setting, wanted.limit_s)
     violations = []
     for host in relay_hosts(net.hosts, wanted.setting):
@@ -115,7 +121,7 @@ def measure(net: ChaosNetwork, wanted: Measurement) -> Figure:
             trial.finish()
         except UserError as failed:  # it stalled, or a node has ended
             violations.append(str(failed))
-        stats = net.link.stats()
+        stats = net.link.stats().since(before)
         outcome = trial.outcome(wanted.name, wanted.title)
         logs = [trial.sites.log(member) for member in trial.members]
         statuses = [trial.sites.status(member) for member in trial.members]
@@ -129,6 +135,7 @@ def measure(net: ChaosNetwork, wanted: Measurement) -> Figure:
         update_mb=wanted.update_bytes / 1e6,
         round_s=median(rounds_s) if rounds_s else float("nan"),
         ideal_s=wanted.ideal_s,
+        tcp_s=tcp_s,
         rounds_s=tuple(rounds_s),
         **traffic_ratios(stats, statuses, wanted),
         late_ms=stats.late_ms,
@@ -201,5 +208,6 @@ MEASUREMENTS = (
             SLOW_MEMBER: (LineQuality(delay_ms=10, mbit_s=2), LineQuality(mbit_s=10)),
         },
         limit_s=300.0,
+        bare=False,
     ),
 )
