@@ -204,6 +204,7 @@ MEASUREMENTS = (
         FAST,
         replace(MODEL, sites=TWO_DIAL, relays=1),
         hosts=1,
+        bare=False,
     ),
     Measurement(
         "slow-member",
