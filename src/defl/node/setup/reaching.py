@@ -6,15 +6,17 @@ is running keeps its links.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from defl.cards import Card, Reach
 from defl.ids import NO_DIGEST, Digest, NodeId
+from defl.node.net.connecting import connected_socket
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.framing import Lane
 from defl.node.net.greeter import Greeter
 from defl.node.net.proxy import Proxies
 from defl.node.net.refusal import Refused
+from defl.node.net.relayed import RelayFault, probe_relay
 from defl.node.setup.identity import Identity
 from defl.node.setup.requirements import Check
 
@@ -54,6 +56,29 @@ async def _probe_all(
             return await _probe(greeter, contacts[peer])
 
     return await asyncio.gather(*(probe(peer, card) for peer, card in cards.items()))
+
+
+def probe_relays(
+    relays: Iterable[Card], identity: Identity, origin: Digest, proxies: Proxies
+) -> list[Check]:
+    async def probe(relay: Card) -> Check:
+        name = f"relay {relay.name}"
+        try:
+            route = await probe_relay(
+                relay,
+                identity,
+                origin,
+                lambda address: connected_socket(address, proxies.of(address)),
+                GREETING_S,
+            )
+        except RelayFault as fault:
+            return Check(name, False, str(fault))
+        return Check(name, True, f"{relay.address} serves this node ({route})", REACHED)
+
+    async def probe_all() -> list[Check]:
+        return await asyncio.gather(*map(probe, relays))
+
+    return asyncio.run(probe_all())
 
 
 async def _probe(greeter: Greeter, contact: Contact) -> Check:
