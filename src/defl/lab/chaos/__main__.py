@@ -71,7 +71,7 @@ def main(
       make chaos                                             # all, and the page
       python -m defl.lab.chaos --list
       python -m defl.lab.chaos --only partition-2-2 --json
-      python -m defl.lab.chaos --only round-fp32 --page docs/RELIABILITY.md
+      python -m defl.lab.chaos --only fp32-50 --page docs/RELIABILITY.md
 
     Exit code 0: all held, or skipped; 1: something did not hold; 2: invalid options; 130:
     interrupted.
