@@ -30,7 +30,7 @@ NOTICES_PER_S = 1.0
 NOTICES_BURST = 8.0
 
 # The last frames of a connection.
-FINAL = frozenset({Signal.REFUSED, Signal.ABSENT})
+FINAL = frozenset({Signal.REFUSED, Signal.ABSENT, Signal.KNOWN})
 
 
 @dataclass(slots=True)
