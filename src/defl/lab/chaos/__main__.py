@@ -18,7 +18,7 @@ from defl.lab.chaos.machines import MACHINES
 from defl.lab.chaos.network import CONGESTION_CONTROL, only_run
 from defl.lab.chaos.outcome import TrialOutcome
 from defl.lab.chaos.page import page, recovery_cells
-from defl.lab.chaos.requirements import missing_for_all, missing_tool
+from defl.lab.chaos.requirements import missing_congestion_control, missing_for_all, missing_tool
 from defl.lab.chaos.results import ChaosResults, read_results, write_results
 from defl.lab.chaos.slow_lines import SLOW_LINES
 
@@ -131,6 +131,9 @@ def _run_all(names: Sequence[str], out: Path, *, wait: bool, as_json: bool) -> l
                 text = _outcome_text(outcome)
                 failed += [] if outcome.passed else [name]
             else:
+                if reason := missing_congestion_control(FIGURES[name].congestion_control):
+                    click.echo(f"    skipped: {reason}")
+                    continue
                 figure = measured(FIGURES[name], held)
                 results.figures[name] = shown = figure
                 text = _figure_text(figure)

@@ -12,7 +12,7 @@ from defl.committee import DEFAULTS, Timing
 from defl.errors import UserError
 from defl.lab.chaos.bare_exchange import bare_exchange
 from defl.lab.chaos.link import LineQuality, LinkStats
-from defl.lab.chaos.network import ChaosNetwork
+from defl.lab.chaos.network import CONGESTION_CONTROL, ChaosNetwork
 from defl.lab.chaos.outcome import Log
 from defl.lab.chaos.sites import DIALS, FederationSetting, relay_hosts, start_relay
 from defl.lab.chaos.trial import Trial
@@ -85,6 +85,7 @@ class Measurement:
     hosts: int = 0  # besides the members'
     limit_s: float = 200.0
     bare: bool = True  # also measure plain TCP
+    congestion_control: str = CONGESTION_CONTROL
 
     @property
     def update_bytes(self) -> int:
@@ -180,6 +181,12 @@ def _far(delay_ms: float) -> LineQuality:
 MEASUREMENTS = (
     Measurement("fp32-50", "fp32, 100 Mbit/s, 50 ms each way", _far(50), FAST, MODEL),
     Measurement("int8-50", "int8, 100 Mbit/s, 50 ms each way", _far(50), FAST, INT8),
+    Measurement(
+        "fp32-50-bbr", "fp32-50, but TCP uses bbr", _far(50), FAST, MODEL, congestion_control="bbr"
+    ),
+    Measurement(
+        "int8-50-bbr", "int8-50, but TCP uses bbr", _far(50), FAST, INT8, congestion_control="bbr"
+    ),
     Measurement("fp32-25", "fp32, 100 Mbit/s, 25 ms each way", _far(25), FAST, MODEL),
     Measurement("int8-25", "int8, 100 Mbit/s, 25 ms each way", _far(25), FAST, INT8),
     Measurement(
@@ -197,6 +204,7 @@ MEASUREMENTS = (
         FAST,
         replace(MODEL, sites=TWO_DIAL, relays=1),
         hosts=1,
+        bare=False,
     ),
     Measurement(
         "slow-member",
