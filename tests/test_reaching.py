@@ -24,7 +24,6 @@ from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal
 from defl.node.net.proxy import Proxies
 from defl.node.net.refusal import Refusal
 from defl.node.net.route import DIRECT, Route, RouteKind
-from defl.node.net.tls import server_context
 from defl.node.setup.config import read_identity, read_node, renew_card
 from defl.node.setup.identity import (
     certificate_names,
@@ -39,6 +38,7 @@ from support.doors import Doors, answering, serving
 from support.founding import NAMES, agree, cards_in, defl
 from support.logs import log_to
 from support.proxies import always, forged, inspect, inspecting_context, refusal, tunnelling
+from support.relays import relay_in_a_thread
 from support.transports import IDENTITIES, address_of, listener
 
 
@@ -235,16 +235,17 @@ def test_a_relay_is_tried_by_a_node_that_only_dials() -> None:
     (check,) = probe_peers(outlook_of(Reach.DIAL), {}, [gone])
     assert (check.name, check.holds, check.kind) == ("relay member 3", False, Refusal.CLOSED)
 
-    bound = listener()
-    relay = make_card(IDENTITIES[3], address_of(bound))
-    caller = make_card(IDENTITIES[0], "127.0.0.1:1")
-    context = server_context(IDENTITIES[3], [caller])
-    heard: list[bytes] = []
-    with serving(bound, lambda plain: inspect(plain, context, heard)):
-        (check,) = probe_peers(outlook_of(Reach.DIAL), {}, [relay])
-    assert (check.holds, check.kind) == (True, "reached")
-    assert check.detail == f"{relay.address} answers with the agreed key (direct)"
-    assert heard == [], "a request would end what the running node has there"
+    for served, kind, detail in (
+        (IDENTITIES[0], "reached", "serves this node (direct)"),
+        (IDENTITIES[1], Refusal.UNKNOWN, "in its federation.toml or lineage?"),
+    ):
+        bound = listener()
+        relay = make_card(IDENTITIES[3], address_of(bound))
+        members = [make_card(served, "", reach=Reach.DIAL)]
+        with relay_in_a_thread(bound, members, IDENTITIES[3]):
+            (check,) = probe_peers(outlook_of(Reach.DIAL), {}, [relay])
+        assert (check.holds, check.kind) == (kind == "reached", kind)
+        assert check.detail.endswith(detail)
 
 
 def closed_address() -> str:

@@ -12,12 +12,15 @@ import pytest
 from msgspec import structs
 
 from defl.cards import Card, Reach
-from defl.ids import NodeId
+from defl.ids import NodeId, digest_of
+from defl.node.net.connecting import connected_socket
 from defl.node.net.framing import HEADER_BYTES, Lane
+from defl.node.net.relayed import RelayFault, probe_relay
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.tls import server_context
 from defl.node.relay.leg import Leg
 from defl.node.relay.protocol import Notice, Request, Signal, encode
+from defl.node.relay.server import RelayServer
 from defl.node.relay.service import Relay
 from defl.node.relay.switchboard import Decision, Switchboard
 from defl.node.setup.identity import Identity, make_card
@@ -297,6 +300,46 @@ def test_beside_a_hostile_relay_an_honest_one_is_enough(answer: bytes) -> None:
     asyncio.run(scenario())
 
 
+class Fickle(RelayServer):
+    """Joins each pair, lets both greet each other, and ends the connections soon after."""
+
+    def _do(self, decision: Decision[Leg]) -> None:
+        super()._do(decision)
+        for leg in decision.splice or ():
+            asyncio.get_running_loop().call_later(0.3, leg.abort)
+
+
+def test_a_pair_does_not_stay_at_a_relay_that_ends_its_links() -> None:
+    async def scenario() -> None:
+        bounds = [listener(), listener()]
+        members = dialling_cards(LOW, HIGH)
+        relays = {
+            identity.name: make_card(identity, address_of(bound))
+            for identity, bound in zip((RELAY, OTHER_RELAY), bounds, strict=True)
+        }
+        low, high = low_and_high(list(relays.values()))
+        async with (
+            relay_at(bounds[0], members) as first,
+            relay_at(bounds[1], members, OTHER_RELAY) as second,
+        ):
+            contact = low.transport._contacts[high.me]
+            preferred = low.transport._relayed._in_order(contact, ())[0]
+            fickle = first if preferred.key == RELAY.public_key else second
+            fickle.server.__class__ = Fickle
+            async with running(high):
+                await high.until(lambda: first.server.parked == second.server.parked == len(Lane))
+                async with running(low):
+                    await low.until(lambda: low.transport.stats.reconnects[high.me] > 0)
+                    await low.until(
+                        lambda: all(
+                            channel.link is not None and channel.link.route.via != preferred.name
+                            for channel in contact.channels.values()
+                        )
+                    )
+
+    asyncio.run(scenario())
+
+
 def test_a_relay_with_another_certificate_than_its_cards_is_refused() -> None:
     async def scenario() -> None:
         bound = listener()
@@ -326,7 +369,7 @@ def test_without_a_relay_the_members_say_what_is_missing() -> None:
     asyncio.run(scenario())
 
 
-def test_a_member_whose_network_opens_is_dialled_instead() -> None:
+def test_a_link_that_works_is_kept_when_the_peers_network_opens() -> None:
     async def scenario() -> None:
         relay_bound, bound = listener(), listener()
         low, high = low_and_high([make_card(RELAY, address_of(relay_bound))])
@@ -334,8 +377,27 @@ def test_a_member_whose_network_opens_is_dialled_instead() -> None:
             await until_connected(low, high)
             opened = make_card(HIGH, address_of(bound), 1, reach=Reach.BOTH)
             assert low.transport.update_card(opened)
-            # A link that works is not replaced; the next one is direct.
             assert route_of(low, high) == through(RELAY)
         bound.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_probe_says_whether_a_relay_serves_a_key_and_what_is_in_the_way() -> None:
+    async def connect(address: str) -> tuple[socket.socket, Route]:
+        return await connected_socket(address, None)
+
+    async def scenario() -> None:
+        bound = listener()
+        card = make_card(RELAY, address_of(bound))
+        async with relay_at(bound, dialling_cards(LOW)) as relay:
+            assert await probe_relay(card, LOW, ORIGIN, connect, 5.0) == DIRECT
+            with pytest.raises(RelayFault, match="or lineage"):
+                await probe_relay(card, HIGH, ORIGIN, connect, 5.0)
+            with pytest.raises(RelayFault, match="serves another federation"):
+                await probe_relay(card, LOW, digest_of(b"another"), connect, 5.0)
+            assert relay.server.connections == 0
+        with pytest.raises(RelayFault, match="nothing listens there"):
+            await probe_relay(card, LOW, ORIGIN, connect, 5.0)
 
     asyncio.run(scenario())

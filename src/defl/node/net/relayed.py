@@ -99,7 +99,10 @@ class RelayedCalls:
             Refusal.UNREACHABLE,
             f"{name} only dials, as this node does, and federation.toml names no relay",
         )
-        for relay in self._in_order(contact):
+        called = contact.channels[lane].relays_called
+        for relay in self._in_order(contact, called):
+            called.pop(relay.key, None)
+            called[relay.key] = None
             try:
                 connection = await self._called(relay, contact, lane)
             except OSError as error:
@@ -113,15 +116,21 @@ class RelayedCalls:
             refused = answer
         return refused
 
-    def _in_order(self, contact: Contact) -> Sequence[Card]:
-        """Another order for each pair, so that the relays share the work; those that do not answer
-        come last."""
+    def _in_order(self, contact: Contact, called: Iterable[bytes]) -> Sequence[Card]:
+        """Another order for each pair, so that the relays share the work. Those that do not answer
+        come last, and before them those that were called last: one that ends its links or passes
+        nothing on must not get the pair each time."""
         pair = min(self._identity.public_key, contact.card.key) + max(
             self._identity.public_key, contact.card.key
         )
+        turns = {key: turn for turn, key in enumerate(called, start=1)}
         return sorted(
             self.relays,
-            key=lambda relay: (relay.key in self._failing, digest_of(pair + relay.key)),
+            key=lambda relay: (
+                relay.key in self._failing,
+                turns.get(relay.key, 0),
+                digest_of(pair + relay.key),
+            ),
         )
 
     async def _called(self, relay: Card, contact: Contact, lane: Lane) -> socket.socket:
@@ -195,32 +204,61 @@ class RelayedCalls:
     # ------------------------------------------------------------------ both
 
     async def _opened(self, relay: Card, verb: Verb, contact: Contact, lane: Lane) -> Leg:
-        """A connection to the relay, with our request on its way."""
-        context = relay_client_context(self._identity, relay)
+        request = Request(RELAY_VERSION, self._origin, verb, contact.card.key, lane)
         turn = self._turns.setdefault(relay.key, asyncio.Semaphore(HANDSHAKES_AT_ONCE))
-        leg = Leg()
-        stage, route = CallStage.CONNECTING, DIRECT
         try:
             async with turn:
-                connection, route = await self._connect(relay.address)
-                stage = CallStage.SECURING
-                await asyncio.get_running_loop().create_connection(
-                    lambda: leg,
-                    sock=connection,
-                    ssl=context,
-                    server_hostname=server_name(relay.address),
-                    ssl_handshake_timeout=self._connect_s,
-                    ssl_shutdown_timeout=CLOSE_S,
+                leg, _ = await _asked(
+                    relay, request, self._identity, self._connect, self._connect_s
                 )
-        except OSError as error:
+        except RelayFault:
             self._failing.add(relay.key)
-            obstacle = Obstacle(error, stage, route, None, datetime.now(UTC))
-            text = dial_refusal(obstacle, relay).text
-            raise RelayFault(f"the relay {relay.name} at {text}") from error
+            raise
         self._failing.discard(relay.key)
-        request = Request(RELAY_VERSION, self._origin, verb, contact.card.key, lane)
-        leg.send(encode(request))
         return leg
+
+
+async def probe_relay(
+    relay: Card, identity: Identity, origin: Digest, connect: Connect, connect_s: float
+) -> Route:
+    """How the relay is reached; raises a RelayFault if it does not serve this key."""
+    request = Request(RELAY_VERSION, origin, Verb.PROBE, identity.public_key, Lane.CONTROL)
+    leg, route = await _asked(relay, request, identity, connect, connect_s)
+    try:
+        async with asyncio.timeout(connect_s):
+            if await _next_signal(leg, relay) is not Signal.KNOWN:
+                raise _nonsense(relay)
+    except TimeoutError as error:
+        raise RelayFault(f"the relay {relay.name} does not answer in time") from error
+    finally:
+        leg.abort()
+        await asyncio.wait([leg.ended])
+    return route
+
+
+async def _asked(
+    relay: Card, request: Request, identity: Identity, connect: Connect, connect_s: float
+) -> tuple[Leg, Route]:
+    """A connection to the relay, with our request on its way."""
+    leg, stage, route = Leg(), CallStage.CONNECTING, DIRECT
+    try:
+        context = relay_client_context(identity, relay)
+        connection, route = await connect(relay.address)
+        stage = CallStage.SECURING
+        await asyncio.get_running_loop().create_connection(
+            lambda: leg,
+            sock=connection,
+            ssl=context,
+            server_hostname=server_name(relay.address),
+            ssl_handshake_timeout=connect_s,
+            ssl_shutdown_timeout=CLOSE_S,
+        )
+    except OSError as error:
+        obstacle = Obstacle(error, stage, route, None, datetime.now(UTC))
+        text = dial_refusal(obstacle, relay).text
+        raise RelayFault(f"the relay {relay.name} at {text}") from error
+    leg.send(encode(request))
+    return leg, route
 
 
 async def _until_go(leg: Leg, relay: Card) -> None:

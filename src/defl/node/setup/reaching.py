@@ -17,7 +17,8 @@ from defl.node.net.framing import Lane
 from defl.node.net.greeter import Greeter
 from defl.node.net.obstacles import CallStage
 from defl.node.net.proxy import Proxies
-from defl.node.net.refusal import Refused
+from defl.node.net.refusal import Refusal, Refused
+from defl.node.net.relayed import RelayFault, probe_relay
 from defl.node.net.route import DIRECT
 from defl.node.net.tls import relay_client_context, server_name
 from defl.node.setup.identity import Identity
@@ -75,12 +76,12 @@ async def _probe_all(
         async with places:
             return await _probe(greeter, contacts[peer])
 
-    async def probe_relay(relay: Card) -> Check:
+    async def probe_one(relay: Card) -> Check:
         async with places:
             return await _probe_relay(outlook, relay)
 
     return await asyncio.gather(
-        *(probe(peer, card) for peer, card in cards.items()), *map(probe_relay, needed)
+        *(probe(peer, card) for peer, card in cards.items()), *map(probe_one, needed)
     )
 
 
@@ -117,7 +118,8 @@ async def _probe(greeter: Greeter, contact: Contact) -> Check:
 
 
 async def _probe_relay(outlook: Outlook, relay: Card) -> Check:
-    """The handshake alone: a request would end what a running node of this identity has there."""
+    """The handshake first, which says what is in the way; then whether the relay serves us. What a
+    running node of this identity has there is not touched."""
     name, proxy = f"relay {relay.name}", outlook.proxies.of(relay.address)
     stage, route = CallStage.CONNECTING, DIRECT
     try:
@@ -134,4 +136,14 @@ async def _probe_relay(outlook: Outlook, relay: Card) -> Check:
         refused = await explained_refusal(error, stage, route, relay, proxy)
         return Check(name, False, refused.text, refused.kind)
     transport.abort()
-    return Check(name, True, f"{relay.address} answers with the agreed key ({route})", REACHED)
+    try:
+        await probe_relay(
+            relay,
+            outlook.identity,
+            outlook.origin,
+            lambda address: connected_socket(address, outlook.proxies.of(address)),
+            GREETING_S,
+        )
+    except RelayFault as fault:
+        return Check(name, False, str(fault), Refusal.UNKNOWN)
+    return Check(name, True, f"{relay.address} serves this node ({route})", REACHED)
