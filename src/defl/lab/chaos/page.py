@@ -130,8 +130,8 @@ time that a member's n - 1 incoming updates need at the speed of its line, and "
 divided by the other. "plain TCP" is how long the same bytes take between the same hosts without
 nodes, over connections that were idle before, as those of nodes are during training. "frames" is
 what a member's node received, "wire" what its line carried in IP packets, headers and
-retransmissions included (the mean, and the member and direction with the most); both per round and divided by (n - 1)
-updates.
+retransmissions included (the mean, and the member and direction with the most); both per round
+and divided by (n - 1) updates.
 
 {table(head, rows)}
 """
