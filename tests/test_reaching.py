@@ -94,7 +94,7 @@ def test_a_closed_port_is_told(doors: Doors) -> None:
         check = check_of(doors, "peer carol")
 
     assert check["kind"] == Refusal.CLOSED
-    assert "nothing listens there; is the node running, and its port open?" in check["detail"]
+    assert "nothing listens there; is it running, and its port open?" in check["detail"]
 
 
 def test_a_firewall_that_drops_is_told(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_peers_are_reached_through_the_proxy_of_node_toml(doors: Doors) -> None:
         set_proxy(doors, f"http://alice:s3cret@127.0.0.1:{server.port}")
         result = defl("node", "check", doors.alice)
 
-    assert f"ok  proxy: alice@127.0.0.1:{server.port} leads out of this site" in result.text
+    assert f"ok  proxy: calls go through alice@127.0.0.1:{server.port}" in result.text
     assert f"(through the proxy 127.0.0.1:{server.port})" in result.text
     assert "s3cret" not in result.text
     assert all("Proxy-Authorization: Basic" in request for request in server.requests)
@@ -237,7 +237,7 @@ def test_a_relay_is_tried_by_a_node_that_only_dials() -> None:
 
     for served, kind, detail in (
         (IDENTITIES[0], "reached", "serves this node (direct)"),
-        (IDENTITIES[1], Refusal.UNKNOWN, "in its federation.toml or lineage?"),
+        (IDENTITIES[1], Refusal.UNKNOWN, "in its federation.toml, lineage or cards?"),
     ):
         bound = listener()
         relay = make_card(IDENTITIES[3], address_of(bound))
