@@ -26,6 +26,7 @@ from defl.node.net.refusal import Refusal
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.setup.config import read_identity, read_node, renew_card
 from defl.node.setup.identity import (
+    card_text,
     certificate_names,
     certificate_pem,
     make_card,
@@ -227,6 +228,18 @@ def test_members_that_only_dial_are_told_how_they_meet() -> None:
     check, _ = probe_peers(outlook_of(Reach.DIAL), dialler | relay)
     assert (check.holds, check.kind) == (True, "only_dials")
     assert check.detail.endswith("through the relay member 2")
+
+
+def test_a_newer_card_in_the_nodes_folder_replaces_the_agreed_one(doors: Doors) -> None:
+    carol = read_identity(doors.folder / "carol", "carol")
+    newer = doors.alice / "cards" / "carol.card.toml"
+    newer.parent.mkdir()
+    card = make_card(carol, "", serial=1, reach=Reach.DIAL)
+    newer.write_text(card_text(card), encoding="utf-8")
+    with only_bob(doors):
+        check = check_of(doors, "peer carol")
+
+    assert (check["holds"], check["kind"]) == (True, "only_dials")
 
 
 def test_a_relay_is_tried_by_a_node_that_only_dials() -> None:

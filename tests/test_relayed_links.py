@@ -324,6 +324,7 @@ def test_without_a_relay_the_members_say_what_is_missing() -> None:
             await low.until(
                 lambda: "no relay is named" in low.transport.stats.trouble.get(NodeId(1), "")
             )
+            assert "no relay is named" in high.transport.stats.trouble[NodeId(0)]
 
     asyncio.run(scenario())
 
