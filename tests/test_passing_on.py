@@ -19,7 +19,7 @@ from defl.pool.fetch import Fetch
 from defl.pool.pool import PoolEffects
 from defl.pool.scatter import Scatter, scatter_of
 from defl.pool.sources import ANSWER_WAIT_S, FIRST_BYTES_PER_S, IN_FLIGHT_MAX
-from defl.pool.transfer import FAST_S, PATIENCE_S, Transfer
+from defl.pool.transfer import FAST_S, LOOK_AGAIN_S, PATIENCE_S, Transfer
 from support.benches import ME, PoolBench, chunk_requests, sent
 from support.builders import Small, nodes
 
@@ -380,6 +380,30 @@ def test_a_queue_of_requests_does_not_make_a_source_slow() -> None:
         fetching.answer(AUTHOR, FAST_S / 2)
 
     assert not fetching.transfer.is_slow(AUTHOR)
+
+
+def test_a_slow_source_that_was_left_alone_is_asked_when_the_faster_one_is_gone() -> None:
+    fetching = Fetching(first_s=0.01, scatter=None)
+    fetching.transfer.want(OTHER_BLOB.digest, (NEXT,), OTHER_BLOB)
+    fetching.settle()
+    fetching.transfer._source(AUTHOR).chunk_s = 100.0
+    fetching.want(AUTHOR, NEXT)
+    assert {source for source, _ in fetching.open} == {NEXT}
+
+    fetching.transfer.disconnected(NEXT)
+    fetching.settle()
+
+    assert (fetching.transfer.next_at or 0.0) <= LOOK_AGAIN_S
+    assert [source for source, _ in fetching.settle(LOOK_AGAIN_S)] == [AUTHOR]
+
+
+def test_many_requests_that_find_nothing_are_one_failure() -> None:
+    fetching = Fetching(first_s=0.01, scatter=None)
+    fetching.want(AUTHOR)
+    for _ in list(fetching.open):
+        fetching.transfer.failed(AUTHOR, BLOB.digest, fetching.now)
+
+    assert fetching.settle(ANSWER_WAIT_S)
 
 
 # --- Links that end --------------------------------------------------------------------------

@@ -10,10 +10,19 @@ import pytest
 
 from defl.cards import Card
 from defl.node.net.acceptor import AcceptLimits
+from defl.node.net.framing import Lane
 from defl.node.net.pending import PendingLimits
 from defl.node.net.refusal import Refusal
 from defl.node.relay.leg import LEG_UNREAD_BYTES_MAX, LEG_UNSENT_BYTES_MAX
-from defl.node.relay.protocol import RELAY_FRAME_BYTES_MAX, Notice, Signal, Verb, encode
+from defl.node.relay.protocol import (
+    RELAY_FRAME_BYTES_MAX,
+    RELAY_VERSION,
+    Notice,
+    Request,
+    Signal,
+    Verb,
+    encode,
+)
 from defl.node.relay.service import Relay
 from defl.node.relay.switchboard import SPLICED_TICKS_MAX
 from defl.node.setup.identity import make_card
@@ -29,7 +38,7 @@ from support.relays import (
     pair_at,
     relay_at,
 )
-from support.transports import TIME_LIMIT_S, address_of, listener
+from support.transports import ORIGIN, TIME_LIMIT_S, address_of, listener
 
 pytestmark = pytest.mark.usefixtures("on_both_loops")
 
@@ -164,6 +173,17 @@ def test_what_is_sent_before_its_time_never_reaches_the_other_member() -> None:
         parked.writer.write(len(READY).to_bytes(4, "big") + READY + b"too early")
         assert await called.signal() is Signal.GO
         assert await called.ended()
+
+    at_a_relay(scenario)
+
+
+def test_a_member_that_sends_more_than_its_request_is_sent_away() -> None:
+    async def scenario(relay: Relay, card: Card) -> None:
+        guest = await Guest.at(card, HIGH)
+        request = encode(Request(RELAY_VERSION, ORIGIN, Verb.PARK, LOW.public_key, Lane.CONTROL))
+        guest.writer.write(len(request).to_bytes(4, "big") + request + b"more")
+        assert await guest.is_sent_away()
+        assert relay.server.connections == 0
 
     at_a_relay(scenario)
 

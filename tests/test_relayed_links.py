@@ -20,6 +20,7 @@ from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.tls import server_context
 from defl.node.relay.leg import Leg
 from defl.node.relay.protocol import Notice, Request, Signal, encode
+from defl.node.relay.server import RelayServer
 from defl.node.relay.service import Relay
 from defl.node.relay.switchboard import Decision, Switchboard
 from defl.node.setup.identity import Identity, make_card
@@ -295,6 +296,46 @@ def test_beside_a_hostile_relay_an_honest_one_is_enough(answer: bytes) -> None:
             await until_connected(low, high)
             assert route_of(low, high) == through(OTHER_RELAY)
             assert callers() > 0
+
+    asyncio.run(scenario())
+
+
+class Fickle(RelayServer):
+    """Joins each pair, lets both greet each other, and ends the connections soon after."""
+
+    def _do(self, decision: Decision[Leg]) -> None:
+        super()._do(decision)
+        for leg in decision.splice or ():
+            asyncio.get_running_loop().call_later(0.3, leg.abort)
+
+
+def test_a_pair_does_not_stay_at_a_relay_that_ends_its_links() -> None:
+    async def scenario() -> None:
+        bounds = [listener(), listener()]
+        members = dialling_cards(LOW, HIGH)
+        relays = {
+            identity.name: make_card(identity, address_of(bound))
+            for identity, bound in zip((RELAY, OTHER_RELAY), bounds, strict=True)
+        }
+        low, high = low_and_high(list(relays.values()))
+        async with (
+            relay_at(bounds[0], members) as first,
+            relay_at(bounds[1], members, OTHER_RELAY) as second,
+        ):
+            contact = low.transport._contacts[high.me]
+            preferred = low.transport._relayed._in_order(contact, ())[0]
+            fickle = first if preferred.key == RELAY.public_key else second
+            fickle.server.__class__ = Fickle
+            async with running(high):
+                await high.until(lambda: first.server.parked == second.server.parked == len(Lane))
+                async with running(low):
+                    await low.until(lambda: low.transport.stats.reconnects[high.me] > 0)
+                    await low.until(
+                        lambda: all(
+                            channel.link is not None and channel.link.route.via != preferred.name
+                            for channel in contact.channels.values()
+                        )
+                    )
 
     asyncio.run(scenario())
 

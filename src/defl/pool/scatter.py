@@ -22,15 +22,21 @@ class Scatter:
         place, width = self.receivers.index(member), len(self.receivers)
         if place >= self.chunks:
             return 1 << place % self.chunks
+        rows = -(-self.chunks // width)
         present = [r for r in self.receivers if r not in away or r == member]
-        share = 0
-        for index in range(self.chunks):
-            row, column = divmod(index, width)
-            owner = self.receivers[column]
+        share = _every(width, rows) << place
+        # Row by row the present ones take turns.
+        turns = _every(width * len(present), -(-rows // len(present)))
+        turns <<= width * present.index(member)
+        for column, owner in enumerate(self.receivers):
             if owner in away and owner != member:
-                owner = present[row % len(present)]
-            share |= (owner == member) << index
-        return share
+                share |= turns << column
+        return share & (1 << self.chunks) - 1
+
+
+def _every(step: int, times: int) -> int:
+    """A bitmap of so many bits, each `step` above the one before."""
+    return ((1 << step * times) - 1) // ((1 << step) - 1)
 
 
 def scatter_of(

@@ -5,6 +5,9 @@ not requested twice while it is on its way. Several sources serve one blob at on
 that is much slower than the others is left alone. A source that does not answer in time, or does
 not hold the blob, rests while others are tried.
 
+A node that fetches from many members does not weigh all its requests at each event: it looks only
+where one may have become possible, and now and then at everything.
+
 An update that is on its way to all is fetched as `scatter.py` says: first the own share from its
 author, then what other members announce, the rarest chunk first.
 """
@@ -14,7 +17,7 @@ from collections.abc import Iterator
 from defl.ids import Digest, NodeId
 from defl.messages import ChunkRequest, Have, Manifest, ManifestRequest
 from defl.pool.announcing import Announcer
-from defl.pool.fetch import NEVER, Fetch, Rest, bits
+from defl.pool.fetch import NEVER, Fetch, Rest
 from defl.pool.scatter import Scatter
 from defl.pool.sources import FIRST_BYTES_PER_S, MANIFEST, ChunkSource, Piece, rest_s
 
@@ -23,6 +26,12 @@ FAST_S = 1.0
 # A slow author sends each member its share at about the same time. Members that have not announced
 # theirs are waited for so much longer than the author takes for one more chunk.
 PATIENCE_S = 5.0
+# A source that was slower than others is weighed against them again after this time.
+LOOK_AGAIN_S = 1.0
+# It is weighed against so many, the fastest ones: with a hundred members, all would be costly.
+RIVALS = 8
+# However many waits end, all requests are weighed no more often than this.
+LOOK_EVERY_S = 0.25
 ALL = -1  # the bitmap of any number of chunks
 
 Request = tuple[NodeId, ManifestRequest | ChunkRequest]
@@ -36,10 +45,14 @@ class Transfer:
         self._fetches: dict[Digest, Fetch] = {}
         self._sources: dict[NodeId, ChunkSource] = {}
         self._announcer = Announcer(me)
+        # Where a request may have become possible: the blobs of each source.
+        self._look: dict[NodeId, set[Digest]] = {}
+        self._fastest: list[tuple[NodeId, ChunkSource]] = []  # those that are ready, now
+        self._looked_at = float("-inf")  # at everything
         # Most events change no fetch, so what follows from all fetches is kept until one changes.
         self._changed = True
-        self._now = float("-inf")
         self._next_at = NEVER  # nothing is due before
+        self._look_again_at = NEVER  # at sources that were left alone
 
     def __contains__(self, digest: Digest) -> bool:
         return digest in self._fetches
@@ -59,20 +72,21 @@ class Transfer:
     ) -> None:
         """Fetch a blob that these sources hold, or add sources for one that is being fetched. With
         `scatter` other members announce what they hold; without it there are holders enough."""
-        self._changed = True
         fetch = self._fetches.get(digest)
         if fetch is None:
+            self._changed = True
             fetch = self._fetches[digest] = Fetch(scatter=scatter, place=self._me)
             if scatter is not None:
                 fetch.share = scatter.share_of(self._me, self._away)
                 fetch.place = scatter.receivers.index(self._me)
                 self._announcer.begin(digest, scatter, held)
-        elif scatter is None:
+        elif scatter is None and fetch.scatter is not None:
             fetch.scatter = None
+            self._look_for(digest, fetch)
         if fetch.manifest is None and manifest is not None:
             self._start_chunks(digest, fetch, manifest, held)
         for source in sources:
-            if source != self._me:
+            if source != self._me and fetch.holders.get(source) != ALL:
                 fetch.announcers.discard(source)
                 self._add_holder(digest, fetch, source, ALL)
 
@@ -89,8 +103,8 @@ class Transfer:
         if fetch is None:
             return
         self._changed = True
-        for index, source in fetch.asked.items():
-            self._sources[source].asked.pop((digest, index), None)
+        for index in list(fetch.asked):
+            self._release(digest, fetch, index)
         for source in fetch.holders:
             self._sources[source].fetches.pop(digest, None)
 
@@ -101,6 +115,7 @@ class Transfer:
         self._announcer.enter(me)
         for digest, fetch in self._fetches.items():
             fetch.scatter = None
+            self._look_for(digest, fetch)
             for source in [s for s in fetch.holders if s not in sources or s == me]:
                 self._remove_holder(digest, fetch, source)
 
@@ -139,9 +154,10 @@ class Transfer:
         self._changed = True
         fetch = self._fetches[digest]
         fetch.missing &= ~(1 << index)
-        fetch.resting.pop(source, None)
         if source in self._sources:
             self._sources[source].answered((digest, index), now)
+            if fetch.resting.pop(source, None) is not None:
+                self._look_at(source, self._sources[source])
         self._release(digest, fetch, index)
         self._announcer.stored(digest, index)
         if not fetch.missing:
@@ -153,12 +169,11 @@ class Transfer:
         fetch = self._fetches.get(digest)
         if fetch is None or peer == self._me or peer in fetch.unreliable:
             return
-        if peer in fetch.holders and peer not in fetch.announcers:
-            return
-        self._changed = True
+        chunks &= ~fetch.holders.get(peer, 0)
+        if not chunks:
+            return  # nothing new
         fetch.announcers.add(peer)
-        for index in bits(chunks & ~fetch.holders.get(peer, 0)):
-            fetch.rarity[index] += 1
+        fetch.count_announced(chunks)
         self._add_holder(digest, fetch, peer, chunks)
 
     def failed(self, source: NodeId, digest: Digest, now: float) -> None:
@@ -166,8 +181,11 @@ class Transfer:
         fetch = self._fetches.get(digest)
         if fetch is None or source not in fetch.holders:
             return
+        asked = [index for index, by in fetch.asked.items() if by == source]
+        if not asked and fetch.is_resting(source, now):
+            return  # one answer of many, or a late one
         self._changed = True
-        for index in [i for i, asked in fetch.asked.items() if asked == source]:
+        for index in asked:
             self._release(digest, fetch, index)
         self._distrust(digest, fetch, source, now)
 
@@ -179,6 +197,7 @@ class Transfer:
             self._changed = True
             self._lose_link(source)
             source.met()
+            self._look_at(peer, source)
             self._share_anew()
             for digest in source.fetches:
                 self._fetches[digest].resting.pop(peer, None)
@@ -197,26 +216,41 @@ class Transfer:
         """The requests to send now."""
         if not self._changed and now < self._next_at:
             return []
-        self._changed, self._now = False, now
+        if now >= self._next_at:
+            self._look_around(now)
         requests: list[Request] = []
-        for source_id, source in list(self._sources.items()):
-            if now >= source.due_at:
-                self._time_out(source_id, source, now)
         for digest, fetch in self._fetches.items():
             if fetch.share_at is None and not fetch.missing & fetch.share:
                 fetch.share_at = now
             if fetch.manifest is None and MANIFEST not in fetch.asked:
                 requests.extend(self._ask_manifest(digest, fetch, now))
-        serving = ((id_, source) for id_, source in self._sources.items() if source.fetches)
-        for source_id, source in sorted(serving, key=lambda item: item[1].next_s):
-            while source.is_ready(now) and source.has_room:
-                piece = self._choose(source_id, source, now)
-                if piece is None:
-                    break
-                self._ask(source_id, piece, now)
-                requests.append((source_id, ChunkRequest(*piece)))
+        ready = [(id_, s) for id_, s in self._sources.items() if s.fetches and s.is_ready(now)]
+        self._fastest = sorted(ready, key=lambda item: item[1].expected_s)
+        look, self._look = self._look, {}
+        for source_id in sorted(look, key=lambda id_: self._sources[id_].next_s):
+            requests.extend(self._ask_chunks(source_id, look[source_id], now))
+        self._changed = False
         self._next_at = self._earliest()
         return requests
+
+    def _look_around(self, now: float) -> None:
+        """Waits have ended: what was not possible before may be so now."""
+        self._looked_at = now
+        self._look_again_at = NEVER
+        for source_id, source in list(self._sources.items()):
+            if now >= source.due_at:
+                self._time_out(source_id, source, now)
+        for source_id, source in self._sources.items():
+            self._look_at(source_id, source)
+
+    def _ask_chunks(self, source_id: NodeId, digests: set[Digest], now: float) -> Iterator[Request]:
+        source = self._sources[source_id]
+        while source.is_ready(now) and source.has_room:
+            piece = self._choose(source_id, source, digests, now)
+            if piece is None:
+                break
+            self._ask(source_id, piece, now)
+            yield source_id, ChunkRequest(*piece)
 
     def announcements(self, now: float) -> list[tuple[tuple[NodeId, ...], Have]]:
         """What to announce now, and to whom."""
@@ -229,7 +263,7 @@ class Transfer:
 
     def _earliest(self) -> float:
         """When an answer is overdue, a source has rested, or patience ends."""
-        times: list[float] = []
+        times = [self._look_again_at]
         for source in self._sources.values():
             times.append(source.due_at)
             if source.fetches and not source.away:
@@ -238,7 +272,8 @@ class Transfer:
             times.extend(rest.until for rest in fetch.resting.values())
             if fetch.scatter is not None:
                 times.append(self._patient_until(fetch))
-        return min((at for at in times if at > self._now), default=NEVER)
+        earliest = min((at for at in times if at > self._looked_at), default=NEVER)
+        return max(earliest, self._looked_at + LOOK_EVERY_S)
 
     def _ask_manifest(self, digest: Digest, fetch: Fetch, now: float) -> Iterator[Request]:
         ready = [
@@ -251,10 +286,14 @@ class Transfer:
             self._ask(source, (digest, MANIFEST), now)
             yield source, ManifestRequest(digest)
 
-    def _choose(self, source_id: NodeId, source: ChunkSource, now: float) -> Piece | None:
-        """This node's shares first, since others count on them; then the oldest blob."""
+    def _choose(
+        self, source_id: NodeId, source: ChunkSource, digests: set[Digest], now: float
+    ) -> Piece | None:
+        """This node's shares first, since others count on them; then the oldest of these blobs."""
         for only_shares in (True, False):
             for digest in source.fetches:
+                if digest not in digests:
+                    continue
                 fetch = self._fetches[digest]
                 chunks = self._available(fetch, source_id, now)
                 if only_shares:
@@ -264,6 +303,7 @@ class Transfer:
                 index = fetch.rarest(chunks)
                 if not self._others_are_faster(fetch, source_id, index, now):
                     return digest, index
+                self._look_again_at = min(self._look_again_at, now + LOOK_AGAIN_S)
         return None
 
     def _available(self, fetch: Fetch, source: NodeId, now: float) -> int:
@@ -283,24 +323,23 @@ class Transfer:
 
     def _others_are_faster(self, fetch: Fetch, source: NodeId, index: int, now: float) -> bool:
         """Would the others be done with the whole blob before this source has sent one chunk?"""
-        others = [
-            (known, chunks)
-            for id_, chunks in fetch.holders.items()
-            if id_ != source
-            and chunks >> index & 1
-            and (known := self._sources[id_]).is_ready(now)
-            and not fetch.is_resting(id_, now)
-        ]
-        if not others:
-            return False
-        left, queued, rate, soonest_s = 0, 0, 0.0, NEVER
-        for other, chunks in others:
-            left |= chunks
+        next_s = self._sources[source].next_s
+        wanted = fetch.missing & ~fetch.under_way
+        rivals, left, queued, rate, soonest_s = 0, 0, 0, 0.0, NEVER
+        for other_id, other in self._fastest:
+            if rivals == RIVALS:
+                break
+            chunks = fetch.holders.get(other_id, 0)
+            if other_id == source or not chunks >> index & 1 or fetch.is_resting(other_id, now):
+                continue
+            rivals += 1
+            left |= chunks & wanted
             queued += len(other.asked)
             rate += 1 / other.expected_s
             soonest_s = min(soonest_s, other.next_s)
-        left = (left & fetch.missing & ~fetch.under_way).bit_count()
-        return self._sources[source].next_s > max(soonest_s, (left + queued) / rate)
+            if next_s > max(soonest_s, (left.bit_count() + queued) / rate):
+                return True  # these are enough
+        return False
 
     @property
     def _away(self) -> set[NodeId]:
@@ -309,32 +348,48 @@ class Transfer:
     def _share_anew(self) -> None:
         """Others do the part of members that are not connected."""
         away = self._away
-        for fetch in self._fetches.values():
+        for digest, fetch in self._fetches.items():
             if fetch.scatter is not None:
                 fetch.share = fetch.scatter.share_of(self._me, away)
+                if fetch.scatter.author in fetch.holders:
+                    self._look.setdefault(fetch.scatter.author, set()).add(digest)
 
     # --- Bookkeeping -----------------------------------------------------------------------
 
     def _source(self, peer: NodeId) -> ChunkSource:
         return self._sources.setdefault(peer, ChunkSource(self._first_s))
 
+    def _look_at(self, source_id: NodeId, source: ChunkSource) -> None:
+        """Something may be requested of this source."""
+        if source.fetches:
+            self._changed = True
+            self._look[source_id] = set(source.fetches)
+
+    def _look_for(self, digest: Digest, fetch: Fetch) -> None:
+        """Something of this blob may be requested."""
+        self._changed = True
+        for source in fetch.holders:
+            self._look.setdefault(source, set()).add(digest)
+
     def _start_chunks(
         self, digest: Digest, fetch: Fetch, manifest: Manifest, held: frozenset[int]
     ) -> None:
         self._release(digest, fetch, MANIFEST)
         fetch.start_chunks(manifest, held)
+        self._look_for(digest, fetch)
 
     def _add_holder(self, digest: Digest, fetch: Fetch, source: NodeId, chunks: int) -> None:
         fetch.holders[source] = fetch.holders.get(source, 0) | chunks
         self._source(source).fetches[digest] = None
+        self._look.setdefault(source, set()).add(digest)
+        self._changed = True
 
     def _remove_holder(self, digest: Digest, fetch: Fetch, source: NodeId) -> None:
         chunks = fetch.holders.pop(source)
         self._sources[source].fetches.pop(digest, None)
         if source in fetch.announcers:
             fetch.announcers.discard(source)
-            for index in bits(chunks):
-                fetch.rarity[index] -= 1
+            fetch.uncount_announced(chunks)
         for index in [i for i, asked in fetch.asked.items() if asked == source]:
             self._release(digest, fetch, index)
 
@@ -347,12 +402,16 @@ class Transfer:
         self._sources[source].ask(piece, now)
 
     def _release(self, digest: Digest, fetch: Fetch, index: int) -> None:
-        """This piece is not on its way any more."""
-        source = fetch.asked.pop(index, None)
-        if source is not None:
-            self._sources[source].asked.pop((digest, index), None)
+        """This piece is not on its way any more: its source has room, and others may be asked."""
         if index != MANIFEST:
             fetch.under_way &= ~(1 << index)
+        source_id = fetch.asked.pop(index, None)
+        if source_id is not None:
+            source = self._sources[source_id]
+            source.asked.pop((digest, index), None)
+            self._look_at(source_id, source)
+            if index != MANIFEST and fetch.missing >> index & 1:
+                self._look_for(digest, fetch)
 
     def _lose_link(self, source: ChunkSource) -> None:
         """A source that breaks off again and again must not be preferred for ever."""

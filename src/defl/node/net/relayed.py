@@ -97,7 +97,10 @@ class RelayedCalls:
 
     async def call(self, contact: Contact, lane: Lane) -> tuple[Link, Hello] | Refused:
         refused = WITHOUT_RELAY
-        for relay in self._in_order(contact):
+        called = contact.channels[lane].relays_called
+        for relay in self._in_order(contact, called):
+            called.pop(relay.key, None)
+            called[relay.key] = None
             try:
                 connection = await self._called(relay, contact, lane)
             except OSError as error:
@@ -111,15 +114,21 @@ class RelayedCalls:
             refused = answer
         return refused
 
-    def _in_order(self, contact: Contact) -> Sequence[Card]:
-        """Another order for each pair, so that the relays share the work; those that do not answer
-        come last."""
+    def _in_order(self, contact: Contact, called: Iterable[bytes]) -> Sequence[Card]:
+        """Another order for each pair, so that the relays share the work. Those that do not answer
+        come last, and before them those that were called last: one that ends its links or passes
+        nothing on must not get the pair each time."""
         pair = min(self._identity.public_key, contact.card.key) + max(
             self._identity.public_key, contact.card.key
         )
+        turns = {key: turn for turn, key in enumerate(called, start=1)}
         return sorted(
             self.relays,
-            key=lambda relay: (relay.key in self._failing, digest_of(pair + relay.key)),
+            key=lambda relay: (
+                relay.key in self._failing,
+                turns.get(relay.key, 0),
+                digest_of(pair + relay.key),
+            ),
         )
 
     async def _called(self, relay: Card, contact: Contact, lane: Lane) -> socket.socket:

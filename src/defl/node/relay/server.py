@@ -87,12 +87,7 @@ class RelayServer:
             ssl_handshake_timeout=self._handshake_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
-        # An exception that is raised would keep the frames of this call, and so the link's buffers,
-        # until Python looks for cycles.
-        await asyncio.wait([link.hello])
-        if (error := link.hello.exception()) is not None:
-            return Refused(Refusal.HELLO, link.broken or str(error))
-        request = decode_request(bytes(link.hello.result()))
+        request = decode_request(bytes(await link.hello))
         key = self._keys.get(link.certificate or b"")
         if key is None:
             return Refused(Refusal.IDENTITY, "its certificate no longer belongs to a member")
