@@ -6,10 +6,11 @@ from defl.ids import NodeId
 from defl.messages import ChunkRequest, Have
 from defl.output import PeerMisbehaved
 from defl.pool.announcing import HAVE_EVERY_S, bitmap_of_chunks, chunks_in
+from defl.pool.choosing import FAST_S, LOOK_AGAIN_S, PATIENCE_S
 from defl.pool.pool import PoolEffects
 from defl.pool.scatter import Scatter, scatter_of
 from defl.pool.sources import ANSWER_WAIT_S, FIRST_BYTES_PER_S, IN_FLIGHT_MAX
-from defl.pool.transfer import FAST_S, LOOK_AGAIN_S, PATIENCE_S, Transfer
+from defl.pool.transfer import Transfer
 from support.benches import ME, PoolBench, chunk_requests, sent
 from support.builders import Small, nodes
 
