@@ -11,11 +11,12 @@ import pytest
 
 from defl.cards import Card
 from defl.ids import NodeId
-from defl.node.event_loop import loop_factory
+from defl.node import event_loop
 from defl.node.net import connecting
 from defl.node.net.connecting import connected_socket, shown_certificate
+from defl.node.net.framing import Lane
 from defl.node.net.proxy import PROXY_ANSWER_BYTES_MAX, Proxies, Proxy, ProxyRefused
-from defl.node.net.refusal import Refusal
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.setup.identity import make_card
 from support.doors import serving
@@ -224,9 +225,9 @@ def test_an_event_loop_that_closes_sockets_twice_is_not_used(
     monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     uvloop = pytest.importorskip("uvloop")
-    monkeypatch.setattr(uvloop, "__version__", version)
+    monkeypatch.setattr(event_loop, "version", lambda _: version)
 
-    assert (loop_factory() is uvloop.new_event_loop) is (version != "0.22.1")
+    assert (event_loop.loop_factory() is uvloop.new_event_loop) is (version != "0.22.1")
 
 
 def two_of_four() -> tuple[list[socket.socket], list[Card]]:
@@ -261,6 +262,40 @@ def test_two_members_talk_through_a_proxy_and_the_caller_knows_the_way() -> None
     with tunnelling(hosts={"bob.example.invalid": listeners[1].getsockname()[1]}) as server:
         asyncio.run(scenario(server.proxy))
     assert f"CONNECT {MEMBER} HTTP/1.1" in {request.splitlines()[0] for request in server.requests}
+
+
+@pytest.mark.parametrize("is_proxied", [False, True], ids=["directly", "through a proxy"])
+def test_a_call_that_is_cancelled_at_any_time_leaves_no_descriptor(is_proxied: bool) -> None:
+    listeners, cards = two_of_four()
+    contacts = {NodeId(1): cards[1]}
+
+    async def scenario(proxy: Proxy) -> None:
+        proxies = Proxies(proxy if is_proxied else None)
+        a = Peer(0, cards, listeners[0], contacts=contacts, proxies=proxies)
+        b = Peer(1, cards, listeners[1], contacts={NodeId(0): cards[0]})
+        greeter, contact = a.transport._greeter, a.transport._contacts[b.me]
+
+        async def cancel_calls(turns_max: int) -> None:
+            for turns in range(turns_max):
+                call = asyncio.ensure_future(greeter.call(contact, Lane.CONTROL))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                call.cancel()
+                await asyncio.wait([call])
+                if not call.cancelled() and not isinstance(answer := call.result(), Refused):
+                    answer[0].abort()
+
+        async with running(b):
+            # A handshake that fails in the turn in which it is cancelled is reported by asyncio.
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            opened_once = 1  # uvloop's /dev/null
+            before = open_files() + opened_once
+            await cancel_calls(60)
+            await b.until(lambda: open_files() <= before)
+        listeners[0].close()
+
+    with tunnelling() as server:
+        asyncio.run(scenario(server.proxy))
 
 
 def test_a_running_node_says_what_its_proxy_refuses() -> None:

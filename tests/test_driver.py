@@ -1,12 +1,13 @@
-"""The node's driver: its timer, on both event loops."""
+"""The node's driver: its timer, on both event loops, and connections that come and go."""
 
 import asyncio
 from typing import NoReturn
 
 import pytest
 
+from defl.ids import NodeId
 from defl.node.driver import Driver, Outlets
-from defl.output import Event, Output, Tick
+from defl.output import Connected, Disconnected, Event, Output, Tick
 
 
 class Overdue:
@@ -49,3 +50,14 @@ def test_an_event_that_comes_before_an_overdue_tick_is_handled() -> None:
 
     asyncio.run(scenario())
     assert participant.finished
+
+
+def test_of_a_peers_connections_that_wait_the_newest_counts() -> None:
+    """The first is not handled yet when the peer reconnects."""
+    outlets = Outlets(send=nothing, report=nothing, work=nothing, follow=lambda: None)
+    driver = Driver(Overdue(), NoWriting(), outlets)  # type: ignore[arg-type]
+    peer, other = NodeId(1), NodeId(2)
+    for event in (Connected(peer), Connected(other), Disconnected(peer), Connected(peer)):
+        driver.feed(event)
+
+    assert list(driver._events) == [Connected(other), Connected(peer)]

@@ -62,6 +62,7 @@ def test_a_change_says_what_it_lacks_until_it_takes_effect(operators: Operators)
         "eve's machine is not ready: it must run, reach the members and catch up",
     ]
     approved(operators, proposed, "bob", "carol")
+    operators.pass_until(lambda: len(operators.participant("dan").state.changes[0].approvals) == 3)
     [pending] = operators.run("federation", "changes", "dan", "--json").json["changes"]
     assert pending["missing"] == [
         "eve's machine is not ready: it must run, reach the members and catch up"

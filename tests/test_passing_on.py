@@ -3,10 +3,20 @@
 import pytest
 
 from defl.ids import NodeId
-from defl.messages import ChunkRequest, Have
-from defl.output import PeerMisbehaved
+from defl.messages import ChunkRequest, Have, Manifest
+from defl.output import (
+    Connected,
+    Disconnected,
+    Envelope,
+    Event,
+    PeerMisbehaved,
+    Received,
+    Tick,
+)
+from defl.participant import Participant
 from defl.pool.announcing import HAVE_EVERY_S, bitmap_of_chunks, chunks_in
 from defl.pool.choosing import FAST_S, LOOK_AGAIN_S, PATIENCE_S
+from defl.pool.fetch import Fetch
 from defl.pool.pool import PoolEffects
 from defl.pool.scatter import Scatter, scatter_of
 from defl.pool.sources import ANSWER_WAIT_S, FIRST_BYTES_PER_S, IN_FLIGHT_MAX
@@ -34,6 +44,31 @@ def indexes(chunks: int) -> set[int]:
 
 def announcement(chunks: set[int]) -> Have:
     return Have(BLOB.digest, bitmap_of_chunks(bitmap(chunks), CHUNKS))
+
+
+class OneNode:
+    """A whole participant, and whom it asks for chunks."""
+
+    def __init__(self, small: Small) -> None:
+        self._small = small
+        self._participant = Participant(small.federation, ME, small.signers[ME], small.durable())
+        self._sent: tuple[object, ...] = ()
+        self.handle(Tick())
+
+    def handle(self, event: Event) -> None:
+        self._sent = self._participant.handle(event, 0.0).send
+
+    def offer(self, author: NodeId, round_: int, manifest: Manifest) -> None:
+        self.handle(Received(author, self._small.offer(author, round_, manifest)))
+
+    def asked(self) -> set[NodeId]:
+        """By its last decision."""
+        return {
+            peer
+            for item in self._sent
+            if isinstance(item, Envelope) and isinstance(item.message, ChunkRequest)
+            for peer in item.to or ()
+        }
 
 
 class Fetching:
@@ -139,6 +174,28 @@ def test_a_fast_author_is_asked_for_everything_at_once() -> None:
     assert asked == set(range(CHUNKS))
 
 
+def test_a_fast_author_is_asked_for_this_nodes_share_first() -> None:
+    fetching = Fetching(first_s=FAST_S / 4)
+    fetching.want(AUTHOR)
+    order = [index for _, index in fetching.open]
+    while fetching.open:
+        order += [index for _, index in fetching.answer(AUTHOR, FAST_S / 4)]
+
+    assert set(order[: len(MY_SHARE)]) == MY_SHARE
+
+
+def test_members_begin_at_different_chunks() -> None:
+    """Of a share that nobody passes on, each fetches another chunk from the author."""
+    firsts = [
+        Fetch(BLOB, announced=[(1 << CHUNKS) - 1], scatter=SCATTER, place=place).rarest(
+            bitmap(SHARE_OF_LAST)
+        )
+        for place in range(3)
+    ]
+
+    assert len(set(firsts)) == 3
+
+
 def test_announced_chunks_are_fetched_from_their_announcer() -> None:
     fetching = fetching_slowly()
 
@@ -151,12 +208,11 @@ def test_announced_chunks_are_fetched_from_their_announcer() -> None:
 def test_the_rarest_announced_chunk_is_fetched_first() -> None:
     fetching = Fetching(first_s=SLOW_S)
     fetching.want(AUTHOR)
-    fetching.announce(LAST, {3})
-    fetching.open.clear()
+    fetching.announce(LAST, {6})
     fetching.transfer.disconnected(LAST)
     ((source, index),) = fetching.announce(NEXT, {3, 6})
 
-    assert (source, index) == (NEXT, 6), "member 3 has announced the other one too"
+    assert (source, index) == (NEXT, 3), "member 3 has announced the other one too"
 
 
 def test_shares_that_nobody_announces_are_fetched_from_the_author_in_the_end() -> None:
@@ -228,7 +284,7 @@ def test_a_source_that_keeps_one_chunk_back_is_asked_for_it_no_more() -> None:
     while fetching.open:
         fetching.answer(NEXT, 0.1)
 
-    assert fetching.settle(fetching.now + ANSWER_WAIT_S + 1) == []
+    fetching.settle(ANSWER_WAIT_S + 0.5)
     fetching.transfer.connected(AUTHOR)
     assert fetching.settle() == [(AUTHOR, kept_back)]
 
@@ -310,6 +366,25 @@ def test_a_source_that_is_much_slower_than_the_others_is_left_alone() -> None:
     assert BLOB.digest not in fetching.transfer
 
 
+def test_the_last_chunk_is_requested_though_others_together_are_faster() -> None:
+    """Three equal sources could share it, if a chunk could be divided."""
+    fetching = Fetching(first_s=1.0, scatter=None)
+    fetching.transfer.want(BLOB.digest, (AUTHOR, NEXT, LAST), BLOB, frozenset(range(1, CHUNKS)))
+
+    assert len(fetching.settle()) == 1
+
+
+def test_a_queue_of_requests_does_not_make_a_source_slow() -> None:
+    """Each answer comes soon after the one before, the last one long after its request."""
+    fetching = Fetching(first_s=0.05, scatter=None)
+    fetching.want(AUTHOR)
+    assert len(fetching.open) == IN_FLIGHT_MAX
+    for _ in range(IN_FLIGHT_MAX):
+        fetching.answer(AUTHOR, FAST_S / 2)
+
+    assert not fetching.transfer.is_slow(AUTHOR)
+
+
 def test_a_slow_source_that_was_left_alone_is_asked_when_the_faster_one_is_gone() -> None:
     fetching = Fetching(first_s=0.01, scatter=None)
     fetching.transfer.want(OTHER_BLOB.digest, (NEXT,), OTHER_BLOB)
@@ -360,6 +435,34 @@ def test_a_source_that_is_not_connected_is_not_asked() -> None:
     assert {source for source, _ in new} == {NEXT}
 
 
+def test_a_source_that_breaks_off_again_and_again_is_left_for_another() -> None:
+    """It reconnects before anybody else is asked."""
+    fetching = Fetching(first_s=1.0, scatter=None)
+    fetching.transfer.want(BLOB.digest, (AUTHOR, NEXT), BLOB, frozenset(range(1, CHUNKS)))
+    ((source, index),) = fetching.settle()
+
+    fetching.transfer.connected(source)
+
+    ((other, again),) = fetching.settle()
+    assert other != source
+    assert again == index
+
+
+def test_connections_reach_the_transfer() -> None:
+    small = Small()
+    node = OneNode(small)
+    node.offer(AUTHOR, 1, small.blob(1)[0])
+    assert node.asked() == {AUTHOR}
+
+    node.handle(Disconnected(AUTHOR))
+    node.offer(AUTHOR, 2, small.blob(2)[0])
+    assert node.asked() == set()
+    node.handle(Connected(AUTHOR))
+    assert node.asked() == {AUTHOR}
+    node.handle(Connected(AUTHOR))
+    assert node.asked() == {AUTHOR}, "what was requested before is lost"
+
+
 # --- Announcements ---------------------------------------------------------------------------
 
 
@@ -395,6 +498,22 @@ def test_who_has_announced_the_same_chunks_is_told_nothing() -> None:
 
     ((to, _),) = sent(bench.settle(HAVE_EVERY_S), Have)
     assert to == (LAST,)
+
+
+def test_a_member_that_was_told_is_told_only_what_is_new() -> None:
+    bench = offered_bench()
+    store(bench, 2, 0.0)
+    bench.settle(HAVE_EVERY_S)
+    bench.receive(NEXT, announcement({2, 5}))
+
+    store(bench, 5, HAVE_EVERY_S)
+
+    ((to, have),) = sent(bench.settle(2 * HAVE_EVERY_S), Have)
+    assert (to, have) == ((LAST,), announcement({2, 5}))
+    store(bench, 8, 2 * HAVE_EVERY_S)
+    bench.receive(NEXT, announcement(MY_SHARE), 2 * HAVE_EVERY_S)
+    bench.receive(LAST, announcement({8}), 2 * HAVE_EVERY_S)
+    assert sent(bench.settle(3 * HAVE_EVERY_S), Have) == [], "all that lacked it have it now"
 
 
 def test_a_member_that_connects_is_told_again() -> None:

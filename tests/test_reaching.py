@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from defl.cards import Reach
 from defl.errors import UserError
+from defl.ids import NodeId, digest_of
 from defl.lab.experiments.processes import Nodes
 from defl.node.net import connecting
 from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal
+from defl.node.net.proxy import Proxies
 from defl.node.net.refusal import Refusal
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.setup.config import read_identity, read_node, renew_card
@@ -29,11 +32,14 @@ from defl.node.setup.identity import (
     make_identity,
     node_key_of,
 )
+from defl.node.setup.reaching import Outlook, probe_peers
 from defl.node.startup import open_node
 from support.doors import Doors, answering, serving
 from support.founding import NAMES, agree, cards_in, defl
 from support.logs import log_to
 from support.proxies import always, forged, inspect, inspecting_context, refusal, tunnelling
+from support.relays import relay_in_a_thread
+from support.transports import IDENTITIES, address_of, listener
 
 
 @pytest.fixture
@@ -197,6 +203,54 @@ def test_a_password_that_others_may_read_is_refused_like_the_key(doors: Doors) -
 
     path.write_text(path.read_text(encoding="utf-8").replace("alice:s3cret@", ""), encoding="utf-8")
     assert "others may read" not in defl("node", "check", doors.alice, "--no-peers").text
+
+
+# --- Members that only dial ----------------------------------------------------------------------
+
+
+def outlook_of(reach: Reach) -> Outlook:
+    return Outlook(IDENTITIES[0], reach, digest_of(b"a federation"), Proxies())
+
+
+def test_members_that_only_dial_are_told_how_they_meet() -> None:
+    dialler = {NodeId(1): make_card(IDENTITIES[1], "", reach=Reach.DIAL)}
+    relay = {NodeId(2): make_card(IDENTITIES[2], closed_address(), relay=True)}
+
+    (check,) = probe_peers(outlook_of(Reach.BOTH), dialler)
+    assert (check.holds, check.kind) == (True, "only_dials")
+    assert check.detail == "only dials: it will dial this node"
+
+    (check,) = probe_peers(outlook_of(Reach.DIAL), dialler)
+    assert (check.holds, check.kind) == (False, "no_relay")
+    assert "relay = true" in check.detail
+
+    check, _ = probe_peers(outlook_of(Reach.DIAL), dialler | relay)
+    assert (check.holds, check.kind) == (True, "only_dials")
+    assert check.detail.endswith("through the relay member 2")
+
+
+def test_a_relay_is_tried_by_a_node_that_only_dials() -> None:
+    gone = make_card(IDENTITIES[3], closed_address())
+    assert probe_peers(outlook_of(Reach.BOTH), {}, [gone]) == []
+    (check,) = probe_peers(outlook_of(Reach.DIAL), {}, [gone])
+    assert (check.name, check.holds, check.kind) == ("relay member 3", False, Refusal.CLOSED)
+
+    for served, kind, detail in (
+        (IDENTITIES[0], "reached", "serves this node (direct)"),
+        (IDENTITIES[1], Refusal.UNKNOWN, "in its federation.toml or lineage?"),
+    ):
+        bound = listener()
+        relay = make_card(IDENTITIES[3], address_of(bound))
+        members = [make_card(served, "", reach=Reach.DIAL)]
+        with relay_in_a_thread(bound, members, IDENTITIES[3]):
+            (check,) = probe_peers(outlook_of(Reach.DIAL), {}, [relay])
+        assert (check.holds, check.kind) == (kind == "reached", kind)
+        assert check.detail.endswith(detail)
+
+
+def closed_address() -> str:
+    with listener() as bound:
+        return address_of(bound)
 
 
 # --- Certificates --------------------------------------------------------------------------------

@@ -10,10 +10,19 @@ import pytest
 
 from defl.cards import Card
 from defl.node.net.acceptor import AcceptLimits
+from defl.node.net.framing import Lane
 from defl.node.net.pending import PendingLimits
 from defl.node.net.refusal import Refusal
 from defl.node.relay.leg import LEG_UNREAD_BYTES_MAX, LEG_UNSENT_BYTES_MAX
-from defl.node.relay.protocol import RELAY_FRAME_BYTES_MAX, Notice, Signal, Verb, encode
+from defl.node.relay.protocol import (
+    RELAY_FRAME_BYTES_MAX,
+    RELAY_VERSION,
+    Notice,
+    Request,
+    Signal,
+    Verb,
+    encode,
+)
 from defl.node.relay.service import Relay
 from defl.node.relay.switchboard import SPLICED_TICKS_MAX
 from defl.node.setup.identity import make_card
@@ -29,7 +38,7 @@ from support.relays import (
     pair_at,
     relay_at,
 )
-from support.transports import TIME_LIMIT_S, address_of, listener
+from support.transports import ORIGIN, TIME_LIMIT_S, address_of, listener
 
 pytestmark = pytest.mark.usefixtures("on_both_loops")
 
@@ -168,11 +177,23 @@ def test_what_is_sent_before_its_time_never_reaches_the_other_member() -> None:
     at_a_relay(scenario)
 
 
+def test_a_member_that_sends_more_than_its_request_is_sent_away() -> None:
+    async def scenario(relay: Relay, card: Card) -> None:
+        guest = await Guest.at(card, HIGH)
+        request = encode(Request(RELAY_VERSION, ORIGIN, Verb.PARK, LOW.public_key, Lane.CONTROL))
+        guest.writer.write(len(request).to_bytes(4, "big") + request + b"more")
+        assert await guest.is_sent_away()
+        assert relay.server.connections == 0
+
+    at_a_relay(scenario)
+
+
 def test_a_beat_that_crosses_go_is_no_part_of_what_the_members_say() -> None:
-    async def scenario(_: Relay, card: Card) -> None:
+    async def scenario(relay: Relay, card: Card) -> None:
         parked = await Guest.asking(card, HIGH, Verb.PARK, LOW)
         assert await parked.signal() is Signal.PARKED
         called = await Guest.asking(card, LOW, Verb.CALL, HIGH)
+        await until(lambda: relay.server.stats.answers[Signal.GO] == 1)
         parked.send(BEAT)
         assert await parked.signal() is Signal.GO
         parked.send(READY)

@@ -13,7 +13,8 @@ from defl.node.relay.dependence import RelayDependence
 from defl.node.relay.file_watch import FileWatch
 from defl.node.relay.files import read_relay, served_members
 from defl.node.report.lineage_file import lineage_bytes
-from defl.node.setup.config import read_card_file, read_federation, read_identity
+from defl.node.setup.agreement import read_federation
+from defl.node.setup.config import read_card_file, read_identity
 from support.founding import create, defl, init_nodes
 from support.lineages import ExportedLife
 from support.logs import log_to

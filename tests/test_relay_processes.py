@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from defl.cards import Reach
 from defl.committee import Timing
 from defl.lab.experiments.processes import Nodes
+from defl.node.relay.files import relay_card_file
 from defl.node.setup.config import CONFIG_FILE, card_file, node_text, read_node, renew_card
 from defl.node.setup.local import FEDERATION_FILE, free_ports
 from support.founding import defl
@@ -67,7 +68,7 @@ def close_networks(nodes: Nodes) -> RelayProcess:
     assert made.code == 0, made.text
     created = defl(
         *("federation", "create", *(card_file(at, at.name) for at in nodes.local.nodes)),
-        *("--relay", card_file(relay, "r"), "--model", "client:client"),
+        *("--relay", relay_card_file(relay, "r"), "--model", "client:client"),
         *("--project", folder / "project", "--rounds", ROUNDS, "--aggregation", "fed_avg"),
         *("--view-base-s", TIMING.view_base_s, "--gst-lt-min-s", TIMING.gst_lt_min_s),
         *("--gst-lt-max-s", TIMING.gst_lt_max_s, "--grace-s", TIMING.grace_s),

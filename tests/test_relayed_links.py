@@ -12,8 +12,10 @@ import pytest
 from msgspec import structs
 
 from defl.cards import Card, Reach
-from defl.ids import NodeId
+from defl.ids import NodeId, digest_of
+from defl.node.net.connecting import connected_socket
 from defl.node.net.framing import HEADER_BYTES, Lane
+from defl.node.net.relayed import RelayFault, probe_relay
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.tls import server_context
 from defl.node.relay.leg import Leg
@@ -387,7 +389,7 @@ def test_without_a_relay_the_members_say_what_is_missing() -> None:
     asyncio.run(scenario())
 
 
-def test_a_member_whose_network_opens_is_dialled_instead() -> None:
+def test_a_link_that_works_is_kept_when_the_peers_network_opens() -> None:
     async def scenario() -> None:
         relay_bound, bound = listener(), listener()
         low, high = low_and_high([make_card(RELAY, address_of(relay_bound))])
@@ -395,8 +397,27 @@ def test_a_member_whose_network_opens_is_dialled_instead() -> None:
             await until_connected(low, high)
             opened = make_card(HIGH, address_of(bound), 1, reach=Reach.BOTH)
             assert low.transport.update_card(opened)
-            # A link that works is not replaced; the next one is direct.
             assert route_of(low, high) == through(RELAY)
         bound.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_probe_says_whether_a_relay_serves_a_key_and_what_is_in_the_way() -> None:
+    async def connect(address: str) -> tuple[socket.socket, Route]:
+        return await connected_socket(address, None)
+
+    async def scenario() -> None:
+        bound = listener()
+        card = make_card(RELAY, address_of(bound))
+        async with relay_at(bound, dialling_cards(LOW)) as relay:
+            assert await probe_relay(card, LOW, ORIGIN, connect, 5.0) == DIRECT
+            with pytest.raises(RelayFault, match="or lineage"):
+                await probe_relay(card, HIGH, ORIGIN, connect, 5.0)
+            with pytest.raises(RelayFault, match="serves another federation"):
+                await probe_relay(card, LOW, digest_of(b"another"), connect, 5.0)
+            assert relay.server.connections == 0
+        with pytest.raises(RelayFault, match="nothing listens there"):
+            await probe_relay(card, LOW, ORIGIN, connect, 5.0)
 
     asyncio.run(scenario())

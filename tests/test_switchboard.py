@@ -104,6 +104,15 @@ def test_requests_that_are_refused(key: bytes, request_: Request | None, reason:
     assert decode_notice(encode(decision.tell[0][1])) == decision.tell[0][1]
 
 
+def test_a_probe_says_whether_a_key_is_served_and_leaves_nothing() -> None:
+    made = board()
+    probe = Request(RELAY_VERSION, ORIGIN, Verb.PROBE, LOW, Lane.CONTROL)
+
+    assert signals(made.request("known", LOW, probe)) == [("known", Signal.KNOWN)]
+    assert signals(made.request("unknown", STRANGER, probe)) == [("unknown", Signal.REFUSED)]
+    assert made.connections == 0
+
+
 def test_a_member_that_parks_again_ends_its_older_connection() -> None:
     made = board()
     made.request("older", HIGH, park(LOW))

@@ -61,5 +61,5 @@ class Card(Struct, frozen=True, array_like=True):
 def whereabouts(card: Card) -> str:
     """In words, after the member's name."""
     if card.reach is Reach.DIAL:
-        return "which only dials"
-    return f"at {card.address}" + (", which relays" if card.relay else "")
+        return "(only dials)"
+    return f"at {card.address}" + (" (relays)" if card.relay else "")

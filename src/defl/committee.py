@@ -113,7 +113,7 @@ class Charter(Struct, frozen=True, forbid_unknown_fields=True):
     aggregation: str = "adaptive"  # docs/AGGREGATION.md says why
     faults_max: int | None = None  # None: f
     codec: Codec = Codec.FP32
-    chunk_bytes: Annotated[int, Meta(ge=CHUNK_BYTES_MIN, le=CHUNK_BYTES_MAX)] = 4 * 2**20
+    chunk_bytes: Annotated[int, Meta(ge=CHUNK_BYTES_MIN, le=CHUNK_BYTES_MAX)] = 2**20
     timing: Timing = Timing()
     document: ADigest = NO_DIGEST  # of the agreed file's bytes; zero where there is no file
 

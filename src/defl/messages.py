@@ -29,7 +29,7 @@ from defl.fields import (
 from defl.ids import NO_DIGEST, Digest, Height, NodeId, Round, View, digest_of
 from defl.schema import Codec
 
-# 4 MiB chunks times this is 16 GiB, beyond any model that is averaged whole.
+# With chunks of 1 MiB this is 4 GiB, a thousand million values; larger models have larger chunks.
 CHUNKS_MAX = 4096
 
 

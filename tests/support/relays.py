@@ -2,8 +2,9 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, ClassVar
 
 from defl.cards import Card, Reach
@@ -20,7 +21,7 @@ from defl.node.relay.protocol import (
 )
 from defl.node.relay.service import Relay
 from defl.node.setup.identity import Identity, make_card, make_identity
-from support.transports import ORIGIN, Peer
+from support.transports import ORIGIN, TIME_LIMIT_S, Peer
 
 # In the order of their keys, so that the first one calls.
 LOW, MIDDLE, HIGH, STRANGER = sorted(
@@ -54,6 +55,30 @@ async def relay_at(
             await guest.close()
         Guest.present.clear()
         await relay.close()
+
+
+@contextmanager
+def relay_in_a_thread(
+    bound: socket.socket, members: Sequence[Card], identity: Identity
+) -> Iterator[None]:
+    """For code that runs an event loop of its own."""
+    loop = asyncio.new_event_loop()
+    started, stopping = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        async with relay_at(bound, members, identity):
+            started.set()
+            await stopping.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        started.wait(TIME_LIMIT_S)
+        yield
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join()
+        loop.close()
 
 
 class Guest:

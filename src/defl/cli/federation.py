@@ -44,7 +44,7 @@ Examples:
   defl federation create *.card.toml --model start.safetensors --rounds 50 -o federation.toml
   defl federation create *.card.toml --model start.npz --role '*running_var=variance' \\
       -o federation.toml
-  defl federation create *.card.toml --model task:client --relay relays/r1.card.toml \\
+  defl federation create *.card.toml --model task:client --relay r1.relay.toml \\
       -o federation.toml
   defl federation create *.card.toml --from proven.safetensors round-certificate.json \\
       old/federation.toml -o federation.toml

@@ -5,6 +5,7 @@ They behave the same; uvloop takes less processor time for the same bytes.
 
 import asyncio
 from collections.abc import Callable
+from importlib.metadata import version
 
 # Earlier ones close a socket twice if its call is cancelled while they take it over; the second
 # time it may be another connection's (github.com/MagicStack/uvloop/issues/738).
@@ -16,6 +17,6 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
         import uvloop  # noqa: PLC0415 - optional
     except ImportError:
         return asyncio.new_event_loop
-    if tuple(map(int, uvloop.__version__.split(".")[:2])) < UVLOOP_FROM:
+    if tuple(map(int, version("uvloop").split(".")[:2])) < UVLOOP_FROM:
         return asyncio.new_event_loop
     return uvloop.new_event_loop

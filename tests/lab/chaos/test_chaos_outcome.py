@@ -106,7 +106,7 @@ def test_the_page_shows_failures_and_escapes_what_would_break_a_table() -> None:
 
 
 def test_results_are_kept_from_run_to_run(tmp_path: Path) -> None:
-    figure = Figure("round", "", 4, 28.0, 7.0, 6.72, (7.0,), 1.0, 1.04, 1.1, 0.5, ())
+    figure = Figure("round", "", 4, 28.0, 7.0, 6.72, (7.0,), 1.0, 1.04, 1.1, 0.5, (), 6.9)
     results = ChaosResults(outcomes={"cut": outcome()}, figures={"round": figure})
 
     write_results(tmp_path, results)

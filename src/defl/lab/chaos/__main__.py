@@ -18,7 +18,7 @@ from defl.lab.chaos.machines import MACHINES
 from defl.lab.chaos.network import CONGESTION_CONTROL, only_run
 from defl.lab.chaos.outcome import TrialOutcome
 from defl.lab.chaos.page import page, recovery_cells
-from defl.lab.chaos.requirements import missing_for_all, missing_tool
+from defl.lab.chaos.requirements import missing_congestion_control, missing_for_all, missing_tool
 from defl.lab.chaos.results import ChaosResults, read_results, write_results
 from defl.lab.chaos.slow_lines import SLOW_LINES
 
@@ -71,7 +71,7 @@ def main(
       make chaos                                             # all, and the page
       python -m defl.lab.chaos --list
       python -m defl.lab.chaos --only partition-2-2 --json
-      python -m defl.lab.chaos --only round-fp32 --page docs/RELIABILITY.md
+      python -m defl.lab.chaos --only fp32-50 --page docs/RELIABILITY.md
 
     Exit code 0: all held, or skipped; 1: something did not hold; 2: invalid options; 130:
     interrupted.
@@ -131,6 +131,9 @@ def _run_all(names: Sequence[str], out: Path, *, wait: bool, as_json: bool) -> l
                 text = _outcome_text(outcome)
                 failed += [] if outcome.passed else [name]
             else:
+                if reason := missing_congestion_control(FIGURES[name].congestion_control):
+                    click.echo(f"    skipped: {reason}")
+                    continue
                 figure = measured(FIGURES[name], held)
                 results.figures[name] = shown = figure
                 text = _figure_text(figure)

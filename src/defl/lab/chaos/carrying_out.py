@@ -73,7 +73,8 @@ def keep_logs(trial: Trial, folder: Path) -> None:
 
 def measured(measurement: Measurement, held: TextIO) -> Figure:
     hosts = measurement.setting.members + measurement.hosts
-    with network(hosts, held) as net, watchdog(measurement.limit_s + AROUND_S):
+    tcp = measurement.congestion_control
+    with network(hosts, held, tcp) as net, watchdog(measurement.limit_s + AROUND_S):
         return measure(net, measurement)
 
 

@@ -5,15 +5,16 @@ The yardstick is the time that a member's n - 1 incoming updates need at the spe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
-from defl.committee import Timing
+from defl.committee import DEFAULTS, Timing
 from defl.errors import UserError
+from defl.lab.chaos.bare_exchange import bare_exchange
 from defl.lab.chaos.link import LineQuality, LinkStats
-from defl.lab.chaos.network import ChaosNetwork
+from defl.lab.chaos.network import CONGESTION_CONTROL, ChaosNetwork
 from defl.lab.chaos.outcome import Log
-from defl.lab.chaos.sites import FederationSetting
+from defl.lab.chaos.sites import DIALS, FederationSetting, relay_hosts, start_relay
 from defl.lab.chaos.trial import Trial
 from defl.node.report.status import NodeStatus
 from defl.pool.weights import payload_bytes
@@ -22,7 +23,7 @@ from defl.schema import Codec, DType, Entry, Schema
 MODEL_VALUES = 7_000_000  # 28 MB
 # Rounds left out: processes start, TCP finds its rate, members' paces are learned.
 WARM_UP = 2
-ROUNDS = 6
+ROUNDS = 5
 # A round closes because all members have sent an update, not because one is given up.
 GST_LT_S = 60.0
 
@@ -46,6 +47,7 @@ class Figure:
     wire_ratio_max: float  # of the member and direction with the most
     late_ms: float
     violations: tuple[str, ...]
+    tcp_s: float | None = None  # the same bytes over plain TCP, without nodes; None: not measured
 
     @property
     def ratio(self) -> float:
@@ -82,6 +84,8 @@ class Measurement:
     lines: dict[int, tuple[LineQuality, LineQuality]] = field(default_factory=dict)  # up, down
     hosts: int = 0  # besides the members'
     limit_s: float = 200.0
+    bare: bool = True  # also measure plain TCP
+    congestion_control: str = CONGESTION_CONTROL
 
     @property
     def update_bytes(self) -> int:
@@ -105,15 +109,20 @@ def measure(net: ChaosNetwork, wanted: Measurement) -> Figure:
     for member, (up, down) in wanted.lines.items():
         net.link.up(member, up)
         net.link.down(member, down)
+    members = net.hosts[: wanted.setting.members]
+    tcp_s = bare_exchange(members, wanted.update_bytes) if wanted.bare else None
+    before = net.link.stats()
     trial = Trial(net, wanted.setting, wanted.limit_s)
     violations = []
+    for host in relay_hosts(net.hosts, wanted.setting):
+        start_relay(trial.local.folder, host)
     try:
         trial.start()
         try:
             trial.finish()
         except UserError as failed:  # it stalled, or a node has ended
             violations.append(str(failed))
-        stats = net.link.stats()
+        stats = net.link.stats().since(before)
         outcome = trial.outcome(wanted.name, wanted.title)
         logs = [trial.sites.log(member) for member in trial.members]
         statuses = [trial.sites.status(member) for member in trial.members]
@@ -127,6 +136,7 @@ def measure(net: ChaosNetwork, wanted: Measurement) -> Figure:
         update_mb=wanted.update_bytes / 1e6,
         round_s=median(rounds_s) if rounds_s else float("nan"),
         ideal_s=wanted.ideal_s,
+        tcp_s=tcp_s,
         rounds_s=tuple(rounds_s),
         **traffic_ratios(stats, statuses, wanted),
         late_ms=stats.late_ms,
@@ -148,45 +158,64 @@ def traffic_ratios(
     }
 
 
-def _model(**changes: object) -> FederationSetting:
-    return FederationSetting(rounds=ROUNDS, values=MODEL_VALUES, timing=TIMING, **changes)  # type: ignore[arg-type]
-
-
 FAST = LineQuality(mbit_s=100)
+MODEL = FederationSetting(rounds=ROUNDS, values=MODEL_VALUES, timing=TIMING)
+INT8 = replace(MODEL, codec=Codec.INT8)
+TWO_DIAL = {2: DIALS, 3: DIALS}
+SLOW_MEMBER = 6
+# A seventh of the model, with the same number of chunks: at 10 Mbit/s the whole one takes minutes.
+SMALLER = FederationSetting(
+    members=7,
+    rounds=4,
+    values=MODEL_VALUES // 7,
+    chunk_bytes=DEFAULTS.chunk_bytes // 7,
+    timing=TIMING,
+    sites={SLOW_MEMBER: DIALS},
+)
+
+
+def _far(delay_ms: float) -> LineQuality:
+    return replace(FAST, delay_ms=delay_ms)
+
+
 MEASUREMENTS = (
+    Measurement("fp32-50", "fp32, 100 Mbit/s, 50 ms each way", _far(50), FAST, MODEL),
+    Measurement("int8-50", "int8, 100 Mbit/s, 50 ms each way", _far(50), FAST, INT8),
     Measurement(
-        "round-fp32",
-        "28 MB, fp32, 100 Mbit/s, 50 ms each way",
-        LineQuality(delay_ms=50, mbit_s=100),
-        FAST,
-        _model(),
+        "fp32-50-bbr", "fp32-50, but TCP uses bbr", _far(50), FAST, MODEL, congestion_control="bbr"
     ),
     Measurement(
-        "round-int8",
-        "28 MB, int8, 100 Mbit/s, 50 ms each way",
-        LineQuality(delay_ms=50, mbit_s=100),
+        "int8-50-bbr", "int8-50, but TCP uses bbr", _far(50), FAST, INT8, congestion_control="bbr"
+    ),
+    Measurement("fp32-25", "fp32, 100 Mbit/s, 25 ms each way", _far(25), FAST, MODEL),
+    Measurement("int8-25", "int8, 100 Mbit/s, 25 ms each way", _far(25), FAST, INT8),
+    Measurement(
+        "fp32-loss",
+        "fp32, 100 Mbit/s, 10 ms each way, 2 % of all packets are lost",
+        replace(_far(10), loss=0.02),
         FAST,
-        _model(codec=Codec.INT8),
+        MODEL,
+    ),
+    Measurement("fp32-10", "fp32, 100 Mbit/s, 10 ms each way", _far(10), FAST, MODEL),
+    Measurement(
+        "fp32-relay",
+        "the same, but two members only dial: a relay with 100 Mbit/s joins them",
+        _far(10),
+        FAST,
+        replace(MODEL, sites=TWO_DIAL, relays=1),
+        hosts=1,
+        bare=False,
     ),
     Measurement(
-        "round-fp32-25",
-        "28 MB, fp32, 100 Mbit/s, 25 ms each way",
-        LineQuality(delay_ms=25, mbit_s=100),
+        "slow-member",
+        "100 Mbit/s and 10 ms each way, but one member has 10 down and 2 up, and only dials",
+        _far(10),
         FAST,
-        _model(),
-    ),
-    Measurement(
-        "round-int8-25",
-        "28 MB, int8, 100 Mbit/s, 25 ms each way",
-        LineQuality(delay_ms=25, mbit_s=100),
-        FAST,
-        _model(codec=Codec.INT8),
-    ),
-    Measurement(
-        "round-loss",
-        "28 MB, fp32, 100 Mbit/s, 10 ms each way, 2 % loss",
-        LineQuality(delay_ms=10, mbit_s=100, loss=0.02),
-        FAST,
-        _model(),
+        SMALLER,
+        lines={
+            SLOW_MEMBER: (LineQuality(delay_ms=10, mbit_s=2), LineQuality(mbit_s=10)),
+        },
+        limit_s=300.0,
+        bare=False,
     ),
 )

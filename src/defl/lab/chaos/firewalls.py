@@ -18,7 +18,14 @@ from defl.lab.chaos.proxies import (
     start_tinyproxy,
     url_of,
 )
-from defl.lab.chaos.sites import DIALS, FederationSetting, Site, relay_hosts, start_relay
+from defl.lab.chaos.sites import (
+    DIALS,
+    FederationSetting,
+    Site,
+    relay_hosts,
+    relay_name,
+    start_relay,
+)
 from defl.lab.chaos.trial import Trial
 
 WAY = LineQuality(delay_ms=10)
@@ -121,16 +128,27 @@ def _relay_killed(count: int) -> Callable[[Trial], None]:
             drop_inbound(trial.net.hosts[member])
         relays = [start_relay(trial.local.folder, host) for host in hosts]
         trial.start()
+        trial.wait("two members meet at a relay", lambda: bool(_relay_between(trial)))
         trial.wait_round(2)
-        note_routes(trial, 3)
-        relays[0].kill()
-        relays[0].wait()
+        used = [relay_name(host) for host in hosts].index(_relay_between(trial))
+        relays[used].kill()
+        relays[used].wait()
         if count == 1:
             trial.sleep(BEFORE_S)
-            start_relay(trial.local.folder, hosts[0])
+            start_relay(trial.local.folder, hosts[used])
         trial.healed()
+        trial.sleep(1.0)  # until the nodes' reports are newer
+        trial.wait("they meet again", lambda: bool(_relay_between(trial)))
+        note_routes(trial, 3)
 
     return script
+
+
+def _relay_between(trial: Trial) -> str:
+    """The name of the relay that joins members 2 and 3; empty if none does."""
+    status = trial.newest(3)
+    link = None if status is None else status.links.get("node-2")
+    return "" if link is None else link.route.removeprefix("through the relay ")
 
 
 def _behind(port: int) -> FederationSetting:

@@ -29,19 +29,20 @@ PIECE_BYTES = 65536
 
 
 class Interceptor:
-    def __init__(self, host: Host, folder: Path) -> None:
+    def __init__(self, host: Host, folder: Path, port: int = PORT) -> None:
         self.intercepts = True
         self.tunnels = 0  # asked for
         self.read_bytes = 0  # of what was meant to be secret: 0 if everybody refuses
         self._host = host
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._server = host.call(socket.create_server, (host.address, PORT))
+        self._server = host.call(socket.create_server, (host.address, port))
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
-    def address(self) -> str:
-        return f"{self._host.address}:{PORT}"
+    def address(self) -> tuple[str, int]:
+        host, port = self._server.getsockname()
+        return host, port
 
     def close(self) -> None:
         with suppress(OSError):

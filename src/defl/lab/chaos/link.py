@@ -45,12 +45,25 @@ class Carried:
     dropped_loss: int
     dropped_cut: int
 
+    def since(self, earlier: "Carried") -> "Carried":
+        return Carried(
+            self.packets - earlier.packets,
+            self.bytes - earlier.bytes,
+            self.dropped_queue - earlier.dropped_queue,
+            self.dropped_loss - earlier.dropped_loss,
+            self.dropped_cut - earlier.dropped_cut,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LinkStats:
     up: tuple[Carried, ...]  # by host
     down: tuple[Carried, ...]
     late_ms: float  # how late a packet left at worst since the last report: the machine's fault
+
+    def since(self, earlier: "LinkStats") -> "LinkStats":
+        up = tuple(map(Carried.since, self.up, earlier.up))
+        return LinkStats(up, tuple(map(Carried.since, self.down, earlier.down)), self.late_ms)
 
 
 def parse_stats(lines: Sequence[str]) -> LinkStats:

@@ -70,7 +70,9 @@ def _unmount_in(folder: str) -> None:
 
 
 @contextmanager
-def network(count: int, held: TextIO) -> Iterator[ChaosNetwork]:
+def network(
+    count: int, held: TextIO, congestion_control: str = CONGESTION_CONTROL
+) -> Iterator[ChaosNetwork]:
     """This many hosts with a link between them, and a folder."""
     with ExitStack() as cleaning:
         folder = tempfile.mkdtemp(prefix=PREFIX)
@@ -78,11 +80,11 @@ def network(count: int, held: TextIO) -> Iterator[ChaosNetwork]:
         held.flush()
         cleaning.callback(remove_leftovers, [folder])
         Path(folder).chmod(0o711)  # proxies run as users of their own; a node's folder is closed
-        allow_congestion_control(CONGESTION_CONTROL)
+        allow_congestion_control(congestion_control)
         hosts = make_hosts(count)
         for host in hosts:
             cleaning.callback(host.close)
         link = UserspaceLink([host.namespace for host in hosts], Path(folder))
         cleaning.callback(link.close)
-        configure(hosts, CONGESTION_CONTROL)
+        configure(hosts, congestion_control)
         yield ChaosNetwork(hosts, link, Path(folder))

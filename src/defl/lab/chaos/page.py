@@ -110,6 +110,7 @@ def _figures(figures: Sequence[Figure]) -> str:
             "-" if isnan(f.round_s) else f"{f.round_s:.2f} s",
             f"{f.ideal_s:.2f} s",
             "-" if isnan(f.round_s) else f"{f.ratio:.2f}",
+            "" if f.tcp_s is None else f"{f.tcp_s:.2f} s",
             f"{f.frames_ratio:.3f}",
             f"{f.wire_ratio:.3f}",
             "ok" if not f.violations else "**failed**: " + "; ".join(f.violations),
@@ -117,7 +118,8 @@ def _figures(figures: Sequence[Figure]) -> str:
         for f in figures
     ]
     head = (
-        "figure", "network", "n", "update", "round", "line", "ratio", "frames", "wire", "verdict",
+        "figure", "network", "n", "update", "round", "line", "ratio", "plain TCP", "frames", "wire",
+        "verdict",
     )  # fmt: skip
     return f"""\
 ## Figures
@@ -125,9 +127,11 @@ def _figures(figures: Sequence[Figure]) -> str:
 "round" is the time of a round outside training: from close to close at the member that took
 longest, without the longest training; the median of the rounds after the first two. "line" is the
 time that a member's n - 1 incoming updates need at the speed of its line, and "ratio" the one
-divided by the other. "frames" is what a member's node received, "wire" what its line carried in
-IP packets, headers and retransmissions included (the mean of both directions); both per round and
-divided by (n - 1) updates.
+divided by the other. "plain TCP" is how long the same bytes take between the same hosts without
+nodes, over connections that were idle before, as those of nodes are during training. "frames" is
+what a member's node received, "wire" what its line carried in IP packets, headers and
+retransmissions included (the mean of both directions); both per round and divided by (n - 1)
+updates.
 
 {table(head, rows)}
 """

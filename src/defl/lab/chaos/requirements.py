@@ -36,6 +36,13 @@ def missing_tool(tools: tuple[str, ...]) -> str | None:
     return None
 
 
+def missing_congestion_control(name: str) -> str | None:
+    available = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+    if name in available.read_text(encoding="ascii").split():
+        return None
+    return f"this kernel has no {name} (perhaps modprobe tcp_{name} loads it)"
+
+
 def _program(name: str) -> str | None:
     """Also where only root looks."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")

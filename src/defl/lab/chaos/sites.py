@@ -17,6 +17,7 @@ from defl.committee import DEFAULTS, Charter, Timing
 from defl.founding import found
 from defl.lab.chaos.hosts import Host, run
 from defl.lab.experiments.processes import CLIENT
+from defl.node.relay.files import relay_card_file
 from defl.node.report.model_file import write_model
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import last_status, running_status
@@ -25,7 +26,6 @@ from defl.node.setup.config import (
     CONFIG_FILE,
     LogFormat,
     NodeConfig,
-    card_file,
     create_node,
     read_card_file,
 )
@@ -129,7 +129,7 @@ def make_relay(folder: Path, host: Host) -> Card:
     defl = (sys.executable, "-m", "defl.cli.main")
     address = f"{host.address}:{PORT}"
     run(*defl, "relay", "init", str(folder / name), "--name", name, "--address", address)
-    return read_card_file(card_file(folder / name, name))
+    return read_card_file(relay_card_file(folder / name, name))
 
 
 def relay_name(host: Host) -> str:

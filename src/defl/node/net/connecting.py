@@ -6,8 +6,11 @@ the error says what did not answer.
 
 import asyncio
 import socket
+from datetime import UTC, datetime
 from typing import Any
 
+from defl.cards import Card
+from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal, is_about_certificate
 from defl.node.net.proxy import (
     MEMBER_ADVICE,
     PROXY_ANSWER_BYTES_MAX,
@@ -16,7 +19,7 @@ from defl.node.net.proxy import (
     connect_request,
     tunnel_is_open,
 )
-from defl.node.net.refusal import Refusal
+from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import looking_context, server_name
@@ -48,6 +51,16 @@ async def connected_socket(address: str, proxy: Proxy | None) -> tuple[socket.so
         if not is_open:
             connection.close()
     return connection, Route(RouteKind.PROXY, proxy.address)
+
+
+async def explained_refusal(
+    error: OSError, stage: CallStage, route: Route, card: Card, proxy: Proxy | None
+) -> Refused:
+    """Why a call to the owner of this card failed; looks at a foreign certificate first."""
+    shown = None
+    if is_about_certificate(error, stage):
+        shown = await shown_certificate(card.address, proxy)
+    return dial_refusal(Obstacle(error, stage, route, shown, datetime.now(UTC)), card)
 
 
 async def shown_certificate(address: str, proxy: Proxy | None) -> bytes | None:

@@ -76,6 +76,8 @@ class Link(asyncio.BufferedProtocol):
         self._silent: str | None = None  # set when that ends the link
         self._next_tick: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
+        self.is_made = False  # TLS is complete: the link owns the connection
+        self.certificate: bytes | None = None  # the peer's, in DER form
         self._frame_bytes_max = HELLO_BYTES_MAX
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._start = 0  # scratch[start:end] is unparsed
@@ -116,30 +118,17 @@ class Link(asyncio.BufferedProtocol):
         """Its bytes are lost, and after the cut it would need long to find out."""
         return self._transport is not None and is_stalled(self._transport.get_extra_info("socket"))
 
-    @property
-    def is_made(self) -> bool:
-        """TLS is complete: the link owns the connection."""
-        return self._transport is not None
-
-    @property
-    def certificate(self) -> bytes | None:
-        """The peer's certificate in DER form."""
-        if self._transport is None:
-            return None
-        der = self._transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        return None if der is None else bytes(der)
-
-    def hand_over(self, protocol: asyncio.Protocol) -> None:
-        """The connection, which is not read at present, is the protocol's from now on."""
-        if self._transport is None or self.closed.done():
-            raise ConnectionResetError("closed before it was handed over")
-        if self._start != self._end or self._large is not None:
-            raise ConnectionResetError("it sent more than its first frame")
+    def hand_over(self, protocol: asyncio.Protocol) -> bool:
+        """The connection, which is not read at present, is the protocol's from now on. False if it
+        has ended, or the peer has sent more than its hello."""
+        if self._transport is None or self.closed.done() or self._start != self._end:
+            return False
         transport, self._transport = self._transport, None
         self._scratch = memoryview(b"")
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         self.closed.set_result("handed over")
+        return True
 
     def close(self) -> None:
         """Ends the link after the written bytes have left."""
@@ -156,11 +145,16 @@ class Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=SLICE_BYTES, low=SLICE_BYTES // 4)
+        self.is_made = True
+        secured = transport.get_extra_info("ssl_object")
+        self.certificate = None if secured is None else secured.getpeercert(binary_form=True)
 
     def connection_lost(self, error: Exception | None) -> None:
         reason = self.broken or self._silent
         reason = reason or (str(error) or type(error).__name__ if error else "closed")
         self._use = self._large = self._rest = None
+        # With TLS's buffers they would wait until Python looks for cycles, which is rarely.
+        self._transport, self._scratch = None, memoryview(b"")
         if self._next_tick is not None:
             self._next_tick.cancel()
         if self._handling is not None:

@@ -7,9 +7,7 @@ decides what becomes of the link.
 import asyncio
 import socket
 import ssl
-from datetime import UTC, datetime
 
-from defl.cards import Card
 from defl.ids import Digest, NodeId
 from defl.node.net.admission import (
     NOT_A_HELLO,
@@ -17,11 +15,11 @@ from defl.node.net.admission import (
     check_stranger,
     relayed_refusal_of,
 )
-from defl.node.net.connecting import connected_socket, shown_certificate
+from defl.node.net.connecting import connected_socket, explained_refusal
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
-from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal, is_about_certificate
+from defl.node.net.obstacles import CallStage
 from defl.node.net.proxy import Proxies
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import Route
@@ -119,6 +117,7 @@ class Greeter:
         self, contact: Contact, lane: Lane, *, letterbox: bool = False
     ) -> tuple[Link, Hello] | Refused:
         card, link = contact.card, Link()
+        proxy = self._proxies.of(card.address)
         stage, greeted = CallStage.CONNECTING, False
         try:
             context = (
@@ -126,9 +125,7 @@ class Greeter:
                 if letterbox
                 else client_context(self._identity, card)
             )
-            connection, link.route = await connected_socket(
-                card.address, self._proxies.of(card.address)
-            )
+            connection, link.route = await connected_socket(card.address, proxy)
             async with asyncio.timeout(self._connect_s):
                 stage = CallStage.SECURING
                 await self._secure(link, connection, server_name(card.address), context)
@@ -141,7 +138,7 @@ class Greeter:
             greeted = True
             return link, answer[1]
         except OSError as error:
-            return await self._explained(error, stage, link, card)
+            return await explained_refusal(error, stage, link.route, card, proxy)
         finally:
             if not greeted:
                 link.abort()
@@ -158,13 +155,6 @@ class Greeter:
             ssl_handshake_timeout=self._connect_s,
             ssl_shutdown_timeout=CLOSE_S,
         )
-
-    async def _explained(self, error: OSError, stage: CallStage, link: Link, card: Card) -> Refused:
-        shown = None
-        if is_about_certificate(error, stage):
-            shown = await shown_certificate(card.address, self._proxies.of(card.address))
-        obstacle = Obstacle(error, stage, link.route, shown, datetime.now(UTC))
-        return dial_refusal(obstacle, card)
 
     # ------------------------------------------------------------------ through a relay
 

@@ -170,7 +170,7 @@ class RelayedCalls:
                 await asyncio.wait([link.closed])
             if loop.time() - began >= STABLE_S:
                 attempt = 0
-            await self._dialler.back_off(contact, attempt, began)
+            await self._dialler.back_off(contact, attempt, loop.time())
             attempt += 1
 
     async def _parked_link(self, relay: Card, contact: Contact, lane: Lane) -> Link | None:
@@ -207,32 +207,61 @@ class RelayedCalls:
     # ------------------------------------------------------------------ both
 
     async def _opened(self, relay: Card, verb: Verb, contact: Contact, lane: Lane) -> Leg:
-        """A connection to the relay, with our request on its way."""
-        context = relay_client_context(self._identity, relay)
+        request = Request(RELAY_VERSION, self._origin, verb, contact.card.key, lane)
         turn = self._turns.setdefault(relay.key, asyncio.Semaphore(HANDSHAKES_AT_ONCE))
-        leg = Leg()
-        stage, route = CallStage.CONNECTING, DIRECT
         try:
             async with turn:
-                connection, route = await self._connect(relay.address)
-                stage = CallStage.SECURING
-                await asyncio.get_running_loop().create_connection(
-                    lambda: leg,
-                    sock=connection,
-                    ssl=context,
-                    server_hostname=server_name(relay.address),
-                    ssl_handshake_timeout=self._connect_s,
-                    ssl_shutdown_timeout=CLOSE_S,
+                leg, _ = await _asked(
+                    relay, request, self._identity, self._connect, self._connect_s
                 )
-        except OSError as error:
+        except RelayFault:
             self._failing.add(relay.key)
-            obstacle = Obstacle(error, stage, route, None, datetime.now(UTC))
-            text = dial_refusal(obstacle, relay).text
-            raise RelayFault(f"the relay {relay.name} at {text}") from error
+            raise
         self._failing.discard(relay.key)
-        request = Request(RELAY_VERSION, self._origin, verb, contact.card.key, lane)
-        leg.send(encode(request))
         return leg
+
+
+async def probe_relay(
+    relay: Card, identity: Identity, origin: Digest, connect: Connect, connect_s: float
+) -> Route:
+    """How the relay is reached; raises a RelayFault if it does not serve this key."""
+    request = Request(RELAY_VERSION, origin, Verb.PROBE, identity.public_key, Lane.CONTROL)
+    leg, route = await _asked(relay, request, identity, connect, connect_s)
+    try:
+        async with asyncio.timeout(connect_s):
+            if await _next_signal(leg, relay) is not Signal.KNOWN:
+                raise _nonsense(relay)
+    except TimeoutError as error:
+        raise RelayFault(f"the relay {relay.name} does not answer in time") from error
+    finally:
+        leg.abort()
+        await asyncio.wait([leg.ended])
+    return route
+
+
+async def _asked(
+    relay: Card, request: Request, identity: Identity, connect: Connect, connect_s: float
+) -> tuple[Leg, Route]:
+    """A connection to the relay, with our request on its way."""
+    leg, stage, route = Leg(), CallStage.CONNECTING, DIRECT
+    try:
+        context = relay_client_context(identity, relay)
+        connection, route = await connect(relay.address)
+        stage = CallStage.SECURING
+        await asyncio.get_running_loop().create_connection(
+            lambda: leg,
+            sock=connection,
+            ssl=context,
+            server_hostname=server_name(relay.address),
+            ssl_handshake_timeout=connect_s,
+            ssl_shutdown_timeout=CLOSE_S,
+        )
+    except OSError as error:
+        obstacle = Obstacle(error, stage, route, None, datetime.now(UTC))
+        text = dial_refusal(obstacle, relay).text
+        raise RelayFault(f"the relay {relay.name} at {text}") from error
+    leg.send(encode(request))
+    return leg, route
 
 
 async def _until_go(leg: Leg, relay: Card) -> None:

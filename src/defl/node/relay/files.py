@@ -46,6 +46,12 @@ class RelayConfig(Struct, frozen=True, forbid_unknown_fields=True):
         return split_address(self.listen)
 
 
+def relay_card_file(folder: Path, name: str) -> Path:
+    """Not to be confused with the members' cards, which are often named all at once."""
+    member = card_file(folder, name)
+    return member.with_name(member.name.removesuffix(".card.toml") + ".relay.toml")
+
+
 def create_relay(folder: Path, config: RelayConfig, identity: Identity) -> Path:
     """Write a new relay's files; returns its card's. Nothing is overwritten."""
     for path in (folder / KEY_FILE, folder / CERTIFICATE_FILE, folder / RELAY_FILE):
@@ -56,7 +62,7 @@ def create_relay(folder: Path, config: RelayConfig, identity: Identity) -> Path:
             f"{folder} exists, and others may enter it (mode {mode:04o}), but it will hold a key; "
             f"do: chmod 700 {folder}, or name a new folder"
         )
-    card = card_file(folder, config.name)
+    card = relay_card_file(folder, config.name)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_new(folder / KEY_FILE, key_pem(identity), mode=0o600)

@@ -75,6 +75,7 @@ class Leg(asyncio.Protocol):
         self._news.set()
         if self._other is not None:
             self._other.close()
+        self._transport = None  # else TLS's buffers wait until Python looks for cycles
         self._on_end(self)
 
     def data_received(self, data: bytes) -> None:

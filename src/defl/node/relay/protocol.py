@@ -27,6 +27,7 @@ REASON_CHARACTERS_MAX = 160
 class Verb(StrEnum):
     PARK = "park"  # wait for the peer's call
     CALL = "call"  # connect me to the peer, which has parked for me
+    PROBE = "probe"  # do you serve me? (`defl node check`); the peer is not looked at
 
 
 class Request(Struct, frozen=True, array_like=True):
@@ -43,6 +44,7 @@ class Signal(StrEnum):
     GO = "go"  # the next byte is the peer's
     READY = "ready"  # the parked member's answer to GO
     BEAT = "beat"
+    KNOWN = "known"  # the answer to a probe
     REFUSED = "refused"
 
 

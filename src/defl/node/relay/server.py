@@ -30,7 +30,7 @@ NOTICES_PER_S = 1.0
 NOTICES_BURST = 8.0
 
 # The last frames of a connection.
-FINAL = frozenset({Signal.REFUSED, Signal.ABSENT})
+FINAL = frozenset({Signal.REFUSED, Signal.ABSENT, Signal.KNOWN})
 
 
 @dataclass(slots=True)
@@ -92,7 +92,8 @@ class RelayServer:
         if key is None:
             return Refused(Refusal.IDENTITY, "its certificate no longer belongs to a member")
         leg = Leg(self._gone)
-        link.hand_over(leg)
+        if not link.hand_over(leg):
+            return Refused(Refusal.HELLO, "more than a request, or gone")
         self._legs[leg] = asyncio.get_running_loop().create_task(self._listen(leg))
         self._do(self._board.request(leg, key, request))
         return None

@@ -57,7 +57,7 @@ class Decision(Generic[Connection]):
     """What the relay must do, in this order."""
 
     end: list[Connection] = field(default_factory=list)
-    tell: list[tuple[Connection, Notice]] = field(default_factory=list)  # REFUSED, ABSENT: then end
+    tell: list[tuple[Connection, Notice]] = field(default_factory=list)  # the last one ends it
     splice: tuple[Connection, Connection] | None = None
 
 
@@ -98,7 +98,9 @@ class Switchboard(Generic[Connection]):
         if (refusal := self._refusal(key, request)) is not None or request is None:
             decision.tell.append((connection, Notice(Signal.REFUSED, refusal or "")))
             return decision
-        if request.verb is Verb.CALL:
+        if request.verb is Verb.PROBE:
+            decision.tell.append((connection, Notice(Signal.KNOWN)))
+        elif request.verb is Verb.CALL:
             self._call(connection, RelayLine(key, request.peer, request.lane), decision)
         else:
             self._park(connection, RelayLine(request.peer, key, request.lane), decision)
@@ -164,6 +166,8 @@ class Switchboard(Generic[Connection]):
             return "this relay serves another federation: compare federation.toml"
         if key not in self._keys:
             return "your key is no member's in the relay's federation.toml or lineage"
+        if request.verb is Verb.PROBE:
+            return None
         if request.peer not in self._keys:
             return "the peer's key is no member's in the relay's federation.toml or lineage"
         if request.peer == key or calls(key, request.peer) != (request.verb is Verb.CALL):

@@ -32,7 +32,7 @@ from defl.node.setup.identity import Identity, certificate_key, certificate_vali
 from defl.node.setup.initial import read_initial
 from defl.node.setup.joining import has_joined
 from defl.node.setup.present import present_facts
-from defl.node.setup.reaching import probe_peers
+from defl.node.setup.reaching import Outlook, probe_peers
 from defl.node.setup.requirements import Check, requirements_of
 
 # A file system may round times, and the clock may be corrected a little while a file is written.
@@ -68,7 +68,7 @@ def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
     if identity is not None and facts is not None:
         checks.append(_membership(folder, identity, card, facts, Cards(agreement.cards)))
         if presentable and peers:
-            checks += _peers(config, identity, facts, Cards(agreement.cards))
+            checks += _peers(config, identity, facts, agreement)
     return checks
 
 
@@ -230,7 +230,7 @@ def _port(config: NodeConfig) -> Check:
 
 
 def _peers(
-    config: NodeConfig, identity: Identity, facts: Federation, cards: Cards
+    config: NodeConfig, identity: Identity, facts: Federation, agreement: Agreement
 ) -> Iterator[Check]:
     me = id_of(facts, identity.public_key)
     if me == OUTSIDER:
@@ -243,4 +243,5 @@ def _peers(
     if proxies.proxy is not None:
         yield Check("proxy", True, f"{proxies.proxy} leads out of this site")
     others = {peer: facts.members[peer] for peer in facts.committee.members if peer != me}
-    yield from probe_peers(cards.of(others), identity, facts.origin, proxies)
+    outlook = Outlook(identity, config.reach, facts.origin, proxies)
+    yield from probe_peers(outlook, Cards(agreement.cards).of(others), agreement.relays)

@@ -18,8 +18,8 @@ from defl.messages import NotHeld
 from defl.node.net.send_queue import Frame
 from defl.wire import encode
 
-# An honest node requests four chunks of a blob at a time from one source: this is four for each of
-# eight blobs. Requests beyond that are dropped, and the peer repeats them.
+# An honest node has eight requests at one source at most. Those beyond this are dropped, and the
+# peer repeats them.
 REQUESTS_PER_PEER_MAX = 32
 # Frames that stay in memory after they were sent, for slower members.
 FRAMES_KEPT_MAX = 4
