@@ -100,6 +100,12 @@ def recovery_cells(outcome: TrialOutcome) -> tuple[str, str]:
     )
 
 
+def _judged(figure: Figure) -> str:
+    if figure.goal is None:
+        return ""
+    return f" (goal {figure.goal:g}: {'met' if figure.ratio <= figure.goal else '**missed**'})"
+
+
 def _figures(figures: Sequence[Figure]) -> str:
     rows = [
         (
@@ -109,7 +115,7 @@ def _figures(figures: Sequence[Figure]) -> str:
             f"{f.update_mb:g} MB",
             "-" if isnan(f.round_s) else f"{f.round_s:.2f} s",
             f"{f.ideal_s:.2f} s",
-            "-" if isnan(f.round_s) else f"{f.ratio:.2f}",
+            "-" if isnan(f.round_s) else f"{f.ratio:.2f}{_judged(f)}",
             "" if f.tcp_s is None else f"{f.tcp_s:.2f} s",
             f"{f.frames_ratio:.3f}",
             f"{f.wire_ratio:.3f} (at most {f.wire_ratio_max:.3f})",
