@@ -11,6 +11,8 @@ from defl.node.net.beats import (
     NUMBERS,
     SILENT,
     SILENT_TICKS_MAX,
+    UNANSWERED,
+    UNANSWERED_TICKS_MAX,
     Beat,
     Heart,
     beat_of,
@@ -331,7 +333,7 @@ def test_a_letterbox_has_no_heartbeat_and_ends_when_it_is_idle() -> None:
 def test_a_ping_without_an_answer_is_repeated_and_its_time_goes_on() -> None:
     heart = Heart()
     assert heart.beats(100.0) == [ping(1)]
-    assert heart.tick(reading=True)
+    assert heart.tick(reading=True) is None
     assert heart.beats(120.0) == [ping(1)]
     heart.take(pong(1), 125.0)
     assert heart.round_trip_s == 25.0
@@ -339,6 +341,44 @@ def test_a_ping_without_an_answer_is_repeated_and_its_time_goes_on() -> None:
     assert heart.round_trip_s == 25.0
     heart.tick(reading=True)
     assert heart.beats(140.0) == [ping(2)]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_link_of_short_frames_that_lets_bytes_through_but_no_answer_ends(reads: bool) -> None:
+    """A relay may pass on a byte now and then, so that the link is never silent. Or the peer reads
+    nothing, so that our pings wait here."""
+    heart = Heart(short_frames=True)
+    for tick in range(UNANSWERED_TICKS_MAX):
+        if reads:
+            heart.beats(BEAT_S * tick)
+        heart.heard = True
+        ended = heart.tick(reading=True)
+        assert ended == (UNANSWERED if tick + 1 == UNANSWERED_TICKS_MAX else None)
+
+
+def test_an_answer_on_its_way_behind_a_long_frame_is_waited_for() -> None:
+    heart = Heart()
+    for tick in range(10 * UNANSWERED_TICKS_MAX):
+        heart.beats(BEAT_S * tick)
+        heart.heard = True
+        assert heart.tick(reading=True) is None
+
+
+def test_while_we_do_not_read_no_answer_is_missed() -> None:
+    heart = Heart(short_frames=True)
+    for tick in range(10 * UNANSWERED_TICKS_MAX):
+        heart.beats(BEAT_S * tick)
+        assert heart.tick(reading=False) is None
+
+
+def test_late_answers_keep_a_link_of_short_frames() -> None:
+    heart = Heart(short_frames=True)
+    for tick in range(10 * UNANSWERED_TICKS_MAX):
+        (beat,) = heart.beats(BEAT_S * tick)
+        heart.heard = True
+        assert heart.tick(reading=True) is None
+        if tick % 2:
+            heart.take(pong(beat.number), BEAT_S * (tick + 1))
 
 
 def test_a_pong_that_answers_nothing_tells_nothing() -> None:

@@ -15,11 +15,12 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.pool.announcing import HAVE_EVERY_S, bitmap_of_chunks, chunks_in
+from defl.pool.choosing import FAST_S, LOOK_AGAIN_S, PATIENCE_S
 from defl.pool.fetch import Fetch
 from defl.pool.pool import PoolEffects
 from defl.pool.scatter import Scatter, scatter_of
 from defl.pool.sources import ANSWER_WAIT_S, FIRST_BYTES_PER_S, IN_FLIGHT_MAX
-from defl.pool.transfer import FAST_S, LOOK_AGAIN_S, PATIENCE_S, Transfer
+from defl.pool.transfer import Transfer
 from support.benches import ME, PoolBench, chunk_requests, sent
 from support.builders import Small, nodes
 
@@ -186,7 +187,9 @@ def test_a_fast_author_is_asked_for_this_nodes_share_first() -> None:
 def test_members_begin_at_different_chunks() -> None:
     """Of a share that nobody passes on, each fetches another chunk from the author."""
     firsts = [
-        Fetch(BLOB, rarity=[0] * CHUNKS, scatter=SCATTER, place=place).rarest(bitmap(SHARE_OF_LAST))
+        Fetch(BLOB, announced=[(1 << CHUNKS) - 1], scatter=SCATTER, place=place).rarest(
+            bitmap(SHARE_OF_LAST)
+        )
         for place in range(3)
     ]
 

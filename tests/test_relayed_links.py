@@ -300,6 +300,26 @@ def test_beside_a_hostile_relay_an_honest_one_is_enough(answer: bytes) -> None:
     asyncio.run(scenario())
 
 
+def test_a_relay_that_did_not_answer_once_is_not_passed_over_for_ever() -> None:
+    """Beside one that answers and then passes nothing on."""
+
+    async def scenario() -> None:
+        relays = [make_card(RELAY, "127.0.0.1:1"), make_card(OTHER_RELAY, "127.0.0.1:2")]
+        low, high = low_and_high(relays)
+        calls = low.transport._relayed
+        contact = low.transport._contacts[high.me]
+        channel = contact.channels[Lane.CONTROL]
+        calls._failing.add(RELAY.public_key)
+        channel.relays_called[OTHER_RELAY.public_key] = None
+        first = set()
+        for channel.calls in (1, 2):
+            first.add(calls._in_order(contact, channel)[0].key)
+
+        assert first == {RELAY.public_key, OTHER_RELAY.public_key}
+
+    asyncio.run(scenario())
+
+
 class Fickle(RelayServer):
     """Joins each pair, lets both greet each other, and ends the connections soon after."""
 
@@ -323,7 +343,7 @@ def test_a_pair_does_not_stay_at_a_relay_that_ends_its_links() -> None:
             relay_at(bounds[1], members, OTHER_RELAY) as second,
         ):
             contact = low.transport._contacts[high.me]
-            preferred = low.transport._relayed._in_order(contact, ())[0]
+            preferred = low.transport._relayed._in_order(contact, contact.channels[Lane.CONTROL])[0]
             fickle = first if preferred.key == RELAY.public_key else second
             fickle.server.__class__ = Fickle
             async with running(high):

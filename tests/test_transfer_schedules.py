@@ -7,10 +7,11 @@ import pytest
 
 from defl.ids import Digest, NodeId, digest_of
 from defl.messages import ChunkRequest, Manifest
+from defl.pool.choosing import PATIENCE_S, Chooser
 from defl.pool.fetch import Fetch
 from defl.pool.scatter import scatter_of
 from defl.pool.sources import ANSWER_WAIT_MAX_S
-from defl.pool.transfer import PATIENCE_S, Transfer
+from defl.pool.transfer import Transfer
 from support.builders import Small, tampered
 
 ME = NodeId(0)
@@ -155,7 +156,7 @@ def test_a_chunk_that_a_connected_honest_member_holds_arrives(seed: int) -> None
 # --- Work ------------------------------------------------------------------------------------
 
 
-class CountingTransfer(Transfer):
+class CountingChooser(Chooser):
     """Counts how often a request to a source for a blob is weighed."""
 
     weighed = 0
@@ -165,10 +166,17 @@ class CountingTransfer(Transfer):
         return super()._available(fetch, source, now)
 
 
+def counting_transfer() -> tuple[Transfer, CountingChooser]:
+    transfer = Transfer(ME, 100)
+    chooser = CountingChooser(transfer._fetches, transfer._sources)
+    transfer._chooser = chooser
+    return transfer, chooser
+
+
 def test_an_event_does_not_weigh_every_request_to_everybody() -> None:
     """100 members, all updates committed, and a third of the members is slow."""
     members = tuple(NodeId(i) for i in range(100))
-    transfer = CountingTransfer(ME, 100)
+    transfer, chooser = counting_transfer()
     updates = [manifest_of(i, 8) for i in members[1:]]
     for manifest in updates:
         transfer.want(manifest.digest, members, manifest)
@@ -178,34 +186,34 @@ def test_an_event_does_not_weigh_every_request_to_everybody() -> None:
     fast = [(source, asked) for source, asked in requests if source >= 34]
 
     for source, asked in fast[:20]:
-        transfer.weighed = 0
+        chooser.weighed = 0
         assert isinstance(asked, ChunkRequest)
         transfer.got_chunk(source, asked.digest, asked.index, 0.1)
         transfer.due(0.1)
-        assert transfer.weighed <= 4 * len(updates)
+        assert chooser.weighed <= 4 * len(updates)
 
 
 def test_announcements_without_news_and_repeated_offers_make_no_work() -> None:
     blob = manifest_of(0, 8)
-    transfer = CountingTransfer(ME, 100)
+    transfer, chooser = counting_transfer()
     scatter = scatter_of(NodeId(1), (ME, NodeId(1), NodeId(2)), ME, 8)
     for _ in range(2):
         transfer.want(blob.digest, (NodeId(1),), blob, scatter=scatter)
         transfer.have(NodeId(2), blob.digest, 0b1111)
         transfer.due(0.0)
-    transfer.weighed = 0
+    chooser.weighed = 0
 
     transfer.want(blob.digest, (NodeId(1),), blob, scatter=scatter)
     transfer.have(NodeId(2), blob.digest, 0b1111)
 
     assert transfer.due(0.0) == []
-    assert transfer.weighed == 0
+    assert chooser.weighed == 0
 
 
 def test_waits_that_end_one_after_the_other_make_one_look_at_everything() -> None:
     """Liars that state again and again that they hold nothing rest, each until another time."""
     members = tuple(NodeId(i) for i in range(20))
-    transfer = CountingTransfer(ME, 100)
+    transfer = Transfer(ME, 100)
     blob = manifest_of(0, 1)
     transfer.want(blob.digest, members, blob)
     for liar in members[1:]:

@@ -17,19 +17,11 @@ from collections.abc import Iterator
 from defl.ids import Digest, NodeId
 from defl.messages import ChunkRequest, Have, Manifest, ManifestRequest
 from defl.pool.announcing import Announcer
+from defl.pool.choosing import Chooser, is_slow
 from defl.pool.fetch import NEVER, Fetch, Rest
 from defl.pool.scatter import Scatter
 from defl.pool.sources import FIRST_BYTES_PER_S, MANIFEST, ChunkSource, Piece, rest_s
 
-# An author that sends a chunk within this time is asked for everything at once.
-FAST_S = 1.0
-# A slow author sends each member its share at about the same time. Members that have not announced
-# theirs are waited for so much longer than the author takes for one more chunk.
-PATIENCE_S = 5.0
-# A source that was slower than others is weighed against them again after this time.
-LOOK_AGAIN_S = 1.0
-# It is weighed against so many, the fastest ones: with a hundred members, all would be costly.
-RIVALS = 8
 # However many waits end, all requests are weighed no more often than this.
 LOOK_EVERY_S = 0.25
 ALL = -1  # the bitmap of any number of chunks
@@ -44,15 +36,14 @@ class Transfer:
         self._first_s = chunk_bytes / FIRST_BYTES_PER_S
         self._fetches: dict[Digest, Fetch] = {}
         self._sources: dict[NodeId, ChunkSource] = {}
+        self._chooser = Chooser(self._fetches, self._sources)
         self._announcer = Announcer(me)
         # Where a request may have become possible: the blobs of each source.
         self._look: dict[NodeId, set[Digest]] = {}
-        self._fastest: list[tuple[NodeId, ChunkSource]] = []  # those that are ready, now
         self._looked_at = float("-inf")  # at everything
         # Most events change no fetch, so what follows from all fetches is kept until one changes.
         self._changed = True
         self._next_at = NEVER  # nothing is due before
-        self._look_again_at = NEVER  # at sources that were left alone
 
     def __contains__(self, digest: Digest) -> bool:
         return digest in self._fetches
@@ -79,6 +70,7 @@ class Transfer:
             if scatter is not None:
                 fetch.share = scatter.share_of(self._me, self._away)
                 fetch.place = scatter.receivers.index(self._me)
+                self._source(scatter.author)
                 self._announcer.begin(digest, scatter, held)
         elif scatter is None and fetch.scatter is not None:
             fetch.scatter = None
@@ -136,7 +128,7 @@ class Transfer:
         return digest in self._fetches or digest in self._announcer
 
     def is_slow(self, peer: NodeId) -> bool:
-        return self._source(peer).expected_s > FAST_S
+        return is_slow(self._source(peer))
 
     # --- What comes ------------------------------------------------------------------------
 
@@ -224,8 +216,7 @@ class Transfer:
                 fetch.share_at = now
             if fetch.manifest is None and MANIFEST not in fetch.asked:
                 requests.extend(self._ask_manifest(digest, fetch, now))
-        ready = [(id_, s) for id_, s in self._sources.items() if s.fetches and s.is_ready(now)]
-        self._fastest = sorted(ready, key=lambda item: item[1].expected_s)
+        self._chooser.compare(now)
         look, self._look = self._look, {}
         for source_id in sorted(look, key=lambda id_: self._sources[id_].next_s):
             requests.extend(self._ask_chunks(source_id, look[source_id], now))
@@ -236,7 +227,7 @@ class Transfer:
     def _look_around(self, now: float) -> None:
         """Waits have ended: what was not possible before may be so now."""
         self._looked_at = now
-        self._look_again_at = NEVER
+        self._chooser.look_again_at = NEVER
         for source_id, source in list(self._sources.items()):
             if now >= source.due_at:
                 self._time_out(source_id, source, now)
@@ -246,7 +237,7 @@ class Transfer:
     def _ask_chunks(self, source_id: NodeId, digests: set[Digest], now: float) -> Iterator[Request]:
         source = self._sources[source_id]
         while source.is_ready(now) and source.has_room:
-            piece = self._choose(source_id, source, digests, now)
+            piece = self._chooser.choose(source_id, digests, now)
             if piece is None:
                 break
             self._ask(source_id, piece, now)
@@ -263,7 +254,7 @@ class Transfer:
 
     def _earliest(self) -> float:
         """When an answer is overdue, a source has rested, or patience ends."""
-        times = [self._look_again_at]
+        times = [self._chooser.look_again_at]
         for source in self._sources.values():
             times.append(source.due_at)
             if source.fetches and not source.away:
@@ -271,7 +262,7 @@ class Transfer:
         for fetch in self._fetches.values():
             times.extend(rest.until for rest in fetch.resting.values())
             if fetch.scatter is not None:
-                times.append(self._patient_until(fetch))
+                times.append(self._chooser.patient_until(fetch))
         earliest = min((at for at in times if at > self._looked_at), default=NEVER)
         return max(earliest, self._looked_at + LOOK_EVERY_S)
 
@@ -285,61 +276,6 @@ class Transfer:
             source = min(ready, key=lambda id_: self._sources[id_].failures)
             self._ask(source, (digest, MANIFEST), now)
             yield source, ManifestRequest(digest)
-
-    def _choose(
-        self, source_id: NodeId, source: ChunkSource, digests: set[Digest], now: float
-    ) -> Piece | None:
-        """This node's shares first, since others count on them; then the oldest of these blobs."""
-        for only_shares in (True, False):
-            for digest in source.fetches:
-                if digest not in digests:
-                    continue
-                fetch = self._fetches[digest]
-                chunks = self._available(fetch, source_id, now)
-                if only_shares:
-                    chunks &= fetch.share if fetch.is_author(source_id) else 0
-                if not chunks:
-                    continue
-                index = fetch.rarest(chunks)
-                if not self._others_are_faster(fetch, source_id, index, now):
-                    return digest, index
-                self._look_again_at = min(self._look_again_at, now + LOOK_AGAIN_S)
-        return None
-
-    def _available(self, fetch: Fetch, source: NodeId, now: float) -> int:
-        """The chunks to request of this source, if they are worth it."""
-        chunks = fetch.missing & ~fetch.under_way & fetch.holders[source]
-        if not chunks or fetch.is_resting(source, now):
-            return 0
-        if fetch.is_author(source) and self.is_slow(source) and now < self._patient_until(fetch):
-            return chunks & fetch.share  # it sends each chunk once, and others pass it on
-        return chunks
-
-    def _patient_until(self, fetch: Fetch) -> float:
-        """Until then members are expected to announce their shares of a slow author's update."""
-        if fetch.scatter is None or fetch.share_at is None:
-            return NEVER
-        return fetch.share_at + PATIENCE_S + self._source(fetch.scatter.author).expected_s
-
-    def _others_are_faster(self, fetch: Fetch, source: NodeId, index: int, now: float) -> bool:
-        """Would the others be done with the whole blob before this source has sent one chunk?"""
-        next_s = self._sources[source].next_s
-        wanted = fetch.missing & ~fetch.under_way
-        rivals, left, queued, rate, soonest_s = 0, 0, 0, 0.0, NEVER
-        for other_id, other in self._fastest:
-            if rivals == RIVALS:
-                break
-            chunks = fetch.holders.get(other_id, 0)
-            if other_id == source or not chunks >> index & 1 or fetch.is_resting(other_id, now):
-                continue
-            rivals += 1
-            left |= chunks & wanted
-            queued += len(other.asked)
-            rate += 1 / other.expected_s
-            soonest_s = min(soonest_s, other.next_s)
-            if next_s > max(soonest_s, (left.bit_count() + queued) / rate):
-                return True  # these are enough
-        return False
 
     @property
     def _away(self) -> set[NodeId]:

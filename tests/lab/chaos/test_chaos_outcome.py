@@ -105,6 +105,20 @@ def test_the_page_shows_failures_and_escapes_what_would_break_a_table() -> None:
     assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
+@pytest.mark.parametrize(
+    ("goal", "shown"),
+    [
+        (None, "| 1.50 |"),
+        (1.6, "| 1.50 (goal 1.6: met) |"),
+        (1.3, "| 1.50 (goal 1.3: **missed**) |"),
+    ],
+)
+def test_the_page_says_whether_a_goal_is_met(goal: float | None, shown: str) -> None:
+    figure = Figure("r", "", 4, 28.0, 9.0, 6.0, (9.0,), 1.0, 1.04, 1.1, 0.5, (), goal=goal)
+
+    assert shown in page(ChaosResults(figures={"r": figure}), "cubic")
+
+
 def test_results_are_kept_from_run_to_run(tmp_path: Path) -> None:
     figure = Figure("round", "", 4, 28.0, 7.0, 6.72, (7.0,), 1.0, 1.04, 1.1, 0.5, (), 6.9)
     results = ChaosResults(outcomes={"cut": outcome()}, figures={"round": figure})

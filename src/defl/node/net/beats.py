@@ -12,6 +12,10 @@ BEAT_S = 20.0
 # So many ticks without a byte: the peer is gone. One or two lost beats are a short cut.
 SILENT_TICKS_MAX = 3
 SILENT = f"silent for {SILENT_TICKS_MAX * BEAT_S:.0f} s"
+# So many ticks without an answer on a link of short frames: what lies between, such as a relay,
+# lets through just enough to look alive.
+UNANSWERED_TICKS_MAX = 4
+UNANSWERED = f"no answer to a ping for {UNANSWERED_TICKS_MAX * BEAT_S:.0f} s"
 
 BEAT_BIT = 1 << 31
 PONG_BIT = 1 << 30
@@ -38,25 +42,34 @@ def beat_of(header: int) -> Beat | None:
 class Heart:
     """The beats of an open link. It begins with a ping, so that a round trip is known soon."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, short_frames: bool = False) -> None:
+        """`short_frames`: no frame is so long that an answer may wait for its end."""
+        self._short_frames = short_frames
         self.round_trip_s: float | None = None  # the newest
         # The smaller one of the newest two: a ping that waited through a cut says nothing.
         self.usual_round_trip_s: float | None = None
         self.heard = True  # a byte since the last tick; set by the link
         self._silent_ticks = 0
+        self._unanswered_ticks = 0
         self._number = 0  # of the newest ping
         self._asked_at: float | None = None  # when that one was first written, until its pong
         self._ping_due = True
         # The newest ping's alone: a peer that sends many and reads nothing costs no more.
         self._pong_due: Beat | None = None
 
-    def tick(self, *, reading: bool) -> bool:
-        """To be called every `BEAT_S`; False: the peer is gone. While we do not read, its bytes
-        wait for us, and the silence is ours."""
+    def tick(self, *, reading: bool) -> str | None:
+        """To be called every `BEAT_S`; returns why the peer counts as gone. While we do not read,
+        its bytes wait for us, and the silence is ours."""
         self._silent_ticks = 0 if self.heard or not reading else self._silent_ticks + 1
+        waits = self._asked_at is not None or self._ping_due
+        self._unanswered_ticks = self._unanswered_ticks + 1 if waits and reading else 0
         self.heard = False
         self._ping_due = True
-        return self._silent_ticks < SILENT_TICKS_MAX
+        if self._silent_ticks == SILENT_TICKS_MAX:
+            return SILENT
+        if self._short_frames and self._unanswered_ticks == UNANSWERED_TICKS_MAX:
+            return UNANSWERED
+        return None
 
     def take(self, beat: Beat, now: float) -> bool:
         """Does this beat complete a round trip?"""
@@ -67,6 +80,7 @@ class Heart:
             self.round_trip_s = newest_s
             self.usual_round_trip_s = newest_s if before_s is None else min(newest_s, before_s)
             self._asked_at = None
+            self._unanswered_ticks = 0
             return True
         return False
 

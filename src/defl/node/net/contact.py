@@ -28,6 +28,7 @@ class Channel:
         self.link: Link | None = None
         self.was_connected = False
         self.epoch = 0  # as the peer's last hello stated it
+        self.calls = 0  # through relays
         self.relays_called: dict[bytes, None] = {}  # their keys, the last one at the end
         self.buckets: tuple[TokenBucket, TokenBucket] | None = None  # once there is a clock
 

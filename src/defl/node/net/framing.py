@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from defl.budget import TokenBucket
-from defl.node.net.beats import BEAT_S, SILENT, Heart, beat_of, header_of
+from defl.node.net.beats import BEAT_S, Heart, beat_of, header_of
 from defl.node.net.route import DIRECT, Route
 from defl.node.net.send_queue import Frame, SendQueue, Traffic
 from defl.node.net.sockets import allow_round_trip, is_stalled
@@ -56,6 +56,7 @@ class Use:
     messages: TokenBucket
     volume: TokenBucket  # in bytes
     heartbeat: bool
+    short_frames: bool = False  # none takes so long that a beat could not wait for its end
 
 
 class Link(asyncio.BufferedProtocol):
@@ -101,7 +102,7 @@ class Link(asyncio.BufferedProtocol):
         self._use = use
         self._frame_bytes_max = use.frame_bytes_max
         if use.heartbeat:
-            self._heart = Heart()
+            self._heart = Heart(short_frames=use.short_frames)
             self._next_tick = self._loop.call_later(BEAT_S, self._tick, self._heart)
         self.pump_soon()
         # Not at once: the owner first announces that the peer is connected.
@@ -319,11 +320,11 @@ class Link(asyncio.BufferedProtocol):
     def _tick(self, heart: Heart) -> None:
         if self.closed.done():
             return
-        if heart.tick(reading=not self._holds):
+        self._silent = heart.tick(reading=not self._holds)
+        if self._silent is None:
             self._next_tick = self._loop.call_later(BEAT_S, self._tick, heart)
             self.pump_soon()
         else:
-            self._silent = SILENT
             self.abort()
 
     def pump_soon(self) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from defl.cards import Card
 from defl.ids import Digest, digest_of
 from defl.node.net.beats import BEAT_S
-from defl.node.net.contact import Contact
+from defl.node.net.contact import Channel, Contact
 from defl.node.net.dialler import STABLE_S, Dialler
 from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.greeter import Greeter
@@ -97,10 +97,11 @@ class RelayedCalls:
 
     async def call(self, contact: Contact, lane: Lane) -> tuple[Link, Hello] | Refused:
         refused = WITHOUT_RELAY
-        called = contact.channels[lane].relays_called
-        for relay in self._in_order(contact, called):
-            called.pop(relay.key, None)
-            called[relay.key] = None
+        channel = contact.channels[lane]
+        channel.calls += 1
+        for relay in self._in_order(contact, channel):
+            channel.relays_called.pop(relay.key, None)
+            channel.relays_called[relay.key] = None
             try:
                 connection = await self._called(relay, contact, lane)
             except OSError as error:
@@ -114,18 +115,20 @@ class RelayedCalls:
             refused = answer
         return refused
 
-    def _in_order(self, contact: Contact, called: Iterable[bytes]) -> Sequence[Card]:
-        """Another order for each pair, so that the relays share the work. Those that do not answer
-        come last, and before them those that were called last: one that ends its links or passes
-        nothing on must not get the pair each time."""
+    def _in_order(self, contact: Contact, channel: Channel) -> Sequence[Card]:
+        """Another order for each pair, so that the relays share the work. Those that were called
+        last come last: one that ends its links or passes nothing on must not get the pair each
+        time. Those that do not answer come after them, but only at every second call: one may have
+        come back."""
         pair = min(self._identity.public_key, contact.card.key) + max(
             self._identity.public_key, contact.card.key
         )
-        turns = {key: turn for turn, key in enumerate(called, start=1)}
+        turns = {key: turn for turn, key in enumerate(channel.relays_called, start=1)}
+        failing = self._failing if channel.calls % 2 else frozenset()
         return sorted(
             self.relays,
             key=lambda relay: (
-                relay.key in self._failing,
+                relay.key in failing,
                 turns.get(relay.key, 0),
                 digest_of(pair + relay.key),
             ),

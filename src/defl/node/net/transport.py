@@ -368,6 +368,7 @@ class Transport:
                 messages=messages,
                 volume=volume,
                 heartbeat=True,
+                short_frames=hello.lane is Lane.CONTROL,
             )
         )
         link.closed.add_done_callback(lambda _: self._lost(contact, hello.lane, link))
