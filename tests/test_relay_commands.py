@@ -11,7 +11,7 @@ from defl.cards import RELAY_ORIGIN, Reach
 from defl.errors import UserError
 from defl.node.relay.dependence import RelayDependence
 from defl.node.relay.file_watch import FileWatch
-from defl.node.relay.files import read_relay, served_members
+from defl.node.relay.files import read_relay, relay_card, served_members
 from defl.node.report.lineage_file import lineage_bytes
 from defl.node.setup.agreement import read_federation
 from defl.node.setup.config import read_card_file, read_identity
@@ -122,14 +122,14 @@ def test_a_relays_card_is_no_members_and_a_members_no_relays(tmp_path: Path) -> 
 
 
 def test_a_relay_that_the_file_does_not_name_does_not_start(tmp_path: Path) -> None:
-    made = create(tmp_path, cards_with(tmp_path, ("dan",)), "--relay", init_relay(tmp_path))
+    create(tmp_path, cards_with(tmp_path, ("dan",)), "--relay", init_relay(tmp_path))
     init_relay(tmp_path, "other", 7451)
-    federation = tmp_path / "federation.toml"
-    started = defl("relay", "start", tmp_path / "other", "--federation", federation)
+    path = tmp_path / "federation.toml"
+    agreement = read_federation(path)
 
-    assert made.code == 0
-    assert started.code == 2
-    assert "does not name the relay other, so no member would dial it" in started.text
+    assert relay_card(agreement, read_identity(tmp_path / "r", "r"), path) == agreement.relays[0]
+    with pytest.raises(UserError, match="does not name the relay other, so no member would dial"):
+        relay_card(agreement, read_identity(tmp_path / "other", "other"), path)
 
 
 def test_a_relay_says_that_a_card_is_no_federations_file(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def relay_card(agreement: Agreement, identity: Identity, federation: Path) -> Ca
             return card
     raise UserError(
         f"{federation} does not name the relay {identity.name}, so no member would dial it; found "
-        f"the federation with its card: defl federation create ... --relay CARD"
+        "the federation with its card: defl federation create ... --relay CARD"
     )
 
 
