@@ -26,6 +26,7 @@ from defl.node.net.refusal import Refusal
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.setup.config import read_identity, read_node, renew_card
 from defl.node.setup.identity import (
+    card_text,
     certificate_names,
     certificate_pem,
     make_card,
@@ -94,7 +95,7 @@ def test_a_closed_port_is_told(doors: Doors) -> None:
         check = check_of(doors, "peer carol")
 
     assert check["kind"] == Refusal.CLOSED
-    assert "nothing listens there; is the node running, and its port open?" in check["detail"]
+    assert "nothing listens there; is it running, and its port open?" in check["detail"]
 
 
 def test_a_firewall_that_drops_is_told(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +138,7 @@ def test_peers_are_reached_through_the_proxy_of_node_toml(doors: Doors) -> None:
         set_proxy(doors, f"http://alice:s3cret@127.0.0.1:{server.port}")
         result = defl("node", "check", doors.alice)
 
-    assert f"ok  proxy: alice@127.0.0.1:{server.port} leads out of this site" in result.text
+    assert f"ok  proxy: calls go through alice@127.0.0.1:{server.port}" in result.text
     assert f"(through the proxy 127.0.0.1:{server.port})" in result.text
     assert "s3cret" not in result.text
     assert all("Proxy-Authorization: Basic" in request for request in server.requests)
@@ -229,6 +230,18 @@ def test_members_that_only_dial_are_told_how_they_meet() -> None:
     assert check.detail.endswith("through the relay member 2")
 
 
+def test_a_newer_card_in_the_nodes_folder_replaces_the_agreed_one(doors: Doors) -> None:
+    carol = read_identity(doors.folder / "carol", "carol")
+    newer = doors.alice / "cards" / "carol.card.toml"
+    newer.parent.mkdir()
+    card = make_card(carol, "", serial=1, reach=Reach.DIAL)
+    newer.write_text(card_text(card), encoding="utf-8")
+    with only_bob(doors):
+        check = check_of(doors, "peer carol")
+
+    assert (check["holds"], check["kind"]) == (True, "only_dials")
+
+
 def test_a_relay_is_tried_by_a_node_that_only_dials() -> None:
     gone = make_card(IDENTITIES[3], closed_address())
     assert probe_peers(outlook_of(Reach.BOTH), {}, [gone]) == []
@@ -237,7 +250,7 @@ def test_a_relay_is_tried_by_a_node_that_only_dials() -> None:
 
     for served, kind, detail in (
         (IDENTITIES[0], "reached", "serves this node (direct)"),
-        (IDENTITIES[1], Refusal.UNKNOWN, "in its federation.toml or lineage?"),
+        (IDENTITIES[1], Refusal.UNKNOWN, "in its federation.toml, lineage or cards?"),
     ):
         bound = listener()
         relay = make_card(IDENTITIES[3], address_of(bound))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from defl.cards import Reach
+from defl.cards import RELAY_ORIGIN, Reach
 from defl.errors import UserError
 from defl.node.relay.dependence import RelayDependence
 from defl.node.relay.file_watch import FileWatch
@@ -15,6 +15,7 @@ from defl.node.relay.files import read_relay, served_members
 from defl.node.report.lineage_file import lineage_bytes
 from defl.node.setup.agreement import read_federation
 from defl.node.setup.config import read_card_file, read_identity
+from defl.node.setup.identity import JOINER, card_text, make_card, make_identity
 from support.founding import create, defl, init_nodes
 from support.lineages import ExportedLife
 from support.logs import log_to
@@ -40,7 +41,7 @@ def cards_with(folder: Path, dialling: tuple[str, ...]) -> list[Path]:
 
 
 def test_init_makes_an_identity_and_a_card_that_a_federation_can_name(tmp_path: Path) -> None:
-    card = read_card_file(init_relay(tmp_path))
+    card = read_card_file(init_relay(tmp_path), RELAY_ORIGIN)
 
     assert (card.name, card.address, card.reach) == ("r", "127.0.0.1:7450", Reach.BOTH)
     assert card.relay
@@ -98,14 +99,45 @@ def test_without_a_relay_the_file_says_which_pairs_cannot_be_connected(tmp_path:
     assert "3 of 4 members are all connected with each other, a quorum" in made.text
 
 
-def test_a_relay_is_no_member_and_must_be_reachable(tmp_path: Path) -> None:
+def test_a_relays_card_is_no_members_and_a_members_no_relays(tmp_path: Path) -> None:
     cards = cards_with(tmp_path, ("dan",))
-    twice = create(tmp_path, cards, "--relay", cards[0])
-    unreachable = create(tmp_path, cards[:3], "--relay", cards[3])
+    relay = init_relay(tmp_path)
+    unreachable = tmp_path / "unreachable.relay.toml"
+    identity = read_identity(tmp_path / "r", "r")
+    card = make_card(identity, "", origin=RELAY_ORIGIN, reach=Reach.DIAL)
+    unreachable.write_text(card_text(card), encoding="utf-8")
+    refused = {
+        "it is a member's card": create(tmp_path, cards, "--relay", cards[0]),
+        "it is a relay's card, and a relay is no member": create(tmp_path, [*cards, relay]),
+        "r.relay.toml are cards of one name (r)": create(
+            tmp_path, cards, "--relay", relay, "--relay", relay
+        ),
+        "a relay's card says relay = true": create(tmp_path, cards, "--relay", unreachable),
+    }
 
-    assert (twice.code, unreachable.code) == (2, 2)
-    assert "only dials, so it cannot be a relay" in unreachable.text
+    for words, result in refused.items():
+        assert result.code == 2
+        assert words in result.text
     assert not (tmp_path / "federation.toml").exists()
+
+
+def test_a_relay_that_the_file_does_not_name_does_not_start(tmp_path: Path) -> None:
+    made = create(tmp_path, cards_with(tmp_path, ("dan",)), "--relay", init_relay(tmp_path))
+    init_relay(tmp_path, "other", 7451)
+    federation = tmp_path / "federation.toml"
+    started = defl("relay", "start", tmp_path / "other", "--federation", federation)
+
+    assert made.code == 0
+    assert started.code == 2
+    assert "does not name the relay other, so no member would dial it" in started.text
+
+
+def test_a_relay_says_that_a_card_is_no_federations_file(tmp_path: Path) -> None:
+    card = init_relay(tmp_path)
+    started = defl("relay", "start", tmp_path / "r", "--federation", card)
+
+    assert started.code == 2
+    assert "there is no key 'name'; remove it, or is it another file?" in started.text
 
 
 @pytest.mark.parametrize(
@@ -133,14 +165,18 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportedLife:
     return ExportedLife(tmp_path_factory.mktemp("exported"))
 
 
+# A relay's folder without cards of guests.
+NO_GUESTS = Path("nowhere")
+
+
 def present_keys(exported: ExportedLife) -> set[bytes]:
     committee = exported.churn.newest.federation.committee
     return {committee.keys[member] for member in committee.members}
 
 
 def test_a_lineage_proves_the_members_of_today_and_nobody_else(exported: ExportedLife) -> None:
-    agreement, founders = served_members(exported.federation, None)
-    _, members = served_members(exported.federation, exported.path)
+    agreement, founders = served_members(NO_GUESTS, exported.federation, None)
+    _, members = served_members(NO_GUESTS, exported.federation, exported.path)
 
     assert founders == agreement.cards
     assert {card.key for card in members} != {card.key for card in founders}
@@ -153,7 +189,7 @@ def test_a_lineage_that_proves_nothing_is_refused(exported: ExportedLife, tmp_pa
     forged.write_text(text.replace("defl-lineage-1", "defl-lineage-9"), encoding="utf-8")
 
     with pytest.raises(UserError, match="not a lineage"):
-        served_members(exported.federation, forged)
+        served_members(NO_GUESTS, exported.federation, forged)
 
 
 def test_files_are_read_again_when_they_change_and_a_bad_one_changes_nothing(
@@ -162,7 +198,7 @@ def test_files_are_read_again_when_they_change_and_a_bad_one_changes_nothing(
     lines = io.StringIO()
     lineage = tmp_path / "lineage.json"
     shutil.copy(exported.path, lineage)
-    watch = FileWatch(exported.federation, lineage, log_to(lines))
+    watch = FileWatch(NO_GUESTS, exported.federation, lineage, log_to(lines))
     members = watch.members
 
     assert watch.reread() is None
@@ -180,7 +216,7 @@ def test_a_newer_lineage_changes_whom_the_relay_serves(
     older = tmp_path / "lineage.json"
     earlier = replace(exported.lineage, handovers=exported.lineage.handovers[:1])
     older.write_bytes(lineage_bytes(earlier))
-    watch = FileWatch(exported.federation, older, log_to(io.StringIO()))
+    watch = FileWatch(NO_GUESTS, exported.federation, older, log_to(io.StringIO()))
     before = watch.members
     shutil.copy(exported.path, older)
     after = watch.reread()
@@ -188,3 +224,33 @@ def test_a_newer_lineage_changes_whom_the_relay_serves(
     assert after is not None
     assert after != before
     assert {card.key for card in after} == present_keys(exported)
+
+
+def test_a_guest_is_served_while_its_card_is_in_the_relays_folder(
+    exported: ExportedLife, tmp_path: Path
+) -> None:
+    guest = make_identity("guest")
+    origin = read_federation(exported.federation).federation.origin
+    watch = FileWatch(tmp_path, exported.federation, exported.path, log_to(io.StringIO()))
+    path = tmp_path / "cards" / "guest.join.toml"
+    path.parent.mkdir()
+    path.write_text(
+        card_text(make_card(guest, "", origin=origin, reach=Reach.DIAL), JOINER), encoding="utf-8"
+    )
+    with_guest = watch.reread()
+    path.unlink()
+    without = watch.reread()
+
+    assert with_guest is not None
+    assert {card.key for card in with_guest} == present_keys(exported) | {guest.public_key}
+    assert without is not None
+    assert {card.key for card in without} == present_keys(exported)
+
+
+def test_a_founders_card_lets_no_guest_in(exported: ExportedLife, tmp_path: Path) -> None:
+    path = tmp_path / "cards" / "guest.join.toml"
+    path.parent.mkdir()
+    path.write_text(card_text(make_card(make_identity("guest"), "a:1")), encoding="utf-8")
+
+    with pytest.raises(UserError, match="which founds federations"):
+        served_members(tmp_path, exported.federation, exported.path)

@@ -118,7 +118,7 @@ def test_a_member_that_becomes_a_relay_is_used_at_once() -> None:
         async with running(*members):
             await members[0].until_connected(members[1])
             await members[2].until_connected(members[1])
-            assert "names no relay" in members[0].transport.stats.trouble[members[2].me]
+            assert "no relay is named" in members[0].transport.stats.trouble[members[2].me]
             newer = make_card(MIDDLE, address_of(bound), 1, relay=True)
             assert members[0].transport.update_card(newer)
             assert members[2].transport.update_card(newer)
@@ -374,8 +374,9 @@ def test_without_a_relay_the_members_say_what_is_missing() -> None:
         low, high = low_and_high([])
         async with running(low, high):
             await low.until(
-                lambda: "names no relay" in low.transport.stats.trouble.get(NodeId(1), "")
+                lambda: "no relay is named" in low.transport.stats.trouble.get(NodeId(1), "")
             )
+            assert "no relay is named" in high.transport.stats.trouble[NodeId(0)]
 
     asyncio.run(scenario())
 
@@ -403,7 +404,7 @@ def test_a_probe_says_whether_a_relay_serves_a_key_and_what_is_in_the_way() -> N
         card = make_card(RELAY, address_of(bound))
         async with relay_at(bound, dialling_cards(LOW)) as relay:
             assert await probe_relay(card, LOW, ORIGIN, connect, 5.0) == DIRECT
-            with pytest.raises(RelayFault, match="or lineage"):
+            with pytest.raises(RelayFault, match="lineage or cards"):
                 await probe_relay(card, HIGH, ORIGIN, connect, 5.0)
             with pytest.raises(RelayFault, match="serves another federation"):
                 await probe_relay(card, LOW, digest_of(b"another"), connect, 5.0)

@@ -10,7 +10,7 @@ import click
 from defl.cli.node import listen_for
 from defl.node.event_loop import loop_factory
 from defl.node.relay.file_watch import FileWatch, follow_files, report_regularly
-from defl.node.relay.files import RelayConfig, create_relay, read_relay
+from defl.node.relay.files import RelayConfig, create_relay, read_relay, relay_card
 from defl.node.relay.service import Relay
 from defl.node.report.log import Log, configure_logging
 from defl.node.setup.config import read_identity
@@ -82,7 +82,9 @@ def init(folder: Path, name: str, address: str, listen: str | None, as_json: boo
 def start(folder: Path, federation: Path, lineage: Path | None, as_json: bool) -> None:
     """Run the relay in this terminal until Ctrl-C or SIGTERM.
 
-    It keeps nothing on disk. Both files are read again when they change. SIGUSR1 logs its counts.
+    It writes nothing to disk. The files are read again when they change. A machine that only dials
+    and asks for a place (defl node join) is served if its card, NAME.join.toml, is in DIR/cards.
+    SIGUSR1 logs the relay's counts.
     """
     configure_logging(as_json=as_json)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -92,7 +94,8 @@ def start(folder: Path, federation: Path, lineage: Path | None, as_json: bool) -
 async def _serve(folder: Path, federation: Path, lineage: Path | None, log: Log) -> None:
     config = read_relay(folder)
     identity = read_identity(folder, config.name)
-    watch = FileWatch(federation, lineage, log)
+    watch = FileWatch(folder, federation, lineage, log)
+    card = relay_card(watch.agreement, identity, federation)
     running = Relay(identity, watch.agreement.federation.origin, config.listen_at)
     running.agree(watch.members)
     await running.start()
@@ -102,7 +105,7 @@ async def _serve(folder: Path, federation: Path, lineage: Path | None, log: Log)
         loop.add_signal_handler(number, stopped.set)
     loop.add_signal_handler(signal.SIGUSR1, lambda: log.info("relay", **running.counts()))
     log.info(
-        f"{config.name} relays at {config.address}",
+        f"{card.name} relays at {card.address}",
         members=len(watch.members),
         federation=fingerprint(watch.agreement.federation.chain),
     )

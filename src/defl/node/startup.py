@@ -7,11 +7,11 @@ signed, and may only observe. So does one whose key came without its birth recor
 from pathlib import Path
 
 from defl.errors import UserError
-from defl.node.files import NEWER_CARDS, STARTED_FILE
+from defl.node.files import STARTED_FILE
 from defl.node.node import Node
 from defl.node.report.log import Log
 from defl.node.setup.agreement import INITIAL_FILE, Agreement, read_federation
-from defl.node.setup.config import read_card_file, read_identity, read_node
+from defl.node.setup.config import read_identity, read_newer_cards, read_node
 from defl.node.setup.identity import Identity
 from defl.node.setup.initial import read_initial
 from defl.node.setup.joining import has_joined, lineage_handovers
@@ -56,8 +56,8 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> Node:
     _mark_started(started)
     node = Node(folder, config, agreement, identity, log)
     node.learn(lineage_handovers(folder, agreement.federation))
-    for path in sorted(folder.glob(NEWER_CARDS)):
-        if node.transport.update_card(read_card_file(path)):
+    for path, card in read_newer_cards(folder).items():
+        if node.transport.update_card(card):
             log.info("a member's newer card is used", card=path.name)
     return node
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from defl.lab.chaos.hosts import Host
 
@@ -63,12 +64,14 @@ def _exchange(pairs: Sequence[tuple[socket.socket, socket.socket]], size: int) -
 
 def _send(sender: socket.socket, size: int) -> None:
     piece = bytes(PIECE_BYTES)
-    while size > 0:
-        sender.sendall(piece[: min(size, PIECE_BYTES)])
-        size -= PIECE_BYTES
+    with suppress(OSError):  # closed: the run is interrupted
+        while size > 0:
+            sender.sendall(piece[: min(size, PIECE_BYTES)])
+            size -= PIECE_BYTES
 
 
 def _receive(receiver: socket.socket, size: int) -> None:
     buffer = bytearray(PIECE_BYTES)
-    while size > 0 and (received := receiver.recv_into(buffer, min(size, PIECE_BYTES))):
-        size -= received
+    with suppress(OSError):
+        while size > 0 and (received := receiver.recv_into(buffer, min(size, PIECE_BYTES))):
+            size -= received

@@ -112,7 +112,7 @@ def _figures(figures: Sequence[Figure]) -> str:
             "-" if isnan(f.round_s) else f"{f.ratio:.2f}",
             "" if f.tcp_s is None else f"{f.tcp_s:.2f} s",
             f"{f.frames_ratio:.3f}",
-            f"{f.wire_ratio:.3f}",
+            f"{f.wire_ratio:.3f} (at most {f.wire_ratio_max:.3f})",
             "ok" if not f.violations else "**failed**: " + "; ".join(f.violations),
         )
         for f in figures
@@ -130,8 +130,8 @@ time that a member's n - 1 incoming updates need at the speed of its line, and "
 divided by the other. "plain TCP" is how long the same bytes take between the same hosts without
 nodes, over connections that were idle before, as those of nodes are during training. "frames" is
 what a member's node received, "wire" what its line carried in IP packets, headers and
-retransmissions included (the mean of both directions); both per round and divided by (n - 1)
-updates.
+retransmissions included (the mean, and the member and direction with the most); both per round
+and divided by (n - 1) updates.
 
 {table(head, rows)}
 """

@@ -23,6 +23,11 @@ KEY_CHARACTERS = 16
 # OpenSSL's codes for a trusted certificate at the wrong time (X509_V_ERR_CERT_NOT_YET_VALID and
 # X509_V_ERR_CERT_HAS_EXPIRED); for any other certificate, trust fails first.
 WRONG_TIME = (9, 10)
+WITHOUT_RELAY = Refused(
+    Refusal.NO_RELAY,
+    "it only dials, as this node does, and no relay is named: found the federation with one, or "
+    "let a member that can be dialled relay (relay = true in its node.toml, then defl node card)",
+)
 
 
 class CallStage(Enum):
@@ -73,7 +78,7 @@ def _unconnected(error: OSError, card: Card) -> tuple[Refusal, str]:
                 "your site's proxy in node.toml"
             )
         case ConnectionRefusedError():
-            return Refusal.CLOSED, "nothing listens there; is the node running, and its port open?"
+            return Refusal.CLOSED, "nothing listens there; is it running, and its port open?"
         case TimeoutError():
             return Refusal.SILENT, (
                 "no answer: the machine is off, or a firewall drops the connection; ask your "

@@ -26,6 +26,7 @@ class Refusal(StrEnum):
     CLOSED = "closed"  # nothing listens there
     SILENT = "silent"  # no answer: a firewall drops our packets, or the machine is off
     UNREACHABLE = "unreachable"  # any other fault of the network
+    NO_RELAY = "no_relay"  # both only dial, and there is no relay
     PROXY_DOWN = "proxy_down"  # the proxy cannot be reached
     PROXY_LOGIN = "proxy_login"  # the proxy wants a password, or another one
     PROXY_FORBIDS = "proxy_forbids"

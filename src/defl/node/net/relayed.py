@@ -18,7 +18,7 @@ from defl.node.net.dialler import STABLE_S, Dialler
 from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.greeter import Greeter
 from defl.node.net.hello import Hello
-from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal
+from defl.node.net.obstacles import WITHOUT_RELAY, CallStage, Obstacle, dial_refusal
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.tls import relay_client_context, server_name
@@ -89,16 +89,14 @@ class RelayedCalls:
         """What keeps this node connected to a contact that it meets at relays."""
         if calls(self._identity.public_key, contact.card.key):
             return [self._dialler.keep_connected(contact, lane) for lane in Lane]
+        if not self.relays:
+            self._report(contact, WITHOUT_RELAY)
         return [self._keep_parked(contact, lane, relay) for lane in Lane for relay in self.relays]
 
     # ------------------------------------------------------------------ the caller
 
     async def call(self, contact: Contact, lane: Lane) -> tuple[Link, Hello] | Refused:
-        name = contact.card.name
-        refused = Refused(
-            Refusal.UNREACHABLE,
-            f"{name} only dials, as this node does, and federation.toml names no relay",
-        )
+        refused = WITHOUT_RELAY
         channel = contact.channels[lane]
         channel.calls += 1
         for relay in self._in_order(contact, channel):
@@ -143,7 +141,7 @@ class RelayedCalls:
             async with asyncio.timeout(self._connect_s):
                 signal = await _next_signal(leg, relay)
                 if signal is Signal.ABSENT:
-                    raise RelayFault(f"{contact.card.name} is not at the relay {relay.name}")
+                    raise RelayFault(f"it is not at the relay {relay.name}")
                 if signal is not Signal.GO:
                     raise _nonsense(relay)
                 local = await _joined(leg)
@@ -259,7 +257,7 @@ async def _asked(
     except OSError as error:
         obstacle = Obstacle(error, stage, route, None, datetime.now(UTC))
         text = dial_refusal(obstacle, relay).text
-        raise RelayFault(f"the relay {relay.name} at {text}") from error
+        raise RelayFault(f"the relay {relay.name}: {text}") from error
     leg.send(encode(request))
     return leg, route
 
@@ -288,7 +286,7 @@ async def _next_signal(leg: Leg, relay: Card) -> Signal:
     if frame is None:
         raise RelayFault(
             f"the relay {relay.name} ended the connection: are both members' keys in its "
-            "federation.toml or lineage?"
+            "federation.toml, lineage or cards?"
         )
     notice = decode_notice(frame)
     if notice is None:

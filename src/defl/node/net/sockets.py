@@ -44,7 +44,7 @@ async def listening(listen: tuple[str, int] | socket.socket) -> socket.socket:
     except OSError as error:
         raise UserError(
             f"cannot listen on {host}:{port}: {error}; is the port taken by another program, "
-            "or is the address not this machine's? See `listen` in node.toml"
+            "or is the address not this machine's? See `listen` in its settings"
         ) from error
     listener.setblocking(False)
     return listener

@@ -51,7 +51,7 @@ class RelayDependence:
         )
         match self.relays:
             case ():
-                return [f"none, but {meet} cannot be connected without one", f"so far {left}"]
+                return [f"none, but {meet} cannot be connected without one", f"as it is, {left}"]
             case (relay,):
                 return [
                     f"{relay}, which connects {meet}",

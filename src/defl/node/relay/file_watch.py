@@ -6,7 +6,7 @@ from pathlib import Path
 
 from defl.cards import Card
 from defl.errors import UserError
-from defl.node.relay.files import served_members
+from defl.node.relay.files import guest_paths, served_members
 from defl.node.relay.service import Relay
 from defl.node.report.log import Log
 
@@ -17,13 +17,14 @@ REPORT_S = 600.0
 
 
 class FileWatch:
-    """Keeps a relay's members those of its files. A file that cannot be read changes nothing."""
+    """Whom a relay serves, as its files say. A file that cannot be read changes nothing."""
 
-    def __init__(self, federation: Path, lineage: Path | None, log: Log) -> None:
+    def __init__(self, folder: Path, federation: Path, lineage: Path | None, log: Log) -> None:
+        self._folder = folder
         self._federation = federation
         self._lineage = lineage
         self._log = log
-        self.agreement, self.members = served_members(federation, lineage)
+        self.agreement, self.members = served_members(folder, federation, lineage)
         self._seen = self._stamp()
 
     def reread(self) -> tuple[Card, ...] | None:
@@ -33,7 +34,7 @@ class FileWatch:
             return None
         self._seen = stamp
         try:
-            agreement, members = served_members(self._federation, self._lineage)
+            agreement, members = served_members(self._folder, self._federation, self._lineage)
         except UserError as error:
             self._log.warning("the files cannot be read; nothing changes", reason=str(error))
             return None
@@ -46,9 +47,10 @@ class FileWatch:
         self._log.info("members served", members=len(members))
         return members
 
-    def _stamp(self) -> tuple[tuple[int, int] | None, ...]:
-        paths = (self._federation, self._lineage)
-        return tuple(None if path is None else _stamp_of(path) for path in paths)
+    def _stamp(self) -> dict[Path, tuple[int, int] | None]:
+        lineage = () if self._lineage is None else (self._lineage,)
+        paths = (self._federation, *lineage, *guest_paths(self._folder))
+        return {path: _stamp_of(path) for path in paths}
 
 
 def _stamp_of(path: Path) -> tuple[int, int] | None:

@@ -1,22 +1,31 @@
 """A relay's folder, and the files that say whom it serves.
 
 federation.toml names the founders. Members that joined later are proven by a lineage, which any
-member can export; with one, the members of its newest epoch are served.
+member can export; with one, the members of its newest epoch are served. A machine that asks for a
+place must reach the members before it is one: the relay's operator puts its card into the folder.
 """
 
 from pathlib import Path
 
 from msgspec import Struct
 
-from defl.cards import Card
+from defl.cards import RELAY_ORIGIN, Card
 from defl.crypto import Ed25519Scheme
 from defl.errors import BrokenLineage, UserError
 from defl.lineage import federations_of
 from defl.node.epoch_parts import Cards
 from defl.node.report.lineage_file import read_lineage
 from defl.node.setup.agreement import Agreement, read_federation
-from defl.node.setup.config import CERTIFICATE_FILE, KEY_FILE, card_file, open_to_others, write_new
+from defl.node.setup.config import (
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    card_file,
+    open_to_others,
+    read_card_file,
+    write_new,
+)
 from defl.node.setup.identity import (
+    RELAY,
     Identity,
     card_text,
     certificate_pem,
@@ -27,6 +36,7 @@ from defl.node.setup.identity import (
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
 
 RELAY_FILE = "relay.toml"
+GUEST_CARDS = "cards/*.join.toml"  # of machines that ask for a place
 
 
 class RelayConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,8 +78,8 @@ def create_relay(folder: Path, config: RelayConfig, identity: Identity) -> Path:
         write_new(folder / KEY_FILE, key_pem(identity), mode=0o600)
         write_new(folder / CERTIFICATE_FILE, certificate_pem(identity.certificate))
         write_new(folder / RELAY_FILE, _relay_text(config).encode())
-        text = card_text(make_card(identity, config.address, relay=True))
-        write_new(card, text.encode())
+        made = make_card(identity, config.address, origin=RELAY_ORIGIN, relay=True)
+        write_new(card, card_text(made, RELAY).encode())
     except OSError as error:
         reason = f"{error.filename or folder}: cannot be written: {error.strerror}"
         raise UserError(reason) from error
@@ -82,8 +92,22 @@ def read_relay(folder: Path) -> RelayConfig:
     return parse(read_bytes(path, hint), RelayConfig, path)
 
 
-def served_members(federation: Path, lineage: Path | None) -> tuple[Agreement, tuple[Card, ...]]:
-    """The agreed file, and the cards of the members that it and the lineage prove."""
+def relay_card(agreement: Agreement, identity: Identity, federation: Path) -> Card:
+    """The card of this relay in the agreed file."""
+    for card in agreement.relays:
+        if card.key == identity.public_key:
+            return card
+    raise UserError(
+        f"{federation} does not name the relay {identity.name}, so no member would dial it; found "
+        f"the federation with its card: defl federation create ... --relay CARD"
+    )
+
+
+def served_members(
+    folder: Path, federation: Path, lineage: Path | None
+) -> tuple[Agreement, tuple[Card, ...]]:
+    """The agreed file, and the cards of the members that it and the lineage prove, and of the
+    guests in the relay's folder."""
     agreement = read_federation(federation)
     facts = agreement.federation
     if lineage is not None:
@@ -93,7 +117,14 @@ def served_members(federation: Path, lineage: Path | None) -> tuple[Agreement, t
         except BrokenLineage as broken:
             raise UserError(f"{lineage}: {broken}; ask a member for its lineage again") from broken
     present = {member: facts.members[member] for member in facts.committee.members}
-    return agreement, tuple(Cards(agreement.cards).of(present).values())
+    guests = (read_card_file(path, facts.origin) for path in guest_paths(folder))
+    served = {card.key: card for card in guests}
+    served |= {card.key: card for card in Cards(agreement.cards).of(present).values()}
+    return agreement, tuple(served.values())
+
+
+def guest_paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob(GUEST_CARDS))
 
 
 def _relay_text(config: RelayConfig) -> str:

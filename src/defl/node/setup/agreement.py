@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from defl.cards import Card
+from defl.cards import RELAY_ORIGIN, Card
 from defl.committee import (
     CHUNK_BYTES_MAX,
     CHUNK_BYTES_MIN,
@@ -87,7 +87,10 @@ def read_federation(path: Path) -> Agreement:
     sources = [f"{path}, member {index + 1}" for index in range(len(file.members))]
     cards = tuple(map(card_of, file.members, sources))
     relay_sources = [f"{path}, relay {index + 1}" for index in range(len(file.relays))]
-    relays = tuple(map(card_of, file.relays, relay_sources))
+    relays = tuple(
+        card_of(fields, source, RELAY_ORIGIN)
+        for fields, source in zip(file.relays, relay_sources, strict=True)
+    )
     require_distinct((*cards, *relays), (*sources, *relay_sources))
     try:
         charter = Charter(

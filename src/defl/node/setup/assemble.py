@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from defl.aggregation.memory import ENTRY
-from defl.cards import Card, Reach
+from defl.cards import RELAY_ORIGIN, Card
 from defl.clients.protocol import Roles
 from defl.errors import UserError
 from defl.founding import Founding
+from defl.ids import NO_DIGEST, Digest
 from defl.node.report.model_file import read_model, read_npz, write_model
 from defl.node.setup.agreement import INITIAL_FILE, RELAYS_MAX, Agreement, write_federation
 from defl.node.setup.config import read_card_file
@@ -31,9 +32,10 @@ def require_new(federation_file: Path, *, force: bool) -> None:
         raise UserError(f"{federation_file.parent}: no such folder; make it first")
 
 
-def read_cards(paths: Sequence[Path]) -> list[Card]:
-    """The members in the order of their names, so that the order of the paths does not matter."""
-    cards = [read_card_file(path) for path in paths]
+def read_cards(paths: Sequence[Path], origin: Digest = NO_DIGEST) -> list[Card]:
+    """In the order of their names, so that the order of the paths does not matter. `origin`: as in
+    `make_card`."""
+    cards = [read_card_file(path, origin) for path in paths]
     require_distinct(cards, paths)
     return sorted(cards, key=lambda card: card.name)
 
@@ -42,11 +44,9 @@ def read_relay_cards(paths: Sequence[Path], members: Sequence[Card]) -> list[Car
     """Of relays that are no members; a member that relays says so on its own card."""
     if len(paths) > RELAYS_MAX:
         raise UserError(f"{len(paths)} relays; at most {RELAYS_MAX} can be named")
-    cards = read_cards(paths)
-    require_distinct((*members, *cards), [card.name for card in (*members, *cards)])
-    for card in cards:
-        if card.reach is Reach.DIAL:
-            raise UserError(f"{card.name} only dials, so it cannot be a relay")
+    cards = read_cards(paths, RELAY_ORIGIN)
+    sources = [f"member {card.name}" for card in members] + [f"relay {card.name}" for card in cards]
+    require_distinct((*members, *cards), sources)
     return cards
 
 

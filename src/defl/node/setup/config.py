@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from msgspec import Meta, Struct
 
-from defl.cards import Card, Reach
+from defl.cards import RELAY_ORIGIN, Card, Reach
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, Digest
+from defl.node.files import NEWER_CARDS
 from defl.node.net.proxy import WITHOUT_PROXY, parse_proxy
 from defl.node.report.tracking import Track
 from defl.node.setup.identity import (
@@ -249,13 +250,19 @@ def read_identity(folder: Path, name: str) -> Identity:
 
 
 def read_card_file(path: Path, origin: Digest = NO_DIGEST) -> Card:
-    """`origin`: the federation that the card asks for a place in."""
-    command = "defl node init" if origin == NO_DIGEST else "defl node join"
+    """`origin`: as in `make_card`."""
+    commands = {NO_DIGEST: "defl node init", RELAY_ORIGIN: "defl relay init"}
+    command = commands.get(origin, "defl node join")
     data = read_bytes(path, f"{command} creates a card; ask its owner for it")
     try:
         return read_card(data.decode(), str(path), origin)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a card: {error}; ask its owner to send it again") from error
+
+
+def read_newer_cards(folder: Path) -> dict[Path, Card]:
+    """Of other members, whose address or reach has changed since the federation's file."""
+    return {path: read_card_file(path) for path in sorted(folder.glob(NEWER_CARDS))}
 
 
 def renew_card(folder: Path) -> Card:

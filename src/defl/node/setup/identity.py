@@ -23,6 +23,7 @@ from defl.cards import (
     ADDRESS_CHARACTERS_MAX,
     CERTIFICATE_BYTES_MAX,
     NAME_CHARACTERS_MAX,
+    RELAY_ORIGIN,
     SERIAL_MAX,
     Card,
     Reach,
@@ -186,7 +187,7 @@ def make_card(
 ) -> Card:
     """A signed card. A member that moves signs another one with a higher serial.
 
-    With `origin` it asks for a place in that running federation.
+    With `origin` it asks for a place in that running federation, or is a relay's (RELAY_ORIGIN).
     """
     unsigned = Card(
         identity.name,
@@ -214,20 +215,40 @@ def card_defect(card: Card, origin: Digest = NO_DIGEST) -> str | None:
         return defect
     if len(card.signature) != SIGNATURE_BYTES:
         return f"the card's signature has {len(card.signature)} bytes, not {SIGNATURE_BYTES}"
-    if not Ed25519Scheme().verify(card.key, card.statement(origin), card.signature):
+    if not _is_signed_for(card, origin):
         return _signature_defect(card, origin)
+    if origin == RELAY_ORIGIN and not card.relay:
+        return "a relay's card says relay = true"
     return None
 
 
 def _signature_defect(card: Card, origin: Digest) -> str:
-    if origin == NO_DIGEST:
+    if mistake := _wrong_kind(card, origin):
+        return mistake
+    if origin in (NO_DIGEST, RELAY_ORIGIN):
         return "the card's signature does not match its fields: it was altered"
-    if Ed25519Scheme().verify(card.key, card.statement(), card.signature):
-        return (
-            f"it is the card of `defl node init`, which founds federations; {card.name} asks for a "
-            "place in this one with defl node join, which writes a .join.toml"
-        )
     return "it asks for a place in another federation, or it was altered"
+
+
+def _wrong_kind(card: Card, origin: Digest) -> str | None:
+    """A sound card, but not the one that is asked for."""
+    if origin == NO_DIGEST and _is_signed_for(card, RELAY_ORIGIN):
+        return "it is a relay's card, and a relay is no member: name it with --relay"
+    if origin == NO_DIGEST or not _is_signed_for(card, NO_DIGEST):
+        return None
+    if origin == RELAY_ORIGIN:
+        return (
+            "it is a member's card; a member relays if its own card says so: relay = true in its "
+            "node.toml, then defl node card"
+        )
+    return (
+        f"it is the card of `defl node init`, which founds federations; {card.name} asks for a "
+        "place in this one with defl node join, which writes a .join.toml"
+    )
+
+
+def _is_signed_for(card: Card, origin: Digest) -> bool:
+    return Ed25519Scheme().verify(card.key, card.statement(origin), card.signature)
 
 
 def _field_defect(card: Card) -> str | None:
@@ -269,7 +290,8 @@ def _certificate_defect(certificate: bytes, key: bytes) -> str | None:
 
 
 def require_distinct(cards: Sequence[Card], sources: Sequence[object]) -> None:
-    """No two members share a name, a key or an address; `sources` say where each card is from."""
+    """No two members or relays share a name, a key or an address; `sources` say where each card is
+    from."""
     first: dict[tuple[str, object], int] = {}
     for index, card in enumerate(cards):
         distinct: list[tuple[str, object, str]] = [
@@ -284,7 +306,7 @@ def require_distinct(cards: Sequence[Card], sources: Sequence[object]) -> None:
             if earlier != index:
                 raise UserError(
                     f"{sources[earlier]} and {sources[index]} are cards of one {what} ({shown}); "
-                    f"leave one out, or ask one of the two members for a card with another {what}"
+                    f"leave one out, or ask one of the two owners for a card with another {what}"
                 )
 
 
@@ -316,6 +338,12 @@ JOINER = (
     "# The public card of a machine that asks for a place in a running federation: give it to a\n"
     "# member, who proposes it. Nothing here is secret, and nothing can be changed: the machine's\n"
     "# key signs every line for this federation alone.\n"
+)
+
+
+RELAY = (
+    "# The public card of a DeFL relay: give it to whoever creates the federation's file. Nothing\n"
+    "# here is secret, and nothing can be changed: the relay's key signs every line.\n"
 )
 
 
@@ -384,7 +412,8 @@ def card_of(fields: dict[str, Any], source: str, origin: Digest = NO_DIGEST) -> 
         relay=fields["relay"],
     )
     if defect := card_defect(card, origin):
-        raise UserError(f"{source}: {defect}; ask its owner to send it again")
+        advice = "" if _wrong_kind(card, origin) else "; ask its owner to send it again"
+        raise UserError(f"{source}: {defect}{advice}")
     return card
 
 

@@ -26,6 +26,7 @@ from defl.node.setup.config import (
     open_to_others,
     read_card_file,
     read_identity,
+    read_newer_cards,
     read_node,
 )
 from defl.node.setup.identity import Identity, certificate_key, certificate_validity
@@ -68,7 +69,8 @@ def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
     if identity is not None and facts is not None:
         checks.append(_membership(folder, identity, card, facts, Cards(agreement.cards)))
         if presentable and peers:
-            checks += _peers(config, identity, facts, agreement)
+            newer = _tried(checks, "cards", lambda: read_newer_cards(folder)) or {}
+            checks += _peers(config, identity, facts, agreement, list(newer.values()))
     return checks
 
 
@@ -230,7 +232,11 @@ def _port(config: NodeConfig) -> Check:
 
 
 def _peers(
-    config: NodeConfig, identity: Identity, facts: Federation, agreement: Agreement
+    config: NodeConfig,
+    identity: Identity,
+    facts: Federation,
+    agreement: Agreement,
+    newer: list[Card],
 ) -> Iterator[Check]:
     me = id_of(facts, identity.public_key)
     if me == OUTSIDER:
@@ -241,7 +247,7 @@ def _peers(
         yield Check("proxy", False, str(error))
         return
     if proxies.proxy is not None:
-        yield Check("proxy", True, f"{proxies.proxy} leads out of this site")
+        yield Check("proxy", True, f"calls go through {proxies.proxy}")
     others = {peer: facts.members[peer] for peer in facts.committee.members if peer != me}
     outlook = Outlook(identity, config.reach, facts.origin, proxies)
-    yield from probe_peers(outlook, Cards(agreement.cards).of(others), agreement.relays)
+    yield from probe_peers(outlook, Cards(agreement.cards).of(others), agreement.relays, newer)

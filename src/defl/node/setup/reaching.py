@@ -15,7 +15,7 @@ from defl.node.net.connecting import connected_socket, explained_refusal
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.framing import Lane
 from defl.node.net.greeter import Greeter
-from defl.node.net.obstacles import CallStage
+from defl.node.net.obstacles import WITHOUT_RELAY, CallStage
 from defl.node.net.proxy import Proxies
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.relayed import RelayFault, probe_relay
@@ -29,7 +29,6 @@ GREETING_S = 5.0
 PROBES_AT_ONCE_MAX = 32
 REACHED = "reached"
 ONLY_DIALS = "only_dials"
-NO_RELAY = "no_relay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +42,23 @@ class Outlook:
 
 
 def probe_peers(
-    outlook: Outlook, cards: Mapping[NodeId, Card], relays: Sequence[Card] = ()
+    outlook: Outlook,
+    agreed: Mapping[NodeId, Card],
+    relays: Sequence[Card] = (),
+    newer: Sequence[Card] = (),
 ) -> list[Check]:
-    """`relays` are no members."""
-    return asyncio.run(_probe_all(outlook, cards, relays))
+    """`relays` are no members; `newer` are cards that replace agreed ones."""
+    return asyncio.run(_probe_all(outlook, agreed, relays, newer))
 
 
 async def _probe_all(
-    outlook: Outlook, cards: Mapping[NodeId, Card], relays: Sequence[Card]
+    outlook: Outlook, agreed: Mapping[NodeId, Card], relays: Sequence[Card], newer: Sequence[Card]
 ) -> list[Check]:
     contacts = ContactBook()
-    defects = contacts.replace(cards, outlook.identity.public_key).defects
+    defects = contacts.replace(agreed, outlook.identity.public_key).defects
+    for card in newer:
+        contacts.update(card)
+    cards = {**agreed, **{contact.peer: contact.card for contact in contacts}}
     greeter = Greeter(
         outlook.identity,
         outlook.origin,
@@ -90,13 +95,7 @@ def _undialled(card: Card, own_reach: Reach, relays: Sequence[Card]) -> Check:
     if own_reach is Reach.BOTH:
         return Check(name, True, "only dials: it will dial this node", ONLY_DIALS)
     if not relays:
-        return Check(
-            name,
-            False,
-            "only dials, as this node does, and there is no relay: found the federation with one, "
-            "or let a member that can be dialled write relay = true into its node.toml",
-            NO_RELAY,
-        )
+        return Check(name, False, WITHOUT_RELAY.text, WITHOUT_RELAY.kind)
     names = " or ".join(relay.name for relay in relays)
     return Check(
         name, True, f"only dials, as this node does: through the relay {names}", ONLY_DIALS

@@ -132,8 +132,8 @@ def _explained(error: str, text: str, kind: type[Any], path: Path) -> str:
     if unknown:
         place = f"{place}.{unknown[1]}".lstrip(".")
         known = sorted({field.encode_name for field in _fields(inspect.type_info(kind))})
-        near = get_close_matches(unknown[1], known, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else "remove it"
+        near = [] if unknown[1] in known else get_close_matches(unknown[1], known, n=1)
+        advice = f"did you mean {near[0]!r}?" if near else "remove it, or is it another file?"
         problem = f"there is no key {unknown[1]!r}; {advice}"
     elif missing:
         problem = f"the key {missing[1]!r} is missing; add it"
