@@ -15,11 +15,12 @@ from defl.cards import Card, Reach
 from defl.ids import NodeId, digest_of
 from defl.node.net.connecting import connected_socket
 from defl.node.net.framing import HEADER_BYTES, Lane
-from defl.node.net.relayed import RelayFault, probe_relay
+from defl.node.net.relayed import RelayFault, _until_go, probe_relay
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.tls import server_context
 from defl.node.relay.leg import Leg
 from defl.node.relay.protocol import Notice, Request, Signal, encode
+from defl.node.relay.server import NOTICES_BURST, NOTICES_PER_S
 from defl.node.relay.service import Relay
 from defl.node.relay.switchboard import Decision, Switchboard
 from defl.node.setup.identity import Identity, make_card
@@ -34,6 +35,7 @@ from support.relays import (
     relay_at,
 )
 from support.transports import ORIGIN, QUICK, Peer, address_of, listener, running
+from support.virtual_links import run_virtually
 
 pytestmark = pytest.mark.usefixtures("on_both_loops")
 
@@ -297,6 +299,28 @@ def test_beside_a_hostile_relay_an_honest_one_is_enough(answer: bytes) -> None:
             assert callers() > 0
 
     asyncio.run(scenario())
+
+
+class BeatingLeg(Leg):
+    """Of a relay that sends beats as fast as they are read."""
+
+    beats = 0
+
+    async def frame(self) -> bytes:
+        self.beats += 1
+        assert self.beats < 1000, "they are read as fast as they come"
+        return encode(Notice(Signal.BEAT))
+
+
+def test_a_relay_that_floods_a_parked_member_with_beats_is_read_slowly() -> None:
+    async def scenario() -> None:
+        leg = BeatingLeg()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(60.0):
+                await _until_go(leg, make_card(RELAY, "127.0.0.1:1"))
+        assert leg.beats <= NOTICES_BURST + 60.0 * NOTICES_PER_S + 1
+
+    run_virtually(scenario)
 
 
 def test_a_relay_that_did_not_answer_once_is_not_passed_over_for_ever() -> None:
