@@ -15,12 +15,12 @@ from defl.cards import Card, Reach
 from defl.ids import NodeId, digest_of
 from defl.node.net.connecting import connected_socket
 from defl.node.net.framing import HEADER_BYTES, Lane
-from defl.node.net.relayed import RelayFault, probe_relay
+from defl.node.net.relayed import RelayFault, _until_go, probe_relay
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.tls import server_context
 from defl.node.relay.leg import Leg
 from defl.node.relay.protocol import Notice, Request, Signal, encode
-from defl.node.relay.server import RelayServer
+from defl.node.relay.server import NOTICES_BURST, NOTICES_PER_S
 from defl.node.relay.service import Relay
 from defl.node.relay.switchboard import Decision, Switchboard
 from defl.node.setup.identity import Identity, make_card
@@ -35,6 +35,7 @@ from support.relays import (
     relay_at,
 )
 from support.transports import ORIGIN, QUICK, Peer, address_of, listener, running
+from support.virtual_links import run_virtually
 
 pytestmark = pytest.mark.usefixtures("on_both_loops")
 
@@ -300,6 +301,28 @@ def test_beside_a_hostile_relay_an_honest_one_is_enough(answer: bytes) -> None:
     asyncio.run(scenario())
 
 
+class BeatingLeg(Leg):
+    """Of a relay that sends beats as fast as they are read."""
+
+    beats = 0
+
+    async def frame(self) -> bytes:
+        self.beats += 1
+        assert self.beats < 1000, "they are read as fast as they come"
+        return encode(Notice(Signal.BEAT))
+
+
+def test_a_relay_that_floods_a_parked_member_with_beats_is_read_slowly() -> None:
+    async def scenario() -> None:
+        leg = BeatingLeg()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(60.0):
+                await _until_go(leg, make_card(RELAY, "127.0.0.1:1"))
+        assert leg.beats <= NOTICES_BURST + 60.0 * NOTICES_PER_S + 1
+
+    run_virtually(scenario)
+
+
 def test_a_relay_that_did_not_answer_once_is_not_passed_over_for_ever() -> None:
     """Beside one that answers and then passes nothing on."""
 
@@ -320,42 +343,34 @@ def test_a_relay_that_did_not_answer_once_is_not_passed_over_for_ever() -> None:
     asyncio.run(scenario())
 
 
-class Fickle(RelayServer):
-    """Joins each pair, lets both greet each other, and ends the connections soon after."""
+def test_a_pair_does_not_stay_at_a_relay_that_ends_its_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may also pass on both hellos and then nothing more."""
 
-    def _do(self, decision: Decision[Leg]) -> None:
-        super()._do(decision)
-        for leg in decision.splice or ():
-            asyncio.get_running_loop().call_later(0.3, leg.abort)
-
-
-def test_a_pair_does_not_stay_at_a_relay_that_ends_its_links() -> None:
     async def scenario() -> None:
-        bounds = [listener(), listener()]
-        members = dialling_cards(LOW, HIGH)
-        relays = {
-            identity.name: make_card(identity, address_of(bound))
-            for identity, bound in zip((RELAY, OTHER_RELAY), bounds, strict=True)
-        }
-        low, high = low_and_high(list(relays.values()))
-        async with (
-            relay_at(bounds[0], members) as first,
-            relay_at(bounds[1], members, OTHER_RELAY) as second,
-        ):
-            contact = low.transport._contacts[high.me]
-            preferred = low.transport._relayed._in_order(contact, contact.channels[Lane.CONTROL])[0]
-            fickle = first if preferred.key == RELAY.public_key else second
-            fickle.server.__class__ = Fickle
-            async with running(high):
-                await high.until(lambda: first.server.parked == second.server.parked == len(Lane))
-                async with running(low):
-                    await low.until(lambda: low.transport.stats.reconnects[high.me] > 0)
-                    await low.until(
-                        lambda: all(
-                            channel.link is not None and channel.link.route.via != preferred.name
-                            for channel in contact.channels.values()
-                        )
-                    )
+        relays = [make_card(RELAY, "127.0.0.1:1"), make_card(OTHER_RELAY, "127.0.0.1:2")]
+        low, high = low_and_high(relays)
+        calls = low.transport._relayed
+        routes = []
+
+        async def reach(*_: object) -> None:
+            pass
+
+        async def greet(_contact: object, lane: Lane, _: object, route: Route, **__: bool) -> str:
+            routes.append((lane, route.via))
+            return "a link that soon ends"
+
+        monkeypatch.setattr(calls, "_called", reach)
+        monkeypatch.setattr(calls._greeter, "greet_through", greet)
+        for _ in range(4):
+            for lane in Lane:
+                await calls.call(low.transport._contacts[high.me], lane)
+
+        for lane in Lane:
+            first, *others = (via for used, via in routes if used is lane)
+            assert others[0] != first
+            assert others == [others[0], first, others[0]]
 
     asyncio.run(scenario())
 

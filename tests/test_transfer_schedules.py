@@ -193,6 +193,21 @@ def test_an_event_does_not_weigh_every_request_to_everybody() -> None:
         assert chooser.weighed <= 4 * len(updates)
 
 
+def test_an_announcement_weighs_its_own_blob_alone() -> None:
+    transfer, chooser = counting_transfer()
+    updates = [manifest_of(i, 8) for i in range(6)]
+    for manifest in updates:
+        transfer.want(manifest.digest, (NodeId(1), NodeId(2)), manifest)
+        transfer.have(NodeId(3), manifest.digest, 0b1)
+    transfer.due(0.0)
+    chooser.weighed = 0
+
+    transfer.have(NodeId(3), updates[5].digest, 0b10)
+    transfer.due(0.0)
+
+    assert 0 < chooser.weighed <= 4  # a share? another chunk? And once more, for the next request
+
+
 def test_announcements_without_news_and_repeated_offers_make_no_work() -> None:
     blob = manifest_of(0, 8)
     transfer, chooser = counting_transfer()

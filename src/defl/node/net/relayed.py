@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 
+from defl.budget import TokenBucket
 from defl.cards import Card
 from defl.ids import Digest, digest_of
 from defl.node.net.beats import BEAT_S
@@ -34,6 +35,7 @@ from defl.node.relay.protocol import (
     decode_notice,
     encode,
 )
+from defl.node.relay.server import NOTICES_BURST, NOTICES_PER_S
 from defl.node.setup.identity import Identity
 from defl.printable import printable
 
@@ -263,6 +265,9 @@ async def _asked(
 
 
 async def _until_go(leg: Leg, relay: Card) -> None:
+    """A relay that beats like mad is read slowly."""
+    loop = asyncio.get_running_loop()
+    notices = TokenBucket(NOTICES_PER_S, NOTICES_BURST, loop.time())
     missed = 0
     while True:
         try:
@@ -279,6 +284,7 @@ async def _until_go(leg: Leg, relay: Card) -> None:
         if signal is not Signal.BEAT:
             raise _nonsense(relay)
         missed = 0
+        await asyncio.sleep(notices.take(1, loop.time()))
 
 
 async def _next_signal(leg: Leg, relay: Card) -> Signal:
