@@ -91,6 +91,8 @@ EXIT_CODES = {
     "defl node leave dan --yes": 2,  # likewise
     "defl federation approve bob 3f9a01": 2,  # nothing is pending
     "defl node check alice": 1,  # as the document shows: bob is not running yet
+    # The tutorial's file names no relay.
+    "defl relay start relay --federation federation.toml": 2,
     "defl run": 2,  # a command named in a sentence, without its argument
 }
 NEEDS_A_FINISHED_FEDERATION = ("verify", "export")
@@ -263,7 +265,7 @@ def remove_outputs(folder: Path, line: str) -> None:
     for part in line.split("&&"):
         _, path, rest = split(part)
         match path:
-            case ["new"] | ["node", "init"]:
+            case ["new"] | ["node", "init"] | ["relay", "init"]:
                 shutil.rmtree(folder / rest[0], ignore_errors=True)
             case ["federation", "create"] if "new/" not in part:
                 (folder / "federation.toml").unlink()

@@ -81,9 +81,9 @@ def test_a_handover_withheld_from_f_members_reaches_them_from_others() -> None:
 
     churn.cluster.traffic.censor = withhold
     churn.change(churn.add(joiner, "eve"))
-    churn.run_until_epoch(1, 0, 1, 2, joiner)
+    churn.run_until_epoch(1, 0)
     assert churn.participant(kept_out).epoch == 0
-    churn.run_until_epoch(1, kept_out)
+    churn.run_until_epoch(1, 0, 1, 2, kept_out, joiner)
     churn.cluster.traffic.censor = None
     churn.finish()
 

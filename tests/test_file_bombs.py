@@ -15,7 +15,7 @@ from defl.errors import UserError
 from defl.fields import MEMBERS_MAX
 from defl.node.report.certificate import read_certificate
 from defl.node.report.model_file import UNPACKED_BYTES_MAX, read_model, read_npz
-from defl.node.setup import config
+from defl.node.setup import agreement
 from defl.node.setup.agreement import read_federation
 from defl.node.setup.config import read_card_file, read_node
 from defl.node.setup.typed_toml import (
@@ -98,7 +98,7 @@ def test_no_signature_is_verified_when_there_are_too_many_cards(
     text = path.read_text(encoding="utf-8")
     card = text[text.rindex("[[members]]") :]
     path.write_text(text + card * MEMBERS_MAX, encoding="utf-8")
-    monkeypatch.setattr(config, "card_of", lambda *_: pytest.fail("a card was verified"))
+    monkeypatch.setattr(agreement, "card_of", lambda *_: pytest.fail("a card was verified"))
 
     with pytest.raises(UserError, match="members"):
         read_federation(path)

@@ -3,7 +3,7 @@
 import pytest
 
 from defl.ids import NodeId
-from defl.messages import ChunkRequest, Have, Manifest
+from defl.messages import ChunkRequest, Have, Manifest, ManifestRequest
 from defl.output import (
     Connected,
     Disconnected,
@@ -423,6 +423,19 @@ def test_requests_that_were_lost_with_a_link_are_sent_again_when_it_is_back() ->
     assert fetching.settle(1.0) == lost
 
 
+def test_a_member_that_was_never_there_is_asked_for_what_others_leave() -> None:
+    """A new machine hears of members that may be dead."""
+    fetching = Fetching(first_s=0.01, scatter=None)
+    fetching.transfer.connected(NEXT)
+
+    fetching.transfer.want(OTHER_BLOB.digest, (AUTHOR, NEXT), None)
+    fetching.transfer.want(BLOB.digest, (AUTHOR, NEXT), BLOB, frozenset(range(2, CHUNKS)))
+
+    requests = fetching.transfer.due(0.0)
+    assert [type(request) for _, request in requests] == [ManifestRequest, *2 * [ChunkRequest]]
+    assert {source for source, _ in requests} == {NEXT}
+
+
 def test_a_source_that_is_not_connected_is_not_asked() -> None:
     fetching = Fetching(scatter=None)
     fetching.want(AUTHOR, NEXT)
@@ -438,6 +451,8 @@ def test_a_source_that_is_not_connected_is_not_asked() -> None:
 def test_a_source_that_breaks_off_again_and_again_is_left_for_another() -> None:
     """It reconnects before anybody else is asked."""
     fetching = Fetching(first_s=1.0, scatter=None)
+    for met in (AUTHOR, NEXT):
+        fetching.transfer.connected(met)
     fetching.transfer.want(BLOB.digest, (AUTHOR, NEXT), BLOB, frozenset(range(1, CHUNKS)))
     ((source, index),) = fetching.settle()
 

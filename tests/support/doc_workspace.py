@@ -154,8 +154,13 @@ def add_files(folder: Path, shell: Shell) -> None:
     (folder / "docs").mkdir()
     (folder / "tests").symlink_to(ROOT / "tests")
     (folder / "FOLDER").symlink_to(shell.home / "data")
-    created = shell.run("defl new digits --template torch", folder)
-    assert created.returncode == 0, created.stderr
+    for line in (
+        "defl new digits --template torch",
+        "defl relay init relay --name r1 --address r1.example.org:443",
+    ):
+        created = shell.run(line, folder)
+        assert created.returncode == 0, created.stderr
+    shutil.copy(folder / "relay" / "r1.relay.toml", folder)
     for name, best in (
         ("proven.safetensors", "best.safetensors"),
         ("round-certificate.json", "best-certificate.json"),

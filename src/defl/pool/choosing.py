@@ -72,8 +72,9 @@ class Chooser:
         return fetch.share_at + PATIENCE_S + self._sources[fetch.scatter.author].expected_s
 
     def _others_are_faster(self, fetch: Fetch, source: NodeId, index: int, now: float) -> bool:
-        """Would the others be done with the whole blob before this source has sent one chunk?"""
-        next_s = self._sources[source].next_s
+        """Would the others be done with the whole blob before this source has sent one chunk?
+        Whoever was never met is no rival of those who were."""
+        next_s, is_met = self._sources[source].next_s, self._sources[source].is_met
         wanted = fetch.missing & ~fetch.under_way
         rivals, left, queued, rate, soonest_s = 0, 0, 0, 0.0, NEVER
         for other_id, other in self._fastest:
@@ -81,6 +82,8 @@ class Chooser:
                 break
             chunks = fetch.holders.get(other_id, 0)
             if other_id == source or not chunks >> index & 1 or fetch.is_resting(other_id, now):
+                continue
+            if is_met and not other.is_met:
                 continue
             rivals += 1
             left |= chunks & wanted

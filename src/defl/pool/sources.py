@@ -38,6 +38,7 @@ class ChunkSource:
     failures: int = 0  # in a row
     ready_at: float = float("-inf")
     away: bool = False  # not connected
+    is_met: bool = False  # it was connected once; else it may never have been there
     fetches: dict[Digest, None] = field(default_factory=dict)  # blobs that it serves
 
     @property
@@ -49,6 +50,15 @@ class ChunkSource:
     def next_s(self) -> float:
         """When one more chunk, asked for now, will be here."""
         return (len(self.asked) + 1) * self.expected_s
+
+    @property
+    def turn(self) -> tuple[bool, float]:
+        """Whoever has not been met is asked for what is left by the others."""
+        return not self.is_met, self.next_s
+
+    @property
+    def manifest_turn(self) -> tuple[bool, int]:
+        return not self.is_met, self.failures
 
     @property
     def wait_s(self) -> float:
@@ -104,6 +114,7 @@ class ChunkSource:
     def met(self) -> None:
         """It is connected again."""
         self.away = False
+        self.is_met = True
         self.failures = 0
         self.ready_at = float("-inf")
 

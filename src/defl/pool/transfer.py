@@ -184,15 +184,14 @@ class Transfer:
     def connected(self, peer: NodeId) -> None:
         """What was requested of it was lost with the last connection."""
         self._announcer.connected(peer)
-        source = self._sources.get(peer)
-        if source is not None:
-            self._changed = True
-            self._lose_link(source)
-            source.met()
-            self._look_at(peer, source)
-            self._share_anew()
-            for digest in source.fetches:
-                self._fetches[digest].resting.pop(peer, None)
+        self._changed = True
+        source = self._source(peer)
+        self._lose_link(source)
+        source.met()
+        self._look_at(peer, source)
+        self._share_anew()
+        for digest in source.fetches:
+            self._fetches[digest].resting.pop(peer, None)
 
     def disconnected(self, peer: NodeId) -> None:
         self._changed = True
@@ -218,7 +217,7 @@ class Transfer:
                 requests.extend(self._ask_manifest(digest, fetch, now))
         self._chooser.compare(now)
         look, self._look = self._look, {}
-        for source_id in sorted(look, key=lambda id_: self._sources[id_].next_s):
+        for source_id in sorted(look, key=lambda id_: self._sources[id_].turn):
             requests.extend(self._ask_chunks(source_id, look[source_id], now))
         self._changed = False
         self._next_at = self._earliest()
@@ -273,7 +272,7 @@ class Transfer:
             if self._sources[id_].is_ready(now) and not fetch.is_resting(id_, now)
         ]
         if ready:
-            source = min(ready, key=lambda id_: self._sources[id_].failures)
+            source = min(ready, key=lambda id_: self._sources[id_].manifest_turn)
             self._ask(source, (digest, MANIFEST), now)
             yield source, ManifestRequest(digest)
 

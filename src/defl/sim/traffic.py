@@ -168,5 +168,5 @@ def _deliver(node: SimNode, incarnation: int, sender: SimNode, frame: bytes, hea
 def _connect(node: SimNode, other: SimNode) -> None:
     participant = node.behaviour.participant
     peer = participant.contacts.peer_of(other.key)
-    if node.alive and peer is not None:
+    if node.alive and other.alive and peer is not None:
         node.handle(Connected(peer, other.behaviour.participant.epoch))

@@ -153,9 +153,9 @@ class Sites(Processes):
         self._hosts = hosts
         self.variables: dict[int, dict[str, str]] = {}  # of the environment, besides the usual
 
-    def command(self, member: int) -> list[str]:
+    def start_command(self, member: int) -> list[str]:
         variables = [f"{name}={value}" for name, value in self.variables.get(member, {}).items()]
-        return self._hosts[member].command("env", *variables, *super().command(member))
+        return self._hosts[member].command("env", *variables, *super().start_command(member))
 
     def status(self, member: int) -> NodeStatus | None:
         return self.ask(member).result()

@@ -412,7 +412,8 @@ def card_of(fields: dict[str, Any], source: str, origin: Digest = NO_DIGEST) -> 
         relay=fields["relay"],
     )
     if defect := card_defect(card, origin):
-        advice = "" if _wrong_kind(card, origin) else "; ask its owner to send it again"
+        is_sound = _field_defect(card) is None and _wrong_kind(card, origin) is not None
+        advice = "" if is_sound else "; ask its owner to send it again"
         raise UserError(f"{source}: {defect}{advice}")
     return card
 

@@ -66,7 +66,7 @@ class Processes:
         """Its log is in its folder."""
         with (self.local.nodes[member] / LOG_FILE).open("ab") as log:
             return subprocess.Popen(  # noqa: S603 - our own command in our own folder
-                self.command(member),
+                self.start_command(member),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -74,7 +74,7 @@ class Processes:
                 start_new_session=True,
             )
 
-    def command(self, member: int) -> list[str]:
+    def start_command(self, member: int) -> list[str]:
         """The laboratory's nodes start inside a network of their own."""
         node = str(self.local.nodes[member])
         return [sys.executable, "-m", "defl.cli.main", "node", "start", node]
