@@ -189,11 +189,12 @@ def test_a_link_that_is_replaced_parks_again_where_it_was() -> None:
 
 
 class Confused(Switchboard[Leg]):
-    """Connects whoever calls HIGH with MIDDLE."""
+    """Connects LOW with MIDDLE if it calls HIGH, and with nobody if it calls MIDDLE."""
 
     def request(self, connection: Leg, key: bytes, request: Request | None) -> Decision[Leg]:
-        if request is not None and request.peer == HIGH.public_key:
-            request = structs.replace(request, peer=MIDDLE.public_key)
+        if request is not None and key == LOW.public_key:
+            wanted = MIDDLE if request.peer == HIGH.public_key else HIGH
+            request = structs.replace(request, peer=wanted.public_key)
         return super().request(connection, key, request)
 
 
@@ -222,7 +223,6 @@ def test_a_relay_that_connects_the_wrong_members_is_found_out_by_tls() -> None:
             relay.server._board = Confused(ORIGIN)
             relay.agree(cards)
             async with running(low, middle):
-                # Sometimes the one that it wants is parked there, and the link is right.
                 found = f"somebody else than {HIGH.name}"
                 await low.until(lambda: any(found in text for text in told))
                 assert not low.transport.connected(NodeId(2))
