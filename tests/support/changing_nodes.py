@@ -47,18 +47,27 @@ class ChangingNodes(Nodes):
         return len(self.local.nodes) - 1, join_card_file(at, name)
 
     def change(self, *options: object, by: tuple[int, ...] = (0, 1, 2)) -> None:
-        """The first proposes it, the others approve. It may take effect before they are asked."""
+        """The first proposes it, the others approve. It may take effect before they are asked; if
+        another boundary comes first it lapses, and is proposed again."""
         proposer, *approvers = by
         proposed = self.command("federation", "propose", proposer, *options, "--json")
         if proposed.json.get("in_effect"):
             return
         for member in approvers:
-            self.command("federation", "approve", member, proposed.json["digest"], "--yes")
+            digest = proposed.json["digest"]
+            done = self._asked("federation", "approve", member, digest, "--yes")
+            if "no change is pending" in done.text:
+                self.change(*options, by=by)
+                return
+            assert done.code == 0, done.text
 
     def command(self, group: str, name: str, member: int, *options: object) -> CommandResult:
-        done = defl(group, name, self.local.nodes[member], *options, "--timeout", LIMIT_S)
+        done = self._asked(group, name, member, *options)
         assert done.code == 0, done.text
         return done
+
+    def _asked(self, group: str, name: str, member: int, *options: object) -> CommandResult:
+        return defl(group, name, self.local.nodes[member], *options, "--timeout", LIMIT_S)
 
     def known(self, member: int) -> NodeStatus:
         status = self.status(member)
