@@ -2,6 +2,9 @@
 
 The driver's store holds the bytes; the pool knows which ones it holds. It decides nothing about
 rounds: the client says what it needs, and the ledger's round moves retention.
+
+The file is long because a blob has one life: every step reads or moves the same few tables. What
+can be decided without them is elsewhere: certify.py, transfer.py, blob_index.py.
 """
 
 from collections.abc import Iterable

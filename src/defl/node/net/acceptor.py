@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from defl.budget import TokenBucket
@@ -87,6 +87,14 @@ class Acceptor:
             self._evict(self._pending.add(admission, host))
             if accepted % ACCEPTED_AT_ONCE_MAX == 0:
                 await asyncio.sleep(0)
+
+    async def stop(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Ends its owner's tasks, which accept among other things, and whatever is pending."""
+        running = [*tasks, *self.admissions]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
 
     async def _next_connection(self, listener: socket.socket) -> tuple[socket.socket, str]:
         """Awaits nothing after the accept: a cancellation then would leave the connection open."""

@@ -129,11 +129,7 @@ class Transport:
 
     async def close(self) -> None:
         """Ends every connection, after a moment for the bytes that are already written."""
-        running = [*self._tasks, *self._acceptor.admissions]
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+        await self._acceptor.stop(self._tasks)
         if self._listener is not None:
             self._listener.close()
         await close_links(self._contacts)

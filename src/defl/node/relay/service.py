@@ -58,11 +58,7 @@ class Relay:
         ]
 
     async def close(self) -> None:
-        running = [*self._tasks, *self._acceptor.admissions]
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
+        await self._acceptor.stop(self._tasks)
         if self._listener is not None:
             self._listener.close()
         await self.server.close()
