@@ -8,7 +8,7 @@ FLOWER_OLD := .venv-flower-old
 FLOWER_OLD_STAMP := $(FLOWER_OLD)/.installed
 SEED   ?= 1
 
-.PHONY: demo test test-fast coverage check mutants twins model soak endurance chaos chaos-tools clean
+.PHONY: demo test test-fast coverage check mutants twins model soak endurance chaos chaos-tools browser screenshots clean
 
 # All work happens in .venv, made from pyproject.toml with the exact versions of constraints.txt.
 $(STAMP): pyproject.toml constraints.txt
@@ -25,7 +25,8 @@ $(DEMO_STAMP): pyproject.toml constraints.txt
 demo: $(DEMO_STAMP)
 	$(VENV)/bin/defl demo
 
-$(FLOWER_OLD_STAMP): pyproject.toml constraints-flower-old.txt
+# After the other one: both write src/*.egg-info.
+$(FLOWER_OLD_STAMP): pyproject.toml constraints-flower-old.txt | $(STAMP)
 	$(PYTHON) -m venv $(FLOWER_OLD)
 	$(FLOWER_OLD)/bin/python -m pip install --quiet --disable-pip-version-check \
 		--no-compile -c constraints-flower-old.txt -e '.[flower]' pytest pytest-xdist scikit-learn
@@ -78,6 +79,15 @@ chaos-tools:
 	apt-get install --yes --no-install-recommends \
 		iproute2 nftables squid tinyproxy faketime openssl gcc libc6-dev
 	-systemctl disable --now squid tinyproxy
+
+# Chromium for the tests of the dashboard in tests/browser; without it they are skipped.
+browser:
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends chromium
+
+# The pictures in docs/dashboard/, of a real run (about a minute).
+screenshots: $(STAMP)
+	$(VENV)/bin/python tests/browser/screenshots.py
 
 clean:
 	rm -rf $(VENV) $(FLOWER_OLD) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -5,6 +5,7 @@ when its tests are slow together; a single slow test in a quick file carries the
 """
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ SLOW_FILES = {
     "aggregation/test_properties.py",
     "aggregation/test_reputation.py",
     "aggregation/test_same_bits.py",
+    "browser/test_dense_page.py",
+    "browser/test_federation_page.py",
+    "browser/test_sample_pages.py",
     "clients/test_export_torch.py",
     "clients/test_flower.py",
     "clients/test_misbehaviour.py",
@@ -51,6 +55,7 @@ SLOW_FILES = {
     "test_strangers.py",
     "test_tracking.py",
     "test_twins.py",
+    "test_two_copies.py",
     "test_wheel.py",
     "test_worker_failures.py",
 }
@@ -66,6 +71,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(HERE).as_posix() in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    # What the collection loaded stays: half a million objects that no search for cycles need visit.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

@@ -455,3 +455,20 @@ def test_a_ping_that_waited_through_a_cut_does_not_make_a_line_slow() -> None:
         (ping,) = heart.beats(asked_at)
         assert heart.take(Beat(ping.number, is_pong=True), answered_at)
         assert heart.usual_round_trip_s == pytest.approx(0.1 if asked_at < 60 else 0.2)
+
+
+def test_an_answer_to_a_later_ping_is_one_to_all_earlier_ones_and_none_is_made_up() -> None:
+    """A peer answers only the newest of several pings that it reads at once."""
+    heart = Heart()
+    heart.beats(0.0)
+    first = heart.challenge()
+    heart.beats(0.0)
+    second = heart.challenge()
+    assert not heart.has_answered(first)
+    heart.take(pong(second), 0.1)  # which was not sent yet
+    assert not heart.has_answered(first)
+    heart.beats(0.2)
+    heart.take(pong(second), 0.3)
+    assert heart.has_answered(first)
+    assert heart.has_answered(second)
+    assert not heart.has_answered(heart.challenge())

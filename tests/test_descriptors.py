@@ -45,17 +45,26 @@ def unexpected(fault: BaseException) -> None:
 
 
 @contextlib.contextmanager
-def none_left() -> Iterator[None]:
+def none_left() -> Iterator[Callable[[], None]]:
+    """Yields a function that takes what others have closed since."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)  # the lowest free one
     os.close(free)
+    taken: list[int] = []
+
+    def take_all() -> None:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                taken.append(os.dup(0))
+
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
     try:
-        with pytest.raises(OSError, match="Too many open files"):
-            os.dup(0)
-        yield
+        take_all()
+        yield take_all
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 @pytest.fixture
@@ -150,7 +159,7 @@ def test_connections_wait_in_the_kernel_until_they_can_be_accepted() -> None:
 def test_a_node_without_descriptors_keeps_running_and_serves_the_chunk_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders = Nodes(tmp_path / "federation", 4, 1, chunk_bytes=1024).local.nodes
+    folders = Nodes(tmp_path / "federation", 4, 1, values=100_000, chunk_bytes=1024).local.nodes
 
     async def scenario() -> None:
         # The last member dials nobody at first: a dial that ends would leave a descriptor free.
@@ -169,15 +178,28 @@ def test_a_node_without_descriptors_keeps_running_and_serves_the_chunk_later(
             return len(member.messages(Chunk, sender=sender))
 
         monkeypatch.setattr(here.node.storage.blobs, "read_chunk", reading)
+        # Its file comes and goes with each fact, and would leave a descriptor free.
+        monkeypatch.setattr(here.node._facts, "append", lambda _: None)
         async with here.running(), member.connected(victim):
             await until(lambda: len(here.node.worker.pids) == 2)
             with none_left(), pytest.raises(WorkerFailed, match="cannot be started"):
                 await here.node.worker._client._spawn()
-            with none_left():
-                member.send(victim, ChunkRequest(model, 1))
-                await until(lambda: refused)
-            member.send(victim, ChunkRequest(model, 1))
-            await until(lambda: chunks_from(victim))
+            with none_left() as take_all:
+                requests = 0
+
+                def reading_refused() -> bool:
+                    """The node may close a file and read a chunk with that descriptor. A chunk
+                    that was read stays in memory, so each request is for another one."""
+                    nonlocal requests
+                    take_all()
+                    if chunks_from(victim) == requests:
+                        member.send(victim, ChunkRequest(model, requests))
+                        requests += 1
+                    return bool(refused)
+
+                await until(reading_refused)
+            member.send(victim, ChunkRequest(model, requests - 1))
+            await until(lambda: chunks_from(victim) == requests)
             assert not member.messages(NotHeld, sender=victim)
         assert here.logged("stopped")
         assert not here.node.measures.peer_faults["node-1"]

@@ -93,6 +93,7 @@ EXIT_CODES = {
     "defl node check alice": 1,  # as the document shows: bob is not running yet
     # The tutorial's file names no relay.
     "defl relay start relay --federation federation.toml": 2,
+    "defl verify federation.toml --evidence FILE": 2,  # nobody lies in the tutorial
     "defl run": 2,  # a command named in a sentence, without its argument
 }
 NEEDS_A_FINISHED_FEDERATION = ("verify", "export")
@@ -296,6 +297,8 @@ def test_command_lines_in_documents_exit_as_documented(
             done = workspaces.shell.run(line, folder)
             if name != "node stop":
                 node.send_signal(signal.SIGINT)
+    elif name == "dashboard":
+        done = workspaces.shell.serve(line, folder)
     else:
         done = workspaces.shell.run(line, folder, small=small)
 

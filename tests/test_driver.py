@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import pytest
 
+from defl.errors import UserError
 from defl.ids import NodeId
 from defl.node.driver import Driver, Outlets
 from defl.output import Connected, Disconnected, Event, Output, Tick
@@ -61,3 +62,26 @@ def test_of_a_peers_connections_that_wait_the_newest_counts() -> None:
         driver.feed(event)
 
     assert list(driver._events) == [Connected(other), Connected(peer)]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before it runs", "while it runs"])
+def test_a_driver_that_is_stopped_decides_nothing_more(before: bool) -> None:
+    participant = Overdue()
+    reason = UserError("this node's key is in use elsewhere")
+
+    async def scenario() -> None:
+        outlets = Outlets(send=nothing, report=nothing, work=nothing, follow=lambda: None)
+        driver = Driver(participant, NoWriting(), outlets)  # type: ignore[arg-type]
+        if before:
+            driver.stop(reason)
+        running = asyncio.create_task(driver.run())
+        await asyncio.sleep(0)
+        decided = participant.events
+        driver.stop(reason)
+        driver.feed(Tick())
+        assert participant.events == decided == (0 if before else 1)
+        with pytest.raises(UserError, match="in use elsewhere"):
+            await running
+
+    asyncio.run(scenario())
+    assert not participant.finished

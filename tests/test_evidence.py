@@ -9,10 +9,12 @@ from defl.evidence import EvidenceLog
 from defl.ids import NodeId, View
 from defl.lab.experiments.processes import Nodes
 from defl.messages import Evidence, Vote, vote_statement
-from defl.node.setup.config import read_identity
+from defl.node.report.status import status_of
+from defl.node.setup.config import read_identity, read_node
 from defl.output import Envelope, EvidenceFound, Output, Received, Tick
 from defl.participant import Participant
 from support.builders import Small, name
+from support.founding import defl
 from support.in_process_node import InProcessNode, Member, until
 
 SMALL = Small(real=False)
@@ -81,25 +83,43 @@ def test_a_proof_of_an_earlier_epoch_does_not_stand_in_the_way_of_a_new_one() ->
     assert not EvidenceLog(NodeId(1), (), epoch=1).wants(new), "none against itself"
 
 
-def test_a_node_logs_a_contradiction_proven_by_another_member(tmp_path: Path) -> None:
+def signed_vote(liar: Member, folder: Path, block: str) -> Vote:
+    federation = liar.federation
+    unsigned = replace(PROOF.first, block=name(block), author=liar.me)
+    assert isinstance(unsigned, Vote)
+    message = vote_statement(federation.chain, federation.epoch, View(5), unsigned.block)
+    signature = read_identity(folder, "node-1").signer.sign(message)
+    return replace(unsigned, signature=signature, epoch=federation.epoch)
+
+
+def test_a_contradiction_proven_by_another_member_is_logged_and_becomes_a_file(
+    tmp_path: Path,
+) -> None:
     folders = Nodes(tmp_path / "federation", 4, 1).local.nodes
+    file = folders[2] / "evidence" / "evidence-node-1-vote-5.json"
 
     async def scenario() -> None:
         here, liar = InProcessNode(folders[2]), Member(folders[1])
-        federation, signer = liar.federation, read_identity(folders[1], "node-1").signer
-
-        def vote(block: str) -> Vote:
-            unsigned = replace(PROOF.first, block=name(block), author=liar.me)
-            assert isinstance(unsigned, Vote)
-            message = vote_statement(federation.chain, federation.epoch, View(5), unsigned.block)
-            return replace(unsigned, signature=signer.sign(message), epoch=federation.epoch)
-
+        proof = Evidence(*(signed_vote(liar, folders[1], block) for block in ("one", "another")))
         async with here.running(), liar.connected(here.node.me):
             for _ in range(3):
-                liar.send(here.node.me, Evidence(vote("one"), vote("another")))
-            await until(lambda: here.logged("a member contradicts itself"))
+                liar.send(here.node.me, proof)
+            await until(lambda: here.logged("a member contradicts itself") and file.exists())
             assert [item.first.author for item in here.node.participant.evidence] == [liar.me]
         (line,) = here.logged("a member contradicts itself")
         assert (line["member"], line["kind"]) == ("node-1", "Vote")
+        file.unlink()  # as if the node had been killed before it was written
+        again = InProcessNode(folders[2])
+        async with again.running():
+            (found,) = status_of(again.node).evidence
+            assert (found.member, found.number, found.file) == ("node-1", 5, file.name)
 
     asyncio.run(scenario())
+    federation = folders[2] / read_node(folders[2]).federation
+    checked = defl("verify", federation, "--evidence", file)
+    assert checked.code == 0, checked.text
+    assert "proven: node-1 signed two different votes in view 5." in checked.text
+    as_json = defl("verify", federation, "--evidence", file, "--json").json
+    assert (as_json["proven"], as_json["member"], as_json["number"]) == (True, "node-1", 5)
+    refused = defl("verify", federation, federation, federation, "--evidence", file)
+    assert refused.code == 2

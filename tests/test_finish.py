@@ -75,6 +75,16 @@ def test_q_equal_attestations_prove_the_model_and_all_of_them_finish_the_node() 
     assert bench.finish.wake_at is None
 
 
+def test_members_that_attest_this_nodes_model_are_counted_after_it_is_proven_too() -> None:
+    bench = finished_bench()
+    assert bench.finish.agreeing == 0
+    bench.attestations(10.0)
+    for author, model in ((1, bench.model.digest), (2, bench.model.digest), (3, name("another"))):
+        bench.finish.receive(NodeId(author), bench.small.attestation(author, 2, model), 10.5)
+
+    assert bench.finish.agreeing == 3
+
+
 def test_a_node_serves_until_the_grace_period_ends_if_a_member_stays_silent() -> None:
     bench = finished_bench()
     bench.at(10.0)

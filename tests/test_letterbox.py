@@ -19,9 +19,10 @@ import pytest
 from defl.contacts import STRANGERS_FROM
 from defl.ids import NO_DIGEST, NodeId, digest_of
 from defl.node.net.acceptor import AcceptLimits
-from defl.node.net.hello import PROTOCOL_VERSION, Hello, encode_hello
+from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
 from defl.node.net.letterbox import LetterboxLimits
 from defl.node.net.pending import PendingLimits, Stranger
+from defl.node.net.sessions import SESSION_BYTES
 from defl.node.net.tls import letterbox_client_context
 from defl.node.net.transport import Lane, Refusal, TransportLimits
 from defl.node.setup.identity import Identity, make_card, make_identity
@@ -200,7 +201,8 @@ def hello(
     epoch: int = 9,
     lane: Lane = Lane.CONTROL,
 ) -> bytes:
-    return framed(encode_hello(Hello(version, origin, epoch, identity.public_key, lane)))
+    key, session = identity.public_key, bytes(SESSION_BYTES)
+    return framed(encode_hello(Hello(version, origin, epoch, key, lane, session)))
 
 
 async def call(victim: Peer, data: bytes, source: str = "127.0.0.1") -> Streams:
@@ -217,9 +219,16 @@ async def call(victim: Peer, data: bytes, source: str = "127.0.0.1") -> Streams:
 
 
 async def answered(streams: Streams, victim: Peer) -> None:
-    expected = hello(victim.identity, epoch=0)
+    """With the victim's hello; its session is its own."""
+    length = len(hello(victim.identity, epoch=0))
     async with asyncio.timeout(TIME_LIMIT_S):
-        assert await streams[0].readexactly(len(expected)) == expected
+        sent = await streams[0].readexactly(length)
+    stated = decode_hello(sent[4:])
+    assert stated is not None
+    expected = Hello(
+        PROTOCOL_VERSION, ORIGIN, 0, victim.identity.public_key, Lane.CONTROL, stated.session
+    )
+    assert sent == framed(encode_hello(expected))
 
 
 async def closed(streams: Streams) -> bytes:

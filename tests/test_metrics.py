@@ -19,7 +19,7 @@ from defl.node.report.metrics import Measures, NodeMetrics, _of_changes, _of_pee
 from defl.node.report.status import LinkStatus
 from defl.node.startup import open_node
 from defl.node.work.worker_process import WorkReport
-from defl.output import Aggregate, MemberLate, Reference
+from defl.output import Aggregate, MemberLate, Reference, RoundClosed, RoundSeen
 from support.statuses import status
 
 NOTHING = Digest(bytes(32))
@@ -106,8 +106,11 @@ def test_a_rounds_outcome_is_shown_per_member(node: Node) -> None:
     updates = tuple(
         Reference(NodeId(author), NOTHING, 400, NOTHING, b"", b"") for author in (0, 1, 3)
     )
-    history.closed(1, [NodeId(2)])
-    history.member_late(MemberLate(Round(1), NodeId(2), waited_s=1.0, usual_s=3.0, lasted_s=2.0))
+    late = (MemberLate(NodeId(2), waited_s=1.0, usual_s=3.0),)
+    seen = RoundSeen(
+        whole=True, opened_at=0.0, lasted_s=2.0, arrivals=(), late=late, deadline_s=None
+    )
+    history.closed(RoundClosed(Round(1), (), (NodeId(2),), seen))
     history.aggregated(
         Aggregate(Round(1), NOTHING, updates, NOTHING, 1),
         WorkReport(Round(1), {}, (0.5, 0.5, 0.0), (1.0, 2.0, math.inf), "two are close"),

@@ -10,6 +10,8 @@ import pytest
 
 from defl.committee import Timing
 from defl.lab.experiments.processes import Nodes
+from defl.node.report.round_facts import FoldedFacts, UpdateVerdict
+from defl.node.report.round_log import RoundLog
 
 LIMIT_S = 120.0
 TIMING = Timing(view_base_s=0.5, gst_lt_min_s=2.0, gst_lt_max_s=30.0, grace_s=30.0)
@@ -44,12 +46,34 @@ def test_nodes_killed_mid_run_continue_and_agree(nodes: Nodes) -> None:
     nodes.finish(LIMIT_S)
 
     assert nodes.judge() == []
+    assert_history_survived(nodes.local.nodes[3], last=nodes.rounds)
     model, certificate = (nodes.local.nodes[3] / name for name in (
         "proven.safetensors", "round-certificate.json",
     ))  # fmt: skip
     federation = nodes.local.folder / "federation.toml"
     proof = defl("verify", str(model), str(certificate), str(federation))
     assert proof.returncode == 0, proof.stdout + proof.stderr
+
+
+def assert_history_survived(folder: Path, last: int) -> None:
+    """Of a node that was killed once."""
+    history = FoldedFacts()
+    history.add(RoundLog(folder).read_new().facts)
+    assert len(history.starts) == 2
+    newest = history.rounds[last]
+    assert newest.closed is not None
+    assert newest.ready is not None
+    assert newest.proven is not None
+    assert newest.proven.digest == newest.ready.digest
+    assert {newest.verdict(f"node-{member}") for member in range(4)} <= {
+        UpdateVerdict.KEPT,
+        UpdateVerdict.LATE,
+        UpdateVerdict.NO_UPDATE,
+    }
+    timed = [facts.timed for facts in history.rounds.values() if facts.timed is not None]
+    for phase in (phase for facts in timed for phase in facts.phases):
+        assert phase.end_s is not None
+        assert 0 <= phase.start_s < phase.end_s
 
 
 # Only the first member's evaluation fails, each time.
@@ -104,7 +128,10 @@ def test_a_running_node_shows_its_status_and_stops_on_request(nodes: Nodes) -> N
     assert status["round"] == 0
     assert list(status["links"]) == ["node-1"]
     assert status["links"]["node-1"]["route"] == "direct"
+    sentence = status["health"]["sentence"]
+    assert sentence == "No round has closed yet; 2 of 4 connected, 3 needed."
     text = defl("node", "status", folder).stdout
+    assert text.splitlines()[0] == sentence
     assert "node-1: direct, round trip " in text
     nodes.wait(lambda: nodes.status(0).evaluation is not None, LIMIT_S)
     port = (nodes.local.nodes[0] / "telemetry.port").read_text(encoding="ascii")

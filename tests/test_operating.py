@@ -3,9 +3,11 @@
 import fnmatch
 import re
 from pathlib import Path
+from typing import get_args
 
 from defl.lab.experiments.processes import Nodes
 from defl.node.report.log import Log
+from defl.node.report.round_facts import Fact
 from defl.node.report.status import NodeStatus
 from defl.node.startup import open_node
 
@@ -19,6 +21,7 @@ PASSING = {
     "best-local.npz",
     "birth",
     "certificates/handover-*.defl",
+    "evidence/evidence-*.json",
     "state/blobs/*.part",
     "state/blobs/*.new",
     "state/work/*",
@@ -42,6 +45,16 @@ def first_cells(heading: str) -> list[str]:
 
 def test_every_status_field_is_documented_in_order() -> None:
     assert first_cells("Status fields") == list(NodeStatus.__struct_fields__)
+
+
+def test_every_fact_of_the_history_is_documented_with_its_fields() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|(.+)$", section("The history of rounds"), re.MULTILINE)
+    documented = {tag: set(re.findall(r"`(\w+)`", text)) for tag, text in rows}
+
+    kinds = {kind.__struct_config__.tag: kind for kind in get_args(Fact)}
+    assert documented.keys() == kinds.keys()
+    for tag, kind in kinds.items():
+        assert set(kind.__struct_fields__) <= documented[tag], tag
 
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:

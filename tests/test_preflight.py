@@ -1,9 +1,11 @@
 """`defl node check`: real sockets, real TLS, and one fault at a time."""
 
 import asyncio
+import fcntl
 import shutil
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from defl.node.setup import requirements as requirements_module
 from defl.node.setup.agreement import Agreement
 from defl.node.setup.config import read_identity, read_node
 from defl.node.setup.identity import certificate_pem, make_identity
+from defl.node.store.storage import LOCK
 from support.doors import Doors, answering, failed_checks, serving
 from support.founding import NAMES, agree, defl, init_nodes
 from support.transports import Peer, running
@@ -49,7 +52,7 @@ def test_each_unreachable_peer_is_reported_with_its_reason(doors: Doors) -> None
         failed = failed_checks(doors.alice)
 
     assert set(failed) == {"peer bob", "peer carol", "peer dan"}
-    assert "nothing listens there" in failed["peer bob"]
+    assert "nobody listens at " in failed["peer bob"]
     assert "another program answers" in failed["peer carol"]
     assert "another node answers: its key is" in failed["peer dan"]
 
@@ -84,8 +87,20 @@ def test_a_peer_of_another_federation_is_reported_though_it_knows_this_node(
     assert "compare federation.toml" in failed["peer bob"]
 
 
-def test_a_check_beside_the_running_node_costs_it_no_connection(doors: Doors) -> None:
-    """The peers are real, and one of them is already connected to the running node."""
+@contextmanager
+def holding_state(folder: Path) -> Iterator[None]:
+    """As a running node does."""
+    (folder / "state").mkdir()
+    with (folder / "state" / LOCK).open("w") as lock:
+        lock.write("1")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["in this folder", "in a copy of it"])
+def test_a_check_beside_the_running_node_costs_it_no_connection(doors: Doors, here: bool) -> None:
+    """The peers are real and connected to the running node; a copy's check names that one."""
     cards, chain = doors.agreement.cards, doors.agreement.federation.chain
     identities = [read_identity(doors.folder / name, name) for name in NAMES]
     own_listener = socket.create_server(("127.0.0.1", 0))
@@ -109,7 +124,10 @@ def test_a_check_beside_the_running_node_costs_it_no_connection(doors: Doors) ->
                 assert alice.me not in other.transport.stats.trouble
         return failed
 
-    assert asyncio.run(scenario()) == {}
+    with holding_state(doors.alice) if here else nullcontext():
+        failed = asyncio.run(scenario())
+    assert set(failed) == (set() if here else {f"peer {name}" for name in NAMES[1:]})
+    assert all("another process that has this node's key" in why for why in failed.values())
 
 
 def test_the_no_peers_option_skips_the_peer_checks(doors: Doors) -> None:

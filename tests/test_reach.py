@@ -15,6 +15,7 @@ from defl.ids import NodeId
 from defl.node.net.admission import Refusal
 from defl.node.net.framing import Lane
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, encode_hello
+from defl.node.net.sessions import SESSION_BYTES
 from defl.node.net.tls import PROTOCOL, client_context
 from defl.node.setup.config import NodeConfig, read_node, renew_card
 from defl.node.setup.identity import card_defect, make_card, make_identity, require_distinct
@@ -58,12 +59,14 @@ def test_nobody_calls_us_beside_a_link_that_we_have_made() -> None:
     async def scenario() -> None:
         listeners = [listener() for _ in range(2)]
         cards = cards_of(listeners, IDENTITIES[:2])
-        dialler, called = (Peer(i, cards, listeners[i]) for i in range(2))
+        dialler = Peer(0, cards, listeners[0])
+        session = bytes(SESSION_BYTES)
+        called = Peer(1, cards, listeners[1], session=session)
         async with running(dialler, called):
             await dialler.until_connected(called)
             await called.until_connected(dialler)
             key = IDENTITIES[1].public_key
-            greeting = encode_hello(Hello(PROTOCOL_VERSION, ORIGIN, 0, key, Lane.CONTROL))
+            greeting = encode_hello(Hello(PROTOCOL_VERSION, ORIGIN, 0, key, Lane.CONTROL, session))
             context = client_context(IDENTITIES[1], dialler.card)
             host, port = dialler.transport.address
             _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="")

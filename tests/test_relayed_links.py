@@ -163,7 +163,7 @@ def test_a_relay_that_is_started_again_is_found_again() -> None:
             async with relay_at(bound, members):
                 await until_connected(low, high)
             await low.until(lambda: not low.transport.connected(high.me))
-            await low.until(lambda: "nothing listens" in low.transport.stats.trouble[high.me])
+            await low.until(lambda: "nobody listens" in low.transport.stats.trouble[high.me])
             async with relay_at(socket.create_server(place), members):
                 await until_connected(low, high)
                 assert low.transport.stats.reconnects[high.me] > 0
@@ -446,7 +446,7 @@ def test_a_probe_says_whether_a_relay_serves_a_key_and_what_is_in_the_way() -> N
             with pytest.raises(RelayFault, match="serves another federation"):
                 await probe_relay(card, LOW, digest_of(b"another"), connect, 5.0)
             assert relay.server.connections == 0
-        with pytest.raises(RelayFault, match="nothing listens there"):
+        with pytest.raises(RelayFault, match="nobody listens at"):
             await probe_relay(card, LOW, ORIGIN, connect, 5.0)
 
     asyncio.run(scenario())

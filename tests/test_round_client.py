@@ -9,7 +9,6 @@ from defl.messages import Agg, ChunkRequest, Pace
 from defl.output import (
     Aggregate,
     Envelope,
-    MemberLate,
     ModelReady,
     OwnUpdateLate,
     Train,
@@ -75,9 +74,10 @@ def test_the_node_reports_whom_it_waits_for_and_who_was_late() -> None:
     assert bench.at(2.0).notices == [], "once is enough"
 
     bench.commit(*(bench.small.agg(member, 1) for member in range(3)), now=70.0)
-    (late,) = bench.client.take().notices
-    assert isinstance(late, MemberLate)
-    assert (late.member, late.lasted_s) == (3, 70.0)
+    seen = bench.client.waiting.seen
+    assert seen is not None
+    assert [late.member for late in seen.late] == [3]
+    assert (seen.lasted_s, seen.deadline_s) == (70.0, LONGEST_FIRST)
 
 
 # --- A node's own pace -----------------------------------------------------------------------

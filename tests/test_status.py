@@ -14,15 +14,19 @@ from socket import create_connection, create_server
 import msgspec
 import pytest
 
+from defl.cli.exit_codes import ExitCode
 from defl.cli.status_text import status_text
+from defl.dashboard.feed import Feed
 from defl.node.files import PORT_FILE, STARTED_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.report.changes import Counts, Review
+from defl.node.report.contradiction import Contradiction
+from defl.node.report.phases import Phase, PhaseTime
+from defl.node.report.round_facts import Started
 from defl.node.report.status import (
     BY_RULE,
     NO_UPDATE,
     Aggregation,
     CommitLatency,
-    Contradiction,
     Evaluation,
     LaneTraffic,
     LateUpdate,
@@ -30,6 +34,8 @@ from defl.node.report.status import (
     LinkStatus,
     MemberLateness,
     MemberShare,
+    OpenRoundStatus,
+    ProvenStatus,
     RoundStatus,
     decode_status,
     encode_status,
@@ -37,6 +43,7 @@ from defl.node.report.status import (
 from defl.node.report.status_client import STATUS_BYTES_MAX, last_status, running_status
 from defl.node.store.storage import LOCK
 from support.founding import defl, init_nodes
+from support.made_history import add_facts, round_of
 from support.statuses import status
 
 BUSY = status(
@@ -48,9 +55,20 @@ BUSY = status(
         "dave": LinkStatus("through the relay hub", 0.0812),
     },
     trouble={"carol": "carol at c.example:1 cannot be reached: no answer in time"},
+    away_s={"carol": 130.0},
+    peer_traffic={"bob": LaneTraffic(700_000, 900_000), "dave": LaneTraffic(0, 0)},
+    proven=ProvenStatus(2, "cd" * 32, 3, 4),
     commit_ms=CommitLatency(p50=20.0, p99=31.0),
     waiting_for_s={"dave": 1.5},
-    evidence=[Contradiction("dave", "Vote")],
+    open_round=OpenRoundStatus(
+        round=4,
+        open_s=31.0,
+        phases=[PhaseTime(Phase.TRAIN, 0.0, 20.0), PhaseTime(Phase.CLOSE, 20.0)],
+        arrivals={"alice": 20.5, "bob": None, "dave": 22.0},
+        awaited=["carol"],
+        closes_s=45.0,
+    ),
+    evidence=[Contradiction("dave", "Vote", 212, file="evidence-dave-vote-212.json")],
     refused={"dave": 4},
     traffic={"control": LaneTraffic(10, 20), "weights": LaneTraffic(1_000_000, 2_500_000)},
     training_failures=2,
@@ -59,10 +77,11 @@ BUSY = status(
         3,
         "dave stands out.",
         {
-            "alice": MemberShare(1.0, 0.9, None),
+            "alice": MemberShare(1.0, 0.9, None, reputation=0.331),
             "carol": MemberShare(),
-            "dave": MemberShare(0.0, 7.5, BY_RULE),
+            "dave": MemberShare(0.0, 7.5, BY_RULE, "suspect: it goes astray", -0.378, True),
         },
+        suspect_below=0.15,
     ),
     left_out={"carol": LeftOutRounds(0, 1), "dave": LeftOutRounds(3, 0)},
     late={"carol": MemberLateness(1, 3, lasted_s=2.0, waited_s=1.0, usual_s=3.0)},
@@ -102,9 +121,17 @@ def test_a_field_of_a_later_release_is_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"observing": "lost record"}, {"disk_full": True}, {"no_descriptors": True}]
+    "change",
+    [
+        {"observing": "lost record"},
+        {"disk_full": True},
+        {"no_descriptors": True},
+        {"safety_broken": "another block"},
+    ],
 )
-def test_a_node_that_cannot_sign_is_not_healthy(change: dict[str, object]) -> None:
+def test_a_node_that_cannot_sign_or_is_contradicted_is_not_healthy(
+    change: dict[str, object],
+) -> None:
     assert status().healthy
     assert not status(**change).healthy
 
@@ -128,19 +155,36 @@ def test_the_status_text_shows_progress_peers_and_problems() -> None:
         "  round         3 of 5",
         "  waiting       for updates: 0 of at least 3 are in",
         "  model         abababababababab",
+        "  proven        round 2 by 3 of 4: cdcdcdcdcdcdcdcd",
         "  consensus     view 0, height 0",
+        (
+            "  open round    4, opened 31 s ago; 3 of 4 updates are in, 3 are enough once 45 s "
+            "have passed"
+        ),
+        "                phase: close, for 11.0 s",
+        "                alice: in at 20.5 s",
+        "                bob: in",
+        "                dave: in at 22.0 s",
+        "                carol: awaited",
         "  peers         2 of 3 connected",
-        "                bob: direct, round trip 0.4 ms",
-        "                carol: carol at c.example:1 cannot be reached: no answer in time",
+        "                bob: direct, round trip 0.4 ms; 700 kB sent, 900 kB received",
+        (
+            "                carol: away for 2 min: carol at c.example:1 cannot be reached: no "
+            "answer in time"
+        ),
         "                dave: through the relay hub, round trip 81 ms",
         "  traffic       1 MB sent, 2.5 MB received",
         "  commits       20 ms (median), 31 ms (p99)",
         "  disk          4.1 kB, 1 blobs",
         "  memory        50 MB at most",
         "  aggregate     of round 3: dave stands out.",
-        "                alice: weight 1.000, score 0.9",
+        "                alice: weight 1.000, score 0.9, reputation +0.33",
         "                carol: left out, no update in the round",
-        "                dave: left out, the rule gave it no weight, score 7.5",
+        (
+            "                dave: left out, the rule gave it no weight (suspect: it goes astray), "
+            "score 7.5, reputation -0.38, suspect"
+        ),
+        "                in a round that exceeds the gate, suspect is who is below +0.15",
         "  left out      carol: 0 rounds by the rule, 1 without an update",
         "  left out      dave: 3 rounds by the rule, 0 without an update",
         (
@@ -148,7 +192,7 @@ def test_the_status_text_shows_progress_peers_and_problems() -> None:
             "1.0 s too long; waited 1.0 s for it"
         ),
         "  evaluation    of round 3: accuracy 0.97, loss not finite",
-        "  evidence      dave signed two contradicting Vote statements",
+        "  evidence      dave signed two votes in view 212; evidence/evidence-dave-vote-212.json",
         "  refused       4 messages of dave that broke the protocol",
         "  own update    0.5 s late in round 2",
         "  training      failed 2 times in a row",
@@ -281,14 +325,47 @@ def test_a_node_without_a_status_is_told_apart_by_its_past(tmp_path: Path) -> No
     init_nodes(tmp_path)
     node = tmp_path / "alice"
 
-    assert "this node never ran" in defl("node", "status", node).text
+    assert "alice does not run; it has never run. Start it" in defl("node", "status", node).text
     (node / STARTED_FILE).touch()
-    assert "the node was killed and left no final status" in defl("node", "status", node).text
+    assert "it was started, but no round is on record" in defl("node", "status", node).text
+    assert defl("node", "status", node).code == ExitCode.FAILED
     (node / "state").mkdir()
     with (node / "state" / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         print(os.getpid(), file=lock, flush=True)
-        assert f"process {os.getpid()} holds" in defl("node", "status", node).text
+        starting = defl("node", "status", node)
+    assert f"process {os.getpid()} holds" in starting.text
+    assert starting.code == ExitCode.REFUSED
+    assert defl("node", "status", tmp_path).code == ExitCode.REFUSED  # holds no node itself
+
+
+def test_a_killed_node_has_the_dashboards_sentence_and_no_status(tmp_path: Path) -> None:
+    init_nodes(tmp_path)
+    node = tmp_path / "alice"
+    add_facts(node, [Started(1_790_000_000.0, 0, 0, 1, ["alice"])])
+
+    in_first_round = defl("node", "status", node).text
+    add_facts(node, [*round_of(1), *round_of(2)])
+    text, answer = defl("node", "status", node), defl("node", "status", node, "--json")
+
+    assert "last seen in round 1 at " in in_first_round
+    assert "alice does not run; last seen in round 2 at " in text.text
+    assert answer.json.keys() == {"running", "health"}
+    assert not answer.json["running"]
+    assert text.text.splitlines() == [answer.json["health"]["sentence"]]
+    assert answer.json["health"]["sentence"] == Feed([node], "").overview().health.sentence
+    assert (text.code, answer.code) == (ExitCode.FAILED, ExitCode.FAILED)
+
+
+def test_a_node_that_was_killed_after_a_clean_exit_is_seen_in_its_newest_round(
+    tmp_path: Path,
+) -> None:
+    init_nodes(tmp_path)
+    node = tmp_path / "alice"
+    (node / STATUS_FILE).write_bytes(encode_status(status()))
+    add_facts(node, round_of(4))
+
+    assert "last seen in round 4 at " in defl("node", "status", node).text
 
 
 def test_the_status_of_an_earlier_exit_is_not_shown_as_the_final_one(tmp_path: Path) -> None:
@@ -296,6 +373,22 @@ def test_the_status_of_an_earlier_exit_is_not_shown_as_the_final_one(tmp_path: P
     node = tmp_path / "alice"
     (node / STATUS_FILE).write_bytes(encode_status(status()))
 
-    assert "is not running; its final status:" in defl("node", "status", node).text
+    first, second, *_ = defl("node", "status", node).text.splitlines()
+    assert first.startswith("alice does not run; last seen in round 1 at ")
+    assert first.endswith(f"Start it: `defl node start {node}`")
+    assert second == "Its final status:"
     (node / TOKEN_FILE).write_text("secret", encoding="ascii")  # left behind by a killed node
     assert "its status at an earlier exit:" in defl("node", "status", node).text
+
+
+def test_the_status_as_json_has_the_sentence_of_the_text(tmp_path: Path) -> None:
+    init_nodes(tmp_path)
+    node = tmp_path / "alice"
+    (node / STATUS_FILE).write_bytes(encode_status(status(round=5, finished=True)))
+
+    answer = defl("node", "status", node, "--json")
+    health = answer.json["health"]
+    assert health["level"] == "good"
+    assert health["sentence"] == "Finished: all 5 rounds closed."
+    assert health["sentence"] == defl("node", "status", node).text.splitlines()[0]
+    assert answer.code == 1

@@ -30,6 +30,7 @@ from defl.node.net.beats import Beat, header_of
 from defl.node.net.framing import HELLO_BYTES_MAX, Lane
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, encode_hello
 from defl.node.net.pending import PendingLimits
+from defl.node.net.sessions import SESSION_BYTES
 from defl.node.net.tls import client_context
 from defl.node.net.transport import Refusal, TransportLimits
 from defl.node.setup.identity import Identity, make_identity
@@ -73,7 +74,7 @@ async def served(limits: TransportLimits = QUICK) -> AsyncIterator[tuple[Peer, S
     listeners[1].close()
     listeners[3].close()
     honest = Peer(0, cards, listeners[0], limits=limits)
-    victim = Peer(2, cards, listeners[2], limits=limits)
+    victim = Peer(2, cards, listeners[2], limits=limits, session=bytes(SESSION_BYTES))
     sent = 0
 
     async def still_works() -> None:
@@ -148,7 +149,7 @@ def hello(
 ) -> bytes:
     """Of the member with this number."""
     key = IDENTITIES[node].public_key
-    return framed(encode_hello(Hello(version, origin, epoch, key, lane)))
+    return framed(encode_hello(Hello(version, origin, epoch, key, lane, bytes(SESSION_BYTES))))
 
 
 def expired(identity: Identity) -> Identity:
@@ -613,8 +614,10 @@ def test_random_bytes_never_reach_the_handler(seed: int) -> None:
                 rubbish = framed(rng.randbytes(rng.randrange(1, HELLO_BYTES_MAX + 20)))
                 assert not await answer(victim, context, rubbish + framed(b"vote"))
                 mutated = bytearray(hello(1))
-                epoch = mutated.index(ORIGIN) + len(ORIGIN)  # all of them are right
-                at = rng.choice([at for at in range(4, len(mutated)) if at != epoch])
+                epoch = mutated.index(ORIGIN) + len(ORIGIN)
+                session = mutated.index(bytes(SESSION_BYTES))
+                right = {epoch, *range(session, session + SESSION_BYTES)}  # whatever they are
+                at = rng.choice([at for at in range(4, len(mutated)) if at not in right])
                 mutated[at] ^= 1 << rng.randrange(8)
                 data = await answer(victim, context, bytes(mutated) + framed(b"vote"))
                 assert data in (b"", hello(2), hello(2, lane=Lane.WEIGHTS))

@@ -26,6 +26,7 @@ from defl.node.report.status import encode_status
 from defl.node.report.status_client import running_status
 from defl.node.report.telemetry import (
     CONNECTIONS_MAX,
+    PATHS,
     REQUEST_BYTES_MAX,
     Server,
     write_private,
@@ -154,7 +155,7 @@ def test_a_request_for_a_loopback_name_is_answered(host: str) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/status", "/membership"])
+@pytest.mark.parametrize("path", [*PATHS, "/unknown"])
 def test_dns_rebinding_to_loopback_reveals_nothing(path: str, headers: list[str]) -> None:
     async def scenario(here: Answering) -> None:
         answer = await here.ask(path, *headers, f"Authorization: Bearer {TOKEN}")
@@ -215,7 +216,7 @@ def test_a_port_that_is_taken_is_the_operators_to_mend() -> None:
         second = Server(
             lambda: status(round=1), lambda: METRICS, TOKEN, lambda: REPORT, lambda _: None
         )
-        with pytest.raises(UserError, match="telemetry_port"):
+        with pytest.raises(UserError, match=r": Address already in use; .*telemetry_port"):
             await second.start(first.port)
 
     run(scenario)

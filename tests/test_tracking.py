@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from defl.clients.extras import install_command
-from defl.ids import NodeId
+from defl.ids import NodeId, Round
 from defl.node.report.history import RoundHistory
 from defl.node.report.log import Log
 from defl.node.report.tracking import (
@@ -26,7 +26,7 @@ from defl.node.report.tracking import (
 )
 from defl.node.setup.config import NodeConfig, node_text
 from defl.node.work.worker_process import WorkReport
-from defl.output import Aggregate
+from defl.output import Aggregate, RoundClosed
 from support.logs import log_to
 
 LIMIT_S = 180.0
@@ -61,7 +61,7 @@ def test_a_round_records_training_evaluation_and_left_out_members() -> None:
     history = RoundHistory(["alice", "bob"], members, lambda _, values: recorded.update(values))
     history.trained(WorkReport(3, {"loss": 0.5}))
     history.evaluated(2, {"accuracy": 0.9}, 0.1)
-    history.closed(3, [NodeId(1)])
+    history.closed(RoundClosed(Round(3), (), (NodeId(1),)))
     history.aggregated(Aggregate(3, b"", (), b"", 1), WorkReport(3))
 
     assert recorded == {

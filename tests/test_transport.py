@@ -12,6 +12,7 @@ from defl.errors import Malformed, UserError
 from defl.ids import NodeId
 from defl.node.net.framing import PARSE_FRAMES, Link
 from defl.node.net.send_queue import SendQueue, Traffic
+from defl.node.net.sessions import SESSION_BYTES
 from defl.node.net.transport import Frame, Lane, Refusal, Transport, TransportLimits
 from defl.node.setup.identity import make_card, make_identity
 from support.transports import (
@@ -282,7 +283,8 @@ def test_a_newer_connection_of_a_member_replaces_a_dead_one() -> None:
         cards = cards_of(listeners)
         elsewhere = listener()
         b = Peer(1, cards, listeners[1])
-        first, second = Peer(0, cards, listeners[0]), Peer(0, cards, elsewhere)
+        same = {"session": bytes(SESSION_BYTES)}  # as of one process
+        first, second = Peer(0, cards, listeners[0], **same), Peer(0, cards, elsewhere, **same)
         for bound in listeners[2:]:
             bound.close()
 
@@ -321,7 +323,7 @@ def test_a_member_that_moved_is_reached_through_its_newer_card() -> None:
         b = Peer(1, cards, moved_to)
         async with running(a, b):
             await a.until(lambda: len(waits) == 6)  # two lanes to each of three
-            assert "nothing listens there" in a.transport.stats.trouble[b.me]
+            assert "nobody listens at " in a.transport.stats.trouble[b.me]
             newer = make_card(IDENTITIES[1], address_of(moved_to), serial=1)
             assert a.transport.update_card(newer)
             await a.until_connected(b)

@@ -241,12 +241,59 @@ def test_only_futile_waits_are_charged_to_the_member_and_the_common_budget() -> 
     bench.waiting.record_vote(opened_at + 20.0)
     bench.close(opened_at + 20.4)
     assert bench.waiting.vain_s(NodeId(3)) == bench.waiting._vain_s == 19.0
-    assert [late.member for late in bench.waiting.left_out] == [3]
+    seen = bench.waiting.seen
+    assert seen is not None
+    assert [late.member for late in seen.late] == [3]
+    assert (seen.whole, seen.lasted_s, seen.deadline_s) == (True, 20.4, 20.0)
+    assert seen.arrivals == tuple((NodeId(member), 1.0) for member in range(3))
 
     bench.deliver(0, 1, 2, 3, now=opened_at + 22.0)
     bench.close(opened_at + 22.0)
     assert bench.waiting.vain_s(NodeId(3)) == bench.waiting._vain_s == 19.0
-    assert bench.waiting.left_out == ()
+    assert bench.waiting.seen is not None
+    assert bench.waiting.seen.late == ()
+
+
+def test_the_deadline_of_a_member_that_came_in_time_is_remembered() -> None:
+    """The round would have closed without it at 20 s."""
+    bench = Bench()
+    opened_at = bench.first_round(slowest_s=10.0)
+    bench.deliver(0, 1, 2, now=opened_at + 1.0)
+    bench.deliver(3, now=opened_at + 12.0)
+    bench.close(opened_at + 12.5)
+
+    seen = bench.waiting.seen
+    assert seen is not None
+    assert (seen.opened_at, seen.deadline_s) == (opened_at, 20.0)
+    assert dict(seen.arrivals) == {0: 1.0, 1: 1.0, 2: 1.0, 3: 12.0}
+
+
+def test_a_round_in_which_nobody_was_awaited_has_no_deadline() -> None:
+    bench = Bench()
+    opened_at = bench.first_round()
+    bench.deliver(0, 1, 2, 3, now=opened_at + 1.0)
+    bench.close(opened_at + 1.5)
+
+    assert bench.waiting.seen is not None
+    assert bench.waiting.seen.deadline_s is None
+
+
+def test_a_round_that_was_open_at_the_start_is_not_seen_whole() -> None:
+    bench = Bench(start_round=3, at=100.0)
+    bench.deliver(0, 1, 2, now=101.0)
+    bench.close(102.0)
+
+    assert bench.waiting.seen is not None
+    assert not bench.waiting.seen.whole
+
+
+def test_nothing_is_seen_of_rounds_that_this_node_has_skipped() -> None:
+    bench = Bench()
+    bench.first_round()
+    far = ClosedRound(Round(5), NO_DIGEST, BASE, _references(0, 1, 2), 0, 1)
+    bench.waiting.set_state(LedgerState(Round(5), (), (), (far,)), 50.0)
+
+    assert bench.waiting.seen is None
 
 
 def test_a_node_that_voted_early_charges_what_the_others_waited() -> None:
@@ -386,7 +433,7 @@ def test_memory_is_constant_over_ten_thousand_rounds() -> None:
 
 def _size(waiting: Waiting) -> int:
     accounts = sum(len(account.times) for account in waiting._accounts.values())
-    return accounts + len(waiting._recent) + len(waiting._early) + len(waiting.left_out)
+    return accounts + len(waiting._recent) + len(waiting._early)
 
 
 @pytest.mark.parametrize("epoch", [-1e6, 0.0, 1e6])

@@ -50,15 +50,15 @@ def signs_a_vote(source: Source) -> set[str]:
     return callers(own, "defl.messages.Vote") | (callers(own, ".sign") & of_votes)
 
 
-# It reads back frames that this node has written.
-READS_OWN_FRAMES = "node/report/archive.py"
+# They read files that a node has written, not what a peer sends.
+READS_FILES = {"node/report/archive.py", "node/report/evidence_file.py"}
 # It gets handovers of a file that setup/joining.py has verified.
 LEARNS_LINEAGE = "node/node.py:Node.learn"
 
 
 def checks_a_peers_bytes(source: Source) -> set[str]:
     own = without_simulator(source)
-    own = {file: text for file, text in own.items() if file != READS_OWN_FRAMES}
+    own = {file: text for file, text in own.items() if file not in READS_FILES}
     events = callers(own, "defl.output.Received", "defl.output.ReceivedChunk")
     frames = users(own, "defl.wire.decode", "._verifier.examine", "._verifier.check")
     values = ("defl.pool.weights.check_payload", "defl.pool.weights.is_valid_chunk")

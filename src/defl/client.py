@@ -21,7 +21,6 @@ from defl.output import (
     Aggregate,
     Aggregated,
     Envelope,
-    MemberLate,
     ModelReady,
     Notice,
     OwnUpdateLate,
@@ -133,6 +132,11 @@ class RoundClient:
     def _vote_at(self) -> float | None:
         return None if self._voted else self._waiting.vote_at
 
+    @property
+    def waiting(self) -> Waiting:
+        """For people: how the open round goes and the last one went."""
+        return self._waiting
+
     def model(self, round_: Round) -> Manifest | None:
         """The aggregate of a round, if this node has computed or fetched it."""
         return self._models.get(round_)
@@ -200,12 +204,6 @@ class RoundClient:
             # Trained in time but not committed: a round takes this node at least this long.
             self._own_pace.record(now - self._opened_at)
         self._pool.set_round(state.round)
-        self._effects.notices.extend(
-            MemberLate(
-                state.round, late.member, late.waited_s, late.usual_s, self._waiting.lasted_s
-            )
-            for late in self._waiting.left_out
-        )
         if self._late_since is None and any(isinstance(work, Train) for work in self._working):
             self._late_since = now
         self._opened_at = now

@@ -37,6 +37,17 @@ class Finish:
         self.muted = False
 
     @property
+    def agreeing(self) -> int:
+        """Members that attest this node's own model, with itself; 0 before it has one."""
+        return len(self._agreeing())
+
+    def _agreeing(self) -> list[Attestation]:
+        own = self._own
+        return [
+            a for a in self._attestations.values() if own is not None and a.digest == own.digest
+        ]
+
+    @property
     def wake_at(self) -> float | None:
         times = [at for at in (self._repeat_at, self._over_at) if at is not None]
         return None if self.finished else min(times, default=None)
@@ -99,7 +110,7 @@ class Finish:
         committee = self._federation.committee
         if not self._proven and self._own is not None:
             own = self._own
-            agreeing = [a for a in self._attestations.values() if a.digest == own.digest]
+            agreeing = self._agreeing()
             if len(agreeing) >= committee.quorum:
                 self._proven = True
                 ordered = tuple(sorted(agreeing, key=lambda attestation: attestation.author))

@@ -30,12 +30,16 @@ class Epoch:
     def number(self) -> int:
         return self.federation.epoch
 
+    def verifier(self, scheme: Scheme) -> Verifier:
+        """Of what was signed in this epoch."""
+        genesis = genesis_of(self.federation, Ledger(self.federation, self.closed))
+        return Verifier(self.federation, scheme, genesis.id)
+
     def proven_state(self, snapshot: Snapshot, scheme: Scheme) -> LedgerState:
         """The state that a quorum of this epoch vouches for."""
         ledger = Ledger(self.federation, self.closed)
-        genesis = genesis_of(self.federation, ledger)
         try:
-            Verifier(self.federation, scheme, genesis.id).verify(snapshot)
+            self.verifier(scheme).verify(snapshot)
         except PeerFault as fault:
             raise BrokenLineage(self.number, str(fault)) from fault
         # Hash first: bytes that a quorum vouches for are the encoding of a state.
@@ -70,9 +74,13 @@ def federations_of(
     origin: Federation, handovers: Iterable[Handover], scheme: Scheme
 ) -> tuple[Federation, ...]:
     """The facts of each epoch, the first being `origin`; raises BrokenLineage."""
-    epoch = Epoch(origin)
-    facts = [origin]
+    return tuple(epoch.federation for epoch in epochs_of(origin, handovers, scheme))
+
+
+def epochs_of(
+    origin: Federation, handovers: Iterable[Handover], scheme: Scheme
+) -> tuple[Epoch, ...]:
+    epochs = [Epoch(origin)]
     for handover in handovers:
-        epoch = epoch.after(epoch.end(handover, scheme))
-        facts.append(epoch.federation)
-    return tuple(facts)
+        epochs.append(epochs[-1].after(epochs[-1].end(handover, scheme)))
+    return tuple(epochs)

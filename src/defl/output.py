@@ -1,7 +1,8 @@
 """The participant's input (events) and output.
 
 `duty.py` says in which order a driver carries an output out. Work is slow; its result arrives
-later as an event.
+later as an event. The file is long because it is a list: all that goes into the machine and all
+that comes out of it.
 """
 
 from enum import StrEnum
@@ -184,10 +185,30 @@ class EvidenceFound(Struct, frozen=True):
     evidence: Evidence
 
 
+class MemberLate(Struct, frozen=True):
+    """A round closed without a member that was expected."""
+
+    member: NodeId
+    waited_s: float  # in vain, after the newest update
+    usual_s: float  # its slowest time, as seen or claimed; 0: unknown
+
+
+class RoundSeen(Struct, frozen=True):
+    """How a round went, in seconds since it opened; if it is not whole, since this node started."""
+
+    whole: bool  # seen from its opening
+    opened_at: float  # by the clock that this node's machine is given
+    lasted_s: float
+    arrivals: tuple[tuple[NodeId, float], ...]  # when each update was committed
+    late: tuple[MemberLate, ...]
+    deadline_s: float | None  # of those that were awaited last, met or not; None: nobody was
+
+
 class RoundClosed(Struct, frozen=True):
     round: Round
     updates: tuple[NodeId, ...]  # whose updates are aggregated
     missing: tuple[NodeId, ...]
+    seen: RoundSeen | None = None  # None: this node was away
 
 
 class WaitsFor(Struct, frozen=True):
@@ -195,16 +216,6 @@ class WaitsFor(Struct, frozen=True):
 
     round: Round
     members: tuple[tuple[NodeId, float], ...]
-
-
-class MemberLate(Struct, frozen=True):
-    """A round closed without a member that was expected."""
-
-    round: Round
-    member: NodeId
-    waited_s: float  # in vain, after the newest update
-    usual_s: float  # its slowest time, as seen or claimed; 0: unknown
-    lasted_s: float  # how long the round lasted, from opening to close
 
 
 class OwnUpdateLate(Struct, frozen=True):
@@ -221,6 +232,10 @@ class RoundProven(Struct, frozen=True):
     digest: Digest
     updates: tuple[Reference, ...]
     epoch: int = 0  # in which they signed
+
+    @property
+    def signatures(self) -> int:
+        return len(self.updates)
 
 
 class ModelReady(Struct, frozen=True):
@@ -258,6 +273,10 @@ class Attested(Struct, frozen=True):
     attestations: tuple[Attestation, ...]
     epoch: int = 0  # in which they signed
 
+    @property
+    def signatures(self) -> int:
+        return len(self.attestations)
+
 
 class Finished(Struct, frozen=True):
     """All members attested the last round, or the grace period is over: the node may exit."""
@@ -283,7 +302,6 @@ Notice = (
     EvidenceFound
     | RoundClosed
     | WaitsFor
-    | MemberLate
     | OwnUpdateLate
     | RoundProven
     | ModelReady

@@ -249,10 +249,13 @@ class Participant(ParticipantParts):
             self._contacts.set_changes(state.changes)
             if state.ended:
                 self._mute()
-            if state.round != self._round:
-                self._round_closed(state, output)
-            self._prove(state, output)
             self._client.set_state(state, now)
+            self._report_rounds(state, output)
+
+    def _report_rounds(self, state: LedgerState, output: OutputBuilder) -> None:
+        if state.round != self._round:
+            self._round_closed(state, output)
+        self._prove(state, output)
 
     def _round_closed(self, state: LedgerState, output: OutputBuilder) -> None:
         for closed in state.closed:
@@ -260,7 +263,8 @@ class Participant(ParticipantParts):
                 authors = tuple(ref.author for ref in closed.updates)
                 members = self.federation.committee.members
                 missing = tuple(sorted(set(members).difference(authors)))
-                output.notices.append(RoundClosed(closed.round, authors, missing))
+                seen = self._client.waiting.seen if closed.round == state.round else None
+                output.notices.append(RoundClosed(closed.round, authors, missing, seen))
         self._round = state.round
         # With one round of grace, like the blobs that these records name.
         output.forget_round = Round(state.round - self.federation.tau - 1)
@@ -382,11 +386,9 @@ class Participant(ParticipantParts):
         )
         output.notices.append(EpochBegan(federation, me, handover))
         self._mute()
-        if state.round != self._round:
-            self._round_closed(self.state, output)
-        self._prove(self.state, output)
         self._replica.resume(now)
         self._client.set_state(self.state, now)
+        self._report_rounds(self.state, output)
         self._leavers_wait = True
 
     def _release_leavers(self, output: OutputBuilder) -> None:

@@ -149,6 +149,11 @@ class ParticipantParts:
         return self._recall.answers_missing
 
     @property
+    def attesting(self) -> int:
+        """Members that attest the last model as this node computed it."""
+        return self._finish.agreeing
+
+    @property
     def finished(self) -> bool:
         """Nobody needs this node any more."""
         return self._finish.finished or self.departed

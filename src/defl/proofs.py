@@ -1,6 +1,6 @@
-"""`defl.verify`, `defl.verify_lineage`, `defl.load_model`: nodes' files, checked offline."""
+"""`defl.verify`, `defl.verify_lineage`, `defl.load_model` and evidence: files, checked offline."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from pathlib import Path
 from time import perf_counter
@@ -10,8 +10,9 @@ from defl.aggregation.memory import ENTRY
 from defl.committee import Federation
 from defl.crypto import Ed25519Scheme
 from defl.errors import BrokenLineage, UserError, WeightsError
-from defl.lineage import federations_of
+from defl.lineage import Epoch, epochs_of
 from defl.node.report.certificate import read_certificate, verify_model
+from defl.node.report.evidence_file import EvidenceProof, prove_evidence, read_evidence
 from defl.node.report.export import write_whole
 from defl.node.report.lineage_file import (
     LINEAGE_BYTES_MAX,
@@ -80,24 +81,37 @@ def verify(
     agreement = read_federation(Path(federation))
     statement = read_certificate(Path(certificate))
     arrays, metadata = read_model(Path(model))
-    federations: tuple[Federation, ...] = (agreement.federation,)
-    chain: list[Check] = []
-    if lineage is not None:
-        try:
-            federations = _epochs_until(statement.epoch, agreement, _lineage_at(Path(lineage)))
-        except BrokenLineage as broken:
-            chain = [Check("lineage", False, str(broken))]
-        else:
-            chain = [Check("lineage", True, f"proves the members of epoch {len(federations) - 1}")]
+    epochs, chain = _proven_epochs(statement.epoch, agreement, lineage)
+    federations = [epoch.federation for epoch in epochs]
     checks = verify_model(federations, arrays, metadata, statement)
     return ModelProof(statement.round, statement.digest, (*chain, *checks))
 
 
-def _epochs_until(epoch: int, agreement: Agreement, lineage: Lineage) -> tuple[Federation, ...]:
-    """The facts of each epoch up to this one, if the lineage goes so far."""
-    require_origin(agreement, lineage)
-    handovers = lineage.handovers[:epoch]
-    return federations_of(agreement.federation, handovers, Ed25519Scheme())
+def verify_evidence(
+    evidence: Path, federation: Path, *, lineage: Path | None = None
+) -> EvidenceProof:
+    """Has a member signed two statements that exclude each other? Checked as in `verify`."""
+    agreement = read_federation(federation)
+    stated, message = read_evidence(evidence)
+    epochs, chain = _proven_epochs(message.epoch, agreement, lineage)
+    proof = prove_evidence(stated, message, epochs, Ed25519Scheme())
+    return replace(proof, checks=(*chain, *proof.checks))
+
+
+def _proven_epochs(
+    epoch: int, agreement: Agreement, lineage: str | Path | None
+) -> tuple[tuple[Epoch, ...], tuple[Check, ...]]:
+    """Each epoch up to this one, if the lineage goes so far, and what was checked of it."""
+    if lineage is None:
+        return (Epoch(agreement.federation),), ()
+    given = _lineage_at(Path(lineage))
+    try:
+        require_origin(agreement, given)
+        epochs = epochs_of(agreement.federation, given.handovers[:epoch], Ed25519Scheme())
+    except BrokenLineage as broken:
+        return (Epoch(agreement.federation),), (Check("lineage", False, str(broken)),)
+    proves = f"proves the members of epoch {len(epochs) - 1}"
+    return epochs, (Check("lineage", True, proves),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Results of `defl.simulate` and `defl.run`: frozen values that print well.
 
 Nothing here runs or measures anything. Member names, metric names and a rule's reasons come from
-users and peers: `__str__` and `_repr_html_` escape all of them.
+users and peers: `__str__` and `_repr_html_` escape all of them. The file is long because the values
+contain each other, and each has its text and its HTML beside its fields.
 """
 
 from collections.abc import Iterable, Mapping

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from defl.committee import Committee, Timing
 from defl.ids import Digest, NodeId, Round
 from defl.ledger import LedgerState
-from defl.output import ClosedRound
+from defl.output import ClosedRound, MemberLate, RoundSeen
 
 # A member gets this many times its slowest recent time: with noise of sigma 0.8 a member 50 times
 # slower is in 94 % of the rounds; with a factor of 1.5 it was in 88 %.
@@ -76,6 +76,7 @@ class OpenRound:
     voters: frozenset[NodeId] = frozenset()  # whose AGG is committed
     given_up: set[NodeId] = field(default_factory=set)  # this node itself, if its training failed
     voted_at: float | None = None
+    deadline_at: float | None = None  # of those that were awaited last
 
     @property
     def expected(self) -> frozenset[NodeId]:
@@ -93,15 +94,6 @@ class OpenRound:
         return max(self.opened_at, promise.at)
 
 
-@dataclass(frozen=True, slots=True)
-class Vain:
-    """An expected member that a round closed without."""
-
-    member: NodeId
-    waited_s: float
-    usual_s: float  # its slowest known or claimed time
-
-
 class Waiting:
     def __init__(self, committee: Committee, timing: Timing) -> None:
         self._committee = committee
@@ -115,8 +107,7 @@ class Waiting:
         self._rounds_seen = 0  # whole ones
         self._vote_at: float | None = None
         self._vote_at_known = True  # nothing has happened since it was computed
-        self.left_out: tuple[Vain, ...] = ()  # of the newest closed round
-        self.lasted_s = 0.0  # the newest closed round
+        self.seen: RoundSeen | None = None  # the newest closed round; None: this node was away
 
     # --- Events ----------------------------------------------------------------------------
 
@@ -139,12 +130,14 @@ class Waiting:
 
     def set_state(self, state: LedgerState, now: float) -> None:
         """The ledger's state after the newest committed block."""
+        if self._open is not None and self.vote_at is not None and self._open.awaited:
+            self._open.deadline_at = self.vote_at
         self._vote_at_known = False
         if self._open is None:
             self._begin(state, now, whole=not state.current and state.last is None)
         elif state.round + 1 != self._open.number:
             next_one = state.round == self._open.number
-            self.left_out = ()
+            self.seen = None
             if next_one and state.last is not None:
                 bases = dict.fromkeys(self._authors(state.last), state.last.base)
                 self._close(self._open, bases, now)
@@ -286,16 +279,15 @@ class Waiting:
 
     def _close(self, current: OpenRound, bases: dict[NodeId, Digest], now: float) -> None:
         self._commit(current, bases, now)
-        self.lasted_s = now - current.opened_at
-        left_out = current.expected - bases.keys()
-        self.left_out = tuple(
-            Vain(member, self._vain_wait(current, member, now), self.usual_s(member))
-            for member in sorted(left_out)
+        late = tuple(
+            MemberLate(member, self._vain_wait(current, member, now), self.usual_s(member))
+            for member in sorted(current.expected - bases.keys())
         )
+        self.seen = _seen(current, bases, late, now)
         if not current.whole:
             return
         if self._rounds_seen:
-            self._charge(self.left_out)
+            self._charge(late)
         for member in bases:
             took_s = current.delivered_at[member] - current.began_at(member)
             self._accounts[member].times.append(max(0.0, took_s))
@@ -313,12 +305,16 @@ class Waiting:
         wanted = self._wanted(current, member) - (newest - current.opened_at)
         return max(0.0, min(max(own, of_all), wanted))
 
-    def _charge(self, left_out: Iterable[Vain]) -> None:
-        for vain in left_out:
-            self._accounts[vain.member].vain_s += vain.waited_s
-        self._vain_s += max((vain.waited_s for vain in left_out), default=0.0)
+    def _charge(self, late: Iterable[MemberLate]) -> None:
+        for member in late:
+            self._accounts[member.member].vain_s += member.waited_s
+        self._vain_s += max((member.waited_s for member in late), default=0.0)
 
     # --- For people ------------------------------------------------------------------------
+
+    @property
+    def open(self) -> OpenRound | None:
+        return self._open
 
     @property
     def awaited(self) -> tuple[NodeId, ...]:
@@ -327,6 +323,20 @@ class Waiting:
 
     def vain_s(self, member: NodeId) -> float:
         return self._accounts[member].vain_s
+
+
+def _seen(
+    current: OpenRound, authors: Iterable[NodeId], late: tuple[MemberLate, ...], now: float
+) -> RoundSeen:
+    opened_at, deadline_at = current.opened_at, current.deadline_at
+    return RoundSeen(
+        whole=current.whole,
+        opened_at=opened_at,
+        lasted_s=now - opened_at,
+        arrivals=tuple((member, current.delivered_at[member] - opened_at) for member in authors),
+        late=late,
+        deadline_s=None if deadline_at is None else deadline_at - opened_at,
+    )
 
 
 class OwnPace:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic_rounds import dyadic, synthetic_round, ties_for
 
-from defl.aggregation.adaptive import GATE, adaptive, tightest_by_size
+from defl.aggregation.adaptive import GATE, adaptive, explain_row, tightest_by_size
 from defl.aggregation.fed_avg import fed_avg
 
 
@@ -55,3 +55,44 @@ def test_with_too_many_subsets_outliers_are_removed_one_at_a_time() -> None:
     assert [len(kept) for kept, _ in by_size] == list(range(40, 26, -1))
     assert not set(by_size[-1][0]) & set(range(9))
     assert by_size[0][1] > GATE * by_size[-1][1]
+
+
+# --- The rule's words about single rows -----------------------------------------------------------
+
+
+def test_each_row_that_is_left_out_has_a_reason_and_no_other_has() -> None:
+    rows, base = synthetic_round(5, 10, 2000)
+    rows[4] = (base - 6 * (rows[4] - base)).astype(np.float32)
+    result = adaptive(rows, base, 3, ties_for(10))
+
+    assert result.details[4] == (
+        "with it the updates would vary too much: the gate is 1.6 times the variance of the 7 most "
+        "similar"
+    )
+    assert [bool(detail) for detail in result.details] == [i == 4 for i in range(10)]
+
+
+def test_a_row_that_is_not_finite_says_so() -> None:
+    rows, base = synthetic_round(5, 10, 2000)
+    rows[3] = np.full_like(base, np.nan)
+    result = adaptive(rows, base, 3, ties_for(10))
+
+    assert result.details[3] == "its values are not finite numbers"
+    assert sum(map(bool, result.details)) == 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_suspect_is_named_whether_it_is_kept_or_not(kept: bool) -> None:
+    text = explain_row(kept, is_suspect=True, suspects_left_out=not kept, gate=GATE, inliers=5)
+
+    assert text.startswith("suspect")
+    assert ("kept" in text) == kept
+
+
+def test_an_outlier_that_is_suspect_too_is_left_out_for_the_gate_alone() -> None:
+    """No subset without suspects passes the gate, so they are judged like the others."""
+    text = explain_row(
+        is_kept=False, is_suspect=True, suspects_left_out=False, gate=GATE, inliers=5
+    )
+
+    assert text.startswith("with it the updates would vary too much")

@@ -20,6 +20,7 @@ from defl.aggregation.reputation import (
     PastRounds,
     Reputation,
     cosines_with_inliers,
+    suspect_below,
     suspects,
     updated_reputations,
 )
@@ -120,6 +121,12 @@ def test_at_most_faults_max_are_suspect_the_least_aligned_first() -> None:
     assert suspects(reputations, 0, gate_exceeded=False) == frozenset()
 
 
+def test_there_is_no_bound_before_anybody_can_be_suspect() -> None:
+    assert suspect_below([Reputation()] * 4) is None
+    assert suspect_below([Reputation(-1.0, 2.0)] * 4) is None
+    assert suspect_below([Reputation(), *[Reputation(1.0, 2.0)] * 3]) == MEAN_SHARE_MIN / 2
+
+
 # --- From round to round ---------------------------------------------------------------------
 
 
@@ -137,6 +144,9 @@ def test_flippers_that_pass_the_gate_are_left_out_once_they_have_a_reputation() 
     assert "2 left out as suspect" in result.reason
     means = [reputation.mean for reputation in federation.reputations]
     assert max(means[:2]) < 0 < min(means[2:])
+    assert result.suspects == {0, 1}
+    assert [detail.startswith("suspect: ") for detail in result.details] == [True] * 2 + [False] * 5
+    assert result.suspect_below == pytest.approx(MEAN_SHARE_MIN * sorted(means)[3])
 
 
 def test_unaligned_member_is_suspect_in_the_very_first_round() -> None:

@@ -1,4 +1,4 @@
-"""An exported PyTorch model loads in plain torch with the accuracy reported."""
+"""A new PyTorch project learns without a network; its exported model loads in plain torch."""
 
 import importlib.util
 import json
@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from defl import load_model
+from support.alone import machine_without_network
 from support.founding import defl
 
 LIMIT_S = 300.0
 
 
-def run(project: Path, out: Path) -> dict[str, Any]:
+def run(project: Path, out: Path, env: dict[str, str]) -> dict[str, Any]:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "defl.cli.main", "run", str(project)),
@@ -26,6 +27,7 @@ def run(project: Path, out: Path) -> dict[str, Any]:
         text=True,
         timeout=LIMIT_S,
         check=False,
+        env=env,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -67,8 +69,14 @@ def test_an_exported_model_loads_strictly_in_plain_torch_and_is_as_good_as_repor
     with (project / "defl.toml").open("a", encoding="utf-8") as settings:
         settings.write('keep_best = "accuracy"\n')
 
-    report = run(project, nodes)
+    report = run(
+        project, nodes, machine_without_network(tmp_path / "alone", hidden="torchvision flwr")
+    )
 
+    assert report["rounds_closed"] == 2
+    assert report["digests_equal"]
+    for name, evaluated in report["evaluation"].items():
+        assert evaluated["metrics"]["accuracy"] > 0.8, name
     for node in (nodes / "node-0", nodes / "node-3"):
         reported = report["evaluation"][node.name]
         assert reported["round"] == 2

@@ -17,40 +17,14 @@ from defl.cli.main import cli
 from defl.cli.new import TEMPLATES
 from defl.clients.extras import install_command
 from defl.errors import UserError
+from support.alone import machine_without_network
 
 LIMIT_S = 300.0
-# Every process of the run loads this first. It blocks connections to other machines and hides the
-# packages that HIDDEN names.
-ALONE = """
-import importlib.abc, os, socket, sys
-
-def checked(call):
-    def connect(self, address):
-        if self.family != socket.AF_UNIX and address[0] not in ("127.0.0.1", "localhost", "::1"):
-            raise OSError(f"a connection to {address}")
-        return call(self, address)
-    return connect
-
-for name in ("connect", "connect_ex"):
-    setattr(socket.socket, name, checked(getattr(socket.socket, name)))
-
-class Hide(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in os.environ["HIDDEN"].split():
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Hide())
-"""
 
 
 @pytest.fixture
 def alone(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine without a network."""
-    folder = tmp_path / "alone"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(ALONE, encoding="utf-8")
-    path = os.pathsep.join((str(folder), *filter(None, sys.path)))
-    return {**os.environ, "PYTHONPATH": path, "HIDDEN": ""}
+    return machine_without_network(tmp_path / "alone")
 
 
 def new_project(folder: Path, template: str) -> dict[str, Any]:
@@ -71,23 +45,30 @@ def python(*arguments: str, env: dict[str, str]) -> "subprocess.CompletedProcess
     )
 
 
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_new_project_has_its_files_and_its_name(tmp_path: Path, template: str) -> None:
+    created = new_project(tmp_path / "my-project", template)
+
+    assert {"client.py", "data.py", "defl.toml", "README.md", "test_client.py"} <= set(
+        created["files"]
+    )
+    title = (tmp_path / "my-project" / "README.md").read_text(encoding="utf-8")
+    assert title.startswith("# my-project\n")
+
+
 @pytest.mark.parametrize(
     ("template", "hidden", "accuracy"),
     [
         ("numpy", "torch sklearn scipy flwr", 0.7),
         ("sklearn", "torch torchvision flwr", 0.8),
-        ("torch", "torchvision flwr", 0.8),
+        # torch: test_export_torch.py
     ],
 )
 def test_a_new_project_runs_at_once_without_a_network_and_learns(
     tmp_path: Path, alone: dict[str, str], template: str, hidden: str, accuracy: float
 ) -> None:
     project = tmp_path / "my-project"
-    created = new_project(project, template)
-    assert {"client.py", "data.py", "defl.toml", "README.md", "test_client.py"} <= set(
-        created["files"]
-    )
-    assert (project / "README.md").read_text(encoding="utf-8").startswith("# my-project\n")
+    new_project(project, template)
 
     ran = python(
         *("-m", "defl.cli.main", "run", str(project), "--rounds", "2", "--json"),

@@ -79,6 +79,22 @@ class Shell:
             text=True,
         )
 
+    def serve(self, line: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+        """Runs a line that prints an address and serves there; ends it as soon as it has."""
+        process = subprocess.Popen(
+            [BASH, "-c", f"exec {line}"],
+            cwd=folder,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        address = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=LIMIT_S)
+        return subprocess.CompletedProcess(line, process.returncode, address + stdout, stderr)
+
     @contextmanager
     def running(self, line: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
         """A node that has logged its start; the block must make it stop."""

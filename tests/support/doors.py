@@ -12,6 +12,7 @@ from typing import Any
 from defl.ids import Digest
 from defl.node.net.framing import HEADER_BYTES, HELLO_BYTES_MAX, Lane
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, encode_hello
+from defl.node.net.sessions import SESSION_BYTES
 from defl.node.setup.agreement import Agreement
 from support.founding import NAMES, agree, defl, init_nodes
 
@@ -30,7 +31,7 @@ def answering(
     context.load_cert_chain(folder / "node.crt", folder / "node.key")
     card = next(card for card in agreement.cards if card.name == folder.name)
     origin = chain or agreement.federation.chain
-    hello = Hello(PROTOCOL_VERSION, origin, 0, card.key, Lane.CONTROL)
+    hello = Hello(PROTOCOL_VERSION, origin, 0, card.key, Lane.CONTROL, bytes(SESSION_BYTES))
     with serving(listener, lambda plain: _greet(plain, context, encode_hello(hello))):
         yield
 

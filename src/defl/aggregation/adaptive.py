@@ -37,6 +37,7 @@ from defl.aggregation.reputation import (
     PastRounds,
     Reputation,
     cosines_with_inliers,
+    suspect_below,
     suspects,
     updated_reputations,
 )
@@ -87,6 +88,10 @@ def judge_adaptive(
         tuple(1.0 / len(kept) if i in kept else 0.0 for i in range(size)),
         squares_to_mean(geometry, kept),
         explain(size, len(kept), faults_max, gate, ratio, len(suspected), suspects_left_out),
+        tuple(
+            explain_row(i in kept, i in suspected, suspects_left_out, gate, size - faults_max)
+            for i in range(size)
+        ),
     )
 
 
@@ -123,6 +128,20 @@ def explain(
     return reason
 
 
+def explain_row(
+    is_kept: bool, is_suspect: bool, suspects_left_out: bool, gate: float, inliers: int
+) -> str:
+    """About one row; empty if there is nothing to say."""
+    if is_suspect and suspects_left_out:
+        return "suspect: far less aligned with the others than most members over the rounds so far"
+    if not is_kept:
+        return (
+            f"with it the updates would vary too much: the gate is {gate:g} times the variance of "
+            f"the {inliers} most similar"
+        )
+    return "suspect, but kept: the others alone exceed the gate" if is_suspect else ""
+
+
 def adaptive(
     rows: Sequence[Row],
     base: Row,
@@ -139,14 +158,22 @@ def adaptive(
     by_size = tightest_by_size(distances, judged.faults_max)
     reputations: tuple[Reputation, ...] = ()
     suspected: frozenset[int] = frozenset()
+    below: float | None = None
     if past is not None:
         inliers, inlier_variance = by_size[-1]
         cosines = cosines_with_inliers(judged.geometry, frozenset(inliers))
         reputations = updated_reputations(past, placed(cosines, judged.order, len(rows), -1.0))
+        seen = [reputations[i] for i in judged.order]
+        below = suspect_below(seen)
         suspected = suspects(
-            [reputations[i] for i in judged.order],
+            seen,
             judged.faults_max,
             gate_exceeded=by_size[0][1] > gate_for(len(judged.order)) * inlier_variance,
         )
     verdict = judge_adaptive(judged.geometry, judged.faults_max, by_size, suspected)
-    return replace(summed_by(verdict, judged, rows, base, workers), reputations=reputations)
+    return replace(
+        summed_by(verdict, judged, rows, base, workers),
+        reputations=reputations,
+        suspects=frozenset(judged.order[i] for i in suspected),
+        suspect_below=below,
+    )

@@ -35,6 +35,9 @@ class AggregationResult:
     scores: tuple[float, ...]  # one per row; rules.AggregationRule.score says what they mean
     reason: str  # a sentence or two for a person
     reputations: tuple[Reputation, ...] = ()  # one per row, from a rule that remembers
+    details: tuple[str, ...] = ()  # one per row: about this row, or empty; () if there are none
+    suspects: frozenset[int] = frozenset()  # rows, from a rule that remembers
+    suspect_below: float | None = None  # a mean reputation; None: there is no such bound yet
 
 
 def weighted_sum(

@@ -10,11 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import ModuleType
+from typing import TypeVar
 
 from defl.aggregation.aggregate import AggregationResult, Row, weighted_sum
 from defl.aggregation.gram import Geometry, Gram, MeasuredRows
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
+
+NOT_FINITE = "its values are not finite numbers"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,7 @@ class Verdict:
     weights: tuple[float, ...]  # if they sum to less than 1, the base gets the rest
     scores: tuple[float, ...]
     reason: str
+    details: tuple[str, ...] = ()  # why a row is left out, or empty; () if there are none
 
 
 Judge = Callable[[Geometry, int], Verdict]
@@ -92,12 +98,13 @@ def summed_by(
         weights=weights,
         scores=placed(verdict.scores, judged.order, len(rows), inf),
         reason=sentences(verdict.reason, judged.notice),
+        details=placed(
+            verdict.details or ("",) * len(judged.order), judged.order, len(rows), NOT_FINITE
+        ),
     )
 
 
-def placed(
-    values: Sequence[float], order: Sequence[int], rows: int, missing: float
-) -> tuple[float, ...]:
+def placed(values: Sequence[T], order: Sequence[int], rows: int, missing: T) -> tuple[T, ...]:
     """Reorder values from the judge's order to member order."""
     result = [missing] * rows
     for place, value in zip(order, values, strict=True):

@@ -102,4 +102,5 @@ def judge_geometric_median(geometry: Geometry, faults_max: int) -> Verdict:
         tuple(float(np.sqrt(square * unit)) for square in away),
         f"the geometric median of {len(near)} updates, converged after {steps} steps."
         + (f" {far} are too far away to compare and were left out." if far else ""),
+        tuple("" if i in near else "too far away to compare" for i in range(geometry.size)),
     )

@@ -67,6 +67,10 @@ def judge_krum(
         tuple(geometry.real(score) for score in scores),
         f"the mean of the {count} of {rows} updates with the smallest sum of squared distances to "
         f"their {others} nearest neighbours.",
+        tuple(
+            "" if i in best else f"farther from its {others} nearest neighbours than those kept"
+            for i in range(rows)
+        ),
     )
 
 

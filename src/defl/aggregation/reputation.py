@@ -98,11 +98,8 @@ def suspects(
     A member with no counted rounds is not suspect and does not lower the median: newcomers would
     take the places of known attackers, or hide them.
     """
-    known = [i for i, reputation in enumerate(reputations) if reputation.rounds > 0]
-    if not known:
-        return frozenset()
-    median = lower_median([reputations[i].mean for i in known])
-    if median <= 0:
+    median = median_mean(reputations)
+    if median is None:
         return frozenset()
 
     def is_suspect(reputation: Reputation) -> bool:
@@ -110,8 +107,22 @@ def suspects(
             return reputation.mean < MEAN_SHARE_MIN * median
         return reputation.alignment < TOTAL_SHARE_MIN * median
 
+    known = [i for i, reputation in enumerate(reputations) if reputation.rounds > 0]
     low = [i for i in known if is_suspect(reputations[i])]
     return frozenset(sorted(low, key=lambda i: (reputations[i].mean, i))[:faults_max])
+
+
+def suspect_below(reputations: Sequence[Reputation]) -> float | None:
+    """The mean alignment below which a member is suspect in a round that exceeds the gate."""
+    median = median_mean(reputations)
+    return None if median is None else MEAN_SHARE_MIN * median
+
+
+def median_mean(reputations: Sequence[Reputation]) -> float | None:
+    """Over members with counted rounds; None: nobody can be suspect."""
+    known = [reputation.mean for reputation in reputations if reputation.rounds > 0]
+    median = lower_median(known) if known else 0.0
+    return median if median > 0 else None
 
 
 def lower_median(values: Sequence[float]) -> float:

@@ -60,6 +60,10 @@ def judge_subset(geometry: Geometry, faults_max: int) -> Verdict:
         tuple(1.0 / keep if i in kept else 0.0 for i in range(size)),
         squares_to_mean(geometry, kept),
         f"the mean of the {keep} of {size} updates with the smallest largest variance, {search}.",
+        tuple(
+            "" if i in kept else f"not one of the {keep} updates that vary least together"
+            for i in range(size)
+        ),
     )
 
 

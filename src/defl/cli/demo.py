@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from defl.cli.dashboard_beside import dashboard_beside
 from defl.cli.demo_view import live_view, megabytes, percent
 from defl.cli.exit_codes import ExitCode
 from defl.cli.run import signals_interrupt
@@ -27,6 +28,7 @@ Examples:
   defl demo                                7 nodes, one lies, one is killed
   defl demo --attack same_value --json     another attack, one JSON object
   defl demo --nodes 4 --rounds 6
+  defl demo --dashboard                    prints the address of a web page about it
   defl demo --plot accuracy.png            also draw accuracy by round
 
 Nothing else is needed. With rich installed a terminal shows a live table instead of lines; --plot
@@ -52,6 +54,9 @@ cannot be run as asked, and the message says what to do; 130: interrupted.
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Draw accuracy by round (.png, .svg)."
 )
+@click.option(
+    "--dashboard", is_flag=True, help="Show it as a web page; in a terminal until Ctrl-C."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end instead of text.")
 def demo(
     nodes: int,
@@ -60,6 +65,7 @@ def demo(
     seed: int,
     out: Path | None,
     plot: Path | None,
+    dashboard: bool,
     as_json: bool,
 ) -> None:
     """Train on handwritten digits with an attacker among real nodes on this machine.
@@ -78,18 +84,20 @@ def demo(
         click.echo(f"{name_of(plan.attacker)} attacks: {plan.attack_in_words}", err=as_json)
         attacked = course.by_server(attacked=True)
         alone = course.by_server(attacked=False)
-        with live_view(err=as_json) as show:
+        beside = stack.enter_context(dashboard_beside(wanted=dashboard, err=as_json))
+        with live_view(err=as_json) as view:
             try:
-                result = course.run(show, out)
+                result = course.run(beside.watching(view), out)
             except RunInterrupted as interrupted:
                 _forget(interrupted.result, keep=out is not None)
                 raise
         accuracy = course.accuracy_of(result)
-    report = _report(plan, result, accuracy, attacked, alone, time.monotonic() - started)
-    if draw is not None:
-        draw(attacked, report["accuracy_by_round"]["defl_attacked"], alone)
-        click.echo(f"wrote {plot}", err=as_json)
-    click.echo(json.dumps(report, indent=1) if as_json else _text(plan, report))
+        report = _report(plan, result, accuracy, attacked, alone, time.monotonic() - started)
+        if draw is not None:
+            draw(attacked, report["accuracy_by_round"]["defl_attacked"], alone)
+            click.echo(f"wrote {plot}", err=as_json)
+        click.echo(json.dumps(report, indent=1) if as_json else _text(plan, report))
+        beside.stay()
     sys.exit(ExitCode.DONE if result.agreed and result.complete else ExitCode.FAILED)
 
 
@@ -204,6 +212,7 @@ def _text(plan: DemoPlan, report: dict[str, Any]) -> str:
             f"  defl verify {folder}/node-0/proven.safetensors \\",
             f"      {folder}/node-0/round-certificate.json {folder}/federation.toml",
             f"  defl export {folder}/node-0 digits.npz",
+            f"  defl dashboard {folder}",
             "  defl demo --attack same_value",
             "  defl new my-project && defl run my-project",
         ]

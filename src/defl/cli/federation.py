@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from defl.cards import Card, Reach
 from defl.cli.agreed_facts import agreed_facts, charter_of
 from defl.cli.proven_start import draft_from
 from defl.clients.protocol import schema_of
-from defl.committee import AggQuorum, Federation, Member
+from defl.committee import Federation, Member
 from defl.errors import UserError
 from defl.founding import found
 from defl.node.relay.dependence import relay_dependence
@@ -30,6 +31,7 @@ from defl.node.setup.assemble import (
     write_agreement,
 )
 from defl.node.setup.config import read_node
+from defl.node.setup.facts_text import closing_votes, consensus_lines, requirement_lines
 from defl.node.setup.fingerprint import fingerprint
 from defl.node.setup.present import present_facts
 from defl.node.setup.requirements import coverage, require_conditions, requirements_of
@@ -207,7 +209,7 @@ def _json(facts: Federation, relays: tuple[Card, ...]) -> dict[str, object]:
         "faults_max": facts.updates_faults_max,
         "aggregation": facts.aggregation,
         "rules": facts.rules.value,
-        "agg_quorum": _closing(facts),
+        "agg_quorum": closing_votes(facts),
         "rounds": facts.rounds,
         "tau": facts.tau,
         "codec": facts.codec.value,
@@ -229,13 +231,12 @@ def _relay_lines(facts: Federation, relays: tuple[Card, ...]) -> list[str]:
     return [f"{'' if place else 'relays':<13}{line}" for place, line in enumerate(lines)]
 
 
-def _closing(facts: Federation) -> int:
-    committee = facts.committee
-    return committee.quorum if facts.agg_quorum is AggQuorum.QUORUM else committee.faults + 1
+def _labelled(lines: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{name:<13}{text}" for name, text in lines]
 
 
 def _text(facts: Federation, relays: tuple[Card, ...]) -> str:
-    n, f, q = facts.committee.size, facts.committee.faults, facts.committee.quorum
+    n, f = facts.committee.size, facts.committee.faults
     width = max(len(member.name) for member in facts.members) + 2
     departed = [member.name for member in facts.members if not member.active]
     requires = requirements_of(facts)
@@ -255,24 +256,9 @@ def _text(facts: Federation, relays: tuple[Card, ...]) -> str:
         *([f"  left: {', '.join(departed)}"] if departed else []),
         *(f"  relay {card.name}  {card.address}" for card in relays),
         "",
-        f"consensus    {facts.rules}, quorum q = {q} of {n}",
+        *_labelled(consensus_lines(facts)[:1]),
         *_relay_lines(facts, relays),
-        (
-            f"rounds       {facts.rounds}; one closes with all {n} updates, or with {q} and "
-            f"{_closing(facts)} AGG votes"
-        ),
-        (
-            f"waiting      {facts.timing.gst_lt_min_s:g} s to {facts.timing.gst_lt_max_s:g} s for "
-            "members of the last round and for those that announce that they are training"
-        ),
-        (
-            f"aggregation  {facts.aggregation}, configured to tolerate {facts.updates_faults_max} "
-            "Byzantine updates"
-        ),
-        (
-            f"model        {facts.schema.values} shared values in {len(facts.schema.shared)} of "
-            f"{len(facts.schema.entries)} entries, sent as {facts.codec}"
-        ),
+        *_labelled(consensus_lines(facts)[1:]),
     ]
     shown = facts.schema.entries[:ENTRIES_SHOWN_MAX]
     lines += [
@@ -285,19 +271,8 @@ def _text(facts: Federation, relays: tuple[Card, ...]) -> str:
     lines += [
         "",
         "each node requires",
-        f"  disk     {_size(requires.disk_bytes)} at most: weights of tau + 3 rounds, models, log",
-        f"  memory   {_size(requires.memory_bytes)} about, with its worker",
-        f"  traffic  {_size(requires.sent_bytes_per_round)} sent per round and as much received",
+        *(f"  {name:<9}{text}" for name, text in requirement_lines(facts)),
     ]
     if facts.codec == Codec.FP32 and requires.sent_bytes_per_round > BYTES_OF_A_SLOW_SECOND:
         lines.append("           a quarter of it with --codec int8: for links below 100 Mbit/s")
     return "\n".join(lines)
-
-
-def _size(count: int) -> str:
-    amount, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if amount < 1000:
-            break
-        amount, unit = amount / 1000, larger
-    return f"{amount:.3g} {unit}"

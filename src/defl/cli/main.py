@@ -33,6 +33,10 @@ COMMANDS = {
     "completion": LazyCommand(
         "defl.cli.completion:completion", "Print the lines that teach a shell to complete `defl`."
     ),
+    "dashboard": LazyCommand(
+        "defl.cli.dashboard:dashboard",
+        "Show a node, or all nodes of a run, as a web page; read-only.",
+    ),
     "data": LazyCommand(
         "defl.cli.data:data", "List, fetch and show the data sets of the experiments."
     ),

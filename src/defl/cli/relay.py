@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from defl.node.relay.file_watch import FileWatch, follow_files, report_regularly
 from defl.node.relay.files import RelayConfig, create_relay, read_relay, relay_card
 from defl.node.relay.service import Relay
 from defl.node.report.log import Log, configure_logging
+from defl.node.report.service_manager import ServiceManager
 from defl.node.setup.config import read_identity
 from defl.node.setup.fingerprint import fingerprint
 from defl.node.setup.identity import make_identity
@@ -87,11 +89,14 @@ def start(folder: Path, federation: Path, lineage: Path | None, as_json: bool) -
     SIGUSR1 logs the relay's counts.
     """
     configure_logging(as_json=as_json)
+    manager = ServiceManager.take_from(os.environ, os.getpid())
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(folder, federation, lineage, Log()))
+        runner.run(_serve(folder, federation, lineage, Log(), manager))
 
 
-async def _serve(folder: Path, federation: Path, lineage: Path | None, log: Log) -> None:
+async def _serve(
+    folder: Path, federation: Path, lineage: Path | None, log: Log, manager: ServiceManager
+) -> None:
     config = read_relay(folder)
     identity = read_identity(folder, config.name)
     watch = FileWatch(folder, federation, lineage, log)
@@ -112,10 +117,17 @@ async def _serve(folder: Path, federation: Path, lineage: Path | None, log: Log)
     following = [
         loop.create_task(follow_files(running, watch)),
         loop.create_task(report_regularly(running, log)),
+        loop.create_task(
+            manager.keep_informed(
+                lambda: f"{len(watch.members)} members, {running.server.spliced} pairs connected"
+            )
+        ),
     ]
+    manager.ready()
     try:
         await stopped.wait()
     finally:
+        manager.stopping()
         for task in following:
             task.cancel()
         await running.close()

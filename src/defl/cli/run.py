@@ -14,6 +14,7 @@ import click
 from msgspec import to_builtins
 
 from defl.aggregation.rules import RULES
+from defl.cli.dashboard_beside import dashboard_beside
 from defl.cli.exit_codes import ExitCode
 from defl.committee import DEFAULTS
 from defl.errors import UserError
@@ -33,6 +34,7 @@ Examples:
   defl run my-project --out runs/1         keep everything; the same command resumes it
   defl run my-project --attack node-3=sign_flip --kill node-1@2
   defl run --flower my-flower-app --run-config 'lr=0.1'
+  defl run my-project --dashboard          prints the address of a web page about it
   defl run my-project --track tensorboard  figures in each node's folder, under tracking/
 
 PROJECT is a folder with your training code. Its defl.toml may contain:
@@ -102,11 +104,13 @@ run as asked, and the message says what to do; 130: interrupted.
     help="A folder for the nodes' folders. If it holds a run that was cut short, resume it.",
 )
 @click.option("--keep", is_flag=True, help="Without --out: keep keys and state too.")
+@click.option("--dashboard", is_flag=True, help="Show it as a web page while it runs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def run(
     project: Path | None,
     attacks: tuple[str, ...],
     kills: tuple[str, ...],
+    dashboard: bool,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -118,14 +122,16 @@ def run(
     code = ExitCode.DONE
     with signals_interrupt():
         try:
-            result = run_federation(
-                project,
-                attacks=_attacks(attacks),
-                kills=_kills(kills),
-                progress=False,
-                watch=partial(echo_lines, err=as_json),
-                **settings,
-            )
+            show = partial(echo_lines, err=as_json)
+            with dashboard_beside(wanted=dashboard, err=as_json) as beside:
+                result = run_federation(
+                    project,
+                    attacks=_attacks(attacks),
+                    kills=_kills(kills),
+                    progress=False,
+                    watch=beside.watching(show),
+                    **settings,
+                )
             code = ExitCode.DONE if result.complete and result.agreed else ExitCode.FAILED
         except RunInterrupted as interrupted:
             result, code = interrupted.result, ExitCode.INTERRUPTED
@@ -135,6 +141,8 @@ def run(
             click.echo("interrupted: no node is running", err=True)
             sys.exit(ExitCode.INTERRUPTED)
     click.echo(json.dumps(_report(result), indent=1) if as_json else _text(result))
+    if dashboard and not as_json and result.rounds:
+        click.echo(f"to look    defl dashboard {result.folder}")
     if error is not None:
         click.echo(f"Error: {printable_lines(str(error))}", err=True)
     sys.exit(code)

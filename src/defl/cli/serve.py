@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from msgspec.structs import asdict
 
 from defl.cli.node import node
-from defl.cli.status_text import status_text
+from defl.cli.status_text import health_text, status_text
 from defl.errors import UserError
 from defl.node.event_loop import loop_factory
-from defl.node.files import PID_FILE, STARTED_FILE, TOKEN_FILE
+from defl.node.files import PID_FILE, TOKEN_FILE
+from defl.node.report.health import health_of
+from defl.node.report.last_seen import health_by_files, read_history
 from defl.node.report.log import Log, configure_logging
+from defl.node.report.service_manager import ServiceManager
 from defl.node.report.status_client import last_status, running_status
 from defl.node.setup.config import LogFormat, read_node
 from defl.node.store.storage import lock_holder
@@ -36,7 +40,8 @@ Example:
   defl node start alice
 
 Exit code 0: the federation is finished, or the node was stopped; 1: the node's own state is
-damaged or its disk fails; 2: it cannot start, and the message says what to do.
+damaged or its disk fails; 2: it cannot start, or another process
+has its key, and the message says what to do.
 """
 STOP_EXAMPLES = """
 Example:
@@ -62,24 +67,43 @@ def start(folder: Path, observer: bool, as_json: bool) -> None:
     config = read_node(folder)
     as_json = as_json or config.log_format is LogFormat.JSON
     configure_logging(as_json=as_json, level=config.log_level)
+    manager = ServiceManager.take_from(os.environ, os.getpid())
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(folder, Log(), observer=observer))
+        runner.run(_serve(folder, Log(), manager, observer=observer))
 
 
-async def _serve(folder: Path, log: Log, *, observer: bool) -> None:
+async def _serve(folder: Path, log: Log, manager: ServiceManager, *, observer: bool) -> None:
     from defl.node.startup import open_node  # noqa: PLC0415 - `status` and `stop` need no node
 
     running = open_node(folder, log, observer=observer)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.stop)
+        loop.add_signal_handler(number, _stop, running, manager)
     (folder / PID_FILE).write_text(str(os.getpid()), encoding="ascii")
-    following = asyncio.create_task(_stop_with_parent(running))
+    started = asyncio.Event()
+    beside = [
+        asyncio.create_task(_stop_with_parent(running)),
+        asyncio.create_task(_inform(manager, running, started)),
+    ]
     try:
-        await running.run()
+        await running.run(on_started=started.set)
     finally:
-        following.cancel()
+        for task in beside:
+            task.cancel()
         (folder / PID_FILE).unlink(missing_ok=True)
+
+
+def _stop(running: "Node", manager: ServiceManager) -> None:
+    manager.stopping()
+    running.stop()
+
+
+async def _inform(manager: ServiceManager, running: "Node", started: asyncio.Event) -> None:
+    from defl.node.report.status import status_of  # noqa: PLC0415 - `status` and `stop` need none
+
+    await started.wait()
+    manager.ready()
+    await manager.keep_informed(lambda: health_of(status_of(running)).sentence)
 
 
 async def _stop_with_parent(running: "Node") -> None:
@@ -94,39 +118,39 @@ async def _stop_with_parent(running: "Node") -> None:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def status(folder: Path, as_json: bool) -> None:
-    """Progress, peers, traffic and problems of the node in DIR.
+    """Health in one sentence, then progress, peers, traffic and problems of the node in DIR.
 
-    Exit code 0: it runs; 1: it does not run, and its final status is shown.
+    Exit code 0: it runs; 1: it does not run, and its final status is shown, if it left one; 2: DIR
+    holds no node, or its process does not answer yet, and the message says what to do.
     """
     config = read_node(folder)
     current = running_status(folder)
     status = current or last_status(folder)
-    if status is None:
-        raise UserError(f"{folder}: {_no_status(folder, config.state)}")
-    running = current is not None
-    if as_json:
-        click.echo(json.dumps({"running": running, **msgspec.to_builtins(status)}, indent=1))
+    if status is None and (holder := lock_holder(folder / config.state)) is not None:
+        raise UserError(
+            f"{folder}: process {holder} holds the node's state but does not answer yet; ask again"
+        )
+    if current is not None:
+        health = health_of(current)
     else:
-        click.echo(f"{config.name} {_headline(folder, running=running)}")
-        click.echo(status_text(status))
-    sys.exit(0 if running else 1)
+        health = health_by_files(config.name, folder, status, read_history(folder))
+    if as_json:
+        fields = {} if status is None else asdict(status)
+        answer = {"running": current is not None, "health": health, **fields}
+        click.echo(json.dumps(msgspec.to_builtins(answer), indent=1))
+    else:
+        click.echo(health_text(health))
+        if status is not None:
+            if current is None:
+                click.echo(_whose_status(folder))
+            click.echo(status_text(status))
+    sys.exit(0 if current is not None else 1)
 
 
-def _headline(folder: Path, *, running: bool) -> str:
-    if running:
-        return "is running"
+def _whose_status(folder: Path) -> str:
     if (folder / TOKEN_FILE).exists():  # deleted on exit
-        return "was killed or does not answer; its status at an earlier exit:"
-    return "is not running; its final status:"
-
-
-def _no_status(folder: Path, state: str) -> str:
-    if (holder := lock_holder(folder / state)) is not None:
-        return f"process {holder} holds the node's state but does not answer yet; ask again"
-    start = f"defl node start {folder}"
-    if (folder / STARTED_FILE).exists():
-        return f"the node was killed and left no final status; start it again with: {start}"
-    return f"this node never ran; start it with: {start}"
+        return "It was killed or does not answer; its status at an earlier exit:"
+    return "Its final status:"
 
 
 @node.command(epilog=STOP_EXAMPLES)

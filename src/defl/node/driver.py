@@ -72,6 +72,7 @@ class Driver:
         self._going = False
         self._caught_up = asyncio.Event()
         self._ended: asyncio.Future[None] | None = None  # with the error that ended the node
+        self._stopped: BaseException | None = None  # by `stop`, perhaps before `run`
         self._timer: asyncio.Handle | None = None
         self._wake_at: float | None = None  # the timer's; uvloop's handles do not always tell
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,6 +83,8 @@ class Driver:
         or chunk that cannot be written ends the node."""
         self._ended = asyncio.get_running_loop().create_future()
         self._writing.start(self._complete, self._end)
+        if self._stopped is not None:
+            self._end(self._stopped)
         try:
             self._events.appendleft(Tick())
             self._go_on()
@@ -103,6 +106,11 @@ class Driver:
         for event in list(self._events):
             if isinstance(event, Connected | Disconnected) and event.peer == peer:
                 self._events.remove(event)
+
+    def stop(self, error: BaseException) -> None:
+        """No further decision is made, so nothing more is signed; `run` raises the error."""
+        self._stopped = error
+        self._end(error)
 
     @property
     def is_caught_up(self) -> bool:

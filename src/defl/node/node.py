@@ -4,12 +4,10 @@
 """
 
 import asyncio
-import errno
 import os
 import secrets
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +15,23 @@ from defl.committee import Federation
 from defl.contacts import id_of
 from defl.crypto import ReportingSigner
 from defl.duty import Report
-from defl.errors import ChunkRotten, LocalFault, PeerFault
+from defl.errors import ChunkRotten, LocalFault, UserError
 from defl.fields import MEMBERS_MAX
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.messages import Gossip, Handover, Offer, StoreAck
 from defl.node.driver import Driver, Outlets
 from defl.node.epoch_parts import Cards, EpochParts, ingress_of
+from defl.node.event_loop import LoopErrors
 from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
+from defl.node.intake import Intake
 from defl.node.net.proxy import proxies_of
-from defl.node.net.send_queue import Frame
+from defl.node.net.sessions import key_in_use, place_is_taken
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifier import FrameVerifier
 from defl.node.report.best_model import BestModel
 from defl.node.report.change_log import ChangeLog
 from defl.node.report.history import RoundHistory, discard
-from defl.node.report.log import LineLimit, Log
+from defl.node.report.log import Log
 from defl.node.report.membership import membership_report
 from defl.node.report.metrics import Measures, NodeMetrics
 from defl.node.report.names import Names
@@ -39,6 +39,7 @@ from defl.node.report.notices import NoticeQueue
 from defl.node.report.peer_log import PeerLog
 from defl.node.report.requests import event_of
 from defl.node.report.results import Results
+from defl.node.report.round_log import FactWriter
 from defl.node.report.status import encode_status, status_of
 from defl.node.report.telemetry import Server, write_private
 from defl.node.report.tracking import start_tracking
@@ -60,12 +61,10 @@ from defl.output import (
     Disconnected,
     Envelope,
     EpochBegan,
-    Event,
-    Faulted,
     ModelReady,
     PeerMisbehaved,
     Received,
-    ReceivedChunk,
+    SafetyBroken,
     ServeChunk,
     ServeHandover,
     Train,
@@ -84,8 +83,6 @@ from defl.wire import (
     says_handover,
 )
 
-LOOP_LINES_EVERY_S = 60.0
-
 
 class Node:
     """One organisation's process."""
@@ -102,7 +99,6 @@ class Node:
         self.name = config.name
         self.log = log
         self.measures = Measures()
-        self._loop_lines = LineLimit(1, LOOP_LINES_EVERY_S)
         self.storage = Storage.open(folder / config.state, chain=origin.chain)
         durable = self.storage.recovered()
         for fault in self.storage.faults:
@@ -134,9 +130,10 @@ class Node:
                 Lane.CONTROL: control_frame_bytes_max(MEMBERS_MAX),
                 Lane.WEIGHTS: chunk_frame_bytes_max(federation.chunk_bytes),
             },
-            on_frame=self._on_frame,
+            on_frame=lambda peer, _lane, frame: self._intake.take(peer, frame),
             on_connected=lambda peer, epoch: self._driver.feed(Connected(peer, epoch)),
             on_disconnected=self._disconnected,
+            on_elsewhere=self._key_in_use,
             is_letter=says_handover,  # the one message that strangers hand in
         )
         self.worker = Worker(
@@ -151,8 +148,9 @@ class Node:
         )
         record = self._tracking.record if self._tracking else discard
         names = [member.name for member in federation.members]
+        self._facts = FactWriter(folder, log)
         self.history = RoundHistory(
-            names, federation.committee.members, record, federation.first_round
+            names, federation.committee.members, record, federation.first_round, self._facts.put
         )
         local = folder / config.state / LOCAL_FILE
         best = (
@@ -182,6 +180,8 @@ class Node:
             self.history,
             best,
         )
+        self._results.keep_evidence(durable.evidence)
+        self.evidence_files = self._results.evidence_files
         if durable.switch is not None:
             self._results.keep_handover(durable.switch.handover)
         checked = CheckedValues(federation)
@@ -199,6 +199,7 @@ class Node:
         self._change_log = ChangeLog(self.participant, self.names, log)
         outlets = Outlets(self._send, self._report, self._work, self._follow)
         self._driver = Driver(self.participant, self.writing, outlets)
+        self._intake = Intake(self._verifier, self._driver)
         self._serving = Serving(
             self._read_frame,
             self._rotten,
@@ -206,7 +207,9 @@ class Node:
             drained=partial(self.transport.drained, lane=Lane.WEIGHTS),
         )
         self._notices = NoticeQueue(self._results, log)
+        self.safety_broken: str | None = None  # since the start: why
         self._tasks: set[asyncio.Task[None]] = set()
+        self.elsewhere: str | None = None  # why it stops: another process has its key
         self._stopping = asyncio.Event()
 
     @property
@@ -227,17 +230,21 @@ class Node:
     def stop(self) -> None:
         self._stopping.set()
 
-    async def run(self) -> None:
-        """Run until the federation is finished or `stop` is called."""
-        asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
+    async def run(self, on_started: Callable[[], None] = lambda: None) -> None:
+        """Run until the federation is finished or `stop` is called.
+
+        `on_started` is called when the node listens and its loop runs."""
+        asyncio.get_running_loop().set_exception_handler(LoopErrors(self.log).report)
         port = await self._server.start(self._port)
         write_private(self._folder / TOKEN_FILE, self._token)
         (self._folder / PORT_FILE).write_text(str(port), encoding="ascii")
         self._start(self._runner.start())
         await self.transport.start()
-        self._start(self._peer_log.report(self.transport.stats.trouble))
+        self._start(self._peer_log.report(self.transport.stats.trouble, self.transport.connected))
         self._start(self._notices.run())
+        facts = asyncio.create_task(self._facts.run())
         participant = self.participant
+        self.history.started(self.federation, participant.state.round)
         self.log.info(
             "started",
             epoch=participant.epoch,
@@ -246,6 +253,7 @@ class Node:
         )
         loop = asyncio.create_task(self._run_to_completion())
         stopping = asyncio.create_task(self._stopping.wait())
+        on_started()
         try:
             await asyncio.wait((loop, stopping), return_when=asyncio.FIRST_COMPLETED)
             if loop.done():
@@ -255,6 +263,8 @@ class Node:
             for task in (loop, stopping, *self._tasks):
                 task.cancel()
             await asyncio.gather(loop, stopping, *self._tasks, return_exceptions=True)
+            self._facts.end()
+            await facts
             self._write_final_status()
             await self.transport.close()
             await self.worker.close()
@@ -277,17 +287,6 @@ class Node:
         except OSError as error:
             self.log.warning("not written", what=STATUS_FILE, why=error)
 
-    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """Without descriptors, asyncio's server reports 100 failed accepts a second with their
-        tracebacks: they would fill the disk. Everything else is reported in full."""
-        error = context.get("exception")
-        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
-            loop.default_exception_handler(context)
-            return
-        withheld = self._loop_lines.withheld("accept", loop.time())
-        if withheld is not None:
-            self.log.warning("telemetry accepts no connection", why=error, withheld=withheld)
-
     async def _run_to_completion(self) -> None:
         await self._driver.run()
         await self._notices.join()
@@ -299,12 +298,15 @@ class Node:
         for committed in report.committed:
             self._results.committed(committed)
         for notice in report.notices:
+            self._results.record(notice)
             if isinstance(notice, PeerMisbehaved):
                 self._results.misbehaved(notice)  # a liar causes any number: they do not queue
             else:
                 self._notices.put(notice)
             if isinstance(notice, EpochBegan):
-                self._entered(notice.federation)
+                self._epoch_parts.boundary_written(notice.federation.epoch)
+            if isinstance(notice, SafetyBroken):
+                self.safety_broken = notice.reason
             if isinstance(notice, ModelReady) and notice.round == self.federation.rounds:
                 self._evaluations.begin(notice.round, notice.digest)
 
@@ -312,12 +314,6 @@ class Node:
         """After each decision of the participant."""
         self._epoch_parts.follow()
         self._change_log.follow()
-
-    def _entered(self, federation: Federation) -> None:
-        """The boundary is on disk."""
-        self._epoch_parts.boundary_written(federation.epoch)
-        names = [member.name for member in federation.members]
-        self.history.set_members(names, federation.committee.members, federation.first_round)
 
     def _send(self, item: Envelope | ServeChunk | ServeHandover) -> None:
         if isinstance(item, Envelope):
@@ -375,37 +371,17 @@ class Node:
 
     # --- What peers send -------------------------------------------------------------------
 
-    def _on_frame(self, peer: NodeId, lane: Lane, frame: Frame) -> Awaitable[None] | None:  # noqa: ARG002
-        """The link that brought the frame is not read further until this is done: its next frame
-        is judged after this one was handled."""
-        try:
-            event = self._verifier.admit(peer, frame)
-        except PeerFault as fault:
-            event = Faulted(peer, str(fault))
-        behind = not self._driver.is_caught_up
-        if behind or isawaitable(event) or isinstance(event, ReceivedChunk):
-            return self._admit_later(peer, event)
-        if event is not None:
-            self._driver.feed(event)
-        return None if self._driver.is_caught_up else self._driver.caught_up()
-
     def _disconnected(self, peer: NodeId) -> None:
         self._peer_log.disconnected(peer)
         self._driver.feed(Disconnected(peer))
 
-    async def _admit_later(
-        self, peer: NodeId, admission: Event | Awaitable[Event | None] | None
-    ) -> None:
-        try:
-            event = await admission if isawaitable(admission) else admission
-        except PeerFault as fault:
-            event = Faulted(peer, str(fault))
-        await self._driver.caught_up()
-        if isinstance(event, ReceivedChunk):
-            await self._driver.chunk_room.acquire()
-        if event is not None:
-            self._driver.feed(event)
-            await self._driver.caught_up()
+    def _key_in_use(self, claiming: list[NodeId]) -> None:
+        """These members are connected with another process that has this node's key."""
+        faults = self.federation.committee.faults
+        if self.elsewhere is None and place_is_taken(len(claiming), faults):
+            self.elsewhere = key_in_use(list(map(self.names.of, claiming)))
+            self._driver.stop(UserError(self.elsewhere))
+            self.log.warning("stops", why=self.elsewhere)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)

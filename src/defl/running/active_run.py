@@ -85,7 +85,8 @@ class ActiveRun:
     def report(self, *lines: str) -> None:
         """Report the lines and the state of the members to the caller."""
         members = tuple(self._member_now(name) for name in self._names)
-        self._audience.report(RunProgress(self._closed, self._federation.rounds, members, lines))
+        rounds, folder = self._federation.rounds, self.local.folder
+        self._audience.report(RunProgress(self._closed, rounds, members, lines, folder))
 
     def run(self, first_line: str) -> Result:
         """Run until every node has exited on its own."""

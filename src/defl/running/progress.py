@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
+from pathlib import Path
 
 from defl.node.report.status import NodeStatus
 from defl.printable import printable_lines
@@ -50,6 +51,7 @@ class RunProgress:
     rounds: int
     members: tuple[MemberNow, ...]
     lines: tuple[str, ...]  # news since the last call
+    folder: Path | None = None  # of the run, once its nodes' folders are there
 
 
 Watch = Callable[[RunProgress], None]

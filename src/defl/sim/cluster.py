@@ -2,7 +2,8 @@
 
 The cluster starts, ticks, kills and restarts its nodes, and judges the run. One seed determines all
 randomness. Frames are real bytes that pass the real ingress; only the wire, the disk, the clock and
-the training are simulated. `driver.py` is one process of these, `traffic.py` connects them.
+the training are simulated. `driver.py` is one process of these, `traffic.py` connects them. The
+file is long because a scenario reads and changes one world: what comes next depends on all of it.
 """
 
 import random

@@ -5,7 +5,8 @@ A copy follows the rules but does not know what the other signs, so together the
 twice and forget, in every way that needs no forged bytes. A case says for each of its first views
 who leads and how the network is cut; after them it is whole, and the log must grow again. With
 crash points, replicas are also killed between two of their events and start again from what was
-durable. The replica core is driven directly: no wire, no ingress, no participants.
+durable. The replica core is driven directly: no wire, no ingress, no participants. The file is long
+because the cases, their enumeration and their judgement are one argument.
 """
 
 import random

@@ -21,9 +21,11 @@ def check_hello(
     certificate: bytes | None,
     dialled: tuple[NodeId, Lane] | None,
     origin: Digest,
+    session: bytes,
     cards: Mapping[NodeId, Card],
 ) -> NodeId | Refused:
-    """The number of the peer, if it is a contact in our federation, and the dialled one."""
+    """The number of the peer, if it is a contact in our federation, and the dialled one. Our own
+    session is `session`."""
     peer = next((id_ for id_, card in cards.items() if card.certificate == certificate), None)
     if peer is None:
         return Refused(Refusal.IDENTITY, "its certificate no longer belongs to a contact")
@@ -36,7 +38,16 @@ def check_hello(
     if dialled is not None and dialled != (peer, hello.lane):
         text = f"{card.name} answered on lane {hello.lane}, not on the one that was dialled"
         return Refused(Refusal.IDENTITY, text, peer)
+    if hello.refused == session:
+        return Refused(Refusal.ELSEWHERE, elsewhere(card.name), peer)
     return peer
+
+
+def elsewhere(name: str) -> str:
+    return (
+        f"{name} is connected with another process that has this node's key, or was after this one "
+        "had gone silent: stop the other one, then start this one again"
+    )
 
 
 def check_stranger(hello: Hello, origin: Digest) -> Refused | None:

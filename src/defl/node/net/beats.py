@@ -53,6 +53,7 @@ class Heart:
         self._unanswered_ticks = 0
         self._number = 0  # of the newest ping
         self._asked_at: float | None = None  # when that one was first written, until its pong
+        self._answered = 0  # the newest ping that has been answered
         self._ping_due = True
         # The newest ping's alone: a peer that sends many and reads nothing costs no more.
         self._pong_due: Beat | None = None
@@ -75,14 +76,32 @@ class Heart:
         """Does this beat complete a round trip?"""
         if not beat.is_pong:
             self._pong_due = Beat(beat.number, is_pong=True)
-        elif self._asked_at is not None and beat.number == self._number:
+            return False
+        if self._is_newer_answer(beat.number):
+            self._answered = beat.number
+            self._unanswered_ticks = 0
+        if self._asked_at is not None and beat.number == self._number:
             newest_s, before_s = now - self._asked_at, self.round_trip_s
             self.round_trip_s = newest_s
             self.usual_round_trip_s = newest_s if before_s is None else min(newest_s, before_s)
             self._asked_at = None
-            self._unanswered_ticks = 0
             return True
         return False
+
+    def challenge(self) -> int:
+        """Makes a ping due that was never sent before; returns its number."""
+        self._asked_at = None
+        self._ping_due = True
+        return (self._number + 1) % NUMBERS
+
+    def has_answered(self, number: int) -> bool:
+        """Whether an answer to this ping or to a later one has come."""
+        return _at_least(self._answered, number)
+
+    def _is_newer_answer(self, number: int) -> bool:
+        return number != self._answered and (
+            _at_least(number, self._answered) and _at_least(self._number, number)
+        )
 
     @property
     def is_due(self) -> bool:
@@ -100,3 +119,8 @@ class Heart:
                 self._asked_at = now
             due.append(Beat(self._number))
         return due
+
+
+def _at_least(number: int, other: int) -> bool:
+    """Numbers begin again at 0 after a very long time."""
+    return (number - other) % NUMBERS < NUMBERS // 2

@@ -7,6 +7,7 @@ kept of a contact is in its object, so nothing is left of it when it goes.
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from time import monotonic
 
 from defl.budget import TokenBucket
 from defl.cards import Card
@@ -14,8 +15,9 @@ from defl.ids import NodeId
 from defl.node.net.framing import CLOSE_S, Lane, Link
 from defl.node.net.letterbox import LetterboxLink
 from defl.node.net.send_queue import SendQueue, Traffic
+from defl.node.net.sessions import KeySeat, TakenClaim
 from defl.node.net.tls import unusable
-from defl.node.net.who_dials import Part
+from defl.node.net.who_dials import Part, is_member
 from defl.node.setup.identity import card_defect
 
 
@@ -38,11 +40,18 @@ class Contact:
         self.peer = peer
         self.card = card
         self.channels = {lane: Channel() for lane in Lane}
+        self.lost_at = monotonic()  # when it was last connected, or became a contact
         self.moved = asyncio.Event()  # a newer card gives another address
         self.letterbox: LetterboxLink | None = None  # ours to its letterbox
         self.part: Part | None = None  # ours, which `calls` play; None: before the start
         self.relays: tuple[Card, ...] = ()  # at which they play it
         self.calls: list[asyncio.Task[None]] = []
+        self.seat = KeySeat()  # its processes, at this node
+        self.claim = TakenClaim()  # what it says about our own process
+
+    @property
+    def links(self) -> list[Link]:
+        return [channel.link for channel in self.channels.values() if channel.link is not None]
 
     @property
     def is_connected(self) -> bool:
@@ -102,6 +111,11 @@ class ContactBook:
             for lane, channel in contact.channels.items()
         }
 
+    def claiming(self, now: float) -> list[NodeId]:
+        """The members that say that our place there is taken."""
+        members = (contact for contact in self if is_member(contact.peer))
+        return [member.peer for member in members if member.claim.holds(now)]
+
     def update(self, card: Card) -> bool:
         """Takes a contact's newer card, which its key has signed; False if it is none."""
         if card_defect(card) is not None or unusable(card) is not None:
@@ -148,8 +162,7 @@ class ContactBook:
 
 async def close_links(contacts: Iterable[Contact]) -> None:
     """Ends them after a moment for the bytes that are already written."""
-    channels = [channel for contact in contacts for channel in contact.channels.values()]
-    links = [channel.link for channel in channels if channel.link is not None]
+    links = [link for contact in contacts for link in contact.links]
     for end in (Link.close, Link.abort):
         for link in links:
             end(link)

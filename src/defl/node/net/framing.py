@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from inspect import isawaitable
-from typing import cast
+from time import time
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from defl.node.net.send_queue import Frame, SendQueue, Traffic
 from defl.node.net.sockets import allow_round_trip, is_stalled
 
 HEADER_BYTES = 4
-# Ours has about 80; a stranger must not make us hold much more.
+# Ours has about 110; a stranger must not make us hold much more.
 HELLO_BYTES_MAX = 256
 # For the bytes that are already written, when this end closes.
 CLOSE_S = 1.0
@@ -73,11 +74,13 @@ class Link(asyncio.BufferedProtocol):
         self.broken: str | None = None  # the rule that the peer broke, if that ended the link
         self.route: Route = DIRECT  # as far as this end knows
         self._heart: Heart | None = None
+        self._answer: asyncio.Future[None] | None = None  # the next pong
         self._silent: str | None = None  # set when that ends the link
         self._next_tick: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self.is_made = False  # TLS is complete: the link owns the connection
         self.certificate: bytes | None = None  # the peer's, in DER form
+        self.made_at = 0.0  # by the wall clock, for people
         self._frame_bytes_max = HELLO_BYTES_MAX
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._start = 0  # scratch[start:end] is unparsed
@@ -113,6 +116,25 @@ class Link(asyncio.BufferedProtocol):
         """The newest; None: not known yet."""
         return None if self._heart is None else self._heart.round_trip_s
 
+    async def answers(self) -> bool:
+        """Whether the peer answers a ping that is sent from now on; False when the link ends."""
+        if self._heart is None:
+            return False
+        number = self._heart.challenge()
+        self.pump_soon()
+        while not self._heart.has_answered(number) and not self.closed.done():
+            if self._answer is None or self._answer.done():
+                self._answer = self._loop.create_future()
+            ends: list[asyncio.Future[Any]] = [self._answer, self.closed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        return self._heart.has_answered(number)
+
+    @property
+    def remote(self) -> str:
+        """Where the peer's end is, as far as this end knows."""
+        name = self._transport and self._transport.get_extra_info("peername")
+        return f"{name[0]} port {name[1]}" if name else str(self.route)
+
     @property
     def is_stalled(self) -> bool:
         """Its bytes are lost, and after the cut it would need long to find out."""
@@ -146,6 +168,7 @@ class Link(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=SLICE_BYTES, low=SLICE_BYTES // 4)
         self.is_made = True
+        self.made_at = time()
         secured = transport.get_extra_info("ssl_object")
         self.certificate = None if secured is None else secured.getpeercert(binary_form=True)
 
@@ -219,6 +242,8 @@ class Link(asyncio.BufferedProtocol):
         if self._heart.take(beat, self._loop.time()) and self._transport is not None:
             usual_s = self._heart.usual_round_trip_s or 0.0
             allow_round_trip(self._transport.get_extra_info("socket"), usual_s)
+        if beat.is_pong and self._answer is not None and not self._answer.done():
+            self._answer.set_result(None)
         self.pump_soon()
         return True
 

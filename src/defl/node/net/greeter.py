@@ -5,6 +5,7 @@ decides what becomes of the link.
 """
 
 import asyncio
+import secrets
 import socket
 import ssl
 
@@ -15,6 +16,7 @@ from defl.node.net.admission import (
     check_stranger,
     relayed_refusal_of,
 )
+from defl.node.net.challenge import is_in_use, second_process
 from defl.node.net.connecting import connected_socket, explained_refusal
 from defl.node.net.contact import Contact, ContactBook
 from defl.node.net.framing import CLOSE_S, Lane, Link
@@ -23,6 +25,7 @@ from defl.node.net.obstacles import CallStage
 from defl.node.net.proxy import Proxies
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import Route
+from defl.node.net.sessions import SESSION_BYTES
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import (
     client_context,
@@ -46,8 +49,10 @@ class Greeter:
         handshake_s: float,
         proxies: Proxies,
         stated: Digest | None = None,
+        session: bytes | None = None,
     ) -> None:
-        """`stated`: the federation in our hellos, if not `origin`."""
+        """`stated`: the federation in our hellos, if not `origin`. `session`: this process's, if
+        not a new one."""
         self._identity = identity
         self._origin = origin
         self._contacts = contacts
@@ -55,6 +60,7 @@ class Greeter:
         self._handshake_s = handshake_s
         self._proxies = proxies
         self._stated = origin if stated is None else stated
+        self._session = session or secrets.token_bytes(SESSION_BYTES)
         self._letterbox_context = letterbox_server_context(identity)
         self._server_context: ssl.SSLContext | None = None
         self.epoch = 0
@@ -75,19 +81,28 @@ class Greeter:
             cards = [contact.card for contact in self._contacts]
             self._server_context = server_context(self._identity, cards)
         hello = await self._accept(link, connection, self._server_context)
-        answer = self._judge(link, hello, None)
+        answer = await self._judge(link, hello, None)
         if not isinstance(answer, Refused) and self._is_needless(*answer):
             contact = answer[0]
             text = f"{contact.card.name} dialled us, but we have dialled it"
             answer = Refused(Refusal.DIRECTION, text, contact.peer)
         if hello is not None and not (isinstance(answer, Refused) and answer.peer is None):
-            link.send_hello(self._hello(hello.lane))
+            peer = answer.peer if isinstance(answer, Refused) else answer[0].peer
+            told = b""
+            if isinstance(answer, Refused) and answer.kind is Refusal.PROBE:
+                told = await self._told_to_probe(answer.peer, hello)
+            link.send_hello(self._hello(hello.lane, peer, told))
         return answer
+
+    async def _told_to_probe(self, peer: NodeId | None, hello: Hello) -> bytes:
+        contact = None if peer is None else self._contacts.get(peer)
+        return hello.session if contact is not None and await is_in_use(contact) else b""
 
     def _is_needless(self, contact: Contact, hello: Hello) -> bool:
         """A contact that we dial may call us too: it may not know its part, in another epoch or
         after a change of its reach. But not beside a link that we have made."""
-        ours = contact.part is Part.DIAL and hello.epoch == self.epoch
+        is_same = contact.seat.holder == hello.session
+        ours = is_same and contact.part is Part.DIAL and hello.epoch == self.epoch
         return ours and contact.channels[hello.lane].link is not None
 
     async def answer_stranger(self, link: Link, connection: socket.socket) -> Refused | None:
@@ -95,7 +110,7 @@ class Greeter:
         hello = await self._accept(link, connection, self._letterbox_context)
         refused = NOT_A_HELLO if hello is None else check_stranger(hello, self._origin)
         if refused is None:
-            link.send_hello(self._hello(Lane.CONTROL))
+            link.send_hello(self._hello(Lane.CONTROL, None))
         return refused
 
     async def _accept(
@@ -130,9 +145,9 @@ class Greeter:
                 stage = CallStage.SECURING
                 await self._secure(link, connection, server_name(card.address), context)
                 stage = CallStage.GREETING
-                link.send_hello(self._hello(lane))
+                link.send_hello(self._hello(lane, contact.peer))
                 hello = decode_hello(await link.hello)
-            answer = self._judge(link, hello, (contact.peer, lane))
+            answer = await self._judge(link, hello, (contact.peer, lane))
             if isinstance(answer, Refused):
                 return answer
             greeted = True
@@ -175,14 +190,17 @@ class Greeter:
             async with asyncio.timeout(self._connect_s):
                 if calling:
                     await self._secure(link, connection, "", client_context(self._identity, card))
-                    link.send_hello(self._hello(lane))
+                    link.send_hello(self._hello(lane, contact.peer))
                     hello = decode_hello(await link.hello)
                 else:
                     context = server_context(self._identity, (card,))
                     hello = await self._accept(link, connection, context)
-                    link.send_hello(self._hello(lane))
-            answer = self._judge(link, hello, (contact.peer, lane))
+            answer = await self._judge(link, hello, (contact.peer, lane))
+            if not calling:
+                link.send_hello(self._hello(lane, contact.peer))
             if isinstance(answer, Refused):
+                link.close()  # after our hello, which may say why
+                await asyncio.wait([link.closed], timeout=CLOSE_S)
                 return answer
             greeted = True
             return link, answer[1]
@@ -196,11 +214,16 @@ class Greeter:
 
     # ------------------------------------------------------------------ both
 
-    def _hello(self, lane: Lane) -> bytes:
+    def _hello(self, lane: Lane, peer: NodeId | None, told: bytes = b"") -> bytes:
         key = self._identity.public_key
-        return encode_hello(Hello(PROTOCOL_VERSION, self._stated, self.epoch, key, lane))
+        contact = None if peer is None else self._contacts.get(peer)
+        now = asyncio.get_running_loop().time()
+        refused = told or (b"" if contact is None else contact.seat.refused(now))
+        return encode_hello(
+            Hello(PROTOCOL_VERSION, self._stated, self.epoch, key, lane, self._session, refused)
+        )
 
-    def _judge(
+    async def _judge(
         self, link: Link, hello: Hello | None, dialled: tuple[NodeId, Lane] | None
     ) -> tuple[Contact, Hello] | Refused:
         if hello is None:
@@ -210,8 +233,13 @@ class Greeter:
             certificate=link.certificate,
             dialled=dialled,
             origin=self._origin,
+            session=self._session,
             cards=self._contacts.cards,
         )
         if isinstance(peer, Refused):
             return peer
-        return self._contacts[peer], hello
+        contact = self._contacts[peer]
+        refused = await second_process(contact, hello, link)
+        if contact not in self._contacts:
+            return Refused(Refusal.IDENTITY, f"{contact.card.name} is no contact any more")
+        return refused or (contact, hello)

@@ -10,10 +10,14 @@ from defl.fields import NUMBER_MAX
 from defl.ids import DIGEST_BYTES, NO_DIGEST
 from defl.node.net.framing import Lane
 from defl.node.net.send_queue import Frame
+from defl.node.net.sessions import SESSION_BYTES
 
 # Nodes of another version are refused by name. 2: Pace, Statements, another order of leaders.
 # 3: charter and membership make the chain id. 4: epochs. 5: reach, relays, beats, Have.
-PROTOCOL_VERSION = 5
+# 6: sessions.
+PROTOCOL_VERSION = 6
+
+NO_SESSION = bytes(SESSION_BYTES)
 
 
 class Hello(Struct, frozen=True, array_like=True):
@@ -22,6 +26,9 @@ class Hello(Struct, frozen=True, array_like=True):
     epoch: Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
     key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
     lane: Lane
+    session: Annotated[bytes, Meta(min_length=SESSION_BYTES, max_length=SESSION_BYTES)]
+    # A session of the receiver's key that the sender refuses, since another process has its place.
+    refused: Annotated[bytes, Meta(max_length=SESSION_BYTES)] = b""
 
 
 class _AnyHello(Struct, frozen=True, array_like=True):
@@ -43,7 +50,7 @@ def decode_hello(frame: Frame) -> Hello | None:
     try:
         version = _any_decoder.decode(frame).version
         if version != PROTOCOL_VERSION:
-            return Hello(version, NO_DIGEST, 0, bytes(KEY_BYTES), Lane.CONTROL)
+            return Hello(version, NO_DIGEST, 0, bytes(KEY_BYTES), Lane.CONTROL, NO_SESSION)
         return _hello_decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -67,6 +67,8 @@ def dial_refusal(obstacle: Obstacle, card: Card) -> Refused:
         case CallStage.GREETING:
             kind, text = Refusal.UNKNOWN, _ungreeted(error)
     way = "" if obstacle.route.kind is RouteKind.DIRECT else f", {obstacle.route}"
+    if kind is Refusal.CLOSED:
+        return Refused(kind, f"nobody listens at {card.address}{way}; {text}")
     return Refused(kind, f"{card.address}{way}: {text}")
 
 
@@ -78,7 +80,7 @@ def _unconnected(error: OSError, card: Card) -> tuple[Refusal, str]:
                 "your site's proxy in node.toml"
             )
         case ConnectionRefusedError():
-            return Refusal.CLOSED, "nothing listens there; is it running, and its port open?"
+            return Refusal.CLOSED, "is it running, and its port open?"
         case TimeoutError():
             return Refusal.SILENT, (
                 "no answer: the machine is off, or a firewall drops the connection; ask your "

@@ -18,6 +18,7 @@ class Refusal(StrEnum):
     VERSION = "version"
     FEDERATION = "federation"
     IDENTITY = "identity"  # claims another key than its certificate's
+    SECOND = "second"  # another process with its key has its place
     DIRECTION = "direction"  # we dial this peer, and are connected
     FRAME = "frame"  # a length out of bounds
     FAULT = "fault"  # the handler raised a PeerFault for a frame
@@ -36,6 +37,7 @@ class Refusal(StrEnum):
     OTHER_KEY = "other_key"  # a node's, but not of the agreed key
     CLOCK = "clock"  # the agreed certificate, or ours, is not valid at this time
     UNKNOWN = "unknown"  # the node that we dialled ended the connection before its hello
+    ELSEWHERE = "elsewhere"  # a process with our own key has our place there
     PROBE = "probe"  # a member's `defl node check`, which wants our hello and nothing else
 
 

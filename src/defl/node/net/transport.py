@@ -5,12 +5,16 @@ change while the transport runs. TLS refuses every caller that is no contact. Th
 hello, and both check the certificate's owner, the federation and the lane. Only frames of links
 that pass reach `on_frame`, with the contact's number, and those of strangers that called the
 letterbox, each with a number of its own.
+
+The file is long because every step of a link's life changes the same table of contacts. What can be
+decided without it is elsewhere: greeter.py, dialler.py, acceptor.py, delivery.py, sessions.py.
 """
 
 import asyncio
 import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from time import monotonic
 
 from defl.cards import Card, Reach
 from defl.contacts import FORMER_FROM
@@ -58,9 +62,11 @@ class Transport:
         on_frame: OnFrame,
         on_connected: Callable[[NodeId, int], None] = lambda _peer, _epoch: None,
         on_disconnected: Callable[[NodeId], None] = lambda _: None,
+        on_elsewhere: Callable[[list[NodeId]], None] = lambda _: None,
         is_letter: Callable[[Frame], bool] = lambda _: True,
         limits: TransportLimits | None = None,
         proxies: Proxies = Proxies(),  # noqa: B008  (frozen)
+        session: bytes | None = None,
         rng: random.Random | None = None,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -74,6 +80,7 @@ class Transport:
         self._frame_bytes_max = frame_bytes_max
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
+        self._on_elsewhere = on_elsewhere
         self._is_letter = is_letter
         self._limits = limits or TransportLimits()
         self.stats = Stats()
@@ -98,6 +105,7 @@ class Transport:
             connect_s=self._limits.connect_s,
             handshake_s=self._limits.accept.handshake_s,
             proxies=proxies,
+            session=session,
         )
         self._relayed = RelayedCalls(
             identity,
@@ -180,6 +188,11 @@ class Transport:
     def connected(self, peer: NodeId) -> bool:
         contact = self._contacts.get(peer)
         return contact is not None and contact.is_connected
+
+    def away_s(self, peer: NodeId) -> float | None:
+        """For how long it has not been connected; None: it is."""
+        contact = self._contacts.get(peer)
+        return None if contact is None or contact.is_connected else monotonic() - contact.lost_at
 
     def control_link(self, peer: NodeId) -> Link | None:
         contact = self._contacts.get(peer)
@@ -266,11 +279,15 @@ class Transport:
         contact.stop_calls()
         if contact.letterbox is not None:
             contact.letterbox.abort()
+        self._drop_links(contact)
+        for channel in contact.channels.values():
+            channel.queue.clear()
+
+    def _drop_links(self, contact: Contact) -> None:
         for lane, channel in contact.channels.items():
             if (link := channel.link) is not None:
                 self._lost(contact, lane, link)
                 link.abort()
-            channel.queue.clear()
 
     def _start(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -290,6 +307,7 @@ class Transport:
             if answer.peer is not None:
                 if answer.kind is not Refusal.PROBE:
                     self.stats.trouble[answer.peer] = answer.text
+                self._heed(answer, self._contacts.get(answer.peer))
                 link.close()
                 await asyncio.wait([link.closed])
             return answer
@@ -308,8 +326,21 @@ class Transport:
 
     def _refused(self, contact: Contact, refused: Refused) -> None:
         self.stats.refusals[refused.kind] += 1
+        self._heed(refused, contact)
         if contact in self._contacts and not contact.is_connected:
             self.stats.trouble[contact.peer] = refused.text
+
+    def _heed(self, refused: Refused, contact: Contact | None) -> None:
+        """A member may say that our place there is taken."""
+        if (
+            refused.kind is not Refusal.ELSEWHERE
+            or contact is None
+            or contact not in self._contacts
+        ):
+            return
+        now = asyncio.get_running_loop().time()
+        contact.claim.heard(now)
+        self._on_elsewhere(self._contacts.claiming(now))
 
     async def _call_letterbox(self, contact: Contact) -> None:
         """There is something to hand in only if the contact is in an older epoch. Guests have
@@ -343,6 +374,11 @@ class Transport:
         """Makes this the only link of the lane: an older one is dead, or the peer has restarted."""
         if link.closed.done():
             return
+        now = asyncio.get_running_loop().time()
+        if contact.seat.holder != hello.session:
+            self._drop_links(contact)  # of a process that does not answer any more
+        contact.seat.admit(hello.session, now)
+        contact.claim.withdraw()
         channel = contact.channels[hello.lane]
         if (older := channel.link) is not None:
             self.stats.replaced[contact.peer] += 1
@@ -352,7 +388,6 @@ class Transport:
             self.stats.reconnects[contact.peer] += 1
         channel.was_connected = True
         channel.link, channel.epoch = link, hello.epoch
-        now = asyncio.get_running_loop().time()
         channel.buckets = channel.buckets or self._limits.new_buckets(now)
         messages, volume = channel.buckets
         link.open(
@@ -381,12 +416,15 @@ class Transport:
         was_connected = contact.is_connected
         channel.link = None
         channel.queue.clear()  # lost like the frames in flight
+        if not contact.links:
+            contact.seat.lost(asyncio.get_running_loop().time())
         if link.broken is not None:
             self.stats.refusals[Refusal.FRAME] += 1
         if contact in self._contacts:
             reason = link.closed.result() if link.closed.done() else "replaced"
             self.stats.trouble[contact.peer] = f"the {lane} connection ended: {reason}"
         if was_connected:
+            contact.lost_at = monotonic()
             self._on_disconnected(contact.peer)
 
     def _deliver_of(self, contact: Contact, lane: Lane, frame: Frame) -> Awaitable[None] | None:

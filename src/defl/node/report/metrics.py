@@ -121,6 +121,11 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
     yield _gauge("view", "View of consensus", status.view)
     yield _gauge("height", "Height of the newest committed block", status.height)
     yield _gauge("observing", "1 if this node signs nothing", status.observing is not None)
+    yield _gauge(
+        "safety_broken",
+        "1 if another commit contradicts this node's: more than f members lied",
+        status.safety_broken is not None,
+    )
     yield _gauge("disk_full", "1 while records wait for room on the disk", status.disk_full)
     yield _gauge("no_descriptors", "1 while no more files can be opened", status.no_descriptors)
     yield _gauge(

@@ -5,7 +5,7 @@ most a few thousand lines a day.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from defl.ids import NodeId
 from defl.node.report.log import LineLimit, Log
@@ -27,19 +27,23 @@ class PeerLog:
         if (fields := self._fields("disconnected", peer)) is not None:
             self._log.info("peer disconnected", **fields)
 
-    async def report(self, trouble: Mapping[NodeId, str]) -> None:
-        """Log why a peer is not connected, whenever the reason is new; runs forever."""
+    async def report(
+        self, trouble: Mapping[NodeId, str], connected: Callable[[NodeId], bool]
+    ) -> None:
+        """Log why a peer is not connected, whenever the reason is new; runs forever. A connected
+        one may have another process that was refused."""
         reported: dict[NodeId, str] = {}
         while True:
             for peer, reason in trouble.items():
                 if reported.get(peer) != reason:
-                    self._not_connected(peer, reason)
+                    self._trouble(peer, reason, is_connected=connected(peer))
             reported = dict(trouble)
             await asyncio.sleep(TROUBLE_EVERY_S)
 
-    def _not_connected(self, peer: NodeId, reason: str) -> None:
+    def _trouble(self, peer: NodeId, reason: str, *, is_connected: bool) -> None:
         if (fields := self._fields("not connected", peer)) is not None:
-            self._log.warning("peer is not connected", why=reason, **fields)
+            what = "a call of a peer was refused" if is_connected else "peer is not connected"
+            self._log.warning(what, why=reason, **fields)
 
     def _fields(self, kind: str, peer: NodeId) -> dict[str, object] | None:
         """None: the line is withheld."""

@@ -4,18 +4,18 @@ Everything here follows from the participant's notices and nothing depends on it
 """
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import asdict
-
 from defl.contacts import PeerRole
 from defl.ids import Digest
-from defl.messages import Handover
+from defl.messages import Evidence, Handover, Upd
 from defl.node.report.archive import Archive
 from defl.node.report.best_model import BestModel
 from defl.node.report.certificate import certificate_of, certificate_text
-from defl.node.report.history import RoundHistory, log_fields, prefixed
+from defl.node.report.evidence_file import EvidenceFolder
+from defl.node.report.history import RoundHistory, log_fields
 from defl.node.report.log import Log
 from defl.node.report.model_file import write_model
 from defl.node.report.names import Names
@@ -29,7 +29,6 @@ from defl.output import (
     EpochBegan,
     EvidenceFound,
     Finished,
-    MemberLate,
     ModelReady,
     Notice,
     Observing,
@@ -76,6 +75,7 @@ class Results:
         self._log = log
         self._measures = measures
         self._history = history
+        self.evidence_files = EvidenceFolder(folder, participant.federation, names)
         self._best = best
         self._archive = Archive(folder)
         self._written: Digest | None = None  # which model the file holds
@@ -85,6 +85,8 @@ class Results:
         """How long this node's own transactions took from submission to commit."""
         for transaction in committed.block.transactions:
             if transaction.author == self._participant.me:
+                if isinstance(transaction, Upd):
+                    self._history.committed(transaction.round)
                 latency_s = self._measures.committed(transaction)
                 if latency_s is not None:
                     kind = type(transaction).__name__.upper()
@@ -111,6 +113,23 @@ class Results:
             why=done.reason,
         )
 
+    def record(self, notice: Notice) -> None:
+        """What is written down when it happens, whatever the disk does."""
+        match notice:
+            case RoundClosed(round=round_):
+                closed = self._history.closed(notice, self._measures.commit_latency())
+                without = ",".join(closed.missing) or "none"
+                self._log.info("round closed", round=round_, without=without)
+                for name in closed.late:
+                    how = str(self._history.late[name])
+                    self._log.info("member is late", member=name, how=how)
+            case ModelReady():
+                self._history.ready(notice)
+            case RoundProven() | Attested():
+                self._history.proven(notice)
+            case EpochBegan(federation=federation):
+                self._history.entered(federation)
+
     async def notice(self, notice: Notice) -> None:
         match notice:
             case ModelReady(round=round_, digest=digest):
@@ -124,19 +143,10 @@ class Results:
                 if self._best is not None:
                     await self._best.proven(notice.digest, text)
                 self._log.info("round proven", round=notice.round, digest=notice.digest.hex()[:16])
-            case RoundClosed(round=round_, missing=missing):
-                without = self._history.closed(round_, missing)
-                latency = self._measures.commit_latency()
-                if latency is not None:
-                    self._history.record(round_, prefixed("commit_ms", asdict(latency)))
-                self._log.info("round closed", round=round_, without=",".join(without) or "none")
             case WaitsFor(round=round_, members=members):
                 names = self._names
                 longest = ", ".join(f"{names.of(m)} up to {left:.1f} s" for m, left in members)
                 self._log.info("waiting for members", round=round_, members=longest)
-            case MemberLate(member=member):
-                lateness = self._history.member_late(notice)
-                self._log.info("member is late", member=self._names.of(member), how=str(lateness))
             case OwnUpdateLate(round=round_, late_s=late_s):
                 self._history.own_late(notice)
                 self._log.warning(
@@ -146,6 +156,7 @@ class Results:
                 kind = type(evidence.first).__name__
                 author = self._names.of(evidence.first.author)
                 self._log.warning("a member contradicts itself", member=author, kind=kind)
+                await asyncio.to_thread(self.keep_evidence, (evidence,))
             case PeerMisbehaved():
                 self.misbehaved(notice)
             case Observing(reason=reason) if reason != self._observing:
@@ -186,6 +197,14 @@ class Results:
             self._archive.keep_handover(handover)
         except OSError as fault:
             self._log.warning("not written", what=f"handover of epoch {handover.epoch}", why=fault)
+
+    def keep_evidence(self, proofs: Iterable[Evidence]) -> None:
+        """Also at a start: the node may have stopped before it wrote the newest one."""
+        for proof in proofs:
+            try:
+                self.evidence_files.keep(proof)
+            except OSError as fault:
+                self._log.warning("not written", what="evidence", why=fault)
 
     def _keep_certificate(self, round_: int, text: str) -> None:
         try:

@@ -16,6 +16,8 @@ from msgspec import Struct
 from defl.contacts import PeerRole
 from defl.ids import OUTSIDER
 from defl.node.report.changes import Counts, Review, counts_of, reviews
+from defl.node.report.contradiction import Contradiction
+from defl.node.report.open_round import OpenRoundStatus, open_round_of
 from defl.node.report.outsider_text import outsider_waits
 
 if TYPE_CHECKING:
@@ -35,21 +37,30 @@ class MemberShare(Struct, frozen=True):
     weight: float = 0.0
     score: float | None = None  # its meaning depends on the rule; None: no update, or not finite
     reason: str | None = NO_UPDATE  # why it has no weight: BY_RULE or NO_UPDATE
+    detail: str = ""  # the rule's words about this member, if it has any
+    reputation: float | None = None  # mean alignment so far; None: the rule remembers nothing
+    is_suspect: bool = False
 
     @property
     def left_out(self) -> bool:
         return self.reason is not None
 
 
+def left_out_by_rule(members: "Mapping[str, MemberShare]") -> list[str]:
+    return [name for name, share in members.items() if share.reason == BY_RULE]
+
+
 class Aggregation(Struct, frozen=True):
     round: int
     reason: str  # in the rule's own words
     members: dict[str, MemberShare]
+    # In a round that exceeds the gate, members of lower reputation are suspect; None: nobody is.
+    suspect_below: float | None = None
 
     @property
     def left_out(self) -> list[str]:
         """Members that the rule left out; not those that sent no update."""
-        return [name for name, share in self.members.items() if share.reason == BY_RULE]
+        return left_out_by_rule(self.members)
 
 
 class Evaluation(Struct, frozen=True):
@@ -137,11 +148,13 @@ class LinkStatus(Struct, frozen=True):
         return f"{self.route}, round trip {milliseconds:.{places}f} ms"
 
 
-class Contradiction(Struct, frozen=True):
-    """A member signed two statements that exclude each other."""
+class ProvenStatus(Struct, frozen=True):
+    """The newest model that a quorum of members vouches for."""
 
-    member: str
-    kind: str  # the type of the statements: Vote, Upd, ...
+    round: int
+    digest: str  # in hex
+    signatures: int
+    members: int  # of the epoch in which they signed
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
@@ -159,6 +172,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     round: int  # closed so far
     rounds: int  # in the whole federation
     model: str | None  # digest of the newest model, in hex
+    proven: ProvenStatus | None = None  # since the start
     view: int
     height: int
     observing: str | None  # why this node signs nothing
@@ -168,8 +182,14 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     peers: dict[str, bool]  # is it connected?
     trouble: dict[str, str]  # why a peer is not connected
     links: dict[str, LinkStatus] = {}  # of each connected peer
+    away_s: dict[str, float] = {}  # for how long a peer has not been connected
+    peer_traffic: dict[str, LaneTraffic] = {}  # of both lanes together
+    safety_broken: str | None = None  # why: more than f members lie
+    elsewhere: str | None = None  # why it stopped: another process has its key
     commit_ms: CommitLatency | None
     waiting: str  # what must happen next, for people
+    answers_missing: int = 0  # members that must report what they saw it sign, before it signs
+    open_round: OpenRoundStatus | None = None  # None: all rounds are closed
     waiting_for_s: dict[str, float]  # how much longer the open round is kept open for a member
     blobs: int
     disk_bytes: int
@@ -189,8 +209,9 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def healthy(self) -> bool:
-        """Nothing keeps this node from signing."""
-        return self.observing is None and not self.disk_full and not self.no_descriptors
+        """Nothing keeps this node from signing, and nothing contradicts what it has signed."""
+        keeps = self.disk_full or self.no_descriptors
+        return self.observing is None and self.safety_broken is None and not keeps
 
     @property
     def sent_bytes(self) -> int:
@@ -242,9 +263,11 @@ def status_of(node: "Node") -> NodeStatus:
         round=state.round,
         rounds=federation.rounds,
         model=model.hex() if model is not None else None,
+        proven=_proven(node),
         view=replica.view,
         height=replica.head.height,
         observing=replica.observing,
+        elsewhere=node.elsewhere,
         disk_full=node.writing.disk_full,
         no_descriptors=node.writing.no_descriptors,
         finished=participant.finished,
@@ -259,15 +282,17 @@ def status_of(node: "Node") -> NodeStatus:
             for peer, why in node.transport.stats.trouble.items()
             if federation.committee.has(peer) and not node.transport.connected(peer)
         },
+        away_s=_away_s(node),
+        peer_traffic=_peer_traffic(node),
+        safety_broken=node.safety_broken,
         commit_ms=node.measures.commit_latency(),
+        answers_missing=participant.answers_missing,
         waiting=_waiting(node, waiting_for_s, pending),
+        open_round=open_round_of(node),
         waiting_for_s=waiting_for_s,
         blobs=participant.stored["blobs"],
         disk_bytes=node.storage.bytes_used,
-        evidence=[
-            Contradiction(names.of(e.first.author), type(e.first).__name__)
-            for e in participant.evidence
-        ],
+        evidence=[node.evidence_files.contradiction(proof) for proof in participant.evidence],
         refused=dict(node.measures.peer_faults),
         traffic=_traffic(node),
         memory_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -333,6 +358,39 @@ def _links(node: "Node") -> dict[str, LinkStatus]:
         if node.transport.connected(peer)
         and (link := node.transport.control_link(peer)) is not None
     }
+
+
+def _away_s(node: "Node") -> dict[str, float]:
+    return {
+        node.names.of(peer): round(away_s, 1)
+        for peer in node.federation.committee.members
+        if peer != node.me and (away_s := node.transport.away_s(peer)) is not None
+    }
+
+
+def _peer_traffic(node: "Node") -> dict[str, LaneTraffic]:
+    traffic = node.transport.stats.traffic
+    lanes = {
+        peer: [counts for (other, _), counts in traffic.items() if other == peer]
+        for peer in node.federation.committee.members
+        if peer != node.me
+    }
+    return {
+        node.names.of(peer): LaneTraffic(
+            sum(each.bytes_out for each in counts), sum(each.bytes_in for each in counts)
+        )
+        for peer, counts in lanes.items()
+    }
+
+
+def _proven(node: "Node") -> ProvenStatus | None:
+    """Attestations of the last model still come in after a quorum has proven it."""
+    proven = node.history.newest_proven
+    if proven is None:
+        return None
+    late = node.participant.attesting if proven.round == node.federation.rounds else 0
+    signatures = max(proven.signatures, late)
+    return ProvenStatus(proven.round, proven.digest, signatures, proven.members)
 
 
 def _traffic(node: "Node") -> dict[str, LaneTraffic]:

@@ -67,6 +67,8 @@ def _reason(refused: HTTPError) -> str:
 
 def _ask(folder: Path, path: str, body: bytes | None = None) -> bytes:
     port = int((folder / PORT_FILE).read_text(encoding="ascii"))
+    if not 0 < port < 2**16:
+        raise ValueError(f"{port}: no port")
     token = (folder / TOKEN_FILE).read_text(encoding="ascii")
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", body, {"Authorization": f"Bearer {token}"}

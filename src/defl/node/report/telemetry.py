@@ -71,8 +71,8 @@ class Server:
             )
         except OSError as error:
             raise UserError(
-                f"cannot listen on 127.0.0.1:{port}: {error}; is the port taken by another program "
-                "or node? See `telemetry_port` in node.toml"
+                f"cannot listen on 127.0.0.1:{port}: {os.strerror(error.errno or 0)}; is the port "
+                "taken by another program or node? See `telemetry_port` in node.toml"
             ) from error
         return int(self._server.sockets[0].getsockname()[1])
 

@@ -2,7 +2,7 @@
 
 One key signs consensus statements, the card, and the TLS certificate. A member's card therefore
 states its key, and no third party has to vouch for it. config.py decides which files hold
-an identity.
+an identity. The file is long because key, certificate and card are checked against each other.
 """
 
 import base64

@@ -35,6 +35,7 @@ from defl.node.setup.joining import has_joined
 from defl.node.setup.present import present_facts
 from defl.node.setup.reaching import Outlook, probe_peers
 from defl.node.setup.requirements import Check, requirements_of
+from defl.node.store.storage import lock_holder
 
 # A file system may round times, and the clock may be corrected a little while a file is written.
 CLOCK_STEP = timedelta(minutes=2)
@@ -70,7 +71,7 @@ def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
         checks.append(_membership(folder, identity, card, facts, Cards(agreement.cards)))
         if presentable and peers:
             newer = _tried(checks, "cards", lambda: read_newer_cards(folder)) or {}
-            checks += _peers(config, identity, facts, agreement, list(newer.values()))
+            checks += _peers(folder, config, identity, facts, agreement, list(newer.values()))
     return checks
 
 
@@ -232,6 +233,7 @@ def _port(config: NodeConfig) -> Check:
 
 
 def _peers(
+    folder: Path,
     config: NodeConfig,
     identity: Identity,
     facts: Federation,
@@ -249,5 +251,6 @@ def _peers(
     if proxies.proxy is not None:
         yield Check("proxy", True, f"calls go through {proxies.proxy}")
     others = {peer: facts.members[peer] for peer in facts.committee.members if peer != me}
-    outlook = Outlook(identity, config.reach, facts.origin, proxies)
+    is_running = lock_holder(folder / config.state) is not None
+    outlook = Outlook(identity, config.reach, facts.origin, proxies, is_running)
     yield from probe_peers(outlook, Cards(agreement.cards).of(others), agreement.relays, newer)

@@ -39,6 +39,7 @@ class Outlook:
     reach: Reach
     origin: Digest  # the federation
     proxies: Proxies
+    is_running: bool = False  # the node itself, in this folder
 
 
 def probe_peers(
@@ -79,7 +80,7 @@ async def _probe_all(
         if card.reach is Reach.DIAL:
             return _undialled(card, outlook.reach, relaying)
         async with places:
-            return await _probe(greeter, contacts[peer])
+            return await _probe(greeter, contacts[peer], is_running=outlook.is_running)
 
     async def probe_one(relay: Card) -> Check:
         async with places:
@@ -102,10 +103,13 @@ def _undialled(card: Card, own_reach: Reach, relays: Sequence[Card]) -> Check:
     )
 
 
-async def _probe(greeter: Greeter, contact: Contact) -> Check:
+async def _probe(greeter: Greeter, contact: Contact, *, is_running: bool) -> Check:
+    """A member that is connected with the process that has our key: it should be our own."""
     card = contact.card
     name = f"peer {card.name}"
     answer = await greeter.call(contact, Lane.CONTROL)
+    if isinstance(answer, Refused) and answer.kind is Refusal.ELSEWHERE and is_running:
+        return Check(name, True, f"{card.address} is connected with this node", REACHED)
     if isinstance(answer, Refused):
         return Check(name, False, answer.text, answer.kind)
     link, _ = answer

@@ -44,6 +44,8 @@ class WorkRunner:
         """Raises ChunkRotten if an input has changed on disk."""
         if isinstance(work, Validate) and self._checked.cover(work.manifest):
             return Validated(work.manifest.digest, None)
+        if isinstance(work, Train | Aggregate):
+            self._history.begins(work)
         inputs = inputs_of(work)
         try:
             with self._blobs.reading(inputs):

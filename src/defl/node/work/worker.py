@@ -17,6 +17,7 @@ from defl.committee import Federation
 from defl.errors import BadBlob, LocalFault, WorkerFailed
 from defl.ids import NO_DIGEST, Digest
 from defl.messages import Manifest
+from defl.node.files import WORKER_LOG
 from defl.node.store.storage import WORK
 from defl.node.work.child import Child, ChildLimits
 from defl.node.work.compiled_code import cache_settings
@@ -80,7 +81,7 @@ class Worker:
         self.training_failures = 0  # since the last training that succeeded
         self.training: WorkReport | None = None  # the newest of each kind, for people
         self.aggregation: WorkReport | None = None
-        log, state = folder / "worker.log", folder / LOCAL_FILE
+        log, state = folder / WORKER_LOG, folder / LOCAL_FILE
         variables = {**KEPT_MEMORY, **os.environ, **(environment or {})}
         threads = dict.fromkeys(THREAD_SETTINGS, str(limits.threads))
         place = str(project.resolve()) if project is not None else None

@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from defl.aggregation import kernels
+from defl.aggregation.aggregate import AggregationResult
 from defl.clients.protocol import Client, Metrics, Training
 from defl.committee import Federation
 from defl.errors import UserError
@@ -94,6 +95,11 @@ class WorkReport(Struct, frozen=True, array_like=True):
     weights: tuple[float, ...] = ()  # of each update, in the order of the work's references
     scores: tuple[float, ...] = ()
     reason: str = ""
+    details: tuple[str, ...] = ()  # the rule's words about each update; () if it has none
+    # Mean alignments of the updates' members, from a rule that remembers; None: no counted round.
+    reputations: tuple[float | None, ...] = ()
+    suspects: tuple[int, ...] = ()  # places in the above
+    suspect_below: float | None = None
 
 
 class Produced(Struct, frozen=True, array_like=True, tag=21):
@@ -135,6 +141,19 @@ def _receive(channel: socket.socket) -> tuple[Request, list[int]]:
         data += part
     request: Request = msgspec.msgpack.decode(data[4:], type=Request)
     return request, list(files)
+
+
+def _aggregation_report(round_: Round, result: AggregationResult) -> WorkReport:
+    return WorkReport(
+        round=round_,
+        weights=result.weights,
+        scores=result.scores,
+        reason=result.reason,
+        details=result.details,
+        reputations=tuple(r.mean if r.rounds > 0 else None for r in result.reputations),
+        suspects=tuple(sorted(result.suspects)),
+        suspect_below=result.suspect_below,
+    )
 
 
 # --- The user's client -----------------------------------------------------------------------
@@ -186,8 +205,7 @@ class Runner:
                 read = dict(zip(inputs, payloads, strict=True)).__getitem__
                 with _writing(Path(output), sync=False) as write:
                     (manifest, _), result = aggregate(self._federation, work, read, write)
-                report = WorkReport(work.round, {}, result.weights, result.scores, result.reason)
-                return Produced(manifest, report)
+                return Produced(manifest, _aggregation_report(work.round, result))
             case ValidateTask():
                 return Checked(validate(self._federation, payloads[0]))
             case SetUp():
