@@ -1,6 +1,7 @@
 """Small files from others that would take hours or all memory to read are refused at once."""
 
 import itertools
+import os
 import random
 import tomllib
 import zipfile
@@ -14,6 +15,7 @@ from safetensors.numpy import save_file
 from defl.errors import UserError
 from defl.fields import MEMBERS_MAX
 from defl.node.report.certificate import read_certificate
+from defl.node.report.evidence_file import read_evidence
 from defl.node.report.model_file import UNPACKED_BYTES_MAX, read_model, read_npz
 from defl.node.setup import agreement
 from defl.node.setup.agreement import read_federation
@@ -235,3 +237,11 @@ def test_a_model_of_more_entries_than_a_schema_may_have_is_refused(tmp_path: Pat
 
     with pytest.raises(UserError, match="more than the"):
         read_model(path)
+
+
+@pytest.mark.parametrize("read", [read_certificate, read_evidence, read_card_file])
+def test_files_that_never_end_are_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UserError, match="not a regular file"):
+            read(path)

@@ -281,7 +281,7 @@ def test_an_empty_certificate_and_a_mixed_one_prove_nothing(proven: Proven, tmp_
         (lambda text: text.replace('"round": 2', '"round": -1'), "not a round certificate"),
         (lambda text: text.replace("certificate-1", "certificate-9"), "not a round certificate"),
         (lambda text: "\x00" + text, "not a round certificate"),
-        (lambda text: text + " " * 2**20, "too long for a round certificate"),
+        (lambda text: text + " " * 2**20, "longer than"),
     ],
 )
 def test_a_malformed_certificate_is_refused(

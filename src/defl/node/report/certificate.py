@@ -21,6 +21,7 @@ from defl.ids import Digest, NodeId, Round
 from defl.messages import Upd, attestation_statement
 from defl.node.report.model_file import model_digest, row_of
 from defl.node.setup.requirements import Check
+from defl.node.setup.typed_toml import read_bytes
 from defl.output import Attested, Reference, RoundProven
 from defl.schema import Array
 
@@ -92,16 +93,10 @@ def certificate_text(certificate: RoundCertificate) -> str:
 
 
 def read_certificate(path: Path) -> RoundCertificate:
+    hint = "a node writes its round certificates beside its models"
+    content = read_bytes(path, hint, CERTIFICATE_BYTES_MAX)
     try:
-        if path.stat().st_size > CERTIFICATE_BYTES_MAX:
-            raise UserError(f"{path}: too long for a round certificate; is it the right file?")
-        return msgspec.json.decode(path.read_bytes(), type=RoundCertificate)
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such file; a node writes its round certificates beside its models"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        return msgspec.json.decode(content, type=RoundCertificate)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a round certificate: {error}; get the file again") from error
 

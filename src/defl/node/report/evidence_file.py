@@ -26,6 +26,7 @@ from defl.messages import Attestation, Evidence, Offer, SignedHeader, Statement,
 from defl.node.report.contradiction import Contradiction
 from defl.node.report.names import Names
 from defl.node.setup.requirements import Check, all_hold
+from defl.node.setup.typed_toml import read_bytes
 from defl.printable import printable
 from defl.wire import control_frame_bytes_max, decode, encode
 
@@ -164,17 +165,11 @@ class EvidenceProof:
 
 
 def read_evidence(path: Path) -> tuple[EvidenceFile, Evidence]:
+    hint = f"a node keeps evidence in its folder {EVIDENCE}/"
+    content = read_bytes(path, hint, EVIDENCE_BYTES_MAX)
     try:
-        if path.stat().st_size > EVIDENCE_BYTES_MAX:
-            raise UserError(f"{path}: too long for evidence; is it the right file?")
-        stated = msgspec.json.decode(path.read_bytes(), type=EvidenceFile)
+        stated = msgspec.json.decode(content, type=EvidenceFile)
         message = decode(b64decode(stated.evidence, validate=True), FRAME_BYTES_MAX)
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such file; a node keeps evidence in its folder {EVIDENCE}/"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, ValueError, Malformed) as error:
         raise UserError(f"{path}: not evidence: {error}; get the file again") from error
     if not isinstance(message, Evidence):

@@ -4,7 +4,9 @@ config.py defines what each file may hold.
 """
 
 import json
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -54,15 +56,27 @@ _TOKEN = re.compile(
 
 
 def read_bytes(path: Path, hint: str, bytes_max: int = FILE_BYTES_MAX) -> bytes:
-    """The file's bytes; `hint` says how to get such a file if it is missing."""
+    """The file's bytes; `hint` says how to get such a file if it is missing.
+
+    A pipe or a device states no size and may never end, so only regular files are read.
+    """
     try:
-        if path.stat().st_size > bytes_max:
-            raise UserError(f"{path}: longer than {bytes_max} bytes; is it the right file?")
-        return path.read_bytes()
+        with open(path, "rb", opener=_without_waiting) as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise UserError(f"{path}: not a regular file; {hint}")
+            content = file.read(bytes_max + 1)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; {hint}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > bytes_max:
+        raise UserError(f"{path}: longer than {bytes_max} bytes; is it the right file?")
+    return content
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe waits for its writer otherwise
 
 
 def toml_table(text: str) -> dict[str, Any]:
