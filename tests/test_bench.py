@@ -126,6 +126,37 @@ def test_cell_is_reproducible(tiny_mnist: Path) -> None:
     assert run_cell(cell, data) == run_cell(cell, data)
 
 
+def test_a_cell_says_how_often_the_worst_off_honest_member_was_left_out(tiny_mnist: Path) -> None:
+    data = mnist(tiny_mnist)
+    cell = RobustnessCell("multi_krum", "none", 0.3, 4, seed=1, rounds=6, away=2)
+    assert [len(cell.present(round_)) for round_ in range(6)] == [4, 4, 4, 3, 3, 4]
+
+    krum = run_cell(cell, data)  # leaves out one update in every round
+    everybody = run_cell(replace(cell, rule="fed_avg"), data)
+
+    assert 1 / 4 < krum.honest_left_out < 1 / 3
+    assert krum.worst_left_out is not None
+    assert krum.worst_left_out >= krum.honest_left_out
+    assert krum.returned_left_out in (0, 1)
+    assert everybody.worst_left_out == everybody.returned_left_out == 0
+
+
+def test_the_table_compares_the_adaptive_rule_with_its_goals(tmp_path: Path) -> None:
+    rules = ("--rule", "fed_avg", "--rule", "multi_krum", "--rule", "adaptive")
+    options = ("--dataset", "digits", "--members", "4", "--split", "iid", "--rounds", "4")
+    cells = ("--attack", "none", "--attack", "gaussian", "--away", "1", "--processes", "1")
+    command = ["bench", "robustness", *rules, *options, *cells, "--out", str(tmp_path)]
+
+    assert CliRunner().invoke(cli, command, catch_exceptions=False).exit_code == 0
+
+    goals = (tmp_path / "goals.md").read_text(encoding="utf-8")
+    assert "| 4 | i.i.d. | 4 | 1 | 1 | +0.00 | +0.0 | 0 %, 0 % | 0 %, 0 % | 0 %, 0 % |" in goals
+    assert "| 4 | i.i.d. | 4 | 1 | 1 | +0.00 | +0.0 | gaussian |" in goals
+
+    with pytest.raises(UserError, match="never returns"):
+        CliRunner().invoke(cli, [*command, "--away", "2"], catch_exceptions=False)
+
+
 def test_robustness_table_resumes_after_an_interruption(tiny_mnist: Path, tmp_path: Path) -> None:
     def recorded_in(counts: list[int]) -> Callable[[int, int], None]:
         return lambda done, _total: counts.append(done)

@@ -27,6 +27,7 @@ from defl.lab.experiments.robustness_cell import (
     RobustnessResult,
     run_cell,
 )
+from defl.lab.experiments.robustness_goals import goals_markdown
 from defl.lab.experiments.robustness_table import write_tables
 from defl.node.work.orphans import die_with
 from defl.schema import Codec
@@ -79,6 +80,7 @@ def planned(
     *,
     alphas: Sequence[float | None] = ALPHAS,
     codecs: Sequence[Codec] = (Codec.FP32,),
+    away: int = 0,
 ) -> list[RobustnessCell]:
     """All cells, ordered so that an interrupted run has finished whole seeds."""
     for name in rules:
@@ -86,8 +88,13 @@ def planned(
     unknown = [name for name in attacks if name not in ATTACKS]
     if unknown:
         raise UserError(f"no attack is named {unknown[0]!r}; there are: {', '.join(ATTACKS)}")
+    if away > 0 and rounds // 2 + away >= rounds:
+        raise UserError(
+            f"a member away for {away} rounds from round {rounds // 2} on never returns within "
+            f"{rounds} rounds; choose a smaller --away or more --rounds"
+        )
     return [
-        RobustnessCell(rule, attack, alpha, count, seed, rounds, dataset, codec)
+        RobustnessCell(rule, attack, alpha, count, seed, rounds, dataset, codec, away)
         for seed in seeds
         for attack in attacks
         for count in members
@@ -145,6 +152,8 @@ def run_table(
     write_tables(ordered, folder)
     if comparison := codecs_markdown(ordered):
         (folder / "codecs.md").write_text(comparison, encoding="utf-8")
+    if judged := goals_markdown(ordered):
+        (folder / "goals.md").write_text(judged, encoding="utf-8")
     return done
 
 
@@ -153,7 +162,7 @@ def in_order(
 ) -> dict[RobustnessCell, RobustnessResult]:
     """By seed, then in the table's order of attacks and rules."""
 
-    def place(cell: RobustnessCell) -> tuple[int, int, int, float, int, int]:
+    def place(cell: RobustnessCell) -> tuple[int, int, int, float, int, int, int, int]:
         smoothest_first = -(cell.alpha or inf)
         return (
             cell.seed,
@@ -162,6 +171,8 @@ def in_order(
             smoothest_first,
             [*RULES, cell.rule].index(cell.rule),
             [*Codec].index(Codec(cell.codec)),
+            cell.rounds,
+            cell.away,
         )
 
     return {cell: results[cell] for cell in sorted(results, key=place)}

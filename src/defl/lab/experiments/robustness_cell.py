@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from math import nan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,7 @@ class RobustnessCell:
     rounds: int = ROUNDS
     dataset: str = "mnist"
     codec: Codec = Codec.FP32
+    away: int = 0  # rounds without the last member, an honest one, from half-way on
 
     @property
     def faults_max(self) -> int:
@@ -64,16 +66,30 @@ class RobustnessCell:
     def attackers(self) -> int:
         return 0 if self.attack == NO_ATTACK else self.faults_max
 
+    def present(self, round_: int) -> list[int]:
+        """The members that send an update in this round."""
+        leaves = self.rounds // 2
+        is_away = leaves <= round_ < leaves + self.away
+        return [*range(self.members - 1 if is_away else self.members)]
+
 
 @dataclass(frozen=True, slots=True)
 class RobustnessResult:
-    """Shares of the test images, and how often honest and attackers' rows were left out."""
+    """Shares of the test images, and how often honest and attackers' rows were left out.
+
+    None in a field: not measured.
+    """
 
     accuracy: float
     backdoor: float  # share of stamped images classified as the backdoor's class
     honest_left_out: float  # mean share of honest rows with weight 0
     attackers_kept: float  # mean share of attackers' rows with weight above 0
     reason: str  # the last round's, or why the rule refused
+    # Share of its rounds in which an honest member was left out: that of the worst member, over
+    # all rounds and over the last half; and that of the member that was away, after its return.
+    worst_left_out: float | None = None
+    worst_left_out_late: float | None = None
+    returned_left_out: float | None = None
 
 
 def run_cell(cell: RobustnessCell, data: Images) -> RobustnessResult:
@@ -89,32 +105,60 @@ def run_cell(cell: RobustnessCell, data: Images) -> RobustnessResult:
     weights = initial(shape, rng)
     rounds = CellRounds(cell, shape, weights)
     accuracies: list[float] = []
-    left_out: list[float] = []
-    kept: list[float] = []
+    left_out = LeftOut(cell)
     reason = ""
     for round_ in range(cell.rounds):
         rows = federation.rows(round_, weights, rounds.preview)
         try:
             result = rounds.close(rows)
         except PreconditionBroken as refused:
-            return RobustnessResult(
-                float("nan"), float("nan"), float("nan"), float("nan"), str(refused)
-            )
+            return RobustnessResult(nan, nan, nan, nan, str(refused))
         weights = rounds.weights
-        gone = [weight == 0 for weight in result.weights]
-        left_out.append(float(np.mean(gone[cell.attackers :])))
-        if cell.attackers:
-            kept.append(1 - float(np.mean(gone[: cell.attackers])))
+        left_out.add(round_, result.weights)
         reason = result.reason
         if round_ >= cell.rounds - ROUNDS_EVALUATED:
             accuracies.append(federation.accuracy(weights))
     return RobustnessResult(
         accuracy=float(np.mean(accuracies)),
         backdoor=federation.backdoor(weights),
-        honest_left_out=float(np.mean(left_out)),
-        attackers_kept=float(np.mean(kept)) if kept else 0.0,
+        honest_left_out=left_out.honest(),
+        attackers_kept=left_out.attackers_kept(),
         reason=reason,
+        worst_left_out=left_out.worst(0),
+        worst_left_out_late=left_out.worst(cell.rounds // 2),
+        returned_left_out=left_out.returned(),
     )
+
+
+class LeftOut:
+    """Whose update the rule left out in which round: 1, or 0 if it counted; NaN: it sent none."""
+
+    def __init__(self, cell: RobustnessCell) -> None:
+        self._cell = cell
+        self._rounds = np.full((cell.rounds, cell.members), nan)
+
+    def add(self, round_: int, weights: Sequence[float]) -> None:
+        gone = [weight == 0 for weight in weights]
+        self._rounds[round_, self._cell.present(round_)] = gone
+
+    def honest(self) -> float:
+        """The mean over rounds of the share of honest updates left out."""
+        return float(np.nanmean(self._rounds[:, self._cell.attackers :], axis=1).mean())
+
+    def attackers_kept(self) -> float:
+        bad = self._rounds[:, : self._cell.attackers]
+        return 1 - float(bad.mean()) if bad.size else 0.0
+
+    def worst(self, first_round: int) -> float:
+        """The share of rounds of the honest member that was left out most often."""
+        honest = self._rounds[first_round:, self._cell.attackers :]
+        present = ~np.isnan(honest)
+        shares = np.nansum(honest, axis=0) / np.maximum(present.sum(axis=0), 1)
+        return float(shares.max())
+
+    def returned(self) -> float | None:
+        after = self._rounds[self._cell.rounds // 2 + self._cell.away :, -1]
+        return float(after.mean()) if self._cell.away and after.size else None
 
 
 def tie_breakers(round_: int, members: int) -> list[bytes]:
@@ -123,7 +167,7 @@ def tie_breakers(round_: int, members: int) -> list[bytes]:
 
 class CellRounds:
     """The aggregation of one cell, round by round, on models as nodes send them: with the memory
-    entry of a rule that remembers."""
+    entry of a rule that remembers. Rows come from all members; those of the absent do not count."""
 
     def __init__(self, cell: RobustnessCell, shape: Shape, weights: Row) -> None:
         self._cell = cell
@@ -150,14 +194,16 @@ class CellRounds:
 
     def _aggregate(self, rows: Sequence[Row]) -> AggregationResult:
         memory = self._model[self._size :]
+        present = self._cell.present(self._round)
+        ties = tie_breakers(self._round, self._cell.members)
         return aggregate_model(
             self._cell.rule,
             self._schema,
-            [np.concatenate([row, memory]) for row in rows],
+            [np.concatenate([rows[i], memory]) for i in present],
             self._model,
             faults_max=self._cell.faults_max,
-            ties=tie_breakers(self._round, self._cell.members),
-            members=range(self._cell.members),
+            ties=[ties[i] for i in present],
+            members=present,
         )
 
 

@@ -58,7 +58,9 @@ def mean_accuracies(results: Mapping[RobustnessCell, RobustnessResult]) -> Means
 
 
 def column_of(cell: RobustnessCell) -> str:
-    return cell.rule if cell.codec == Codec.FP32 else f"{cell.rule} {cell.codec}"
+    codec = "" if cell.codec == Codec.FP32 else f" {cell.codec}"
+    away = f" away {cell.away}" if cell.away else ""
+    return f"{cell.rule}{codec}{away}"
 
 
 def kind_of_data(alpha: float | None) -> str:
