@@ -1,5 +1,6 @@
 """Models: exact parameter counts, shapes, and what must not travel."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the models are PyTorch's (extra `paper`)")
@@ -9,6 +10,7 @@ from defl.lab.datasets.words import PADDING  # noqa: E402 - torch may be missing
 from defl.lab.models.bilstm import AttentionBiLSTM  # noqa: E402
 from defl.lab.models.densenet import DenseNetBC  # noqa: E402
 from defl.lab.models.seeded import parameters, seeded  # noqa: E402
+from defl.lab.models.sentences import mean_vectors  # noqa: E402
 from defl.lab.models.small import MLP, SmallCNN, SmallText  # noqa: E402
 
 WORDS = 50
@@ -81,15 +83,26 @@ def test_bi_lstm_has_the_papers_sizes() -> None:
 
 
 def test_small_text_model_has_one_hidden_layer() -> None:
-    model = SmallText(vectors(100))
+    model = SmallText(100)
 
     assert parameters(model) == 101 * 64 + 65 == 6_529
-    assert model(texts(60, 3, 1)).shape == (3,)
+    assert model(torch.zeros(3, 100)).shape == (3,)
 
 
-@pytest.mark.parametrize("kind", [AttentionBiLSTM, SmallText])
-def test_word_vectors_are_not_shared(kind: type) -> None:
-    model = kind(vectors(20))
+def test_mean_word_vector_ignores_padding_and_exists_for_an_empty_text() -> None:
+    known = vectors(20).numpy()
+    batch = texts(7, 30, 0).numpy().astype(np.int32)
+
+    means = mean_vectors(batch, known, chunk=2)
+
+    np.testing.assert_allclose(means[0], known[batch[0, :7]].mean(axis=0), rtol=1e-4)
+    np.testing.assert_array_equal(means[0], mean_vectors(batch[:1, :7], known)[0])
+    np.testing.assert_array_equal(means[2], known[0])
+    assert (batch[2] == 0).all()  # and the texts are left as they were
+
+
+def test_word_vectors_are_not_shared() -> None:
+    model = AttentionBiLSTM(vectors(20))
 
     shapes = [tuple(array.shape) for array in model.state_dict().values()]
 
@@ -97,10 +110,9 @@ def test_word_vectors_are_not_shared(kind: type) -> None:
     assert all(not name.startswith("embedding") for name in model.state_dict())
 
 
-@pytest.mark.parametrize("kind", [AttentionBiLSTM, SmallText])
-def test_padding_does_not_change_the_output(kind: type) -> None:
+def test_padding_does_not_change_the_output() -> None:
     """Neither more padding of the same text, nor a longer text in the same batch."""
-    model = kind(vectors(20)).eval()
+    model = AttentionBiLSTM(vectors(20)).eval()
     batch = texts(7, 30, 1)
 
     together = model(batch)
@@ -109,9 +121,8 @@ def test_padding_does_not_change_the_output(kind: type) -> None:
     torch.testing.assert_close(together, alone)
 
 
-@pytest.mark.parametrize("kind", [AttentionBiLSTM, SmallText])
-def test_empty_text_gives_a_finite_logit(kind: type) -> None:
-    model = kind(vectors(20)).eval()
+def test_empty_text_gives_a_finite_logit() -> None:
+    model = AttentionBiLSTM(vectors(20)).eval()
     batch = texts(5, 0)
 
     assert model(batch).isfinite().all()

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from defl.errors import UserError
-from defl.lab.datasets import cifar10, mnist, sentiment140
+from defl.lab.datasets import cifar10, cifar10_features, mnist, sentiment140
 from defl.lab.datasets.digits import digits
 from defl.lab.datasets.download import DownloadSource, Progress, download, silent
 from defl.lab.datasets.folder import DataMissing
-from defl.lab.datasets.task import Images, Texts
+from defl.lab.datasets.task import Features, Images, Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,11 @@ class DataSet:
 
     what: str
     classes: tuple[str, ...]
-    load: Callable[[Path], Images | Texts]
+    load: Callable[[Path], Features | Images | Texts]
     sources: tuple[DownloadSource, ...] = ()
     files: Callable[[Path], list[Path]] = lambda _: []
     check: Callable[[Path], None] = lambda _: None  # after a download without a checksum
+    prepare: Callable[[Path, Progress], object] = lambda _folder, _progress: None  # takes minutes
 
 
 DIGITS = tuple("0123456789")
@@ -34,6 +35,14 @@ DATASETS: dict[str, DataSet] = {
         cifar10.cifar10,
         cifar10.SOURCES,
         cifar10.files,
+    ),
+    cifar10_features.NAME: DataSet(
+        "CIFAR-10 as features of a frozen EfficientNet-Lite0 (Tan, Le 2019)",
+        cifar10.CLASSES,
+        cifar10_features.cifar10_features,
+        cifar10.SOURCES,
+        cifar10.files,
+        prepare=cifar10_features.cifar10_features,
     ),
     "sentiment140": DataSet(
         "1,600,000 tweets, negative or positive (Go, Bhayani, Huang 2009; academic use)",
@@ -65,19 +74,22 @@ def dataset_named(name: str) -> DataSet:
 
 
 def fetched(name: str, folder: Path, progress: Progress = silent) -> list[Path]:
-    """The files of a data set, downloaded if the folder lacks them."""
+    """The files of a data set, downloaded if the folder lacks them, and prepared."""
     dataset = dataset_named(name)
     try:
-        return dataset.files(folder)
+        dataset.files(folder)
     except DataMissing:
         for source in dataset.sources:
             path = folder / source.subfolder / source.name
             if not path.exists():
                 dataset.check(download(source, folder, progress))
+    dataset.prepare(folder, progress)
     return dataset.files(folder)
 
 
-def loaded(name: str, folder: Path | None, progress: Progress = silent) -> Images | Texts:
+def loaded(
+    name: str, folder: Path | None, progress: Progress = silent
+) -> Features | Images | Texts:
     """Read a data set by name, after a download if the folder lacks it."""
     dataset = dataset_named(name)
     if not dataset.sources:

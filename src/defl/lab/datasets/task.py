@@ -25,6 +25,17 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True)
+class Features:
+    """Rows of numbers: what the frozen part of a model has computed from images or texts."""
+
+    train: NDArray[np.float16] | NDArray[np.float32]  # (count, features)
+    train_labels: Labels
+    test: NDArray[np.float16] | NDArray[np.float32]
+    test_labels: Labels
+    classes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Texts:
     """Texts as lower-case words separated by one blank; no text is in both parts."""
 

@@ -22,13 +22,13 @@ from defl.clients.torch import RoundContext, Settings, TorchClient
 from defl.errors import UserError
 from defl.ids import NodeId, Round
 from defl.lab.datasets.augment import flipped_and_shifted
-from defl.lab.datasets.catalogue import loaded
-from defl.lab.datasets.task import Images, Labels, Sentences
+from defl.lab.datasets.catalogue import loaded, required
+from defl.lab.datasets.task import Features, Images, Labels, Texts
 from defl.lab.models.bilstm import AttentionBiLSTM
 from defl.lab.models.densenet import DenseNetBC
 from defl.lab.models.learning import Learning
 from defl.lab.models.seeded import seeded
-from defl.lab.models.sentences import sentences
+from defl.lab.models.sentences import averaged, sentences
 from defl.lab.models.small import MLP, SmallCNN, SmallText
 from defl.lab.partition import Places
 
@@ -36,31 +36,33 @@ EVALUATION_BATCH = 500
 # Pixels from 0 to 1 are shifted and scaled by constants, not by anybody's statistics.
 CENTRE, SPREAD = 0.5, 0.25
 
-Inputs = NDArray[np.uint8] | NDArray[np.int32]
+Inputs = NDArray[np.uint8] | NDArray[np.int32] | NDArray[np.float16] | NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Images or numbered texts, and what a model needs to know of them."""
+    """Images, numbered texts or features, and what a model needs to know of them."""
 
     train: Inputs
     train_labels: Labels
     test: Inputs
     test_labels: Labels
     classes: int
-    white: int | None  # of images; None: texts
-    vectors: NDArray[np.float32] | None = None  # of texts' words
+    white: int | None = None  # of images alone
+    vectors: NDArray[np.float32] | None = None  # of numbered texts' words
 
 
 MODELS: dict[str, Callable[[Samples], nn.Module]] = {
+    "linear": lambda data: MLP(shape=data.train.shape[1:], hidden=(), classes=data.classes),
     "mlp-32": lambda data: MLP(shape=data.train.shape[1:], hidden=(32,), classes=data.classes),
     "mlp-128": lambda data: MLP(shape=data.train.shape[1:], hidden=(128,), classes=data.classes),
     "cnn-16": lambda data: SmallCNN(width=16, classes=data.classes),
     "densenet-bc-10": lambda data: DenseNetBC(depth=10, classes=data.classes),
     "densenet-bc-100": lambda data: DenseNetBC(depth=100, classes=data.classes),
-    "text-64": lambda data: SmallText(torch.from_numpy(data.vectors)),
+    "text-64": lambda data: SmallText(data.train.shape[1]),
     "bilstm-128": lambda data: AttentionBiLSTM(torch.from_numpy(data.vectors)),
 }
+AVERAGING = ("text-64",)  # their input is a text's mean word vector, computed once
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
@@ -129,7 +131,8 @@ class TaskLearner:
 
     def _inputs(self, batch: Inputs, rng: np.random.Generator | None) -> Tensor:
         if self.samples.white is None:
-            return torch.from_numpy(batch.astype(np.int64))
+            numbers = np.float32 if batch.dtype.kind == "f" else np.int64
+            return torch.from_numpy(batch.astype(numbers))
         images = batch.view(np.uint8)
         if rng is not None:
             images = flipped_and_shifted(images, rng)
@@ -163,34 +166,35 @@ def _classes(output: Tensor) -> Tensor:
 
 
 def _samples(learning: Learning, folder: Path | None) -> Samples:
-    if learning.sentences is not None:
-        if folder is None:
-            raise UserError("name the data folder: --data FOLDER or DEFL_DATA")
-        texts, known = sentences(folder, learning.sentences)
-        return _of_sentences(texts, known.vectors)
-    images = loaded(learning.data, folder)
-    if not isinstance(images, Images):
-        raise UserError(f"{learning.data} has texts: set `sentences` to turn them into numbers")
-    return Samples(
-        images.train_images,
-        images.train_labels,
-        images.test_images,
-        images.test_labels,
-        images.classes,
-        images.white,
-    )
-
-
-def _of_sentences(texts: Sentences, vectors: NDArray[np.float32]) -> Samples:
+    if learning.sentences is None:
+        return _of_data(loaded(learning.data, folder), learning.data)
+    if learning.model in AVERAGING:
+        return _of_data(averaged(required(folder), learning.sentences), learning.data)
+    texts, known = sentences(required(folder), learning.sentences)
     return Samples(
         texts.train_words,
         texts.train_labels,
         texts.test_words,
         texts.test_labels,
         texts.classes,
-        None,
-        vectors,
+        vectors=known.vectors,
     )
+
+
+def _of_data(data: Features | Images | Texts, name: str) -> Samples:
+    match data:
+        case Features():
+            return Samples(data.train, data.train_labels, data.test, data.test_labels, data.classes)
+        case Images():
+            return Samples(
+                data.train_images,
+                data.train_labels,
+                data.test_images,
+                data.test_labels,
+                data.classes,
+                data.white,
+            )
+    raise UserError(f"{name} has texts: set `sentences` to turn them into numbers")
 
 
 def _fewer(data: Samples, learning: Learning) -> Samples:

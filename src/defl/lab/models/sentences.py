@@ -1,4 +1,4 @@
-"""Sentiment140 ready for a model: word vectors and numbered texts, built once and cached.
+"""Sentiment140 ready for a model: word vectors, numbered texts and their means, built once.
 
 Building them from all rows with the paper's settings takes many minutes. The cache is named after
 the source's bytes and every setting.
@@ -9,11 +9,12 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from defl.lab.datasets.folder import Arrays, load_or_build
 from defl.lab.datasets.sentiment140 import LABELS, file_digest, files, sentiment140
-from defl.lab.datasets.task import Sentences
-from defl.lab.datasets.words import Vocabulary
+from defl.lab.datasets.task import Features, Sentences
+from defl.lab.datasets.words import PADDING, Vocabulary
 from defl.lab.models.word2vec import Word2VecSettings, WordVectors, train_vectors
 
 
@@ -43,9 +44,7 @@ def sentences(folder: Path, settings: SentenceSettings) -> tuple[Sentences, Word
             "vocabulary": np.frombuffer("\n".join(known.vocabulary.words).encode(), np.uint8),
         }
 
-    parts = (file_digest(path), settings.rows, settings.length, *astuple(settings.word2vec))
-    digest = sha256("/".join(map(str, parts)).encode()).hexdigest()
-    arrays = load_or_build(f"sentiment140-{digest[:32]}", build)
+    arrays = load_or_build(f"sentiment140-{_digest(path, settings)[:32]}", build)
     words = bytes(arrays["vocabulary"].view(np.uint8)).decode().split("\n")
     vectors = WordVectors(Vocabulary(tuple(words)), arrays["vectors"].view(np.float32))
     return Sentences(
@@ -55,3 +54,43 @@ def sentences(folder: Path, settings: SentenceSettings) -> tuple[Sentences, Word
         test_labels=arrays["test_labels"].view(np.int64),
         classes=len(LABELS),
     ), vectors
+
+
+def averaged(folder: Path, settings: SentenceSettings) -> Features:
+    """Each text as the mean of its word vectors: all that a deep averaging network needs of it."""
+    [path] = files(folder)
+    texts, known = sentences(folder, settings)
+
+    def build() -> Arrays:
+        return {
+            "train": mean_vectors(texts.train_words, known.vectors),
+            "test": mean_vectors(texts.test_words, known.vectors),
+        }
+
+    arrays = load_or_build(f"sentiment140-means-{_digest(path, settings)[:32]}", build)
+    return Features(
+        arrays["train"].view(np.float32),
+        texts.train_labels,
+        arrays["test"].view(np.float32),
+        texts.test_labels,
+        texts.classes,
+    )
+
+
+def mean_vectors(
+    words: NDArray[np.int32], vectors: NDArray[np.float32], *, chunk: int = 1000
+) -> NDArray[np.float32]:
+    """Without padding; the first place of an empty text counts as a word."""
+    means = np.empty((len(words), vectors.shape[1]), np.float32)
+    for start in range(0, len(words), chunk):
+        part = words[start : start + chunk]
+        real = part != PADDING
+        real[:, 0] = True
+        sums = np.einsum("twv,tw->tv", vectors[part], real.astype(np.float32))
+        means[start : start + chunk] = sums / real.sum(axis=1, keepdims=True)
+    return means
+
+
+def _digest(path: Path, settings: SentenceSettings) -> str:
+    parts = (file_digest(path), settings.rows, settings.length, *astuple(settings.word2vec))
+    return sha256("/".join(map(str, parts)).encode()).hexdigest()

@@ -6,8 +6,6 @@ import math
 from torch import Tensor, nn
 from torch.nn import functional
 
-from defl.lab.models.frozen import FrozenEmbedding
-
 
 class SmallCNN(nn.Module):
     """Three 3x3 convolutions with group norm, each followed by pooling, and one linear layer.
@@ -55,23 +53,16 @@ class MLP(nn.Module):
 
 
 class SmallText(nn.Module):
-    """The mean of a text's frozen word vectors through one hidden layer; one logit.
+    """The mean of a text's word vectors, computed before, through one hidden layer; one logit.
 
     A deep averaging network (Iyyer, Manjunatha, Boyd-Graber, Daumé, ACL 2015).
     """
 
-    def __init__(self, vectors: Tensor, *, hidden: int = 64, dropout: float = 0.15) -> None:
+    def __init__(self, size: int, *, hidden: int = 64, dropout: float = 0.15) -> None:
         super().__init__()
-        self.embedding = FrozenEmbedding(vectors)
         self.layers = nn.Sequential(
-            nn.Linear(vectors.shape[1], hidden),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden, 1),
+            nn.Linear(size, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1)
         )
 
-    def forward(self, words: Tensor) -> Tensor:
-        embedded, real = self.embedding(words)
-        weights = real.unsqueeze(2).to(embedded.dtype)
-        mean = (embedded * weights).sum(dim=1) / weights.sum(dim=1)
-        return self.layers(mean).squeeze(1)
+    def forward(self, means: Tensor) -> Tensor:
+        return self.layers(means).squeeze(1)
