@@ -73,7 +73,7 @@ SMALLER = {
     "--codec int8_masked --seeds 3": "--codec int8_masked --split iid --rounds 1",
 }
 # Run by small_defl.py: the paper's tables of four nodes with one training step on synthetic data.
-SMALL_TABLES = ("defl paper ", "defl data show cifar-10 ")
+SMALL_TABLES = ("defl paper ", "defl data show cifar-10 ", "defl data fetch cifar-10-features ")
 # Commands that ask a running node.
 ASK_A_NODE = (
     "node status", "node stop", "node leave",
