@@ -41,13 +41,15 @@ def test_a_new_machine_is_proposed_approved_ready_and_then_a_member(operators: O
     assert "--replace-key instead if eve joined before" in joined.text
     operators.start_guest("eve")
 
-    proposed = operators.propose("alice", "--add", "eve/eve.join.toml")
+    proposed = operators.propose("alice", "--add", "eve/eve.join.toml", "--weight", 7)
+    assert proposed.json["operations"][0].endswith("with weight 7")
     approved(operators, proposed, "bob", "carol")
     operators.pass_until(in_epoch(operators, 1, "bob", "eve"))
 
     assert proposed.json["after"] == {"n": 5, "f": 1, "q": 4}
     shown = operators.run("federation", "show", "bob", "--json").json
     assert [member["name"] for member in shown["members"]][-1] == "eve"
+    assert [member["weight"] for member in shown["members"]] == [1, 1, 1, 1, 7]
     assert shown["epoch"] == 1
     assert shown["fingerprint"] == operators.fingerprint("eve")
     assert operators.run("federation", "show", "federation.toml", "--json").json["epoch"] == 0

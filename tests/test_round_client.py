@@ -212,7 +212,14 @@ def test_when_a_round_closes_its_blobs_are_fetched_aggregated_and_trained_from()
 
     last = bench.state.closed[-1]
     assert bench.at(2.0).work == [
-        Aggregate(Round(1), bench.small.initial.digest, last.updates, last.block, last.faults_max)
+        Aggregate(
+            Round(1),
+            bench.small.initial.digest,
+            last.updates,
+            last.block,
+            last.faults_max,
+            weights=(1, 1, 1),
+        )
     ]
     assert [ref.author for ref in last.updates] == [0, 2, 3]
     assert bench.at(2.5).work == [], "once is enough"

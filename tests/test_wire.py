@@ -108,7 +108,7 @@ def samples() -> list[Message]:
     agg = Agg(Round(2), NodeId(3), signature(8))
     card = Card("erin", b"e" * 32, b"certificate", "erin.example:7000", 3, signature(18))
     operations = (
-        Add(card),
+        Add(card, 7),
         Remove(NodeId(2)),
         ReplaceKey(NodeId(0), card),
         Rounds(Round(500)),

@@ -10,14 +10,24 @@ from msgspec import Meta, Struct
 
 from defl.cards import Card, Key
 from defl.crypto import Tag, statement
-from defl.fields import NUMBER_MAX, ADigest, AMember, ARound, ASignature
+from defl.fields import (
+    NUMBER_MAX,
+    WEIGHT_DEFAULT,
+    ADigest,
+    AMember,
+    ARound,
+    ASignature,
+    AWeight,
+)
 from defl.ids import OUTSIDER, Digest, NodeId, Round, digest_of
 
 
 class Add(Struct, frozen=True, array_like=True, tag=20):
-    """A new member, at the end of the list."""
+    """A new member, at the end of the list. Its weight is what the members agree on: it is not on
+    the card."""
 
     card: Card
+    weight: AWeight = WEIGHT_DEFAULT
 
 
 class Remove(Struct, frozen=True, array_like=True, tag=21):
@@ -25,7 +35,7 @@ class Remove(Struct, frozen=True, array_like=True, tag=21):
 
 
 class ReplaceKey(Struct, frozen=True, array_like=True, tag=22):
-    """Another key for a member, present or departed; its name stays."""
+    """Another key for a member, present or departed; its name and weight stay."""
 
     member: AMember
     card: Card

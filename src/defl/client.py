@@ -321,8 +321,12 @@ class RoundClient:
         members = self._federation.committee.members
         has_base = self._pool.need((Round(last.round - 1), None), last.base, members)
         if self._need(last.round, last.updates) and has_base:
+            weights = tuple(self._federation.members[ref.author].weight for ref in last.updates)
             self._start(
-                Aggregate(last.round, last.base, last.updates, last.block, last.faults_max), now
+                Aggregate(
+                    last.round, last.base, last.updates, last.block, last.faults_max, weights
+                ),
+                now,
             )
 
     def _train(self, round_: Round, model: Manifest, now: float) -> None:

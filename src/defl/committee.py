@@ -4,6 +4,7 @@ Facts are frozen: the charter forever, the membership for one epoch. The hash of
 chain id. Consequences (f, quorums, leaders, sizes) are derived and never configured.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
 from math import isfinite
@@ -14,7 +15,7 @@ from msgspec import Meta, Struct
 
 from defl.cards import Address, Card, Certificate, Key, Name, Reach
 from defl.errors import UserError
-from defl.fields import MEMBERS_MAX, ADigest
+from defl.fields import MEMBERS_MAX, WEIGHT_DEFAULT, WEIGHT_MAX, ADigest, AWeight
 from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
 from defl.messages import CHUNKS_MAX
 from defl.schema import Codec, Entry, Schema
@@ -27,6 +28,15 @@ TAU_MIN = 2
 TAU_MAX = 32
 # Rules that score an update by the m - f - 2 updates that are closest to it, at least one.
 SCORES_NEED_ANOTHER = ("krum", "multi_krum_blanchard", "multi_krum_two")
+# Rules whose result is a mean of the updates that they keep. The others have no use for weights.
+WEIGHS_MEMBERS = (
+    "fed_avg",
+    "multi_krum",
+    "multi_krum_blanchard",
+    "multi_krum_two",
+    "smallest_eigenvalue_subset",
+    "adaptive",
+)
 # Smaller chunks cost more in digests and requests than they carry.
 CHUNK_BYTES_MIN = 256
 # A chunk is held in memory whole, and occupies a slow link while it travels.
@@ -51,11 +61,20 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True):
     active: bool = True  # False: it has left, and its place in the list stays empty
     reach: Reach = Reach.BOTH
     relay: bool = False
+    # Agreed by the others, never stated by the member itself. It never changes: rounds of an epoch
+    # that has ended are aggregated with the facts of a later one.
+    weight: AWeight = WEIGHT_DEFAULT
 
 
-def member_of(card: Card) -> Member:
+def member_of(card: Card, weight: int = WEIGHT_DEFAULT) -> Member:
     return Member(
-        card.name, card.key, card.certificate, card.address, reach=card.reach, relay=card.relay
+        card.name,
+        card.key,
+        card.certificate,
+        card.address,
+        reach=card.reach,
+        relay=card.relay,
+        weight=weight,
     )
 
 
@@ -96,6 +115,18 @@ def require_counts(members: int, rounds: int) -> None:
         raise UserError(f"a federation has {MEMBERS_MIN} to {MEMBERS_MAX} members, not {members}")
     if rounds < 1:
         raise UserError(f"a federation trains at least one round, not {rounds}")
+
+
+def require_weight(weight: int, name: str) -> None:
+    if type(weight) is not int or not 1 <= weight <= WEIGHT_MAX:
+        raise UserError(
+            f"the weight of {name} is {weight!r}; give a whole number from 1 to {WEIGHT_MAX}"
+        )
+
+
+def has_use_for(weights: Iterable[int], aggregation: str) -> bool:
+    """Equal weights mean the same to every rule."""
+    return aggregation in WEIGHS_MEMBERS or len(set(weights)) <= 1
 
 
 class Charter(Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,6 +193,8 @@ class Membership(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             values = [getattr(member, field) for member in self.members]
             if len(set(values)) != len(values):
                 raise UserError(f"two members have the same {field}")
+        for member in self.members:
+            require_weight(member.weight, member.name)
 
 
 class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
@@ -177,6 +210,12 @@ class Federation(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
             raise UserError(
                 f"faults_max is {faults_max}, but consensus among {len(self.members)} members "
                 f"tolerates at most {faults}"
+            )
+        if not has_use_for((member.weight for member in self.members), self.aggregation):
+            raise UserError(
+                f"{self.aggregation} ignores weights, since its result is no mean of whole "
+                f"updates; give all members one weight, or choose a rule that weighs them: "
+                f"{', '.join(WEIGHS_MEMBERS)}"
             )
 
     @cached_property

@@ -11,6 +11,9 @@ from defl.ids import DIGEST_BYTES, Digest, Height, NodeId, Round, View
 
 # A federation has at most this many members: votes go to all, so traffic grows with n squared.
 MEMBERS_MAX = 100
+# An agreed weight is relative: 1 to 1,000 covers sites from 18 to 18,000 examples.
+WEIGHT_DEFAULT = 1
+WEIGHT_MAX = 1000
 # The largest number on the wire: it fits a signed 64-bit integer everywhere.
 NUMBER_MAX = 2**63 - 1
 # Votes, acks and attestations of all members share few statements and bitmaps: those of the last
@@ -24,6 +27,7 @@ ARound = Annotated[Round, _Number]
 AHeight = Annotated[Height, _Number]
 ANumber = Annotated[int, _Number]
 AMember = Annotated[NodeId, Meta(ge=0, lt=MEMBERS_MAX)]
+AWeight = Annotated[int, Meta(ge=1, le=WEIGHT_MAX)]
 ADigest = Annotated[Digest, _Hash]
 ASignature = Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
 ASigners = Annotated[bytes, Meta(max_length=(MEMBERS_MAX + 7) // 8)]  # a bitmap of members

@@ -171,6 +171,7 @@ class Aggregate(Struct, frozen=True):
     updates: tuple[Reference, ...]  # in member order
     closing_block: Digest  # decides ties
     faults_max: int  # Byzantine updates that the rule is told to tolerate
+    weights: tuple[int, ...] = ()  # the authors' agreed ones; (): all the same
 
 
 class Train(Struct, frozen=True):

@@ -14,6 +14,7 @@ from defl.aggregation.rules import rule_named
 from defl.clients.protocol import Client, Metrics, initial_row, roles_of, schema_of
 from defl.committee import DEFAULTS, Charter, Membership, Rules, Timing, faults_of, require_counts
 from defl.errors import UserError, WeightsError
+from defl.fields import WEIGHT_DEFAULT
 from defl.founding import Founding, found
 from defl.ids import NodeId, Round
 from defl.progress import Progress, ProgressDisplay
@@ -42,6 +43,7 @@ def simulate(
     byzantine: Mapping[int, str] | None = None,
     aggregation: str = DEFAULTS.aggregation,
     faults_max: int | None = DEFAULTS.faults_max,
+    weights: Sequence[int] | None = None,
     conditions: Conditions = CONDITIONS,
     rules: Rules | str = DEFAULTS.rules,
     timing: Timing = DEFAULTS.timing,
@@ -59,6 +61,8 @@ def simulate(
                  misbehaviour in the protocol ("equivocator"); an unknown name lists all of them
     aggregation  how updates become a model; an unknown name lists all rules
     faults_max   Byzantine updates that the rule tolerates; None: as many as consensus does
+    weights      how much each client counts in the mean, 1 to 1000; the f heaviest get at most a
+                 third together; None: all the same
     conditions   network, crashes and training times of the simulated world
     rules        "hotstuff" (three-chain) or "jolteon" (two-chain)
     timing       bounds on views and on waiting for slow members
@@ -89,7 +93,9 @@ def simulate(
         timing=timing,
     )
     signers, _ = signers_of(len(clients), seed=seed, real=False)
-    membership = Membership(rounds=rounds, members=members_of(signers))
+    membership = Membership(
+        rounds=rounds, members=members_of(signers, _checked_weights(weights, clients))
+    )
     founding = found(draft, membership, initial_row(clients[0], schema))
     with ProgressDisplay(progress, rounds) as line:
         simulation = _LiveSimulation(
@@ -172,6 +178,14 @@ def _checked_byzantine(byzantine: Mapping[int, str], members: int) -> dict[int, 
             f"take at least {3 * len(byzantine) + 1} clients"
         )
     return dict(byzantine)
+
+
+def _checked_weights(weights: Sequence[int] | None, clients: Sequence[Client]) -> list[int]:
+    if weights is None:
+        return [WEIGHT_DEFAULT] * len(clients)
+    if not isinstance(weights, Sequence) or len(weights) != len(clients):
+        raise UserError(f"weights is a list of {len(clients)} numbers, one per client")
+    return list(weights)
 
 
 def _check_world(conditions: Conditions, timing: Timing, members: int) -> None:

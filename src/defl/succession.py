@@ -18,6 +18,7 @@ from defl.committee import (
     Member,
     Membership,
     faults_of,
+    has_use_for,
     member_of,
     updates_needed,
 )
@@ -132,6 +133,9 @@ def refusal(federation: Federation, closing: Round, operations: list[Operation])
     added = [op for op in operations if isinstance(op, Add)]
     if len(members) + len(added) > MEMBERS_MAX:
         return f"a federation has at most {MEMBERS_MAX} members in all its epochs"
+    weights = [member.weight for member in members] + [op.weight for op in added]
+    if not has_use_for(weights, federation.aggregation):
+        return f"{federation.aggregation} ignores weights: a new member needs that of the others"
     for op in operations:
         card = card_in(op)
         if card is None:
@@ -198,12 +202,12 @@ def _members_after(
     after = list(members)
     for op in operations:
         match op:
-            case Add(card=card):
-                after.append(member_of(card))
+            case Add(card=card, weight=weight):
+                after.append(member_of(card, weight))
             case Remove(member=member):
                 after[member] = replace(after[member], active=False)
             case ReplaceKey(member=member, card=card):
-                after[member] = member_of(card)
+                after[member] = member_of(card, after[member].weight)
             case Rounds():
                 pass
     return tuple(after)

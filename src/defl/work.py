@@ -95,5 +95,6 @@ def aggregate(
         faults_max=work.faults_max,
         ties=ties,
         members=[reference.author for reference in work.updates],
+        agreed=work.weights or None,
     )
     return model_blob(federation, result.values, write), result

@@ -33,8 +33,11 @@ def digest_of_rule(name: str, workers: Workers) -> str:
     return hasher.hexdigest()
 
 
-def digest_of_memory(workers: Workers) -> str:
-    """Ten rounds in which the reputations of two sign flippers fall until they are left out."""
+def digest_of_memory(workers: Workers, agreed: tuple[int, ...] | None = None) -> str:
+    """Ten rounds in which the reputations of two sign flippers fall until they are left out.
+
+    With agreed weights only one of them is: with both gone, the cap would make all equal.
+    """
     rng = np.random.default_rng(7)
     schema = with_memory(Schema((Entry("weights", (5000,)),)))
     model = np.zeros(schema.values, dtype=np.float32)
@@ -50,9 +53,10 @@ def digest_of_memory(workers: Workers) -> str:
             schema,
             rows,
             model,
-            faults_max=2,
+            faults_max=2 if agreed is None else 1,
             ties=ties_for(7),
             members=range(7),
+            agreed=agreed,
             workers=workers,
         )
         model = result.values
@@ -70,6 +74,8 @@ def main() -> None:
             kernels.loaded = lambda loops=loops: loops
             result[loops.NAME] = {name: digest_of_rule(name, workers) for name in RULES}
             result[loops.NAME]["adaptive, ten rounds"] = digest_of_memory(workers)
+            weighed = digest_of_memory(workers, (1, 2, 7, 1, 1000, 3, 5))
+            result[loops.NAME]["adaptive, ten rounds, agreed weights"] = weighed
     json.dump(result, sys.stdout)
 
 

@@ -116,7 +116,9 @@ def test_a_message_api_app_receives_its_config_dtypes_state_and_partition() -> N
     assert set(training.evaluate(row)) == {"eval_loss", "eval_acc", "num-examples"}
 
 
-def test_a_numpy_client_receives_its_list_and_the_round() -> None:
+def test_a_numpy_client_receives_its_list_and_the_round(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     client = FlowerClient(PROJECTS / "numpy_client", NODE_1_OF_4)
     weights = client.initial_weights()
     training = Training(client, schema_of(weights))
@@ -128,6 +130,8 @@ def test_a_numpy_client_receives_its_list_and_the_round() -> None:
     assert first == {"num_examples": 359, "server-round-seen": 1}, "text is no metric"
     assert second["server-round-seen"] == 2
     assert set(training.evaluate(row)) == {"loss", "num_examples", "accuracy"}
+    said = capsys.readouterr().out
+    assert said.count("This site trained on 359 examples. How much it counts is its agreed") == 1
 
 
 def test_batch_norm_statistics_of_a_pytorch_app_are_shared_but_not_judged() -> None:

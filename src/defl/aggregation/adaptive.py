@@ -41,6 +41,7 @@ from defl.aggregation.reputation import (
     suspects,
     updated_reputations,
 )
+from defl.aggregation.shares import Weighing
 from defl.aggregation.subset import SUBSETS_MAX, Matrix, peeled, squares_to_mean, tightest_subset
 from defl.aggregation.workers import ALONE, Workers
 
@@ -151,6 +152,7 @@ def adaptive(
     workers: Workers = ALONE,
     measured: MeasuredRows | None = None,
     past: PastRounds | None = None,
+    weighing: Weighing | None = None,
 ) -> AggregationResult:
     """The gated mean; a row's score is its squared distance to the aggregate."""
     judged = finite_rows(measured or measure(rows, base, workers), faults_max, ties)
@@ -172,7 +174,7 @@ def adaptive(
         )
     verdict = judge_adaptive(judged.geometry, judged.faults_max, by_size, suspected)
     return replace(
-        summed_by(verdict, judged, rows, base, workers),
+        summed_by(verdict, judged, rows, base, workers, weighing),
         reputations=reputations,
         suspects=frozenset(judged.order[i] for i in suspected),
         suspect_below=below,

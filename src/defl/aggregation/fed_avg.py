@@ -1,4 +1,4 @@
-"""FedAvg: the mean, with equal weights or by sample counts that the federation bounds.
+"""FedAvg: the mean, with equal weights, agreed ones, or by sample counts that the caller bounds.
 
 McMahan et al., AISTATS 2017. Tolerates no Byzantine row: one is enough to move the aggregate
 anywhere. It is the yardstick for a round without attackers. A count that a node reports about
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from defl.aggregation.aggregate import AggregationResult, Row, weighted_sum
 from defl.aggregation.conditions import check_round
 from defl.aggregation.gram import plain
+from defl.aggregation.shares import Weighing
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
@@ -23,12 +24,17 @@ def fed_avg(
     counts: Sequence[int] | None = None,
     count_max: int | None = None,
     workers: Workers = ALONE,
+    weighing: Weighing | None = None,
 ) -> AggregationResult:
-    """The plain mean, or the mean by `counts`, none of which weighs more than `count_max`."""
+    """The plain mean, the mean by agreed weights, or by `counts`, none of which weighs more than
+    `count_max`."""
     check_round(rows, base, faults_max, ties)  # the baselines call this without the record
     if counts is None:
         weights = (1.0 / len(rows),) * len(rows)
         reason = f"the plain mean of all {len(rows)} updates."
+        if weighing is not None and (weighed := weighing.in_words(weights)):
+            weights = weighing.shares(weights)
+            reason = f"the mean of all {len(rows)} updates. {weighed}"
     else:
         weights, reason = weights_by_count(counts, count_max, len(rows))
     values = weighted_sum([plain(row) for row in rows], weights, workers=workers)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from defl.aggregation.aggregate import AggregationResult, Row, weighted_sum
 from defl.aggregation.gram import Geometry, Gram, MeasuredRows
+from defl.aggregation.shares import Weighing
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
@@ -76,19 +77,32 @@ def aggregate_by(
     *,
     workers: Workers = ALONE,
     measured: MeasuredRows | None = None,
+    weighing: Weighing | None = None,
 ) -> AggregationResult:
     """Measure (unless that was done while the rows arrived), judge, sum."""
     judged = finite_rows(measured or measure(rows, base, workers), faults_max, ties)
     verdict = judge(judged.geometry, judged.faults_max)
-    return summed_by(verdict, judged, rows, base, workers)
+    return summed_by(verdict, judged, rows, base, workers, weighing)
 
 
 def summed_by(
-    verdict: Verdict, judged: FiniteRows, rows: Sequence[Row], base: Row, workers: Workers
+    verdict: Verdict,
+    judged: FiniteRows,
+    rows: Sequence[Row],
+    base: Row,
+    workers: Workers,
+    weighing: Weighing | None = None,
 ) -> AggregationResult:
-    """The weighted sum of all rows, and of the base if the weights leave it a share."""
+    """The weighted sum of all rows, and of the base if the weights leave it a share.
+
+    With `weighing` the verdict only says which rows are kept, and the agreed weights how much each
+    counts.
+    """
     weights = placed(verdict.weights, judged.order, len(rows), 0.0)
     base_weight = 1.0 - sum(verdict.weights)
+    weighed = None
+    if weighing is not None:
+        weights, weighed = weighing.shares(weights), weighing.in_words(weights)
     summed, shares = list(rows), list(weights)
     if abs(base_weight) > 1e-9:  # more than the rounding error of weights that sum to 1
         summed.append(base)
@@ -97,7 +111,7 @@ def summed_by(
         values=weighted_sum(summed, shares, workers=workers),
         weights=weights,
         scores=placed(verdict.scores, judged.order, len(rows), inf),
-        reason=sentences(verdict.reason, judged.notice),
+        reason=sentences(verdict.reason, weighed, judged.notice),
         details=placed(
             verdict.details or ("",) * len(judged.order), judged.order, len(rows), NOT_FINITE
         ),

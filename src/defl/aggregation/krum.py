@@ -20,6 +20,7 @@ from typing import Literal
 from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.geometric import Verdict, aggregate_by
 from defl.aggregation.gram import Geometry, MeasuredRows
+from defl.aggregation.shares import Weighing
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
@@ -84,6 +85,7 @@ def multi_krum(
     neighbours: Neighbours = "defl",
     workers: Workers = ALONE,
     measured: MeasuredRows | None = None,
+    weighing: Weighing | None = None,
 ) -> AggregationResult:
     """The mean of the `keep` (default m - faults_max) rows with the lowest scores."""
     return aggregate_by(
@@ -94,6 +96,7 @@ def multi_krum(
         ties,
         workers=workers,
         measured=measured,
+        weighing=weighing,
     )
 
 

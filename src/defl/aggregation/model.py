@@ -29,11 +29,13 @@ def aggregate_model(
     faults_max: int,
     ties: Sequence[bytes],
     members: Sequence[int],
+    agreed: Sequence[int] | None = None,
     workers: Workers = ALONE,
 ) -> AggregationResult:
     """Apply the named rule to rows that are laid out as the schema says.
 
     `members` says whose row each is, for a rule that remembers: ids, in the order of the rows.
+    `agreed` are the members' weights, in the same order; None: all the same.
     """
     rule = rule_named(name)
     memory = Memory.of(schema)
@@ -45,7 +47,16 @@ def aggregate_model(
         measured = gram.measured()
     if rule.remembers and memory is not None:
         past = memory.past(rows, base, members)
-    result = rule(rows, base, faults_max, ties, workers=workers, measured=measured, past=past)
+    result = rule(
+        rows,
+        base,
+        faults_max,
+        ties,
+        workers=workers,
+        measured=measured,
+        past=past,
+        agreed=agreed,
+    )
     values = result.values
     for part in schema.columns(Role.VARIANCE):
         np.maximum(values[part], 0, out=values[part])

@@ -28,9 +28,11 @@ from defl.aggregation.gram import MeasuredRows
 from defl.aggregation.krum import krum, multi_krum
 from defl.aggregation.mixing import nearest_neighbour_mixing
 from defl.aggregation.reputation import PastRounds
+from defl.aggregation.shares import Weighing
 from defl.aggregation.subset import judge_subset
 from defl.aggregation.workers import ALONE, Workers
-from defl.errors import UserError
+from defl.committee import WEIGHS_MEMBERS
+from defl.errors import PreconditionBroken, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,15 @@ class AggregationRule:
     score: str  # what the score of an update means
     condition: Condition
     # (rows, base, faults_max, ties, workers=) -> AggregationResult; a geometric rule also takes
-    # `measured`, a rule that remembers also `past`.
+    # `measured`, a rule that remembers also `past`, a rule that weighs members also `weighing`.
     function: Callable[..., AggregationResult]
     geometric: bool = False  # decides by the distances between updates alone
     remembers: bool = False  # uses what earlier rounds say about the members
+
+    @property
+    def weighs(self) -> bool:
+        """Its result is the mean of the updates that it keeps, so agreed weights have a meaning."""
+        return self.name in WEIGHS_MEMBERS
 
     def __call__(
         self,
@@ -58,10 +65,12 @@ class AggregationRule:
         workers: Workers = ALONE,
         measured: MeasuredRows | None = None,
         past: PastRounds | None = None,
+        agreed: Sequence[int] | None = None,
     ) -> AggregationResult:
         """Aggregate the rows of a round; `strict` refuses what the rule's theorem does not cover.
 
         `measured` is used by geometric rules and `past` by rules that remember; others ignore it.
+        `agreed` are the members' weights: they decide how much the rows count that are kept.
         """
         check_round(rows, base, faults_max, ties)
         outside = self.condition.check(len(rows), faults_max, strict=strict)
@@ -70,6 +79,12 @@ class AggregationRule:
             run = partial(run, measured=measured)
         if self.remembers:
             run = partial(run, past=past)
+        if agreed is not None and self.weighs:
+            if len(agreed) != len(rows):
+                raise PreconditionBroken(f"{len(rows)} rows and {len(agreed)} agreed weights")
+            run = partial(run, weighing=Weighing(tuple(agreed), faults_max))
+        elif agreed is not None and len(set(agreed)) > 1:
+            raise PreconditionBroken(f"{self.name} has no use for unequal weights")
         result = run()
         return replace(result, reason=sentences(result.reason, outside))
 

@@ -33,6 +33,7 @@ from defl.cli.running_node import (
     has_no_proposal,
 )
 from defl.errors import UserError
+from defl.fields import WEIGHT_DEFAULT, WEIGHT_MAX
 from defl.ids import Digest, NodeId, Round
 from defl.node.report.changes import Review
 from defl.node.report.requests import ApproveRequest, ProposeRequest
@@ -45,6 +46,7 @@ Examples:
 
 \b
   defl federation propose alice --add eve.join.toml
+  defl federation propose alice --add eve.join.toml --weight 5
   defl federation propose alice --remove dan
   defl federation propose alice --replace-key bob.join.toml --rounds 200
   defl federation propose alice --withdraw
@@ -76,6 +78,10 @@ node_argument = click.argument("folder", metavar="NODE", type=click.Path(path_ty
 @federation.command(epilog=PROPOSE_EXAMPLES)
 @node_argument
 @click.option("--add", "added", multiple=True, metavar="CARD", help="A new member's .join.toml.")
+@click.option(
+    "--weight", type=click.IntRange(1, WEIGHT_MAX),
+    help="How much the members that are added count in the mean; default 1.",
+)  # fmt: skip
 @click.option("--remove", "removed", multiple=True, metavar="NAME", help="A member that goes.")
 @click.option(
     "--replace-key", "replaced", multiple=True, metavar="CARD",
@@ -88,6 +94,7 @@ node_argument = click.argument("folder", metavar="NODE", type=click.Path(path_ty
 def propose(
     folder: Path,
     added: tuple[str, ...],
+    weight: int | None,
     removed: tuple[str, ...],
     replaced: tuple[str, ...],
     rounds: int | None,
@@ -100,10 +107,16 @@ def propose(
     A proposal counts as this member's approval. It replaces this member's earlier one, and it
     lapses when another change takes effect first.
     """
+    if weight is not None and not added:
+        raise UserError(
+            "--weight goes with --add: the weight of a member never changes; other weights need a "
+            "new federation (defl federation create --from)"
+        )
     node = RunningNode(folder)
     present = node.present()
+    weight = WEIGHT_DEFAULT if weight is None else weight
     operations: tuple[Operation, ...] = (
-        *(Add(read_card_file(Path(card), node.origin.chain)) for card in added),
+        *(Add(read_card_file(Path(card), node.origin.chain), weight) for card in added),
         *(Remove(member_named(present, name)) for name in removed),
         *(_replacement(present, Path(card), node.origin.chain) for card in replaced),
         *([Rounds(Round(rounds))] if rounds is not None else []),

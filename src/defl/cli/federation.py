@@ -28,10 +28,17 @@ from defl.node.setup.assemble import (
     read_weights,
     require_new,
     roles_of_patterns,
+    weights_by_name,
     write_agreement,
 )
 from defl.node.setup.config import read_node
-from defl.node.setup.facts_text import closing_votes, consensus_lines, requirement_lines
+from defl.node.setup.facts_text import (
+    closing_votes,
+    consensus_lines,
+    requirement_lines,
+    shares_of_all,
+    weight_lines,
+)
 from defl.node.setup.fingerprint import fingerprint
 from defl.node.setup.present import present_facts
 from defl.node.setup.requirements import coverage, require_conditions, requirements_of
@@ -45,6 +52,8 @@ Examples:
   defl federation create *.card.toml --model task:client --project . -o federation.toml
   defl federation create *.card.toml --model start.safetensors --rounds 50 -o federation.toml
   defl federation create *.card.toml --model start.npz --role '*running_var=variance' \\
+      -o federation.toml
+  defl federation create *.card.toml --model task:client --weight alice=18 --weight bob=2 \\
       -o federation.toml
   defl federation create *.card.toml --model task:client --relay r1.relay.toml \\
       -o federation.toml
@@ -106,6 +115,13 @@ def federation() -> None:
     type=click.Path(path_type=Path),
     help="A relay's card (defl relay init); several are better.",
 )
+@click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    metavar="NAME=N",
+    help="How much this member counts in the mean, 1 to 1,000; default 1. May be repeated.",
+)
 @click.option("--rounds", default=10, show_default=True, help="Rounds of training.")
 @agreed_facts
 @click.option("--strict", is_flag=True, help="Refuse facts that no theorem covers.")
@@ -120,6 +136,7 @@ def create(
     roles: tuple[str, ...],
     output: Path,
     relays: tuple[Path, ...],
+    weights: tuple[str, ...],
     rounds: int,
     strict: bool,
     force: bool,
@@ -131,12 +148,16 @@ def create(
     The initial weights are written beside it; give both to every member. The same cards, weights
     and options always produce the same bytes, in whatever order the cards are named.
 
+    Updates that the rule keeps count by the members' weights, capped so that the f heaviest hold
+    at most a third; `defl federation show` prints the shares.
+
     With --from the initial weights are a model that a quorum of the old federation vouches for, and
     facts that you do not name are the old ones, except rounds and faults_max.
     """
     require_new(output, force=force)
     members = read_cards(cards)
     relay_cards = read_relay_cards(relays, members)
+    agreed_weights = weights_by_name(weights)
     if (model is None) == (proven is None):
         raise UserError("name the initial weights: either --model or --from, not both")
     if proven is not None:
@@ -145,11 +166,11 @@ def create(
         given = frozenset(name for name in facts if _is_given(name))
         draft, row = draft_from(proven, lineage, charter_of(facts), given)
     else:
-        weights, own_roles = read_weights(model or "", project)
-        schema = schema_of(weights, {**own_roles, **roles_of_patterns(roles, list(weights))})
+        arrays, own_roles = read_weights(model or "", project)
+        schema = schema_of(arrays, {**own_roles, **roles_of_patterns(roles, list(arrays))})
         draft = replace(charter_of(facts), schema=schema)
-        row = schema.flatten(weights)
-    membership = membership_of(members, rounds=rounds)
+        row = schema.flatten(arrays)
+    membership = membership_of(members, rounds=rounds, weights=agreed_weights)
     founding = found(draft, membership, row)
     require_conditions(founding.federation, strict=strict)
     agreement = write_agreement(output, founding, members, relay_cards)
@@ -182,6 +203,7 @@ def show(file: Path, as_json: bool) -> None:
 
 def _json(facts: Federation, relays: tuple[Card, ...]) -> dict[str, object]:
     committee = facts.committee
+    active = [facts.members[i] for i in committee.members]
     return {
         "id": facts.chain.hex(),
         "fingerprint": fingerprint(facts.chain),
@@ -194,9 +216,10 @@ def _json(facts: Federation, relays: tuple[Card, ...]) -> dict[str, object]:
                 "reach": member.reach.value,
                 "relay": member.relay,
                 "key": member.key.hex(),
+                "weight": member.weight,
+                "share": float(share),
             }
-            for member in facts.members
-            if member.active
+            for member, share in zip(active, shares_of_all(facts), strict=True)
         ],
         "departed": [member.name for member in facts.members if not member.active],
         "relays": [
@@ -258,7 +281,9 @@ def _text(facts: Federation, relays: tuple[Card, ...]) -> str:
         "",
         *_labelled(consensus_lines(facts)[:1]),
         *_relay_lines(facts, relays),
-        *_labelled(consensus_lines(facts)[1:]),
+        *_labelled(consensus_lines(facts)[1:-1]),
+        *_labelled(weight_lines(facts)),
+        *_labelled(consensus_lines(facts)[-1:]),
     ]
     shown = facts.schema.entries[:ENTRIES_SHOWN_MAX]
     lines += [

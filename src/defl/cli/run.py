@@ -20,6 +20,7 @@ from defl.committee import DEFAULTS
 from defl.errors import UserError
 from defl.node.report.status_client import last_status
 from defl.node.report.tracking import Track
+from defl.node.setup.assemble import weights_by_name
 from defl.printable import printable_lines
 from defl.results import Result
 from defl.running import RunFailed, RunInterrupted, RunProgress
@@ -78,6 +79,13 @@ run as asked, and the message says what to do; 130: interrupted.
     help="How updates become a model.",
 )
 @click.option(
+    "--weight",
+    "weights",
+    metavar="MEMBER=N",
+    multiple=True,
+    help="How much this member counts in the mean, e.g. node-0=18; default 1. May be repeated.",
+)
+@click.option(
     "--attack",
     "attacks",
     metavar="MEMBER=NAME",
@@ -108,6 +116,7 @@ run as asked, and the message says what to do; 130: interrupted.
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def run(
     project: Path | None,
+    weights: tuple[str, ...],
     attacks: tuple[str, ...],
     kills: tuple[str, ...],
     dashboard: bool,
@@ -126,6 +135,7 @@ def run(
             with dashboard_beside(wanted=dashboard, err=as_json) as beside:
                 result = run_federation(
                     project,
+                    weights=weights_by_name(weights),
                     attacks=_attacks(attacks),
                     kills=_kills(kills),
                     progress=False,

@@ -43,6 +43,7 @@ DEFL_FLOWER_NODE_CONFIG = "DEFL_FLOWER_NODE_CONFIG"
 
 STATISTICS = {".running_mean": Role.STATISTIC, ".running_var": Role.VARIANCE}
 LEGACY_TRAIN, LEGACY_EVALUATE = "fitins.", "evaluateins."
+EXAMPLES_KEYS = ("num-examples", "num_examples")  # of the Message API, and of a NumPyClient
 # Strategies send the round under these names; a 1 in the first message is replaced by the round.
 ROUND_KEYS = ("server-round", "server_round", "current-round", "current_round", "round", "rnd")
 
@@ -58,6 +59,7 @@ class FlowerClient:
         self._environment = environment
         self._number = int(environment.get("DEFL_NODE", "0"))
         self._round = Round(0)
+        self._suggested = False
         self._dtypes = {name: array.dtype for name, array in self._start[1].items()}
 
     def initial_weights(self) -> Weights:
@@ -84,7 +86,21 @@ class FlowerClient:
         trained = {
             name: shareable(array.numpy()) for name, array in records[0].items() if array.data
         }
-        return trained, numbers(reply)
+        metrics = numbers(reply)
+        self._suggest_weight(metrics)
+        return trained, metrics
+
+    def _suggest_weight(self, metrics: Metrics) -> None:
+        """Once, in the log: the number of examples is the app's claim, and weighs nothing."""
+        count = next((metrics[name] for name in EXAMPLES_KEYS if name in metrics), None)
+        if count is not None and not self._suggested:
+            self._suggested = True
+            print(  # noqa: T201 - the client's output is its log
+                f"This site trained on {count:,.0f} examples. How much it counts is its agreed "
+                "weight (defl federation show), whatever it reports. To weigh by size, agree on "
+                "weights: defl federation create --weight NAME=N.",
+                flush=True,
+            )
 
     def evaluate(self, weights: Weights) -> Metrics:
         return numbers(self._ask("evaluate", weights, LEGACY_EVALUATE))

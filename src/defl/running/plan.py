@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from defl.aggregation.rules import rule_named
-from defl.committee import DEFAULTS, Federation, Timing, require_counts
+from defl.committee import DEFAULTS, Federation, Timing, require_counts, require_weight
 from defl.errors import UserError
 from defl.node.report.tracking import Track, how_to_install, installed
 from defl.node.setup.config import WORK_TIME_MAX_S
@@ -57,6 +57,7 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     track: Track
     attacks: dict[str, str]  # by member
     keep_best: str = ""
+    weights: dict[str, int] = {}  # by member, in the mean
     environment: dict[str, str] = {}  # of the nodes' processes
 
     def __post_init__(self) -> None:
@@ -67,8 +68,10 @@ class RunPlan(Struct, frozen=True, kw_only=True):
                 raise UserError(f"{name} is a whole number, not {value!r}")
         require_counts(self.nodes, rounds)
         rule_named(self.aggregation)
-        for member in self.attacks:
+        for member in (*self.attacks, *self.weights):
             require_member(member, self.names)
+        for member, weight in self.weights.items():
+            require_weight(weight, member)
 
     @property
     def names(self) -> tuple[str, ...]:

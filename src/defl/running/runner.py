@@ -52,6 +52,7 @@ def run(
     nodes: int | None = None,
     rounds: int | None = None,
     aggregation: str = DEFAULTS.aggregation,
+    weights: Mapping[str, int] | Mapping[int, int] | None = None,
     gst_lt_min_s: float | None = None,
     gst_lt_max_s: float | None = None,
     attacks: Mapping[str, str] | Mapping[int, str] | None = None,
@@ -66,9 +67,11 @@ def run(
 
     `project` is a folder with training code, whose defl.toml has the defaults of `client`,
     `nodes`, `rounds` and the bounds of waiting; `flower` is a Flower project instead. The members
-    are node-0, node-1, ... `attacks` names members whose clients poison their updates, and the
-    attack of each (`defl.lab.attacks.attacks.ATTACKS`). `kills` names members that are killed in
-    a round and started again when it has closed without them.
+    are node-0, node-1, ... `weights` says how much each counts in the mean (1 to 1000; 1 unless
+    named), capped so that the f heaviest hold at most a third. `attacks` names members whose
+    clients poison their updates, and the attack of each (`defl.lab.attacks.attacks.ATTACKS`).
+    `kills` names members that are killed in a round and started again when it has closed without
+    them.
 
     The nodes' folders are created in `out`. An interrupted run there is resumed. Without `out` they
     are created in the temporary directory, and after a successful run the keys and the nodes' state
@@ -94,6 +97,7 @@ def run(
         track=tracker_named(track),
         attacks=_by_name("attacks={3: 'sign_flip'}", attacks or {}),
         keep_best=settings.keep_best,
+        weights=_by_name("weights={3: 7}", weights or {}),
     )
     plan = _with_attacks(plan)
     killed = _by_name("kills={3: 1}", kills or {})
@@ -204,6 +208,7 @@ def _founded(plan: RunPlan, folder: Path) -> Local:
         work_time_max_s=plan.work_time_max_s,
         track=plan.track,
         keep_best=plan.keep_best,
+        member_weights=plan.weights,
         others=others,
         environment=plan.environment,
     )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from defl.cards import Card
 from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
-from defl.committee import MEMBERS_MIN, Federation, faults_of
+from defl.committee import MEMBERS_MIN, WEIGHS_MEMBERS, Federation, faults_of
 from defl.crypto import Signer
 from defl.duty import Report
 from defl.ids import OUTSIDER, Digest, NodeId, Round
@@ -33,6 +33,8 @@ MACHINES_MAX = 40
 RECKLESS_SHARE = 0.1
 # Share of keys that are replaced because their machine is gone.
 LOST_SHARE = 0.5
+# New members have one of so many weights, where the rule weighs members.
+WEIGHTS = 3
 
 
 class Churn:
@@ -149,7 +151,9 @@ class Churn:
     def _adding(self, federation: Federation) -> Iterator[Operation]:
         room = len(self._cluster.nodes) < MACHINES_MAX
         if room and federation.committee.size < self._members_max:
-            yield Add(self._card(federation, next(self._names)))
+            machines = len(self._cluster.nodes)
+            weight = 1 + machines % WEIGHTS if federation.aggregation in WEIGHS_MEMBERS else 1
+            yield Add(self._card(federation, next(self._names)), weight)
 
     def _replacing(self, federation: Federation, member: NodeId) -> Iterator[Operation]:
         if len(self._cluster.nodes) < MACHINES_MAX:

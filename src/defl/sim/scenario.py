@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from defl.committee import DEFAULTS, Charter, Federation, Member, Membership
 from defl.crypto import Ed25519Scheme, Ed25519Signer, Scheme, Signer
+from defl.fields import WEIGHT_DEFAULT
 from defl.founding import found
 from defl.ids import NodeId
 from defl.messages import Manifest
@@ -38,8 +39,13 @@ def signer_of(node: int, *, seed: int, real: bool) -> Signer:
     return Ed25519Signer(key) if real else NoopSigner(key)
 
 
-def members_of(signers: Sequence[Signer]) -> tuple[Member, ...]:
-    return tuple(Member(f"node-{i}", signer.public_key) for i, signer in enumerate(signers))
+def members_of(signers: Sequence[Signer], weights: Sequence[int] = ()) -> tuple[Member, ...]:
+    """`weights`: one per member; none: all the same."""
+    weighed = zip(signers, weights or [WEIGHT_DEFAULT] * len(signers), strict=True)
+    return tuple(
+        Member(f"node-{i}", signer.public_key, weight=weight)
+        for i, (signer, weight) in enumerate(weighed)
+    )
 
 
 def federation_of(
@@ -49,11 +55,12 @@ def federation_of(
     epoch: int = 0,
     values: int = VALUES,
     charter: Charter = DEFAULTS,
+    weights: Sequence[int] = (),
     **facts: Any,
 ) -> tuple[Federation, tuple[Manifest, bytes]]:
     """Of a model with so many values; `facts` replace the charter's."""
     draft = replace(charter, schema=task.schema_of(values), **facts)
-    members = members_of(signers)
+    members = members_of(signers, weights)
     membership = Membership(epoch=epoch, rounds=rounds, members=members)
     founding = found(draft, membership, task.initial_row(values))
     manifest, payload = founding.initial

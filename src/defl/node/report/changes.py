@@ -10,6 +10,7 @@ from msgspec import Struct
 from defl.cards import Card, whereabouts
 from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import Federation, faults_of
+from defl.fields import WEIGHT_DEFAULT
 from defl.ids import NodeId, Round
 from defl.succession import (
     READY_CLOSES,
@@ -75,8 +76,9 @@ def name_of(federation: Federation, member: NodeId) -> str:
 
 def in_words(federation: Federation, operation: Operation) -> str:
     match operation:
-        case Add(card=card):
-            return f"add {card.name} {whereabouts(card)}"
+        case Add(card=card, weight=weight):
+            weighed = "" if weight == WEIGHT_DEFAULT else f" with weight {weight}"
+            return f"add {card.name} {whereabouts(card)}{weighed}"
         case Remove(member=member):
             return f"remove {name_of(federation, member)}"
         case ReplaceKey(member=member, card=card):

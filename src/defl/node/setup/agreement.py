@@ -4,7 +4,7 @@ It is typed and complete, and unknown keys are refused. The federation's id cove
 file, so two files that differ in a comment are two federations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,9 +22,10 @@ from defl.committee import (
     Rules,
     Timing,
     member_of,
+    require_weight,
 )
 from defl.errors import UserError
-from defl.fields import MEMBERS_MAX
+from defl.fields import MEMBERS_MAX, WEIGHT_DEFAULT
 from defl.founding import check_founded
 from defl.ids import Digest, NodeId, digest_of
 from defl.node.setup.identity import (
@@ -75,9 +76,26 @@ class _FederationFile(Struct, frozen=True, forbid_unknown_fields=True):
     relays: Annotated[tuple[dict[str, Any], ...], Meta(max_length=RELAYS_MAX)] = ()
 
 
-def membership_of(cards: Sequence[Card], *, rounds: int) -> Membership:
-    """The members that found a federation. Later ones are in its log."""
-    return Membership(rounds=rounds, members=tuple(map(member_of, cards)))
+def membership_of(
+    cards: Sequence[Card], *, rounds: int, weights: Mapping[str, int] | None = None
+) -> Membership:
+    """The members that found a federation, with weights by name. Later ones are in its log."""
+    agreed = weights or {}
+    names = [card.name for card in cards]
+    if unknown := [name for name in agreed if name not in names]:
+        raise UserError(
+            f"a weight is for {unknown[0]!r}, but no member has this name; there are: "
+            f"{', '.join(names)}"
+        )
+    members = tuple(member_of(card, agreed.get(card.name, WEIGHT_DEFAULT)) for card in cards)
+    return Membership(rounds=rounds, members=members)
+
+
+def _without_weight(fields: dict[str, Any], source: str) -> tuple[dict[str, Any], int]:
+    if "weight" not in fields:
+        raise UserError(f"{source}: the key 'weight' is missing; add it")
+    require_weight(fields["weight"], source)
+    return {key: value for key, value in fields.items() if key != "weight"}, fields["weight"]
 
 
 def read_federation(path: Path) -> Agreement:
@@ -85,7 +103,11 @@ def read_federation(path: Path) -> Agreement:
     text = read_bytes(path, hint)
     file = parse(text, _FederationFile, path)
     sources = [f"{path}, member {index + 1}" for index in range(len(file.members))]
-    cards = tuple(map(card_of, file.members, sources))
+    tables = list(map(_without_weight, file.members, sources))
+    cards = tuple(
+        card_of(fields, source) for (fields, _), source in zip(tables, sources, strict=True)
+    )
+    weights = {card.name: weight for card, (_, weight) in zip(cards, tables, strict=True)}
     relay_sources = [f"{path}, relay {index + 1}" for index in range(len(file.relays))]
     relays = tuple(
         card_of(fields, source, RELAY_ORIGIN)
@@ -106,7 +128,7 @@ def read_federation(path: Path) -> Agreement:
             timing=file.timing,
             document=digest_of(text),
         )
-        federation = Federation(charter, membership_of(cards, rounds=file.rounds))
+        federation = Federation(charter, membership_of(cards, rounds=file.rounds, weights=weights))
         check_founded(federation)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
@@ -124,7 +146,11 @@ def federation_text(
         f"dtype = {quoted(entry.dtype)}, role = {quoted(entry.role)} }},\n"
         for entry in federation.schema.entries
     )
-    members = "".join(_card_table("members", card) for card in cards)
+    weights = [member.weight for member in federation.members]
+    members = "".join(
+        _card_table("members", card, f"weight = {weight}\n")
+        for card, weight in zip(cards, weights, strict=True)
+    )
     if relays:
         members += (
             "\n# Relays: machines of nobody's that connect members that can only dial. They see\n"
@@ -162,13 +188,14 @@ initial = "{federation.initial.hex()}"
 entries = [
 {entries}]
 
-# The members' cards, signed by their keys.
+# The members: how much each one's updates weigh in the mean, relative to the others' and capped,
+# and its card, signed by its key. A card states no weight.
 {members}"""  # noqa: E501 - a comment belongs on the line of its key
 
 
-def _card_table(table: str, card: Card) -> str:
+def _card_table(table: str, card: Card, agreed: str = "") -> str:
     lines = (line for line in card_text(card).splitlines() if line[:1] != "#")
-    return f"\n[[{table}]]\n" + "".join(f"{line}\n" for line in lines)
+    return f"\n[[{table}]]\n{agreed}" + "".join(f"{line}\n" for line in lines)
 
 
 def write_federation(

@@ -12,7 +12,9 @@ from pathlib import Path
 from defl.aggregation.memory import ENTRY
 from defl.cards import RELAY_ORIGIN, Card
 from defl.clients.protocol import Roles
+from defl.committee import require_weight
 from defl.errors import UserError
+from defl.fields import WEIGHT_MAX
 from defl.founding import Founding
 from defl.ids import NO_DIGEST, Digest
 from defl.node.report.model_file import read_model, read_npz, write_model
@@ -21,6 +23,8 @@ from defl.node.setup.config import read_card_file
 from defl.node.setup.identity import require_distinct
 from defl.node.work.first_weights import first_weights
 from defl.schema import MODEL_ROLES, Weights
+
+DIGITS_MAX = 9  # of a number on the command line
 
 
 def require_new(federation_file: Path, *, force: bool) -> None:
@@ -83,6 +87,23 @@ def roles_of_patterns(assignments: Sequence[str], names: Sequence[str]) -> dict[
             )
         roles.update(dict.fromkeys(matched, role))
     return roles
+
+
+def weights_by_name(assignments: Sequence[str]) -> dict[str, int]:
+    """Agreed weights from assignments such as `alice=18`; who is not named has the default."""
+    weights: dict[str, int] = {}
+    for assignment in assignments:
+        name, _, number = assignment.rpartition("=")
+        if not (name and number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX):
+            raise UserError(
+                f"--weight takes NAME=N with a whole number from 1 to {WEIGHT_MAX}, not "
+                f"{assignment!r}"
+            )
+        if name in weights:
+            raise UserError(f"--weight names {name!r} twice; give each member one weight")
+        require_weight(int(number), name)
+        weights[name] = int(number)
+    return weights
 
 
 def write_agreement(

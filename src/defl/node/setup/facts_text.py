@@ -1,5 +1,8 @@
 """A federation's agreed facts in words, for `defl federation show` and the dashboard."""
 
+from fractions import Fraction
+
+from defl.aggregation.shares import capped_shares
 from defl.committee import AggQuorum, Federation
 from defl.node.setup.requirements import coverage, requirements_of
 
@@ -14,6 +17,7 @@ def facts_in_words(facts: Federation) -> Lines:
     return [
         ("members", f"{facts.committee.size}; up to f = {facts.committee.faults} may be Byzantine"),
         *consensus_lines(facts),
+        *weight_lines(facts),
         *proofs,
         *requirement_lines(facts),
     ]
@@ -58,6 +62,36 @@ def consensus_lines(facts: Federation) -> Lines:
             ),
         ),
     ]
+
+
+def weight_lines(facts: Federation) -> Lines:
+    """How much each member counts in the mean, after the cap."""
+    members = [facts.members[i] for i in facts.committee.members]
+    if len({member.weight for member in members}) == 1:
+        return [("weights", "equal: all updates that the rule keeps count the same")]
+    faults_max = facts.updates_faults_max
+    total = sum(member.weight for member in members)
+    lines = [
+        "of the mean, if all updates are kept; "
+        + (f"the {faults_max} heaviest get a third at most" if faults_max else "nothing is capped")
+    ]
+    for member, share in zip(members, shares_of_all(facts), strict=True):
+        alone = Fraction(member.weight, total)
+        capped = f", capped: {_percent(alone)} by weight alone" if share < alone else ""
+        lines.append(f"  {member.name}: {_percent(share)} (weight {member.weight}{capped})")
+    if faults_max:
+        lines.append(f"  with {3 * faults_max} or fewer kept, all count the same")
+    return [("" if place else "weights", line) for place, line in enumerate(lines)]
+
+
+def shares_of_all(facts: Federation) -> tuple[Fraction, ...]:
+    """Of the active members in the order of their ids, if the rule keeps all their updates."""
+    weights = [facts.members[i].weight for i in facts.committee.members]
+    return capped_shares(weights, facts.updates_faults_max)
+
+
+def _percent(share: Fraction) -> str:
+    return f"{float(100 * share):.1f} %"
 
 
 def requirement_lines(facts: Federation) -> Lines:

@@ -125,12 +125,14 @@ def make_local(
     keep_best: str = "",
     others: Mapping[int, str] | None = None,
     weights: Weights | None = None,
+    member_weights: Mapping[str, int] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Local:
     """Nodes, initial weights and federation.toml.
 
     `others` are nodes with a client of their own. The weights are the client's unless given; it
-    runs with `environment` added to this process's.
+    runs with `environment` added to this process's. `member_weights`: how much each member counts
+    in the mean, by name.
     """
     require_counts(count, rounds)  # before the user's code sees them
     roles: Roles = {}
@@ -148,7 +150,7 @@ def make_local(
     cards = make_nodes(
         folder, clients, project, log_format, work_time_max_s, track, keep_best, log_level
     )
-    membership = membership_of(cards, rounds=rounds)
+    membership = membership_of(cards, rounds=rounds, weights=member_weights)
     founding = found(draft, membership, draft.schema.flatten(weights))
     federation = founding.federation
     write_model(folder / INITIAL_FILE, federation.schema, founding.weights, {"round": "0"})
