@@ -26,6 +26,7 @@ from defl.lab.experiments.robustness_table import heat_map
 from defl.lab.experiments.round_phases import critical_paths, durations
 from defl.lab.partition import cut
 from defl.schema import Codec
+from support.in_driver import InDriver
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_a_cell_says_how_often_the_worst_off_honest_member_was_left_out(tiny_mni
 def test_the_table_compares_the_adaptive_rule_with_its_goals(tmp_path: Path) -> None:
     rules = ("--rule", "fed_avg", "--rule", "multi_krum", "--rule", "adaptive")
     options = ("--dataset", "digits", "--members", "4", "--split", "iid", "--rounds", "4")
-    cells = ("--attack", "none", "--attack", "gaussian", "--away", "1", "--processes", "1")
+    cells = ("--attack", "none", "--attack", "gaussian", "--away", "1", "--engine", "processes:1")
     command = ["bench", "robustness", *rules, *options, *cells, "--out", str(tmp_path)]
 
     assert CliRunner().invoke(cli, command, catch_exceptions=False).exit_code == 0
@@ -165,13 +166,13 @@ def test_robustness_table_resumes_after_an_interruption(tiny_mnist: Path, tmp_pa
     out = tmp_path / "out"
     cells = robustness.planned(["fed_avg", "multi_krum"], ["none"], [4], seeds=[1], rounds=2)
     first = robustness.run_table(
-        cells[:3], tiny_mnist, out, processes=1, progress=recorded_in(before)
+        cells[:3], tiny_mnist, out, engine=InDriver(), progress=recorded_in(before)
     )
     with (out / "cells.jsonl").open("a", encoding="utf-8") as log:
         log.write('{"cell": {"rule": "cut sho')
     resumed: list[int] = []
     results = robustness.run_table(
-        cells, tiny_mnist, out, processes=1, progress=recorded_in(resumed)
+        cells, tiny_mnist, out, engine=InDriver(), progress=recorded_in(resumed)
     )
     assert resumed[0] == 3
     assert len(results) == 6
@@ -198,7 +199,7 @@ def test_updates_go_through_the_codec(codec: Codec, attack: str, tiny_mnist: Pat
 def test_with_several_codecs_the_table_shows_what_each_costs(tmp_path: Path) -> None:
     options = ("--dataset", "digits", "--rule", "adaptive", "--members", "4")
     attacks = ("--attack", "none", "--attack", "zero", "--attack", "mimic")
-    few = ("--split", "iid", "--rounds", "2", "--seeds", "2", "--processes", "1")
+    few = ("--split", "iid", "--rounds", "2", "--seeds", "2", "--engine", "processes:1")
     codecs = ("--codec", "fp32", "--codec", "int8", "--codec", "int8_masked")
     command = ["bench", "robustness", *options, *attacks, *few, *codecs, "--out", str(tmp_path)]
 
@@ -220,7 +221,7 @@ def test_results_on_two_data_sets_are_never_mixed(tiny_mnist: Path, tmp_path: Pa
     on_mnist = robustness.planned(["fed_avg"], ["backdoor"], [4], [7], 1)
 
     def run(cells: list[RobustnessCell], data: Path | None) -> None:
-        robustness.run_table(cells, data, tmp_path, processes=1, progress=lambda *_: None)
+        robustness.run_table(cells, data, tmp_path, engine=InDriver(), progress=lambda *_: None)
 
     run(on_digits, None)
     with pytest.raises(UserError, match="holds results on digits"):

@@ -60,7 +60,6 @@ SMALLER = {
     "run digits": "run digits --rounds 1",
     "--nodes 5 --rounds 2 --run-config": "--run-config",
     FLOWER_PROJECT: f"{FLOWER_PROJECT} --rounds 1",
-    "defl paper ": "defl paper --processes 1 ",
     "--d 10000000": "--d 1000 --repeats 1",
     "bench round": "bench round --mb 0.1 --rounds 1",
     "robustness --data FOLDER": (

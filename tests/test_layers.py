@@ -8,7 +8,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "defl"
 
-VALUES, CORES, MACHINE, CLIENTS, SHELL, SIMULATOR, API, LAB, CLI = range(9)
+VALUES, CORES, MACHINE, CLIENTS, SHELL, ENGINE, SIMULATOR, API, LAB, CLI = range(10)
 
 # VALUES in the order in which each may import the ones before it.
 VALUES_ORDER = (
@@ -27,6 +27,7 @@ LAYER = {
     **dict.fromkeys(MACHINE_MODULES, MACHINE),
     "clients": CLIENTS,
     "node": SHELL,
+    "engine": ENGINE,
     "sim": SIMULATOR,
     **dict.fromkeys(
         (

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from defl.aggregation.rules import RULES
+from defl.cli.engine_option import engine_option
 from defl.committee import MEMBERS_MIN, Rules, faults_of
+from defl.engine.choice import opened
 from defl.errors import UserError
 from defl.lab.experiments import robustness
 from defl.lab.experiments.bench_round import bench_commit, bench_round
@@ -121,7 +123,7 @@ def rules(
     default=0,
     help="Rounds for which one honest member is away, from half-way on.  [default: 0]",
 )
-@click.option("--processes", default=2, show_default=True, help="Cells run at a time.")
+@engine_option("processes:2", "Cells")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 def robustness_command(
     *,
@@ -137,7 +139,7 @@ def robustness_command(
     first_seed: int,
     rounds: int,
     away: int,
-    processes: int,
+    engine: str,
     as_json: bool,
 ) -> None:
     """Train a small model under every rule and attack.
@@ -155,7 +157,7 @@ def robustness_command(
       defl bench robustness --data ~/data --rule fed_avg --rule adaptive --attack none --seeds 3
       defl bench robustness --dataset digits --rule adaptive --codec fp32 --codec int8
 
-    Exit code 0: the table is written; 2: invalid options.
+    Exit code 0: the table is written; 1: a cell failed; 2: invalid options.
     """
     cells = robustness.planned(
         names or robustness.RULES,
@@ -178,7 +180,8 @@ def robustness_command(
             last_line = now
             _progress(f"{done} of {total} cells, {now - start:.0f} s")
 
-    results = robustness.run_table(cells, data, out, processes=processes, progress=progress)
+    with opened(engine) as workers:
+        results = robustness.run_table(cells, data, out, engine=workers, progress=progress)
     if as_json:
         accuracy = [{**asdict(cell), "accuracy": results[cell].accuracy} for cell in cells]
         seconds = time.monotonic() - start

@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from defl.cli.data import Bar, data_option
+from defl.cli.engine_option import engine_option
+from defl.engine.choice import opened
 from defl.errors import UserError
 from defl.lab.datasets.catalogue import fetched
 from defl.lab.experiments.paper.accuracy import AccuracyCell, prepare
@@ -20,6 +22,7 @@ from defl.lab.experiments.paper.run import (
     finished,
     run_cells,
     seconds_taken,
+    task_of,
 )
 from defl.lab.experiments.paper.settings import REPEATS, Scale
 
@@ -39,7 +42,7 @@ PROGRESS_EVERY_S = 5.0
     "--repeat", type=int, help="Runs of each cell, with seeds 1 to K.  [default: 1; paper: 10]"
 )
 @click.option("--resume", is_flag=True, help="Keep the cells that the folder already has.")
-@click.option("--processes", default=2, show_default=True, help="Simulated cells run in parallel.")
+@engine_option("processes:2", "Simulated cells")
 @data_option
 @click.option(
     "--out",
@@ -59,7 +62,7 @@ def paper(
     scale: str,
     repeat: int | None,
     resume: bool,
-    processes: int,
+    engine: str,
     data: Path | None,
     out: Path | None,
     report: Path | None,
@@ -79,12 +82,12 @@ def paper(
       defl paper all --scale cpu --data ~/data --resume
       defl paper all --scale cpu --resume --out docs/results --report docs/RESULTS.md
 
-    Exit code 0: measured and written; 2: refused, with the reason and what to change.
+    Exit code 0: measured and written; 1: a cell failed; 2: refused, and what to change.
     """
     size = Scale(scale)
     repeats = REPEATS[size] if repeat is None else repeat
-    if repeats < 1 or processes < 1:
-        raise UserError("--repeat and --processes must be at least 1")
+    if repeats < 1:
+        raise UserError("--repeat must be at least 1")
     if report is not None and part_name != ALL:
         raise UserError(f"--report needs the page that joins all parts: defl paper {ALL}")
     require_matplotlib()
@@ -93,10 +96,14 @@ def paper(
     parts = [part_named(name, size, repeats) for name in names]
     cells = [cell for part in parts for cell in part.cells()]
     stored = finished(folder) if resume else {}
-    _prepare_data([cell for cell in cells if cell not in stored], data)
-    results = run_cells(
-        cells, folder, data, processes=processes, resume=resume, on_progress=CellProgressLine().show
-    )
+    missing = [cell for cell in cells if cell not in stored]
+    with opened(engine) as workers:
+        workers.check(task_of(cell, data) for cell in missing)
+        _prepare_data(missing, data)
+        progress = CellProgressLine().show
+        results = run_cells(
+            cells, folder, data, engine=workers, resume=resume, on_progress=progress
+        )
     written = {part.name: part.write(results, folder) for part in parts}
     if part_name == ALL:
         page = report or folder / PAGE_FILE

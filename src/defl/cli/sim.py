@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from defl.cli.agreed_facts import agreed_facts, charter_of
+from defl.cli.engine_option import engine_option
+from defl.engine.choice import opened
 from defl.errors import UserError
 from defl.ids import NodeId
 from defl.sim.byzantine import KINDS
@@ -151,6 +153,7 @@ def memory_bytes() -> int | None:
 @click.option(
     "--scenario", "soak_seed", type=int, metavar="SEED", help="Repeat one scenario of a soak."
 )
+@engine_option("processes:1", "Scenarios of a soak")
 @click.option("--transcript", type=click.Path(dir_okay=False), help="Write the conversation here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def sim(
@@ -184,6 +187,7 @@ def sim(
     real_signatures: bool,
     soak_s: float | None,
     soak_seed: int | None,
+    engine: str,
     transcript: str | None,
     as_json: bool,
     **facts: Any,
@@ -198,7 +202,7 @@ def sim(
     Exit code 0: every check holds; 1: one does not; 2: it cannot be run as asked.
     """
     if soak_s is not None:
-        _soak(soak_s, seed, as_json=as_json)
+        _soak(soak_s, seed, engine, as_json=as_json)
         return
     if soak_seed is not None:
         options = scenario(soak_seed)
@@ -244,6 +248,7 @@ def sim(
 # One run makes few reference cycles, but searching its many objects for them takes a quarter of
 # the time at n = 100.
 GARBAGE_THRESHOLD = 50_000
+VIOLATIONS_SHOWN = 5
 
 
 def _run(options: Options, transcript: str | None) -> SimReport:
@@ -339,10 +344,11 @@ def _epochs(report: SimReport) -> list[str]:
     return lines
 
 
-def _soak(seconds: float, seed: int, *, as_json: bool) -> None:
+def _soak(seconds: float, seed: int, engine: str, *, as_json: bool) -> None:
     if seconds <= 0:
         raise UserError(f"--soak takes the seconds to run, more than 0, not {seconds:g}")
-    result = soak(seconds, seed, _Progress().scenarios)
+    with opened(engine) as workers:
+        result = soak(seconds, seed, workers, _Progress().scenarios)
     click.echo(json.dumps(_soak_json(result), indent=1) if as_json else _soak_text(result))
     sys.exit(1 if result.failures else 0)
 
@@ -352,20 +358,14 @@ def _soak_json(result: Soaked) -> dict[str, object]:
         "scenarios": result.scenarios,
         "events": result.events,
         "by_kind": result.by_kind,
-        "violations": [
-            violation for _, report in result.failures for violation in report.violations
-        ],
-        "reproduce": [_command(seed) for seed, _ in result.failures],
+        "violations": [line for lines in result.failures.values() for line in lines],
+        "reproduce": [*result.failures],
     }
-
-
-def _command(seed: int) -> str:
-    return f"defl sim --scenario {seed}"
 
 
 def _soak_text(result: Soaked) -> str:
     lines = [f"{result.scenarios} scenarios, {result.events} events, {len(result.failures)} failed"]
     lines += [f"  {kind}: {count}" for kind, count in result.by_kind.items()]
-    for seed, report in result.failures:
-        lines += [f"FAILED  {_command(seed)}", *(f"    {v}" for v in report.violations[:5])]
+    for command, violations in result.failures.items():
+        lines += [f"FAILED  {command}", *(f"    {line}" for line in violations[-VIOLATIONS_SHOWN:])]
     return "\n".join(lines)

@@ -1,14 +1,21 @@
 """Random scenarios until time is up. A seed decides the faults, liars, size and agreed facts."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import count
 from time import monotonic
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from defl.aggregation.conditions import BLANCHARD
 from defl.aggregation.rules import RULES
 from defl.committee import CHUNK_BYTES_MIN, DEFAULTS, Charter, Rules, faults_of
+from defl.engine.book import Engine, TaskFailed
+from defl.engine.tasks import EngineTask
 from defl.ids import NodeId
 from defl.schema import Codec
 from defl.sim.byzantine import KINDS
@@ -22,7 +29,7 @@ from defl.sim.conditions import (
     Rollback,
     WriteTimes,
 )
-from defl.sim.run import Options, SimReport, placed, simulate
+from defl.sim.run import Options, placed, simulate
 
 # Small federations are fast and find most faults; sizes other than 3f + 1 have other quorums. The
 # largest takes tens of seconds, so it is rare and has a round or two.
@@ -50,7 +57,7 @@ class Soaked:
     scenarios: int
     events: int
     by_kind: dict[str, int]  # how many scenarios of each size and rule set
-    failures: list[tuple[int, SimReport]]  # the seed that reproduces it
+    failures: dict[str, list[str]]  # the command that reproduces it -> what went wrong
 
 
 def scenario(seed: int) -> Options:
@@ -196,19 +203,52 @@ def _censor(rng: random.Random, nodes: int) -> Censor:
     return Censor(rng.choice(MESSAGE_KINDS), *_span(rng), one_or_any(), one_or_any())
 
 
-def soak(seconds: float, seed: int, progress: Callable[[int, int], None]) -> Soaked:
+class ScenarioOutcome(Struct, frozen=True):
+    seed: int
+    kind: str
+    events: int
+    ok: bool
+    violations: list[str]
+
+
+def perform_scenario(argument: bytes) -> bytes:
+    """In an engine's worker: the seed's scenario."""
+    seed = msgspec.json.decode(argument, type=int)
+    options = scenario(seed)
+    report = simulate(options)
+    kind = f"n={options.nodes} {options.charter.rules.value}"
+    return msgspec.json.encode(
+        ScenarioOutcome(seed, kind, report.events, report.ok, report.violations)
+    )
+
+
+def command(seed: int) -> str:
+    return f"defl sim --scenario {seed}"
+
+
+def soak(seconds: float, seed: int, engine: Engine, progress: Callable[[int, int], None]) -> Soaked:
+    """Start scenarios until time is up, and wait for the last ones."""
     until = monotonic() + seconds
-    failures: list[tuple[int, SimReport]] = []
+
+    def tasks() -> Iterator[EngineTask]:
+        for number in count(seed):
+            if monotonic() >= until:
+                return
+            yield EngineTask("sim.scenario", msgspec.json.encode(number), command(number))
+
+    failures: dict[str, list[str]] = {}
     by_kind: dict[str, int] = {}
     scenarios = events = 0
-    while monotonic() < until:
-        options = scenario(seed + scenarios)
-        report = simulate(options)
-        scenarios += 1
-        events += report.events
-        kind = f"n={options.nodes} {options.charter.rules.value}"
-        by_kind[kind] = by_kind.get(kind, 0) + 1
-        if not report.ok:
-            failures.append((options.seed, report))
-        progress(scenarios, len(failures))
-    return Soaked(scenarios, events, dict(sorted(by_kind.items())), failures)
+    with closing(engine.run(tasks())) as outcomes:
+        for outcome in outcomes:
+            scenarios += 1
+            if isinstance(outcome, TaskFailed):
+                failures[outcome.task.name] = outcome.error.splitlines()
+            else:
+                result = msgspec.json.decode(outcome.value, type=ScenarioOutcome)
+                events += result.events
+                by_kind[result.kind] = by_kind.get(result.kind, 0) + 1
+                if not result.ok:
+                    failures[command(result.seed)] = result.violations
+            progress(scenarios, len(failures))
+    return Soaked(scenarios, events, dict(sorted(by_kind.items())), dict(sorted(failures.items())))

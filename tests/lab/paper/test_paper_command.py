@@ -15,6 +15,7 @@ from defl.lab.experiments.paper import plots, report
 from defl.lab.experiments.paper.machine import MACHINES_FILE, machine, recorded_machines
 from defl.lab.experiments.paper.run import CELLS_FILE
 from defl.lab.experiments.paper.settings import DataKind, Scale
+from support.in_driver import opened_in_driver
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -32,18 +33,19 @@ def test_missing_data_folder_is_refused_with_the_option_to_use() -> None:
         run("table1")
 
 
-@pytest.mark.parametrize("option", ["--repeat", "--processes"])
-def test_zero_repeats_or_processes_are_refused(option: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", [("--repeat", "0"), ("--engine", "processes:0")])
+def test_zero_repeats_or_processes_are_refused(option: tuple[str, str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at least 1"):
-        run("table1", option, "0", "--data", str(tmp_path))
+        run("table1", *option, "--data", str(tmp_path))
 
 
 def test_command_writes_all_files_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("defl.cli.paper.opened", opened_in_driver)
     monkeypatch.setitem(report.TABLES, "table2", tiny.TABLE)
     monkeypatch.setitem(report.SETTINGS, (Scale.QUICK, DataKind.IMAGES), tiny.SETTING)
-    arguments = ("table2", "--data", str(tmp_path), "--out", str(tmp_path), "--processes", "1")
+    arguments = ("table2", "--data", str(tmp_path), "--out", str(tmp_path))
 
     printed = run(*arguments)
     lines = (tmp_path / CELLS_FILE).read_text(encoding="utf-8").split()
@@ -67,11 +69,12 @@ def test_report_page_of_a_single_part_is_refused(tmp_path: Path) -> None:
 def test_all_writes_one_page_with_links_relative_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("defl.cli.paper.opened", opened_in_driver)
     monkeypatch.setattr("defl.cli.paper.PARTS", ("table2", "study"))
     monkeypatch.setitem(report.TABLES, "table2", tiny.TABLE)
     monkeypatch.setitem(report.SETTINGS, (Scale.QUICK, DataKind.IMAGES), tiny.SETTING)
     page, out = tmp_path / "docs" / "RESULTS.md", tmp_path / "docs" / "results"
-    arguments = ("all", "--data", str(tmp_path), "--out", str(out), "--processes", "1")
+    arguments = ("all", "--data", str(tmp_path), "--out", str(out))
 
     assert run(*arguments, "--report", str(page)) == f"written: {page}\n"
     text = page.read_text(encoding="utf-8")

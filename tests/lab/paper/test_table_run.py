@@ -7,6 +7,8 @@ import msgspec
 import pytest
 from tiny import LEARNING, tiny_table
 
+from defl.engine.book import Engine
+from defl.engine.processes import ProcessEngine
 from defl.errors import UserError
 from defl.lab.experiments.paper.accuracy import AccuracyCell
 from defl.lab.experiments.paper.run import (
@@ -17,6 +19,7 @@ from defl.lab.experiments.paper.run import (
     run_cells,
     seconds_taken,
 )
+from support.in_driver import InDriver
 
 FILES = ("table2.csv", "table2.json", "table2.md", "table2.svg", "table2.png")
 
@@ -26,11 +29,16 @@ def silent(_: PaperProgress) -> None:
 
 
 def write_table(
-    folder: Path, *, on_progress=silent, resume: bool = False, processes: int = 1
+    folder: Path, *, on_progress=silent, resume: bool = False, engine: Engine | None = None
 ) -> list[bytes]:
     part = tiny_table()
     results = run_cells(
-        part.cells(), folder, None, processes=processes, resume=resume, on_progress=on_progress
+        part.cells(),
+        folder,
+        None,
+        engine=engine or InDriver(),
+        resume=resume,
+        on_progress=on_progress,
     )
     part.write(results, folder)
     return [(folder / name).read_bytes() for name in FILES]
@@ -69,7 +77,7 @@ def test_table_depends_on_the_seed_alone(whole: list[bytes], tmp_path: Path) -> 
 
 def test_time_of_a_cell_is_stored_but_not_part_of_the_table(tmp_path: Path) -> None:
     cells = tiny_table().cells()[:2]
-    run_cells(cells, tmp_path, None, processes=1, resume=False, on_progress=silent)
+    run_cells(cells, tmp_path, None, engine=InDriver(), resume=False, on_progress=silent)
     log = tmp_path / CELLS_FILE
     [first, second] = [line for line in log.read_bytes().splitlines() if line]
     older = msgspec.structs.replace(msgspec.json.decode(second, type=Line), seconds=None)
@@ -81,19 +89,19 @@ def test_time_of_a_cell_is_stored_but_not_part_of_the_table(tmp_path: Path) -> N
 
 
 def test_two_processes_write_the_same_table_as_one(whole: list[bytes], tmp_path: Path) -> None:
-    assert write_table(tmp_path, processes=2) == whole
+    assert write_table(tmp_path, engine=ProcessEngine(2)) == whole
 
 
 def test_without_resume_every_cell_is_measured_again_and_the_later_line_counts(
     tmp_path: Path,
 ) -> None:
     [cell, *_] = tiny_table().cells()
-    results = run_cells([cell], tmp_path, None, processes=1, resume=False, on_progress=silent)
+    results = run_cells([cell], tmp_path, None, engine=InDriver(), resume=False, on_progress=silent)
     altered = msgspec.structs.replace(results[cell], accuracy=0.123)
     (tmp_path / CELLS_FILE).write_bytes(msgspec.json.encode(Line(cell, altered)) + b"\n")
 
-    kept = run_cells([cell], tmp_path, None, processes=1, resume=True, on_progress=silent)
-    anew = run_cells([cell], tmp_path, None, processes=1, resume=False, on_progress=silent)
+    kept = run_cells([cell], tmp_path, None, engine=InDriver(), resume=True, on_progress=silent)
+    anew = run_cells([cell], tmp_path, None, engine=InDriver(), resume=False, on_progress=silent)
 
     assert kept[cell] == altered
     assert anew[cell] == results[cell] == finished(tmp_path)[cell]
@@ -102,7 +110,7 @@ def test_without_resume_every_cell_is_measured_again_and_the_later_line_counts(
 def test_cells_with_other_settings_are_distinct(tmp_path: Path) -> None:
     [cell, *_] = tiny_table().cells()
     assert isinstance(cell, AccuracyCell)
-    run_cells([cell], tmp_path, None, processes=1, resume=False, on_progress=silent)
+    run_cells([cell], tmp_path, None, engine=InDriver(), resume=False, on_progress=silent)
     known = finished(tmp_path)
 
     assert cell in known
@@ -134,7 +142,7 @@ def test_json_lists_cells_with_the_papers_number_beside_ours(
 def test_repeats_have_distinct_seeds_and_give_a_mean_and_a_spread(tmp_path: Path) -> None:
     part = tiny_table(repeats=2)
     cells = part.cells()
-    results = run_cells(cells, tmp_path, None, processes=1, resume=False, on_progress=silent)
+    results = run_cells(cells, tmp_path, None, engine=InDriver(), resume=False, on_progress=silent)
     entries = part.write(results, tmp_path)
 
     assert len({cell.seed for cell in cells if isinstance(cell, AccuracyCell)}) == 2

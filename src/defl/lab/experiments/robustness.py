@@ -5,20 +5,24 @@ there. When all cells are finished, the table is written as CSV, Markdown and a 
 """
 
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import cache
 from math import inf
-from multiprocessing import get_context
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+
 from defl.aggregation.rules import rule_named
+from defl.engine.book import Engine, values
+from defl.engine.tasks import EngineTask
 from defl.errors import PreconditionBroken, UserError
 from defl.lab.datasets.catalogue import fetched, loaded, required
 from defl.lab.datasets.hashed_words import hashed_words
 from defl.lab.datasets.task import Images
+from defl.lab.experiments.cell_log import CELLS_FILE, append, appending
 from defl.lab.experiments.codec_table import codecs_markdown
 from defl.lab.experiments.robustness_cell import (
     NO_ATTACK,
@@ -29,7 +33,6 @@ from defl.lab.experiments.robustness_cell import (
 )
 from defl.lab.experiments.robustness_goals import goals_markdown
 from defl.lab.experiments.robustness_table import write_tables
-from defl.node.work.orphans import die_with
 from defl.schema import Codec
 
 RULES = (
@@ -106,7 +109,7 @@ def planned(
 
 def finished(folder: Path) -> dict[RobustnessCell, RobustnessResult]:
     """The cells that earlier runs finished; a line truncated by a crash is ignored."""
-    path = folder / "cells.jsonl"
+    path = folder / CELLS_FILE
     results: dict[RobustnessCell, RobustnessResult] = {}
     if not path.is_file():
         return results
@@ -124,30 +127,30 @@ def run_table(
     data_folder: Path | None,
     folder: Path,
     *,
-    processes: int,
+    engine: Engine,
     progress: Callable[[int, int], None],
 ) -> dict[RobustnessCell, RobustnessResult]:
     """Run the missing cells, then write the tables of all cells in this folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    done = finished(folder)
-    datasets = {cell.dataset for cell in cells}
-    others = {cell.dataset for cell in done} - datasets
-    if others:
-        raise UserError(
-            f"{folder} holds results on {', '.join(sorted(others))}, which do not compare with "
-            f"{', '.join(sorted(datasets))}: name another folder (--out)"
-        )
-    for dataset in datasets:  # a wrong folder fails before anything starts
-        images(dataset, data_folder)
-    missing = [cell for cell in cells if cell not in done]
-    progress(len(cells) - len(missing), len(cells))
-    with (folder / "cells.jsonl").open("a", encoding="utf-8") as log:
-        log.write("\n")  # ends a line that a crash truncated
-        for cell, result in results_of(missing, data_folder, processes):
-            done[cell] = result
-            log.write(json.dumps({"cell": asdict(cell), "result": asdict(result)}) + "\n")
-            log.flush()
-            progress(sum(cell in done for cell in cells), len(cells))
+    with appending(folder) as log:
+        done = finished(folder)
+        datasets = {cell.dataset for cell in cells}
+        others = {cell.dataset for cell in done} - datasets
+        if others:
+            raise UserError(
+                f"{folder} holds results on {', '.join(sorted(others))}, which do not compare with "
+                f"{', '.join(sorted(datasets))}: name another folder (--out)"
+            )
+        for dataset in datasets:  # a wrong folder fails before anything starts
+            images(dataset, data_folder)
+        missing = [cell for cell in cells if cell not in done]
+        progress(len(cells) - len(missing), len(cells))
+        with closing(values(engine, [task_of(cell, data_folder) for cell in missing])) as lines:
+            for line in lines:
+                cell, result = decode_line(line)
+                done[cell] = result
+                record = {"cell": asdict(cell), "result": asdict(result)}
+                append(log, json.dumps(record).encode())
+                progress(sum(cell in done for cell in cells), len(cells))
     ordered = in_order(done)
     write_tables(ordered, folder)
     if comparison := codecs_markdown(ordered):
@@ -178,21 +181,28 @@ def in_order(
     return {cell: results[cell] for cell in sorted(results, key=place)}
 
 
-def results_of(
-    cells: Sequence[RobustnessCell], data_folder: Path | None, processes: int
-) -> Iterator[tuple[RobustnessCell, RobustnessResult]]:
-    # One BLAS thread per process: the processes fill the cores.
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    with ProcessPoolExecutor(
-        processes, get_context("spawn"), initializer=die_with, initargs=(os.getpid(),)
-    ) as pool:
-        waiting = {pool.submit(run_in_process, cell, data_folder): cell for cell in cells}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
+class RobustnessOrder(Struct, frozen=True):
+    """A cell as an engine's worker gets it."""
+
+    cell: RobustnessCell
+    data: str | None  # the data folder, at the same place on every machine
 
 
-def run_in_process(cell: RobustnessCell, data_folder: Path | None) -> RobustnessResult:
-    return run_cell(cell, images(cell.dataset, data_folder))
+def task_of(cell: RobustnessCell, data_folder: Path | None) -> EngineTask:
+    data = None if data_folder is None else str(data_folder.resolve())
+    order = msgspec.msgpack.encode(RobustnessOrder(cell, data))
+    return EngineTask("robustness.cell", order, str(cell))
+
+
+def perform_cell(argument: bytes) -> bytes:
+    """In a worker; msgpack, since JSON has no NaN for a rule that refused."""
+    order = msgspec.msgpack.decode(argument, type=RobustnessOrder)
+    data = images(order.cell.dataset, None if order.data is None else Path(order.data))
+    return msgspec.msgpack.encode((order.cell, run_cell(order.cell, data)))
+
+
+def decode_line(line: bytes) -> tuple[RobustnessCell, RobustnessResult]:
+    return msgspec.msgpack.decode(line, type=tuple[RobustnessCell, RobustnessResult])
 
 
 @cache

@@ -4,24 +4,22 @@ A cell's settings are its key, so tables that share a cell share its result, and
 resumes with the cells that are missing.
 """
 
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from defl.engine.book import Engine, values
+from defl.engine.tasks import EngineTask
+from defl.lab.experiments.cell_log import CELLS_FILE, append, appending
 from defl.lab.experiments.paper.accuracy import AccuracyCell, AccuracyResult
 from defl.lab.experiments.paper.costs import CostCell, CostResult
 from defl.lab.experiments.paper.machine import record_machine
 from defl.lab.experiments.paper.traffic import TrafficCell, TrafficResult
-from defl.node.work.orphans import die_with
-
-CELLS_FILE = "cells.jsonl"
 
 AnyCell = AccuracyCell | CostCell | TrafficCell
 AnyResult = AccuracyResult | CostResult | TrafficResult
@@ -78,12 +76,11 @@ def run_cells(
     folder: Path,
     data: Path | None,
     *,
-    processes: int,
+    engine: Engine,
     resume: bool,
     on_progress: OnProgress,
 ) -> Results:
     """Run the cells and return their results; with `resume`, run only those the folder lacks."""
-    folder.mkdir(parents=True, exist_ok=True)
     wanted = list(dict.fromkeys(cells))
     stored = finished(folder) if resume else {}
     done: Results = {cell: stored[cell] for cell in wanted if cell in stored}
@@ -92,14 +89,14 @@ def run_cells(
     on_progress(PaperProgress(len(done), len(wanted), 0.0, None, None))
     if not missing:
         return {cell: done[cell] for cell in wanted}
-    record_machine(folder)
-    with (folder / CELLS_FILE).open("ab") as log:
-        log.write(b"\n")  # ends a line that a crash truncated
-        for line in _results(missing, data, processes):
+    tasks = [task_of(cell, data) for cell in missing]
+    with appending(folder) as log, closing(values(engine, tasks)) as lines:
+        record_machine(folder)
+        for text in lines:
+            line = msgspec.json.decode(text, type=Line)
             cell = line.cell
             done[cell] = line.result
-            log.write(msgspec.json.encode(line) + b"\n")
-            log.flush()
+            append(log, text)
             effort_done += cell.effort
             seconds = time.monotonic() - started
             effort_left = sum(left.effort for left in missing if left not in done)
@@ -108,29 +105,22 @@ def run_cells(
     return {cell: done[cell] for cell in wanted}
 
 
-def _results(cells: Sequence[AnyCell], data: Path | None, processes: int) -> Iterator[Line]:
-    """Simulated cells first, in parallel; then real processes, one cell at a time."""
-    measured = [cell for cell in cells if isinstance(cell, CostCell)]
-    simulated = [cell for cell in cells if not isinstance(cell, CostCell)]
-    # The processes already fill the cores; more threads would slow them down.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for deterministic sums on GPUs
-    if processes == 1:
-        yield from (run_timed(cell, data) for cell in simulated)
-    elif simulated:
-        pool = ProcessPoolExecutor(
-            processes, get_context("spawn"), initializer=die_with, initargs=(os.getpid(),)
-        )
-        try:
-            waiting = [pool.submit(run_timed, cell, data) for cell in simulated]
-            yield from (ended.result() for ended in as_completed(waiting))
-        finally:
-            pool.shutdown(cancel_futures=True)
-    yield from (run_timed(cell, data) for cell in measured)
+class PaperOrder(Struct, frozen=True):
+    """A cell as an engine's worker gets it."""
+
+    cell: AnyCell
+    data: str | None  # the data folder, at the same place on every machine
 
 
-def run_timed(cell: AnyCell, data: Path | None) -> Line:
+def task_of(cell: AnyCell, data: Path | None) -> EngineTask:
+    order = PaperOrder(cell, None if data is None else str(data.resolve()))
+    measures = "memory and traffic of real processes" if isinstance(cell, CostCell) else None
+    return EngineTask("paper.cell", msgspec.json.encode(order), str(cell), measures)
+
+
+def perform_cell(argument: bytes) -> bytes:
+    """In a worker: the cell's line of cells.jsonl."""
+    order = msgspec.json.decode(argument, type=PaperOrder)
     started = time.monotonic()
-    result = cell.run(data)
-    return Line(cell, result, time.monotonic() - started)
+    result = order.cell.run(None if order.data is None else Path(order.data))
+    return msgspec.json.encode(Line(order.cell, result, time.monotonic() - started))

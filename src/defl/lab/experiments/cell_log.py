@@ -1,0 +1,32 @@
+"""cells.jsonl: one line for each finished cell, appended by one driver at a time."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from defl.errors import UserError
+
+CELLS_FILE = "cells.jsonl"
+
+
+@contextmanager
+def appending(folder: Path) -> Iterator[BinaryIO]:
+    """The log, opened for new lines; refused while another process has it open like this."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / CELLS_FILE).open("ab") as log:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"another run writes to {folder}: wait until it has ended, or name another folder "
+                "(--out)"
+            ) from error
+        log.write(b"\n")  # ends a line that a crash truncated
+        yield log
+
+
+def append(log: BinaryIO, line: bytes) -> None:
+    log.write(line + b"\n")
+    log.flush()
