@@ -16,8 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from defl.cli.main import cli
-from defl.errors import UserError
+from defl.errors import PreconditionBroken, UserError
+from defl.lab.datasets.feature_images import feature_images
 from defl.lab.datasets.mnist import mnist
+from defl.lab.datasets.task import Features
 from defl.lab.experiments import robustness
 from defl.lab.experiments.bench_round import WARM_UP, timed_rounds
 from defl.lab.experiments.processor_times import ProcessorTimes
@@ -119,6 +121,21 @@ def test_every_attack_of_the_table_runs(attack: str, tiny_mnist: Path) -> None:
     data = mnist(tiny_mnist)
     result = run_cell(RobustnessCell("multi_krum", attack, 1.0, 4, seed=1, rounds=2), data)
     assert 0 <= result.accuracy <= 1
+
+
+def test_features_train_as_small_images() -> None:
+    rng = np.random.default_rng(1)
+    rows = rng.uniform(0, 6, (60, 80)).astype(np.float16)
+    labels = rng.integers(0, 3, 60)
+    data = feature_images(Features(rows[:40], labels[:40], rows[40:], labels[40:], classes=3))
+    assert np.abs(data.scaled(data.train_images).reshape(40, 80) - rows[:40]).max() < 0.02
+
+    result = run_cell(RobustnessCell("adaptive", "backdoor", None, 4, seed=1, rounds=2), data)
+
+    assert 0 <= result.accuracy <= 1
+    too_large = Features(rows + 1, labels, rows, labels, classes=3)
+    with pytest.raises(PreconditionBroken, match="are no images"):
+        feature_images(too_large)
 
 
 def test_cell_is_reproducible(tiny_mnist: Path) -> None:

@@ -20,8 +20,9 @@ from defl.engine.book import Engine, values
 from defl.engine.tasks import EngineTask
 from defl.errors import PreconditionBroken, UserError
 from defl.lab.datasets.catalogue import fetched, loaded, required
+from defl.lab.datasets.feature_images import feature_images
 from defl.lab.datasets.hashed_words import hashed_words
-from defl.lab.datasets.task import Images
+from defl.lab.datasets.task import Features, Images
 from defl.lab.experiments.cell_log import CELLS_FILE, append, appending
 from defl.lab.experiments.codec_table import codecs_markdown
 from defl.lab.experiments.robustness_cell import (
@@ -70,7 +71,7 @@ ATTACKS = (
 )
 ALPHAS: tuple[float | None, ...] = (None, 1.0, 0.3)
 MEMBERS = (4, 7, 10)
-DATASETS = ("mnist", "digits", "sentiment140")
+DATASETS = ("mnist", "digits", "sentiment140", "cifar-10-features")
 
 
 def planned(
@@ -211,6 +212,8 @@ def images(dataset: str, data_folder: Path | None) -> Images:
     if dataset == "sentiment140":
         return hashed_words(fetched(dataset, required(data_folder))[0])
     data = loaded(dataset, data_folder)
+    if isinstance(data, Features):
+        return feature_images(data)
     if not isinstance(data, Images):
         raise PreconditionBroken(f"{dataset} has no images")
     return data
