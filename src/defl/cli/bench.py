@@ -18,6 +18,7 @@ from defl.lab.experiments.bench_round import bench_commit, bench_round
 from defl.lab.experiments.bench_rules import bench_rules
 from defl.lab.experiments.bench_waiting import bench_waiting
 from defl.lab.experiments.robustness_cell import ROUNDS
+from defl.lab.experiments.robustness_sizes import SIDES
 from defl.schema import Codec
 from defl.sim.presence import ROUNDS_TO_LEARN
 
@@ -123,6 +124,19 @@ def rules(
     default=0,
     help="Rounds for which one honest member is away, from half-way on.  [default: 0]",
 )
+@click.option(
+    "--sizes",
+    default="",
+    metavar="PATTERN",
+    help="Members of different size, for example 1:2:7: rules with and without agreed weights.",
+)
+@click.option(
+    "--attacker",
+    "attackers",
+    multiple=True,
+    type=click.Choice(SIDES),
+    help="With --sizes: which members attack; may be repeated.  [default: each in turn]",
+)
 @engine_option("processes:2", "Cells")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 def robustness_command(
@@ -139,6 +153,8 @@ def robustness_command(
     first_seed: int,
     rounds: int,
     away: int,
+    sizes: str,
+    attackers: tuple[str, ...],
     engine: str,
     as_json: bool,
 ) -> None:
@@ -151,11 +167,15 @@ def robustness_command(
     attack and with Multi-Krum under attack, by the mean and the worst seed, and says how often the
     rule left out the worst-off honest member. An interrupted run resumes.
 
+    With --sizes members have so much of the data, the attackers are the smallest or the largest,
+    and sizes.csv and sizes.md show each rule with and without weights, beside FedAvg by size.
+
     \b
     Example:
       defl bench robustness --data ~/data
       defl bench robustness --data ~/data --rule fed_avg --rule adaptive --attack none --seeds 3
       defl bench robustness --dataset digits --rule adaptive --codec fp32 --codec int8
+      defl bench robustness --data ~/data --sizes 1:2:7 --rule fed_avg --rule adaptive
 
     Exit code 0: the table is written; 1: a cell failed; 2: invalid options.
     """
@@ -169,6 +189,8 @@ def robustness_command(
         alphas=[SPLITS[split] for split in splits or SPLITS],
         codecs=[Codec(codec) for codec in codecs or (Codec.FP32,)],
         away=away,
+        sizes=sizes,
+        attackers=attackers,
     )
     start = time.monotonic()
     last_line = start - PROGRESS_S
@@ -187,8 +209,9 @@ def robustness_command(
         seconds = time.monotonic() - start
         click.echo(json.dumps({"seconds": seconds, "accuracy": accuracy}, indent=1))
     else:
-        click.echo((out / "robustness.md").read_text(encoding="utf-8"))
-        _progress(f"written: {out}/robustness.csv, .md, .svg")
+        table = "sizes" if sizes else "robustness"
+        click.echo((out / f"{table}.md").read_text(encoding="utf-8"))
+        _progress(f"written: {out}/{table}.csv, .md" + ("" if sizes else ", .svg"))
 
 
 @bench.command(name="round")

@@ -1,8 +1,10 @@
 """Divides a data set among nodes: evenly at random, or unevenly by label.
 
-`divided` gives every sample to exactly one node. `cut` gives all nodes equally many samples, drawn
-with replacement, for measurements in which the amount of data must not matter.
+`divide` and `divide_by_size` give every sample to exactly one node. `cut` gives all nodes equally
+many samples, drawn with replacement, for measurements in which the amount of data must not matter.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,11 @@ from defl.errors import UserError
 # At this alpha each label already goes to one node; for even smaller numbers NumPy's draws no
 # longer sum to 1 (https://github.com/numpy/numpy/issues/24210).
 ALPHA_MIN = 1e-9
+
+# For `divide_by_size`: no share of a class is exactly zero, or some sizes could not be fitted.
+MIX_MIN = 1e-6
+FITTED = 1e-6
+FITTING_STEPS_MAX = 10_000
 
 Places = NDArray[np.int64]  # indices of samples in the data set
 
@@ -67,6 +74,42 @@ def _filled(parts: list[Places], least: int, rng: np.random.Generator) -> list[P
 def counts(labels: NDArray[np.int64], parts: list[Places], classes: int) -> NDArray[np.int64]:
     """Samples of each class at each node: (nodes, classes)."""
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+
+
+def divide_by_size(
+    labels: NDArray[np.int64],
+    sizes: Sequence[int],
+    alpha: float | None,
+    rng: np.random.Generator,
+) -> list[Places]:
+    """Each sample goes to exactly one node, and the nodes' numbers of samples are in proportion to
+    `sizes`, up to rounding.
+
+    With `alpha` each node's shares of the classes are drawn as in `cut`, then fitted so that all
+    nodes together have the whole data set (iterative proportional fitting, Deming and Stephan
+    1940): a node with most of the data can hardly be skewed. None: i.i.d.
+    """
+    classes, counts_of = np.unique(labels, return_counts=True)
+    columns = counts_of / len(labels)
+    rows = np.array(sizes) / sum(sizes)
+    if alpha is None:
+        mix = np.tile(columns, (len(sizes), 1))
+    else:
+        mix = rng.dirichlet(np.full(len(classes), alpha), len(sizes))
+    shares = np.maximum(mix, MIX_MIN) * rows[:, None]
+    for _ in range(FITTING_STEPS_MAX):
+        shares *= (rows / shares.sum(axis=1))[:, None]
+        fit = columns / shares.sum(axis=0)
+        shares *= fit
+        if np.abs(fit - 1).max() < FITTED:
+            break
+    parts: list[list[Places]] = [[] for _ in sizes]
+    for place, label in enumerate(classes):
+        order = rng.permutation(np.flatnonzero(labels == label))
+        ends = np.cumsum(shares[:-1, place] / shares[:, place].sum()) * len(order)
+        for part, piece in zip(parts, np.split(order, np.round(ends).astype(int)), strict=True):
+            part.append(piece)
+    return [np.sort(np.concatenate(part)) for part in parts]
 
 
 def cut(

@@ -30,10 +30,18 @@ from defl.lab.experiments.robustness_cell import (
     ROUNDS,
     RobustnessCell,
     RobustnessResult,
+    Weighting,
     run_cell,
 )
 from defl.lab.experiments.robustness_goals import goals_markdown
-from defl.lab.experiments.robustness_table import write_tables
+from defl.lab.experiments.robustness_sizes import (
+    SIDES,
+    check_sizes,
+    sides,
+    sizes_markdown,
+    weightings,
+)
+from defl.lab.experiments.robustness_table import write_csv, write_tables
 from defl.schema import Codec
 
 RULES = (
@@ -85,6 +93,8 @@ def planned(
     alphas: Sequence[float | None] = ALPHAS,
     codecs: Sequence[Codec] = (Codec.FP32,),
     away: int = 0,
+    sizes: str = "",
+    attackers: Sequence[str] = (),
 ) -> list[RobustnessCell]:
     """All cells, ordered so that an interrupted run has finished whole seeds."""
     for name in rules:
@@ -97,13 +107,19 @@ def planned(
             f"a member away for {away} rounds from round {rounds // 2} on never returns within "
             f"{rounds} rounds; choose a smaller --away or more --rounds"
         )
+    if sizes:
+        check_sizes(sizes)
     return [
-        RobustnessCell(rule, attack, alpha, count, seed, rounds, dataset, codec, away)
+        RobustnessCell(
+            rule, attack, alpha, count, seed, rounds, dataset, codec, away, sizes, side, weighting
+        )
         for seed in seeds
         for attack in attacks
         for count in members
         for alpha in alphas
+        for side in sides(attack, sizes, attackers)
         for rule in rules
+        for weighting in weightings(rule, count, sizes)
         for codec in codecs
     ]
 
@@ -152,7 +168,13 @@ def run_table(
                 record = {"cell": asdict(cell), "result": asdict(result)}
                 append(log, json.dumps(record).encode())
                 progress(sum(cell in done for cell in cells), len(cells))
-    ordered = in_order(done)
+    every = in_order(done)
+    if by_size := {cell: result for cell, result in every.items() if cell.sizes}:
+        write_csv(by_size, folder / "sizes.csv")
+        (folder / "sizes.md").write_text(sizes_markdown(by_size), encoding="utf-8")
+    ordered = {cell: result for cell, result in every.items() if not cell.sizes}
+    if not ordered:
+        return done
     write_tables(ordered, folder)
     if comparison := codecs_markdown(ordered):
         (folder / "codecs.md").write_text(comparison, encoding="utf-8")
@@ -166,7 +188,7 @@ def in_order(
 ) -> dict[RobustnessCell, RobustnessResult]:
     """By seed, then in the table's order of attacks and rules."""
 
-    def place(cell: RobustnessCell) -> tuple[int, int, int, float, int, int, int, int]:
+    def place(cell: RobustnessCell) -> tuple[object, ...]:
         smoothest_first = -(cell.alpha or inf)
         return (
             cell.seed,
@@ -177,6 +199,7 @@ def in_order(
             [*Codec].index(Codec(cell.codec)),
             cell.rounds,
             cell.away,
+            (cell.sizes, SIDES.index(cell.attacker), [*Weighting].index(Weighting(cell.weighting))),
         )
 
     return {cell: results[cell] for cell in sorted(results, key=place)}

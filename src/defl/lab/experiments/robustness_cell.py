@@ -5,8 +5,10 @@ A cell's result is a pure function of its settings and the data; nothing here wr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 from hashlib import sha256
+from itertools import cycle, islice
 from math import nan
 
 import numpy as np
@@ -25,7 +27,7 @@ from defl.lab.attacks.simple import replay, scaled
 from defl.lab.datasets.task import Images
 from defl.lab.experiments.small_model import Shape, initial, predicted, train
 from defl.lab.experiments.wire import Wire
-from defl.lab.partition import cut
+from defl.lab.partition import cut, divide_by_size
 from defl.schema import Codec, Schema
 
 HIDDEN = 32
@@ -41,7 +43,16 @@ Preview = Callable[[Sequence[Row]], AggregationResult]  # the rule's result for 
 
 NO_ATTACK = "none"
 COLLUDING = ("alie", "inner_product", "min_max", "min_sum", "mimic", "against_rule")
+SMALLEST, LARGEST = "smallest", "largest"  # members that attack, if sizes differ
 BLIND = "_blind"  # suffix of an attack's name: the attacker sees only its own update
+
+
+class Weighting(StrEnum):
+    """How much the updates that are kept count."""
+
+    EQUAL = "equal"
+    AGREED = "agreed"  # by the members' sizes, capped
+    BY_SIZE = "by_size"  # without a cap, as FedAvg does
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,9 @@ class RobustnessCell:
     dataset: str = "mnist"
     codec: Codec = Codec.FP32
     away: int = 0  # rounds without the last member, an honest one, from half-way on
+    sizes: str = ""  # "1:2:7": the members' sizes, repeated; empty: all the same
+    attacker: str = SMALLEST  # with sizes: which members attack
+    weighting: Weighting = Weighting.EQUAL
 
     @property
     def faults_max(self) -> int:
@@ -65,6 +79,12 @@ class RobustnessCell:
     @property
     def attackers(self) -> int:
         return 0 if self.attack == NO_ATTACK else self.faults_max
+
+    @property
+    def member_sizes(self) -> list[int]:
+        """The attackers' first."""
+        pattern = cycle(map(int, self.sizes.split(":")))
+        return sorted(islice(pattern, self.members), reverse=self.attacker == LARGEST)
 
     def present(self, round_: int) -> list[int]:
         """The members that send an update in this round."""
@@ -100,7 +120,10 @@ def run_cell(cell: RobustnessCell, data: Images) -> RobustnessResult:
     """
     rng = np.random.default_rng([cell.seed, cell.members])
     shape = Shape(int(np.prod(data.train_images.shape[1:])), HIDDEN, data.classes)
-    parts = cut(data.train_labels, cell.members, cell.alpha, rng)
+    if cell.sizes:
+        parts = divide_by_size(data.train_labels, cell.member_sizes, cell.alpha, rng)
+    else:
+        parts = cut(data.train_labels, cell.members, cell.alpha, rng)
     federation = RobustnessFederation(cell, data, shape, parts)
     weights = initial(shape, rng)
     rounds = CellRounds(cell, shape, weights)
@@ -196,14 +219,18 @@ class CellRounds:
         memory = self._model[self._size :]
         present = self._cell.present(self._round)
         ties = tie_breakers(self._round, self._cell.members)
+        weighting = self._cell.weighting
+        is_weighed = weighting != Weighting.EQUAL
+        agreed = [self._cell.member_sizes[i] for i in present] if is_weighed else None
         return aggregate_model(
             self._cell.rule,
             self._schema,
             [np.concatenate([rows[i], memory]) for i in present],
             self._model,
-            faults_max=self._cell.faults_max,
+            faults_max=0 if weighting == Weighting.BY_SIZE else self._cell.faults_max,
             ties=[ties[i] for i in present],
             members=present,
+            agreed=agreed,
         )
 
 

@@ -21,14 +21,18 @@ LOSS_MAX = 0.3  # shown in full red
 
 def write_tables(results: Mapping[RobustnessCell, RobustnessResult], folder: Path) -> None:
     """Write robustness.csv (a line per cell), and means over seeds as robustness.md and .svg."""
-    with (folder / "robustness.csv").open("w", newline="", encoding="utf-8") as file:
+    write_csv(results, folder / "robustness.csv")
+    means = mean_accuracies(results)
+    (folder / "robustness.md").write_text(markdown(means), encoding="utf-8")
+    (folder / "robustness.svg").write_text(heat_map(means), encoding="utf-8")
+
+
+def write_csv(results: Mapping[RobustnessCell, RobustnessResult], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
         names = [field.name for field in (*fields(RobustnessCell), *fields(RobustnessResult))]
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows({**asdict(cell), **asdict(result)} for cell, result in results.items())
-    means = mean_accuracies(results)
-    (folder / "robustness.md").write_text(markdown(means), encoding="utf-8")
-    (folder / "robustness.svg").write_text(heat_map(means), encoding="utf-8")
 
 
 Place = tuple[int, float | None, str]  # members, alpha, attack

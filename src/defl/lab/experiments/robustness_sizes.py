@@ -1,0 +1,158 @@
+"""Members of different size in the robustness table: what agreed weights are worth, and what the
+cap costs. FedAvg by size, without a cap, is the upper line without attack.
+
+Sizes are a pattern such as 1:2:7, repeated over the members. The attackers are the smallest or the
+largest of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+from defl.committee import WEIGHS_MEMBERS, faults_of
+from defl.errors import UserError
+from defl.fields import WEIGHT_MAX
+from defl.lab.experiments.robustness_cell import (
+    LARGEST,
+    NO_ATTACK,
+    SMALLEST,
+    RobustnessCell,
+    RobustnessResult,
+    Weighting,
+)
+from defl.lab.experiments.robustness_table import kind_of_data, percent
+
+# They always leave f updates out. With n = 3f + 1 the cap then makes all shares equal.
+ALWAYS_LEAVE_OUT = (
+    "multi_krum",
+    "multi_krum_blanchard",
+    "multi_krum_two",
+    "smallest_eigenvalue_subset",
+)
+SIDES = (SMALLEST, LARGEST)
+
+Column = tuple[str, Weighting]
+Line = tuple[int, float | None, str, str]  # members, alpha, attack, which members attack
+Accuracies = dict[Line, dict[Column, dict[int, float]]]  # by seed
+
+
+def check_sizes(pattern: str) -> None:
+    parts = pattern.split(":")
+    if not all(p.isascii() and p.isdigit() and 1 <= int(p) <= WEIGHT_MAX for p in parts):
+        raise UserError(
+            f"--sizes is a pattern of whole numbers from 1 to {WEIGHT_MAX}, for example 1:2:7, "
+            f"not {pattern!r}"
+        )
+
+
+def weightings(rule: str, members: int, sizes: str) -> tuple[Weighting, ...]:
+    """How the rule is run: plainly, and where it makes a difference with weights."""
+    if not sizes or rule not in WEIGHS_MEMBERS:
+        return (Weighting.EQUAL,)
+    if rule == "fed_avg":
+        return (Weighting.BY_SIZE, Weighting.EQUAL)
+    faults = faults_of(members)
+    if rule in ALWAYS_LEAVE_OUT and members - faults <= 3 * faults:
+        return (Weighting.EQUAL,)
+    return (Weighting.EQUAL, Weighting.AGREED)
+
+
+def sides(attack: str, sizes: str, wanted: Sequence[str]) -> Sequence[str]:
+    return (wanted or SIDES) if sizes and attack != NO_ATTACK else (SMALLEST,)
+
+
+def sizes_markdown(results: Mapping[RobustnessCell, RobustnessResult]) -> str:
+    """The table of all cells with sizes, after what follows from it."""
+    gathered: Accuracies = {}
+    for cell, result in results.items():
+        line = (cell.members, cell.alpha, cell.attack, "" if not cell.attackers else cell.attacker)
+        by_column = gathered.setdefault(line, {})
+        by_column.setdefault((cell.rule, cell.weighting), {})[cell.seed] = result.accuracy
+    patterns = ", ".join(sorted({cell.sizes for cell in results}))
+    seeds = sorted({cell.seed for cell in results})
+    columns = list(dict.fromkeys(column for row in gathered.values() for column in row))
+    lines = [
+        f"Members of sizes {patterns}, the pattern repeated; every sample is at one member. Test",
+        f"accuracy in percent, means over seeds {', '.join(map(str, seeds))}. f = (n - 1) / 3",
+        "attackers, the smallest or the largest members. *By size*: FedAvg by size without a cap,",
+        "the upper line without attack. *Weights*: agreed weights equal to the sizes, capped. The",
+        "last column is what weights change: the adaptive rule with them less without.",
+        "",
+        *_summary(gathered),
+    ]
+    last = None
+    for (members, alpha, attack, side), row in sorted(gathered.items(), key=_place):
+        if (members, alpha) != last:
+            last = (members, alpha)
+            heads = [*map(_head, columns), "weights change"]
+            lines += ["", f"### n = {members}, {kind_of_data(alpha)}", ""]
+            lines += ["| attack | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+        numbers = [percent(mean(row[c].values())) if c in row else "" for c in columns]
+        change = _change(row)
+        numbers.append("" if change is None else f"{100 * change:+.1f}")
+        by = f", {side}" if side else ""
+        lines.append(f"| {attack}{by} | " + " | ".join(numbers) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _place(item: tuple[Line, object]) -> tuple[int, float, bool]:
+    (members, alpha, attack, _), _ = item
+    return members, -(alpha or 1e9), attack != NO_ATTACK
+
+
+def _head(column: Column) -> str:
+    rule, weighting = column
+    return {
+        Weighting.EQUAL: rule,
+        Weighting.AGREED: f"{rule}, weights",
+        Weighting.BY_SIZE: f"{rule} by size",
+    }[weighting]
+
+
+def _change(
+    row: Mapping[Column, Mapping[int, float]],
+    one: Column = ("adaptive", Weighting.AGREED),
+    other: Column = ("adaptive", Weighting.EQUAL),
+) -> float | None:
+    """The mean difference over the seeds that both columns have."""
+    with_, without = row.get(one, {}), row.get(other, {})
+    shared = sorted(set(with_) & set(without))
+    return mean(with_[seed] - without[seed] for seed in shared) if shared else None
+
+
+def _summary(gathered: Accuracies) -> list[str]:
+    """Means over the attacks: what weights change, and how far the rule is below FedAvg by size."""
+    heads = (
+        "n",
+        "data",
+        "weights change, no attack",
+        "mean of the attacks by the smallest (lowest, highest)",
+        "by the largest",
+        "plain rule less FedAvg by size, no attack",
+        "with weights",
+    )
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for members, alpha in sorted(
+        {line[:2] for line in gathered}, key=lambda p: (p[0], -(p[1] or 1e9))
+    ):
+        clean = gathered.get((members, alpha, NO_ATTACK, ""), {})
+        upper = ("fed_avg", Weighting.BY_SIZE)
+        figures = [_signed(_change(clean))]
+        for side in SIDES:
+            changes = [
+                change
+                for line, row in gathered.items()
+                if line[:2] == (members, alpha) and line[3] == side
+                if (change := _change(row)) is not None
+            ]
+            spread = f" ({_signed(min(changes))}, {_signed(max(changes))})" if changes else ""
+            figures.append(_signed(mean(changes)) + spread if changes else "")
+        figures += [
+            _signed(_change(clean, ("adaptive", weighting), upper))
+            for weighting in (Weighting.EQUAL, Weighting.AGREED)
+        ]
+        lines.append(f"| {members} | {kind_of_data(alpha)} | " + " | ".join(figures) + " |")
+    return lines
+
+
+def _signed(change: float | None) -> str:
+    return "" if change is None else f"{100 * change:+.2f}"
