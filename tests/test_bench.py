@@ -175,6 +175,35 @@ def test_the_table_compares_the_adaptive_rule_with_its_goals(tmp_path: Path) -> 
         CliRunner().invoke(cli, [*command, "--away", "2"], catch_exceptions=False)
 
 
+def test_members_of_different_size_are_weighed_beside_fedavg_by_size(tmp_path: Path) -> None:
+    rules = ("--rule", "fed_avg", "--rule", "multi_krum", "--rule", "adaptive")
+    options = ("--dataset", "digits", "--members", "4", "--split", "1", "--rounds", "3")
+    cells = ("--attack", "none", "--attack", "sign_flip", "--engine", "processes:1")
+    command = ["bench", "robustness", *rules, *options, *cells, "--out", str(tmp_path)]
+
+    run = CliRunner().invoke(cli, [*command, "--sizes", "1:2:7"], catch_exceptions=False)
+
+    assert run.exit_code == 0
+    table = (tmp_path / "sizes.md").read_text(encoding="utf-8")
+    assert "| attack | fed_avg | fed_avg by size | multi_krum | adaptive | adaptive, w" in table
+    assert [line.split(" |")[0] for line in table.splitlines()[-3:]] == [
+        "| none",
+        "| sign_flip, smallest",
+        "| sign_flip, largest",
+    ]
+    assert (tmp_path / "sizes.csv").read_text(encoding="utf-8").count("\n") == 16
+    assert not (tmp_path / "robustness.md").exists()
+    for wrong in (["--sizes", "1:x"], ["--sizes", "0:1"], ["--sizes", "1:2", "--away", "1"]):
+        with pytest.raises(UserError, match="--sizes"):
+            CliRunner().invoke(cli, [*command, *wrong], catch_exceptions=False)
+
+
+def test_the_attackers_are_the_smallest_or_the_largest_members() -> None:
+    cell = RobustnessCell("adaptive", "zero", 1.0, 7, seed=1, sizes="1:2:7")
+    assert cell.member_sizes == [1, 1, 1, 2, 2, 7, 7]
+    assert replace(cell, attacker="largest").member_sizes == [7, 7, 2, 2, 1, 1, 1]
+
+
 def test_robustness_table_resumes_after_an_interruption(tiny_mnist: Path, tmp_path: Path) -> None:
     def recorded_in(counts: list[int]) -> Callable[[int, int], None]:
         return lambda done, _total: counts.append(done)

@@ -43,6 +43,8 @@ def test_a_new_machine_is_proposed_approved_ready_and_then_a_member(operators: O
 
     proposed = operators.propose("alice", "--add", "eve/eve.join.toml", "--weight", 7)
     assert proposed.json["operations"][0].endswith("with weight 7")
+    asked = operators.run("federation", "changes", "bob").text
+    assert "its share of the mean: 33.3 %" in asked, "7 of 11, capped"
     approved(operators, proposed, "bob", "carol")
     operators.pass_until(in_epoch(operators, 1, "bob", "eve"))
 

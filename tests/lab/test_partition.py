@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from defl.errors import UserError
 from defl.lab.experiments.partition_plot import plot_partition
-from defl.lab.partition import ALPHA_MIN, counts, divide
+from defl.lab.partition import ALPHA_MIN, counts, divide, divide_by_size
 
 LABELS = np.repeat(np.arange(10), 500)
 
@@ -122,3 +122,22 @@ def test_plot_of_a_partition_is_reproducible(tmp_path: Path, ending: str) -> Non
 def test_unknown_picture_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\.png or \.svg"):
         plot_partition(np.ones((2, 2), np.int64), ("a", "b"), "title", tmp_path / "x.gif")
+
+
+@pytest.mark.parametrize("alpha", [None, 1.0, 0.3, 0.01])
+def test_sizes_are_in_proportion_and_all_nodes_together_have_the_whole_data_set(
+    alpha: float | None,
+) -> None:
+    sizes = [1, 1, 2, 7]
+    parts = divide_by_size(LABELS, sizes, alpha, np.random.default_rng(1))
+
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(LABELS)))
+    for part, size in zip(parts, sizes, strict=True):
+        assert abs(len(part) - len(LABELS) * size / sum(sizes)) <= 10, "one per class at most"
+    skew = counts(LABELS, parts, 10).std(axis=1) / [len(part) for part in parts]
+    assert (skew[:2].max() > 0.05) == (alpha is not None), "small nodes are skewed"
+
+
+def test_too_few_samples_for_the_sizes_are_refused() -> None:
+    with pytest.raises(UserError, match="too few for members of sizes"):
+        divide_by_size(LABELS[:5], [1, 1000], None, np.random.default_rng(1))

@@ -2,9 +2,10 @@
 
 from msgspec import to_builtins
 
-from defl.changes import Operation, Remove
+from defl.changes import Add, Operation, Remove
 from defl.cli.running_node import Present
 from defl.node.report.changes import Counts, Review, cards_of, counts_of, in_words, name_of, reviews
+from defl.node.setup.facts_text import share_of_newcomer
 from defl.node.setup.fingerprint import card_fingerprint, fingerprint
 from defl.printable import printable
 
@@ -74,6 +75,10 @@ def operation_lines(present: Present, operations: tuple[Operation, ...]) -> list
             _line("", f"  its card: {card_fingerprint(card)}; compare it on the phone")
             for card in cards_of((operation,))
         ]
+        if isinstance(operation, Add) and (
+            share := share_of_newcomer(present.federation, operation.weight)
+        ):
+            lines.append(_line("", f"  {share}"))
         if isinstance(operation, Remove):
             lines += [_line("", f"  {text}") for text in evidence_texts(present, operation)]
     return lines

@@ -109,7 +109,10 @@ def divide_by_size(
         ends = np.cumsum(shares[:-1, place] / shares[:, place].sum()) * len(order)
         for part, piece in zip(parts, np.split(order, np.round(ends).astype(int)), strict=True):
             part.append(piece)
-    return [np.sort(np.concatenate(part)) for part in parts]
+    divided = [np.sort(np.concatenate(part)) for part in parts]
+    if min(map(len, divided)) == 0:
+        raise UserError(f"{len(labels)} samples are too few for members of sizes {list(sizes)}")
+    return divided
 
 
 def cut(

@@ -109,6 +109,8 @@ def planned(
         )
     if sizes:
         check_sizes(sizes)
+        if away or len(codecs) > 1:
+            raise UserError("--sizes goes with one codec and without --away")
     return [
         RobustnessCell(
             rule, attack, alpha, count, seed, rounds, dataset, codec, away, sizes, side, weighting

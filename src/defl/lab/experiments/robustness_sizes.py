@@ -61,17 +61,24 @@ def sides(attack: str, sizes: str, wanted: Sequence[str]) -> Sequence[str]:
 
 
 def sizes_markdown(results: Mapping[RobustnessCell, RobustnessResult]) -> str:
-    """The table of all cells with sizes, after what follows from it."""
+    """For each pattern the table of its cells, after what follows from it."""
+    patterns = dict.fromkeys(cell.sizes for cell in results)
+    return "\n".join(
+        _of_pattern(pattern, {c: result for c, result in results.items() if c.sizes == pattern})
+        for pattern in patterns
+    )
+
+
+def _of_pattern(pattern: str, results: Mapping[RobustnessCell, RobustnessResult]) -> str:
     gathered: Accuracies = {}
     for cell, result in results.items():
         line = (cell.members, cell.alpha, cell.attack, "" if not cell.attackers else cell.attacker)
         by_column = gathered.setdefault(line, {})
         by_column.setdefault((cell.rule, cell.weighting), {})[cell.seed] = result.accuracy
-    patterns = ", ".join(sorted({cell.sizes for cell in results}))
     seeds = sorted({cell.seed for cell in results})
     columns = list(dict.fromkeys(column for row in gathered.values() for column in row))
     lines = [
-        f"Members of sizes {patterns}, the pattern repeated; every sample is at one member. Test",
+        f"Members of sizes {pattern}, the pattern repeated; every sample is at one member. Test",
         f"accuracy in percent, means over seeds {', '.join(map(str, seeds))}. f = (n - 1) / 3",
         "attackers, the smallest or the largest members. *By size*: FedAvg by size without a cap,",
         "the upper line without attack. *Weights*: agreed weights equal to the sizes, capped. The",

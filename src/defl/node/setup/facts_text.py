@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from defl.aggregation.shares import capped_shares
-from defl.committee import AggQuorum, Federation
+from defl.committee import AggQuorum, Federation, faults_of
 from defl.node.setup.requirements import coverage, requirements_of
 
 Lines = list[tuple[str, str]]  # a label and a sentence
@@ -73,7 +73,7 @@ def weight_lines(facts: Federation) -> Lines:
     total = sum(member.weight for member in members)
     lines = [
         "of the mean, if all updates are kept; "
-        + (f"the {faults_max} heaviest get a third at most" if faults_max else "nothing is capped")
+        + ("nothing is capped" if not faults_max else f"{_heaviest(faults_max)} a third at most")
     ]
     for member, share in zip(members, shares_of_all(facts), strict=True):
         alone = Fraction(member.weight, total)
@@ -88,6 +88,19 @@ def shares_of_all(facts: Federation) -> tuple[Fraction, ...]:
     """Of the active members in the order of their ids, if the rule keeps all their updates."""
     weights = [facts.members[i].weight for i in facts.committee.members]
     return capped_shares(weights, facts.updates_faults_max)
+
+
+def share_of_newcomer(facts: Federation, weight: int) -> str | None:
+    """In words, if this weight joins and all updates are kept; None if all count the same."""
+    weights = [*(facts.members[i].weight for i in facts.committee.members), weight]
+    if len(set(weights)) == 1:
+        return None
+    faults_max = facts.charter.updates_faults_max(faults_of(len(weights)))
+    return f"its share of the mean: {_percent(capped_shares(weights, faults_max)[-1])}"
+
+
+def _heaviest(count: int) -> str:
+    return "the heaviest gets" if count == 1 else f"the {count} heaviest together get"
 
 
 def _percent(share: Fraction) -> str:
