@@ -159,9 +159,13 @@ def test_weights_go_with_the_rules_that_average_whole_updates() -> None:
         RULES["fed_avg"](*round_of(1), agreed=[1, 2])
 
 
-def test_a_verdict_that_is_no_mean_cannot_be_weighed() -> None:
-    with pytest.raises(PreconditionBroken, match="averages whole rows"):
-        Weighing((1, 2, 3), 0).shares([0.5, 0.25, 0.25])
+def test_a_row_that_is_clipped_keeps_that_part_of_its_share() -> None:
+    assert Weighing((1, 2, 3, 2), 0).shares([0.25, 0.25, 0.125, 0.0625]) == (
+        1 / 8, 2 / 8, 3 / 16, 1 / 16,
+    )  # fmt: skip
+    for kept in range(1, 101):
+        equal = Weighing((5,) * kept, 0).shares([1.0 / kept] * kept)
+        assert equal == (1.0 / kept,) * kept
 
 
 def test_the_reason_says_how_updates_were_weighed() -> None:

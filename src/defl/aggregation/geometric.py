@@ -103,6 +103,7 @@ def summed_by(
     weighed = None
     if weighing is not None:
         weights, weighed = weighing.shares(weights), weighing.in_words(weights)
+        base_weight = 1.0 - sum(weights)
     summed, shares = list(rows), list(weights)
     if abs(base_weight) > 1e-9:  # more than the rounding error of weights that sum to 1
         summed.append(base)

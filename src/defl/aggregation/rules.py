@@ -79,12 +79,12 @@ class AggregationRule:
             run = partial(run, measured=measured)
         if self.remembers:
             run = partial(run, past=past)
-        if agreed is not None and self.weighs:
-            if len(agreed) != len(rows):
-                raise PreconditionBroken(f"{len(rows)} rows and {len(agreed)} agreed weights")
+        if agreed is not None and len(agreed) != len(rows):
+            raise PreconditionBroken(f"{len(rows)} rows and {len(agreed)} agreed weights")
+        if agreed is not None and len(set(agreed)) > 1:
+            if not self.weighs:
+                raise PreconditionBroken(f"{self.name} has no use for unequal weights")
             run = partial(run, weighing=Weighing(tuple(agreed), faults_max))
-        elif agreed is not None and len(set(agreed)) > 1:
-            raise PreconditionBroken(f"{self.name} has no use for unequal weights")
         result = run()
         return replace(result, reason=sentences(result.reason, outside))
 

@@ -63,13 +63,17 @@ class Weighing:
     faults_max: int
 
     def shares(self, verdict: Sequence[float]) -> tuple[float, ...]:
-        """Agreed shares of the rows that the verdict keeps (weight above 0), in float64."""
+        """Agreed shares of the rows that the verdict keeps (weight above 0), in float64.
+
+        A row that the verdict clips, to less than 1 / k, keeps that part of its share.
+        """
         kept = self._kept(verdict)
-        if len({verdict[i] for i in kept}) != 1:
-            raise PreconditionBroken("agreed weights need a rule that averages whole rows")
-        weights = [self.agreed[i] for i in kept]
-        shares = dict(zip(kept, capped_shares(weights, self.faults_max), strict=True))
-        return tuple(float(shares.get(i, 0)) for i in range(len(verdict)))
+        whole = 1.0 / len(kept)
+        shares = [0.0] * len(verdict)
+        capped = capped_shares([self.agreed[i] for i in kept], self.faults_max)
+        for i, share in zip(kept, capped, strict=True):
+            shares[i] = float(share) * (verdict[i] / whole)
+        return tuple(shares)
 
     def in_words(self, verdict: Sequence[float]) -> str | None:
         """A sentence for the reason; None if the kept rows count the same by agreement."""
