@@ -5,8 +5,10 @@ These are `SGDClassifier`, `SGDRegressor`, `Perceptron` (coef_, intercept_) and 
 the weights are shared as float32.
 """
 
+import itertools
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone, is_classifier
 
 from defl.clients.protocol import Metrics, Roles
+from defl.clients.round_length import RoundLength
 from defl.clients.seeds import seed_of
 from defl.errors import UserError
 from defl.ids import Round
@@ -24,13 +27,21 @@ STEPS = "t_"
 # So small a learning rate leaves the initial weights as the estimator drew them.
 NO_STEP = 1e-30
 
+# The batch of an estimator that has no batch_size of its own: scikit-learn's for networks.
+BATCH = 200
+
 LINEAR = "SGDClassifier, SGDRegressor, Perceptron, MLPClassifier or MLPRegressor"
 
 Data = Any  # two-dimensional: an array, a data frame or a sparse matrix
 
 
 class SklearnClient:
-    """Trains for `epochs` passes over this organisation's data per round; evaluates by `score`."""
+    """Trains for `epochs` passes over this organisation's data per round (one unless given), or for
+    exactly `steps` batches; `max_seconds` ends a training early. Evaluates by `score`.
+
+    With `steps` or `max_seconds` the estimator gets its data batch by batch: as many examples as
+    its own `batch_size`, or 200.
+    """
 
     def __init__(
         self,
@@ -41,16 +52,19 @@ class SklearnClient:
         classes: Sequence[Any] | NDArray[Any] | None = None,
         test_inputs: Data = None,
         test_targets: Data = None,
-        epochs: int = 1,
+        epochs: int | None = None,
+        steps: int | None = None,
+        max_seconds: float | None = None,
         seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._estimator = estimator
         self._classes = None if classes is None else np.asarray(classes)
         self._data = _plain(inputs), np.asarray(targets)
-        _check(estimator, self._classes, self._data[1], epochs)
+        _check(estimator, self._classes, self._data[1])
         tested = test_inputs is not None and test_targets is not None
         self._test_data = (_plain(test_inputs), test_targets) if tested else self._data
-        self._epochs = epochs
+        self._length = RoundLength(epochs=epochs, steps=steps, max_seconds=max_seconds, clock=clock)
         self._seed = seed
         self._initial = self._first_weights()
 
@@ -64,13 +78,16 @@ class SklearnClient:
     def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
         seed = seed_of(self._seed, round_)
         estimator = self._with(weights, seed)
-        for epoch in range(self._epochs):
-            estimator.set_params(random_state=seed_of(seed, Round(epoch)))
-            self._fit(estimator, *self._data)
+        done = self._length.begin()
+        for number, rows in enumerate(done.limit(self._parts(round_))):
+            estimator.set_params(random_state=seed_of(seed, Round(number)))
+            if not self._whole and "batch_size" in estimator.get_params():
+                estimator.set_params(batch_size=len(rows[1]))  # one step, also for a smaller one
+            self._fit(estimator, *rows)
         metrics = self._score(estimator, self._data)
         if hasattr(estimator, "loss_"):
             metrics["loss"] = float(estimator.loss_)
-        return _weights(estimator), metrics
+        return _weights(estimator), metrics if self._whole else {**metrics, **done.metrics}
 
     def evaluate(self, weights: Weights, /) -> Metrics:
         return self._score(self._with(weights, self._seed), self._test_data)
@@ -78,6 +95,21 @@ class SklearnClient:
     def estimator(self, weights: Weights) -> Any:
         """A fitted estimator with these weights, for predictions."""
         return self._with(weights, self._seed)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether a pass over the data is one call: scikit-learn then cuts it into batches."""
+        return self._length.steps is None and self._length.max_seconds is None
+
+    def _parts(self, round_: Round) -> Iterator[tuple[Data, Data]]:
+        """What each call of partial_fit gets."""
+        inputs, targets = self._data
+        if self._whole:
+            yield from itertools.repeat(self._data, self._length.passes or 1)
+            return
+        size = _batch_size(self._estimator)
+        for rows in self._length.batches(inputs.shape[0], size, round_, self._seed):
+            yield inputs[rows], targets[rows]
 
     def _first_weights(self) -> Weights:
         fresh = clone(self._estimator)
@@ -130,6 +162,12 @@ class SklearnClient:
         return {name: float(estimator.score(*data)), "examples": float(data[0].shape[0])}
 
 
+def _batch_size(estimator: Any) -> int:
+    """A network's own batches, so that a step is one of its optimiser's."""
+    size = getattr(estimator, "batch_size", None)
+    return size if isinstance(size, int) else BATCH
+
+
 def _plain(inputs: Data) -> Any:
     return inputs if hasattr(inputs, "tocsr") else np.asarray(inputs)
 
@@ -156,16 +194,12 @@ def _weights(estimator: Any) -> Weights:
     return weights
 
 
-def _check(
-    estimator: BaseEstimator, classes: NDArray[Any] | None, targets: NDArray[Any], epochs: int
-) -> None:
+def _check(estimator: BaseEstimator, classes: NDArray[Any] | None, targets: NDArray[Any]) -> None:
     kind = type(estimator).__name__
     if not hasattr(estimator, "partial_fit"):
         raise UserError(
             f"{kind} cannot continue from given weights: it has no partial_fit; use one of {LINEAR}"
         )
-    if epochs < 1:
-        raise UserError(f"epochs is {epochs}; a round needs at least one")
     if getattr(estimator, "average", False):
         raise UserError(
             f"{kind}(average=...) keeps a second set of weights that would not be shared; "

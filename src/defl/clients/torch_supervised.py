@@ -1,6 +1,9 @@
 """Supervised training of a PyTorch model: batches of inputs and targets, a loss, an optimiser."""
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -8,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.optim import Optimizer
+from torch.utils.data import SequentialSampler
 
 from defl.clients.protocol import Metrics
+from defl.clients.round_length import RoundLength
 from defl.clients.seeds import seed_of
 from defl.clients.torch import RoundContext, Settings, TorchClient, in_group
 from defl.errors import UserError
@@ -27,21 +32,23 @@ def supervised(
     optimizer: Callable[[Any], Optimizer],
     train: Batches,
     test: Batches | None = None,
-    epochs: int = 1,
+    epochs: int | None = None,
     steps: int | None = None,
+    max_seconds: float | None = None,
     schedule: Schedule | None = None,
     settings: Settings = Settings(),  # noqa: B008 - frozen
+    clock: Callable[[], float] = time.monotonic,
 ) -> TorchClient:
-    """A client that trains for `epochs` passes over `train` in each round, or for `steps` batches.
+    """A client that trains for `epochs` passes over `train` in each round (one unless given), or
+    for exactly `steps` batches; `max_seconds` ends a training early, and what there is is sent.
 
     `optimizer` is called with the model's parameters at the start of each round: an optimiser's
     state (momentum) would not fit the weights that the federation has agreed on. `schedule` gives
     the factor of the learning rate in a round, for example `lambda round_: 0.9**round_`.
     """
-    if epochs < 1 or (steps is not None and steps < 1):
-        raise UserError("epochs and steps: a round needs at least one")
+    length = RoundLength(epochs=epochs, steps=steps, max_seconds=max_seconds, clock=clock)
     test = train if test is None else test
-    recipe = Recipe(loss, optimizer, train, test, epochs, steps, schedule)
+    recipe = Recipe(loss, optimizer, train, test, length, schedule)
     return TorchClient(model, recipe.train, recipe.evaluate, settings=settings)
 
 
@@ -52,16 +59,14 @@ class Recipe:
         optimizer: Callable[[Any], Optimizer],
         train: Batches,
         test: Batches,
-        epochs: int,
-        steps: int | None,
+        length: RoundLength,
         schedule: Schedule | None,
     ) -> None:
         self._loss = loss
         self._optimizer = optimizer
         self._train = train
         self._test = test
-        self._epochs = epochs
-        self._steps = steps
+        self._length = length
         self._schedule = schedule
 
     def train(self, model: nn.Module, context: RoundContext) -> Metrics:
@@ -72,7 +77,8 @@ class Recipe:
                 group["lr"] *= self._schedule(context.round)
         scaler = torch.amp.GradScaler(context.device.type, enabled=context.half is torch.float16)
         tally = MetricTotals(context.device)
-        for inputs, targets in self._batches(context):
+        done = self._length.begin(partial(_any_process, context.device))
+        for inputs, targets in done.limit(self._batches(context)):
             optimizer.zero_grad(set_to_none=True)
             with context.autocast():
                 output = model(inputs)
@@ -81,7 +87,7 @@ class Recipe:
             scaler.step(optimizer)
             scaler.update()
             tally.add(loss, output, targets)
-        return tally.metrics()
+        return {**tally.metrics(), **done.metrics}
 
     def evaluate(self, model: nn.Module, context: RoundContext) -> Metrics:
         tally = MetricTotals(context.device)
@@ -95,27 +101,47 @@ class Recipe:
 
     def _batches(self, context: RoundContext) -> Iterator[tuple[Any, Any]]:
         """The batches of one round, in an order that follows from the seed and the round."""
-        return islice(self._passes(context), self._steps)
+        steps = self._length.steps
+        first = 0 if steps is None else self._first_batch(context.round, steps)
+        last = None if steps is None else first + steps
+        return map(context.put, islice(self._passes(context), first, last))
+
+    def _first_batch(self, round_: Round, steps: int) -> int:
+        """Data that come in the same order each time continue where the round before ended:
+        otherwise the last batches would never be used. Shuffled ones are shuffled in each round."""
+        sampler = getattr(self._train, "sampler", None)
+        if sampler is not None and not isinstance(sampler, SequentialSampler):
+            return 0
+        count = len(self._train) if isinstance(self._train, Sized) else 0
+        return (round_ - 1) * steps % count if count else 0
 
     def _passes(self, context: RoundContext) -> Iterator[tuple[Any, Any]]:
         generator = getattr(self._train, "generator", None)
         if generator is not None:
             generator.manual_seed(torch.initial_seed())
-        epoch = 0
-        while epoch < self._epochs or self._steps is not None:
+        passes = self._length.passes
+        for epoch in itertools.count() if passes is None else range(passes):
             sampler: Any = getattr(self._train, "sampler", None)
             if hasattr(sampler, "set_epoch"):  # a DistributedSampler shuffles by this number only
                 sampler.set_epoch(seed_of(context.round, Round(epoch)))
             empty = True
             for batch in self._train:
                 empty = False
-                yield context.put(_pair(batch))
+                yield _pair(batch)
             if empty:
                 raise UserError(
                     "the training data have no batch: give a DataLoader or a list, which can be "
                     "read once per epoch"
                 )
-            epoch += 1
+
+
+def _any_process(device: torch.device, late: bool) -> bool:
+    """The first process whose time is up stops all: the others would wait for its gradients."""
+    if not in_group():
+        return late
+    votes = torch.tensor(float(late), device=device)
+    dist.all_reduce(votes)
+    return bool(votes > 0)
 
 
 class MetricTotals:
