@@ -21,8 +21,10 @@ from defl.lab.datasets.feature_images import feature_images
 from defl.lab.datasets.mnist import mnist
 from defl.lab.datasets.task import Features
 from defl.lab.experiments import robustness
+from defl.lab.experiments.bench_memory import Peaks, higher, round_seconds
 from defl.lab.experiments.bench_round import WARM_UP, timed_rounds
-from defl.lab.experiments.processor_times import ProcessorTimes
+from defl.lab.experiments.paper.memory import ResidentMemory, resident_memory
+from defl.lab.experiments.processor_times import KINDS, ProcessorTimes
 from defl.lab.experiments.robustness_cell import RobustnessCell, run_cell
 from defl.lab.experiments.robustness_table import heat_map
 from defl.lab.experiments.round_phases import critical_paths, durations
@@ -75,6 +77,31 @@ def test_time_outside_training_excludes_the_longest_training_of_the_round() -> N
     assert {(round_.longest_training_s, round_.shortest_training_s) for round_ in timed} == {
         (6.0, 2.0)
     }
+
+
+def test_the_peak_of_a_node_is_that_of_its_processes_at_one_moment(tmp_path: Path) -> None:
+    def process(pid: int, own_kb: int, mapped_kb: int) -> ResidentMemory:
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
+        text = f"Name:\ta: b\nRssAnon:\t{own_kb} kB\nRssFile:\t{mapped_kb} kB\nRssShmem:\t1 kB\n"
+        (tmp_path / str(pid) / "status").write_text(text, encoding="ascii")
+        return resident_memory(pid, tmp_path)
+
+    peaks = Peaks(0, 0, dict.fromkeys(KINDS, 0))
+    for node, client, arithmetic in ((99, 0, 0), (9, 59, 0), (9, 9, 49)):
+        processes = (("node", node), ("client", client), ("arithmetic", arithmetic))
+        now = [(kind, process(pid, kb, 2 * kb)) for pid, (kind, kb) in enumerate(processes)]
+        peaks = higher(peaks, now)
+
+    assert peaks == Peaks(
+        102 * 1024, 198 * 1024, {"node": 102400, "client": 61440, "arithmetic": 51200}
+    )
+    assert resident_memory(7, tmp_path) == (0, 0)  # it has ended
+    log = [
+        {"event": "started", "time": 1.0},
+        {"event": "round closed", "time": 4.0},
+        {"event": "round closed", "time": 6.5},
+    ]
+    assert round_seconds(log) == [3.0, 2.5]
 
 
 def test_phases_follow_the_update_that_was_submitted_last() -> None:

@@ -1,4 +1,4 @@
-"""`defl bench`: the speed of rules, rounds and commits, robustness under attack, and waiting."""
+"""`defl bench`: the speed of rules, rounds and commits, memory, robustness, and waiting."""
 
 import json
 import time
@@ -10,10 +10,11 @@ import click
 
 from defl.aggregation.rules import RULES
 from defl.cli.engine_option import engine_option
-from defl.committee import MEMBERS_MIN, Rules, faults_of
+from defl.committee import DEFAULTS, MEMBERS_MIN, Rules, faults_of
 from defl.engine.choice import opened
 from defl.errors import UserError
 from defl.lab.experiments import robustness
+from defl.lab.experiments.bench_memory import bench_memory
 from defl.lab.experiments.bench_round import bench_commit, bench_round
 from defl.lab.experiments.bench_rules import bench_rules
 from defl.lab.experiments.bench_waiting import bench_waiting
@@ -30,7 +31,7 @@ PROGRESS_S = 2.0  # between two lines of progress
 
 @click.group()
 def bench() -> None:
-    """Measure the speed of rules, rounds and commits, robustness under attack, and waiting."""
+    """Measure the speed of rules, rounds and commits, memory, robustness and waiting."""
 
 
 @bench.command()
@@ -239,14 +240,47 @@ def round_(*, nodes: int, megabytes: float, rounds: int, phases: bool, as_json: 
     Exit code 0: measured; 1: the nodes disagreed or lost something; 2: invalid options.
     """
     _check_sizes(nodes=nodes, rounds=rounds)
-    if megabytes <= 0:
-        raise UserError(f"mb is the model's size in MB and must be above 0, not {megabytes}")
+    _check_megabytes(megabytes)
     # No further progress: asking the nodes for their status would disturb the measurement.
     _progress(
         f"measuring {rounds} rounds of {megabytes:g} MB on {nodes} nodes, after the bare exchange"
     )
     result = bench_round(nodes, megabytes, rounds, phases=phases)
     _show(result, as_json=as_json)
+
+
+@bench.command()
+@click.option("--nodes", default=4, show_default=True, help="Members: three processes each.")
+@click.option("--mb", "megabytes", default=100.0, show_default=True, help="Size of the model.")
+@click.option("--rounds", default=3, show_default=True, help="Rounds to run.")
+@click.option(
+    "--rule",
+    type=click.Choice([*RULES]),
+    default=DEFAULTS.aggregation,
+    show_default=True,
+    help="The aggregation rule.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def memory(*, nodes: int, megabytes: float, rounds: int, rule: str, as_json: bool) -> None:
+    """Measure the memory of real nodes with a large model, and how long their rounds take.
+
+    "own_peak_mb" is the key figure: the most memory that a node and its two child processes hold
+    at one moment. It must not exceed two models and 512 MiB. "mapped_peak_mb" are pages of files
+    that they map, which the system drops when memory is short. Linux only.
+
+    A node stores about 14 models on the disk; they lie in TMPDIR and are deleted at the end.
+
+    \b
+    Example:
+      defl bench memory --nodes 4 --mb 1024
+
+    Exit code 0: measured; 1: above the bound, or the nodes disagreed or lost something; 2: invalid
+    options.
+    """
+    _check_sizes(nodes=nodes, rounds=rounds)
+    _check_megabytes(megabytes)
+    _progress(f"measuring {rounds} rounds of {megabytes:g} MB on {nodes} nodes")
+    _show(bench_memory(nodes, megabytes, rounds, rule), as_json=as_json)
 
 
 @bench.command()
@@ -343,6 +377,11 @@ def _progress(line: str) -> None:
 def _check_sizes(*, nodes: int, rounds: int) -> None:
     if nodes < MEMBERS_MIN or rounds < 1:
         raise UserError(f"at least {MEMBERS_MIN} nodes and one round are needed")
+
+
+def _check_megabytes(megabytes: float) -> None:
+    if megabytes <= 0:
+        raise UserError(f"mb is the model's size in MB and must be above 0, not {megabytes}")
 
 
 def _show(result: dict[str, Any], *, as_json: bool) -> None:

@@ -25,7 +25,7 @@ class LazyCommand(NamedTuple):
 COMMANDS = {
     "bench": LazyCommand(
         "defl.cli.bench:bench",
-        "Measure the speed of rules, rounds and commits, robustness under attack, and waiting.",
+        "Measure the speed of rules, rounds and commits, memory, robustness and waiting.",
     ),
     "clean": LazyCommand(
         "defl.cli.clean:clean", "Delete the folders that earlier runs left behind."

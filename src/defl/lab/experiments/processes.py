@@ -59,6 +59,7 @@ class Nodes(Processes):
         timing: Timing = TIMING,
         chunk_bytes: int = DEFAULTS.chunk_bytes,
         rules: Rules = DEFAULTS.rules,
+        aggregation: str = "fed_avg",
         log_level: LogLevel = LogLevel.INFO,
     ) -> None:
         project = folder / "project"
@@ -74,7 +75,7 @@ class Nodes(Processes):
                 count,
                 rounds,
                 timing=timing,
-                aggregation="fed_avg",
+                aggregation=aggregation,
                 rules=rules,
                 chunk_bytes=chunk_bytes,
                 log_format=LogFormat.JSON,

@@ -61,7 +61,7 @@ class ProcessorTimes:
         complete = all(self._count(kind) == len(self._nodes) for kind in KINDS)
         if not complete and now >= self._look_at:
             self._look_at = now + LOOK_EVERY_S
-            self._kinds = self._look()
+            self._kinds = kinds_of(self._nodes)
         for pid in self._kinds:
             self._last[pid] = _processor_s(pid, self._last.get(pid, 0.0))
         self._at.append(now)
@@ -73,12 +73,14 @@ class ProcessorTimes:
     def _total(self, kind: str) -> float:
         return sum(self._last[pid] for pid, known in self._kinds.items() if known == kind)
 
-    def _look(self) -> dict[int, str]:
-        kinds = dict.fromkeys(self._nodes, "node")
-        for node in self._nodes:
-            for child in family([node]) - {node}:
-                kinds[child] = "client" if _is_nicer(child, node) else "arithmetic"
-        return kinds
+
+def kinds_of(nodes: Sequence[int]) -> dict[int, str]:
+    """These nodes' processes, and what each of them is."""
+    kinds = dict.fromkeys(nodes, "node")
+    for node in nodes:
+        for child in family([node]) - {node}:
+            kinds[child] = "client" if _is_nicer(child, node) else "arithmetic"
+    return kinds
 
 
 def _is_nicer(child: int, node: int) -> bool:

@@ -54,7 +54,7 @@ class Requirements:
     update_bytes: int  # one update on the wire
     model_bytes: int  # one aggregate
     disk_bytes: int  # at most, per node
-    memory_bytes: int  # approximately, per node with its worker, while aggregating
+    memory_bytes: int  # approximately, per node with its worker, without mapped files
     sent_bytes_per_round: int  # per node, without retransmissions
     received_bytes_per_round: int
 
@@ -71,13 +71,18 @@ def requirements_of(federation: Federation) -> Requirements:
         model_bytes=model,
         # Models: tau + 1 rounds, the initial one, and the file that is written for people.
         disk_bytes=rounds * members * update + (federation.tau + 3) * model + LOG_BYTES,
-        # All rows of a round, the base, the result, and a working copy.
-        memory_bytes=(members + 3) * model
+        memory_bytes=_models_in_memory(federation) * model
         + 2 * (members - 1) * federation.chunk_bytes
         + PROCESS_BYTES,
         sent_bytes_per_round=traffic,
         received_bytes_per_round=traffic,
     )
+
+
+def _models_in_memory(federation: Federation) -> int:
+    if federation.codec is FP32:
+        return 2  # blobs are mapped; what the client trains, and the row that it becomes
+    return federation.committee.size + 3  # all decoded rows of a round, the base, result, a copy
 
 
 def coverage(federation: Federation) -> list[Check]:
