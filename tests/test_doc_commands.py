@@ -62,6 +62,8 @@ SMALLER = {
     FLOWER_PROJECT: f"{FLOWER_PROJECT} --rounds 1",
     "--d 10000000": "--d 1000 --repeats 1",
     "bench round": "bench round --mb 0.1 --rounds 1",
+    "--mb 1024 --rounds 2": "--mb 0.1 --rounds 1",
+    "run slang": "run slang --rounds 1",
     "robustness --data FOLDER": (
         "robustness --data FOLDER --rounds 1 --rule fed_avg --attack none --members 4"
     ),

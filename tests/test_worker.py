@@ -10,6 +10,7 @@ import pytest
 
 from defl.clients.protocol import schema_of
 from defl.ids import NodeId, Round
+from defl.node.work.local_entries import read_local
 from defl.node.work.worker import Worker
 from defl.node.work.worker_process import WorkReport
 from defl.output import Aggregate, Aggregated, Reference, Train, Trained, Validate, Validated
@@ -181,6 +182,57 @@ def test_local_entries_outlive_the_process(project: Path) -> None:
         await worker.run(Train(Round(1), initial.digest), inputs)
         assert worker.training is not None
         assert worker.training.metrics["steps"] == 1
+        await worker.close()
+
+    run(scenario())
+
+
+def test_local_entries_that_training_left_alone_are_written_once(project: Path) -> None:
+    (project / "adapting.py").write_text(
+        textwrap.dedent(
+            """
+            import numpy as np
+
+            class Client:
+                def initial_weights(self):
+                    return {"w": np.zeros(100, np.float32), "base": np.ones(2, np.int64)}
+
+                def train(self, weights, round_):
+                    return {**weights, "base": weights["base"] * (5 if round_ == 3 else 1)}, {}
+
+                def evaluate(self, weights):
+                    return {}
+            """
+        ),
+        encoding="utf-8",
+    )
+    schema = schema_of({"w": np.zeros(100, np.float32), "base": np.ones(2, np.int64)})
+    federation = with_charter(SMALL.federation, schema=schema)
+
+    async def scenario() -> None:
+        initial, payload = model_blob(federation, np.zeros(100, np.float32))
+        path, state = project / "base", project.parent / "state"
+        path.write_bytes(payload)
+        file = state / "client-local.npz"
+
+        async def written(worker: Worker, round_: int) -> int:
+            await worker.run(Train(Round(round_), initial.digest), {initial.digest: path})
+            return file.stat().st_ino  # another file replaces it
+
+        worker = Worker("adapting:Client", state, federation, project=project)
+        first = await written(worker, 1)
+        assert await written(worker, 2) == first
+        changed = await written(worker, 3)
+        assert changed != first
+        assert read_local(file, schema)["base"].tolist() == [5, 5]
+        await worker.close()
+        worker = Worker("adapting:Client", state, federation, project=project)
+        assert await written(worker, 4) == changed
+        await worker.close()
+        file.write_bytes(b"PK rubbish")
+        worker = Worker("adapting:Client", state, federation, project=project)
+        await written(worker, 5)
+        assert read_local(file, schema)["base"].tolist() == [1, 1]
         await worker.close()
 
     run(scenario())

@@ -113,6 +113,15 @@ class Schema(msgspec.Struct, frozen=True, dict=True, forbid_unknown_fields=True)
         """How many float32 numbers an update has."""
         return sum(entry.size for entry in self.shared)
 
+    @cached_property
+    def model_bytes(self) -> int:
+        """Of the whole model in memory, local entries included."""
+        return sum(
+            entry.size * np.dtype(entry.dtype.value).itemsize
+            for entry in self.entries
+            if entry.role is not Role.MEMORY
+        )
+
     def columns(self, role: Role) -> list[slice]:
         """The columns of a role's entries in a row, neighbours joined."""
         columns: list[slice] = []

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +18,11 @@ from support.founding import defl
 LIMIT_S = 300.0
 
 
-def run(project: Path, out: Path, env: dict[str, str]) -> dict[str, Any]:
+def run(project: Path, out: Path, env: dict[str, str], *options: str) -> dict[str, Any]:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "defl.cli.main", "run", str(project)),
-            *("--rounds", "2", "--out", str(out), "--json"),
+            *("--rounds", "2", "--out", str(out), "--json", *options),
         ],
         capture_output=True,
         text=True,
@@ -30,7 +31,7 @@ def run(project: Path, out: Path, env: dict[str, str]) -> dict[str, Any]:
         env=env,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
+    report: dict[str, Any] = {**json.loads(done.stdout), "progress": done.stderr}
     return report
 
 
@@ -96,3 +97,48 @@ def test_an_exported_model_loads_strictly_in_plain_torch_and_is_as_good_as_repor
     files = {node.name: (node / "proven.safetensors").read_bytes() for node in nodes.glob("node-*")}
     assert len(files) == 4
     assert len(set(files.values())) == 1, "one model, one file"
+
+
+# Without the base's file: every weight comes from the export.
+PLAIN_TORCH = """
+import torch
+from adapters import with_adapters
+from data import load
+from transformer import Transformer
+
+model = with_adapters(Transformer())
+model.load_state_dict(torch.load("model.pt", weights_only=True), strict=True)
+tokens, labels = load()[1].tensors
+print((model.eval()(tokens).argmax(dim=1) == labels).float().mean().item())
+"""
+
+
+@pytest.mark.slow
+def test_adapters_are_all_that_is_sent_and_an_export_is_complete_without_the_base(
+    tmp_path: Path,
+) -> None:
+    project, nodes, plain = tmp_path / "slang", tmp_path / "nodes", tmp_path / "plain"
+    assert defl("new", project, "--template", "lora").code == 0
+
+    env = machine_without_network(tmp_path / "alone", hidden="torchvision flwr")
+    report = run(project, nodes, env, "--rounds", "3")
+
+    assert "an update has 91.9 kB, the model 1.69 MB: the rest stays local" in report["progress"]
+    assert report["digests_equal"]
+    facts = defl("federation", "show", nodes / "federation.toml").text
+    assert "an update has 91.9 kB, the model 1.69 MB" in " ".join(facts.split())
+    # Three updates of others in each of three rounds are half of what the base alone would be.
+    assert all(traffic["weights"]["received"] < 0.9e6 for traffic in report["traffic"].values())
+    reported = report["evaluation"]["node-2"]["metrics"]["accuracy"]
+    assert reported > 0.7
+
+    plain.mkdir()
+    for name in ("adapters.py", "data.py", "transformer.py"):
+        shutil.copy(project / name, plain)
+    assert defl("export", nodes / "node-2", plain / "model.pt", "--check").code == 0
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_TORCH],
+        cwd=plain, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=env,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(reported, abs=1e-6)

@@ -295,6 +295,28 @@ def test_settings_override_the_role_of_an_entry_and_refuse_an_unknown_name() -> 
         entries({"head": "local"})
 
 
+def test_frozen_parameters_stay_local_if_the_settings_say_so() -> None:
+    def roles(**settings: Any) -> dict[str, Role]:
+        def half_frozen() -> nn.Module:
+            model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+            model[0].requires_grad_(False)
+            return model
+
+        def nothing(_: nn.Module, __: RoundContext) -> dict[str, float]:
+            return {}
+
+        client = TorchClient(half_frozen, nothing, settings=Settings(device="cpu", **settings))
+        schema = schema_of(client.initial_weights(), roles_of(client))
+        assert schema.model_bytes == 4 * (6 + 3 + 6 + 2)
+        return {entry.name: entry.role for entry in schema.entries}
+
+    assert set(roles().values()) == {Role.TRAINABLE}
+    adapted = roles(frozen="local")
+    assert adapted["0.weight"] is adapted["0.bias"] is Role.LOCAL
+    assert adapted["1.weight"] is adapted["1.bias"] is Role.TRAINABLE
+    assert roles(frozen="local", roles={"0.bias": "trainable"})["0.bias"] is Role.TRAINABLE
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -310,6 +332,8 @@ def test_invalid_arguments_are_refused_with_the_reason(options: Any, reason: str
         (client := client_of(**options)).train(client.initial_weights(), Round(1))
 
 
-def test_an_unknown_value_for_statistics_is_refused() -> None:
-    with pytest.raises(UserError, match="'frozen'; choose one of: local, shared"):
+def test_an_unknown_value_of_a_setting_is_refused() -> None:
+    with pytest.raises(UserError, match="statistics is 'frozen'; choose one of: local, shared"):
         Settings(statistics="frozen")
+    with pytest.raises(UserError, match="frozen is 'yes'; choose one of: local, shared"):
+        Settings(frozen="yes")

@@ -172,6 +172,7 @@ def add_files(folder: Path, shell: Shell) -> None:
     (folder / "FOLDER").symlink_to(shell.home / "data")
     for line in (
         "defl new digits --template torch",
+        "defl new slang --template lora",
         "defl relay init relay --name r1 --address r1.example.org:443",
     ):
         created = shell.run(line, folder)

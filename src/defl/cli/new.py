@@ -18,6 +18,7 @@ Examples:
 \b
   defl new irises                         NumPy alone
   defl new digits --template torch        a PyTorch model on handwritten digits
+  defl new slang --template lora          adapters for a frozen base: a twentieth of the bytes
   defl run digits
 
 Exit code 0: created; 2: the folder exists, or the template needs a package that is not installed.
@@ -27,6 +28,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     "numpy": (),
     "sklearn": ("sklearn",),
     "torch": ("torch", "sklearn"),
+    "lora": ("torch",),
 }
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 NAME_CHARACTERS_MAX = 100

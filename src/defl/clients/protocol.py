@@ -154,6 +154,7 @@ class Training:
         first = client.initial_weights()
         _check_weights(first, schema, INITIAL_WEIGHTS)
         self._local = self._local_of(first)
+        self.local_changed = False  # by the last training; a frozen base never does
 
     @property
     def local(self) -> dict[str, Array]:
@@ -168,7 +169,11 @@ class Training:
         _check_weights(weights, self._schema, "train")
         checked = _checked_metrics(metrics, "train")
         trained = self._schema.join({**weights, **self._memory(row)})
-        self._local = self._local_of(weights)
+        self.local_changed = any(
+            not np.array_equal(array, weights[name]) for name, array in self._local.items()
+        )
+        if self.local_changed:
+            self._local = self._local_of(weights)
         return trained, checked
 
     def evaluate(self, row: Row) -> Metrics:

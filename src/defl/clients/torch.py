@@ -35,6 +35,13 @@ class Statistics(StrEnum):
     SHARED = "shared"  # averaged like the parameters, but not counted in distances
 
 
+class Frozen(StrEnum):
+    """What happens to parameters without gradients."""
+
+    LOCAL = "local"  # each organisation has them, and none sends them: the base of adapters
+    SHARED = "shared"  # sent and averaged like the others, although training leaves them alone
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Where and how this organisation trains the model."""
@@ -43,14 +50,17 @@ class Settings:
     channels_last: bool = False  # makes image convolutions faster on many devices
     mixed_precision: bool = False  # bfloat16 or float16 where the device supports it
     statistics: Statistics | str = Statistics.LOCAL
+    frozen: Frozen | str = Frozen.SHARED
     roles: Roles = field(default_factory=dict)  # overrides for single entries
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.statistics not in set(Statistics):
-            raise UserError(
-                f"statistics is {self.statistics!r}; choose one of: {', '.join(Statistics)}"
-            )
+        for name, value, kind in (
+            ("statistics", self.statistics, Statistics),
+            ("frozen", self.frozen, Frozen),
+        ):
+            if value not in set(kind):
+                raise UserError(f"{name} is {value!r}; choose one of: {', '.join(kind)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +224,17 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _roles(model: nn.Module, settings: Settings) -> dict[str, Role | str]:
-    """Parameters are trainable, float buffers follow the setting, all else stays local."""
-    parameters = {id(parameter) for parameter in model.parameters()}
+    """Parameters are trainable, float buffers and frozen ones follow the settings, all else stays
+    local."""
+    frozen = Frozen(settings.frozen) is Frozen.LOCAL
+    parameters = {
+        id(parameter) for parameter in model.parameters() if parameter.requires_grad or not frozen
+    }
+    kept = {id(parameter) for parameter in model.parameters()} - parameters
     shared = Statistics(settings.statistics) is Statistics.SHARED
     roles: dict[str, Role | str] = {}
     for name, tensor in _state(model).items():
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() or id(tensor) in kept:
             role = Role.LOCAL
         elif id(tensor) in parameters:
             role = Role.TRAINABLE

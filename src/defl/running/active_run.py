@@ -9,17 +9,21 @@ from defl.errors import WorkerFailed
 from defl.node.report.status import NodeStatus
 from defl.node.report.status_client import last_status, running_status
 from defl.node.setup.agreement import read_federation
+from defl.node.setup.facts_text import update_share
 from defl.node.setup.local import FEDERATION_FILE, Local
 from defl.node.setup.processes import Processes
 from defl.results import MemberTraffic, Result, RoundRecord
 from defl.running.plan import RunPlan, require_kills
 from defl.running.progress import Audience, MemberNow, MemberState, ProgressLines, RunProgress
 from defl.running.records import RunRecords, read_records, write_records
+from defl.schema import Role
 
 POLL_S = 0.1
 RECORDS_EVERY_S = 5.0
 # A node whose training failed this often in a row will not recover on its own.
 TRAINING_FAILURES_MAX = 3
+# Below this share, what stays local is only counters and statistics.
+LOCAL_SHARE_SHOWN = 0.1
 
 
 class RunFailed(WorkerFailed):
@@ -88,10 +92,10 @@ class ActiveRun:
         rounds, folder = self._federation.rounds, self.local.folder
         self._audience.report(RunProgress(self._closed, rounds, members, lines, folder))
 
-    def run(self, first_line: str) -> Result:
+    def run(self, *first_lines: str) -> Result:
         """Run until every node has exited on its own."""
         try:
-            self.report(first_line)
+            self.report(*first_lines)
             self._processes.start()
             failing = self._follow()
         except KeyboardInterrupt:
@@ -110,6 +114,15 @@ class ActiveRun:
                 result,
             )
         return result
+
+    @property
+    def sharing(self) -> tuple[str, ...]:
+        """A line about what stays local, if that is a part of the model worth mentioning."""
+        schema = self._federation.schema
+        local = sum(entry.size for entry in schema.entries if entry.role is Role.LOCAL)
+        if local < LOCAL_SHARE_SHOWN * (local + schema.values):
+            return ()
+        return (f"{update_share(self._federation)}: the rest stays local",)
 
     @property
     def rounds_closed(self) -> str:

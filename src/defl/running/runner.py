@@ -125,7 +125,7 @@ def run(
                 active = ActiveRun(plan, _founded(plan, folder), killed, audience, started)
             first_line = f"{plan.nodes} nodes in {folder}, loading the training code ..."
         try:
-            result = active.run(first_line)
+            result = active.run(*active.sharing, first_line)
         except RunInterrupted as interrupted:
             if wanted is None and not keep and not interrupted.result.rounds:
                 shutil.rmtree(interrupted.result.folder)  # no model, so nothing worth resuming

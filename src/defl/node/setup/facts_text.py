@@ -5,6 +5,7 @@ from fractions import Fraction
 from defl.aggregation.shares import capped_shares
 from defl.committee import AggQuorum, Federation, faults_of
 from defl.node.setup.requirements import coverage, requirements_of
+from defl.pool.weights import payload_bytes
 
 Lines = list[tuple[str, str]]  # a label and a sentence
 
@@ -58,7 +59,7 @@ def consensus_lines(facts: Federation) -> Lines:
             "model",
             (
                 f"{facts.schema.values} shared values in {len(facts.schema.shared)} of "
-                f"{len(facts.schema.entries)} entries, sent as {facts.codec}"
+                f"{len(facts.schema.entries)} entries, sent as {facts.codec}: {update_share(facts)}"
             ),
         ),
     ]
@@ -107,12 +108,18 @@ def _percent(share: Fraction) -> str:
     return f"{float(100 * share):.1f} %"
 
 
+def update_share(facts: Federation) -> str:
+    """How much of the model an update sends."""
+    update = payload_bytes(facts.schema, facts.codec)
+    return f"an update has {_size(update)}, the model {_size(facts.schema.model_bytes)}"
+
+
 def requirement_lines(facts: Federation) -> Lines:
     """What each node needs."""
     needs = requirements_of(facts)
     return [
         ("disk", f"{_size(needs.disk_bytes)} at most: weights of tau + 3 rounds, models, log"),
-        ("memory", f"{_size(needs.memory_bytes)} about, with its worker"),
+        ("memory", f"{_size(needs.memory_bytes)} about, and what your training needs"),
         ("traffic", f"{_size(needs.sent_bytes_per_round)} sent per round and as much received"),
     ]
 

@@ -187,12 +187,15 @@ class Runner:
         self._federation = setup.federation
         self._state = Path(setup.state)
         self._training: Training | None = None
+        self._local_saved = False
         self._evaluating = False
         self._unsent = Unsent(setup.federation.schema, setup.federation.codec)
         if setup.client is not None:
             schema = setup.federation.schema
             client = load_client(setup.client, Path(setup.project or "."))
-            self._training = Training(_Resumed(client, read_local(self._state, schema)), schema)
+            local = read_local(self._state, schema)
+            self._local_saved = bool(local)
+            self._training = Training(_Resumed(client, local), schema)
 
     def do(self, request: Request, files: Sequence[int]) -> Answer:
         payloads = [_mapped(file) for file in files]
@@ -224,7 +227,9 @@ class Runner:
             start = Base(base, task.round)
             manifest, _ = update_blob(self._federation, row, task.base, start, write)
         self._unsent.keep(row, base, task.round)
-        write_local(self._state, self._federation.schema, self._client.local)
+        if self._client.local_changed or not self._local_saved:
+            write_local(self._state, self._federation.schema, self._client.local)
+            self._local_saved = True
         return Produced(manifest, WorkReport(task.round, _plain(metrics)))
 
     def postpone(self, _signal: int, _frame: FrameType | None) -> None:
