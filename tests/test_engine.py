@@ -118,7 +118,7 @@ def test_cells_of_figures_2_and_3_say_what_they_measure() -> None:
 
 @pytest.mark.parametrize("choice", ["threads", "processes:", "processes:two", "processes:-1", ""])
 def test_unknown_engine_is_refused_with_the_forms(choice: str) -> None:
-    with pytest.raises(UserError, match=r"an engine is processes\[:N\]"), opened(choice):
+    with pytest.raises(UserError, match=r"processes\[:N\] \| ray\[:ADDRESS\]"), opened(choice):
         pass
 
 

@@ -14,5 +14,7 @@ def engine_option(default: str, what: str) -> Callable[[Any], Any]:
         default=default,
         show_default=True,
         metavar=FORMS,
-        help=f"{what} run in N processes of this machine; without :N, one for each core.",
+        help=f"{what} run in N processes of this machine (without :N, one for each core), or on "
+        "the Ray cluster whose head is at ADDRESS (without it, the one that this machine belongs "
+        "to).",
     )

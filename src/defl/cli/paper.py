@@ -43,6 +43,11 @@ PROGRESS_EVERY_S = 5.0
 )
 @click.option("--resume", is_flag=True, help="Keep the cells that the folder already has.")
 @engine_option("processes:2", "Simulated cells")
+@click.option(
+    "--gpus-per-cell",
+    default=0.0,
+    help="On Ray: GPUs of each cell, such as 1 or 0.5 (two cells share one).  [default: 0]",
+)
 @data_option
 @click.option(
     "--out",
@@ -63,6 +68,7 @@ def paper(
     repeat: int | None,
     resume: bool,
     engine: str,
+    gpus_per_cell: float,
     data: Path | None,
     out: Path | None,
     report: Path | None,
@@ -81,6 +87,7 @@ def paper(
       defl paper table1 --data ~/data
       defl paper all --scale cpu --data ~/data --resume
       defl paper all --scale cpu --resume --out docs/results --report docs/RESULTS.md
+      defl paper table1 --scale paper --data /data --engine ray --gpus-per-cell 0.5
 
     Exit code 0: measured and written; 1: a cell failed; 2: refused, and what to change.
     """
@@ -88,6 +95,8 @@ def paper(
     repeats = REPEATS[size] if repeat is None else repeat
     if repeats < 1:
         raise UserError("--repeat must be at least 1")
+    if gpus_per_cell < 0:
+        raise UserError("--gpus-per-cell must be 0 or more")
     if report is not None and part_name != ALL:
         raise UserError(f"--report needs the page that joins all parts: defl paper {ALL}")
     require_matplotlib()
@@ -97,7 +106,7 @@ def paper(
     cells = [cell for part in parts for cell in part.cells()]
     stored = finished(folder) if resume else {}
     missing = [cell for cell in cells if cell not in stored]
-    with opened(engine) as workers:
+    with opened(engine, gpus_per_task=gpus_per_cell) as workers:
         workers.check(task_of(cell, data) for cell in missing)
         _prepare_data(missing, data)
         progress = CellProgressLine().show

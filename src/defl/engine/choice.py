@@ -1,22 +1,24 @@
-"""Which engine the user asked for: `processes[:N]`."""
+"""Which engine the user asked for: `processes[:N]` or `ray[:ADDRESS]`."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 from defl.engine.book import Engine
 from defl.engine.processes import ProcessEngine
+from defl.engine.ray_engine import joined
 from defl.errors import UserError
 
-FORMS = "processes[:N]"
+FORMS = "processes[:N] | ray[:ADDRESS]"
 
 
-@contextmanager
-def opened(choice: str) -> Iterator[Engine]:
+def opened(choice: str, *, gpus_per_task: float = 0.0) -> AbstractContextManager[Engine]:
     kind, colon, rest = choice.partition(":")
+    if kind == "ray" and (rest or not colon):
+        return joined(rest or None, gpus_per_task)
+    if gpus_per_task:
+        raise UserError("GPUs are given out by --engine ray; processes share those of the machine")
     if kind == "processes" and not colon:
-        yield ProcessEngine(len(os.sched_getaffinity(0)))
-    elif kind == "processes" and rest.isdigit():
-        yield ProcessEngine(int(rest))
-    else:
-        raise UserError(f"an engine is {FORMS}, for example processes:4, not {choice!r}")
+        return nullcontext(ProcessEngine(len(os.sched_getaffinity(0))))
+    if kind == "processes" and rest.isdigit():
+        return nullcontext(ProcessEngine(int(rest)))
+    raise UserError(f"an engine is {FORMS}, for example processes:4, not {choice!r}")
