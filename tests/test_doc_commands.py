@@ -60,6 +60,7 @@ SMALLER = {
     "run digits": "run digits --rounds 1",
     "--nodes 5 --rounds 2 --run-config": "--run-config",
     FLOWER_PROJECT: f"{FLOWER_PROJECT} --rounds 1",
+    "--scale paper": "--scale quick",
     "--d 10000000": "--d 1000 --repeats 1",
     "bench round": "bench round --mb 0.1 --rounds 1",
     "--mb 1024 --rounds 2": "--mb 0.1 --rounds 1",

@@ -75,6 +75,7 @@ RECORDS = (
 # Words in capitals that are not constants of the code.
 WORDS = {
     "HTTPS_PROXY",  # of the environment
+    "RAY_USAGE_STATS_ENABLED",  # likewise
     "NO_PROXY",  # likewise
     "MLFLOW_TRACKING_URI",  # a tracker's own variable
     "WANDB_MODE",  # likewise
