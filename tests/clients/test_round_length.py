@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import coo_matrix
 from sklearn.linear_model import SGDClassifier
 from sklearn.neural_network import MLPClassifier
 from torch import nn
@@ -176,6 +177,7 @@ def test_an_estimator_without_batches_of_its_own_steps_through_200_examples() ->
         ({"steps": 2.5}, "steps is 2.5; a round needs a whole number"),
         ({"epochs": 1, "steps": 5}, "epochs is 1 and steps is 5: .* leave one of them out"),
         ({"max_seconds": 0}, "max_seconds is 0; give a time above 0"),
+        ({"max_seconds": "60"}, "max_seconds is '60'; give a time above 0"),
         ({"max_seconds": -1.0}, "max_seconds is -1.0; give a time above 0"),
         ({"max_seconds": float("nan")}, "max_seconds is nan; give a time above 0"),
         ({"max_seconds": float("inf")}, "or leave it out to train to the end"),
@@ -184,6 +186,17 @@ def test_an_estimator_without_batches_of_its_own_steps_through_200_examples() ->
 def test_nonsense_is_refused_with_what_to_do(make: Any, options: Any, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         make(**options)
+
+
+def test_sparse_inputs_of_any_format_are_cut_into_batches() -> None:
+    client = SklearnClient(
+        SGDClassifier(), coo_matrix(INPUTS), LABELS, classes=[0, 1], steps=2, test_inputs=INPUTS,
+        test_targets=LABELS,
+    )  # fmt: skip
+
+    _, metrics = client.train(client.initial_weights(), Round(1))
+
+    assert metrics["steps"] == 2
 
 
 def test_no_examples_are_refused() -> None:

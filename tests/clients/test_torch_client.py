@@ -311,9 +311,10 @@ def test_frozen_parameters_stay_local_if_the_settings_say_so() -> None:
         return {entry.name: entry.role for entry in schema.entries}
 
     assert set(roles().values()) == {Role.TRAINABLE}
-    adapted = roles(frozen="local")
-    assert adapted["0.weight"] is adapted["0.bias"] is Role.LOCAL
-    assert adapted["1.weight"] is adapted["1.bias"] is Role.TRAINABLE
+    for statistics in Statistics:
+        adapted = roles(frozen="local", statistics=statistics)
+        assert adapted["0.weight"] is adapted["0.bias"] is Role.LOCAL
+        assert adapted["1.weight"] is adapted["1.bias"] is Role.TRAINABLE
     assert roles(frozen="local", roles={"0.bias": "trainable"})["0.bias"] is Role.TRAINABLE
 
 

@@ -45,7 +45,9 @@ class RoundLength:
         for name, count in (("epochs", self.epochs), ("steps", self.steps)):
             if count is not None and (not isinstance(count, int) or count < 1):
                 raise UserError(f"{name} is {count!r}; a round needs a whole number, at least one")
-        if self.max_seconds is not None and not 0 < self.max_seconds < float("inf"):
+        seconds = self.max_seconds
+        number = isinstance(seconds, int | float)
+        if seconds is not None and not (number and 0 < seconds < float("inf")):
             raise UserError(
                 f"max_seconds is {self.max_seconds!r}; give a time above 0, or leave it out to "
                 "train to the end"

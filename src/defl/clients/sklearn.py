@@ -169,7 +169,8 @@ def _batch_size(estimator: Any) -> int:
 
 
 def _plain(inputs: Data) -> Any:
-    return inputs if hasattr(inputs, "tocsr") else np.asarray(inputs)
+    """Rows can be chosen from it: not every sparse format allows that."""
+    return inputs.tocsr() if hasattr(inputs, "tocsr") else np.asarray(inputs)
 
 
 def _arrays(estimator: Any) -> dict[str, NDArray[np.floating[Any]]]:
