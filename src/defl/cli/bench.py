@@ -268,7 +268,8 @@ def memory(*, nodes: int, megabytes: float, rounds: int, rule: str, as_json: boo
     at one moment. It must not exceed two models and 512 MiB. "mapped_peak_mb" are pages of files
     that they map, which the system drops when memory is short. Linux only.
 
-    A node stores about 14 models on the disk; they lie in TMPDIR and are deleted at the end.
+    A node of four stores 11 models on the disk in two rounds and 20 in four, and a few files more;
+    they lie in TMPDIR and are deleted at the end.
 
     \b
     Example:
