@@ -1,6 +1,7 @@
 """The engine on a Ray cluster: first on a stand-in for Ray, then on three raylets."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_address_where_nobody_listens_is_refused_at_once() -> None:
 def test_without_ray_the_error_names_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
 
     with pytest.raises(UserError, match=r"needs Ray: pip install .*\[ray\]"), opened("ray"):
         pass

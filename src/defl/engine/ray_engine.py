@@ -114,7 +114,9 @@ def joined(address: str | None, gpus_per_task: float) -> Iterator[Engine]:
             "--address HOST:PORT to join another's."
         ) from error
     try:
-        if ray.cluster_resources().get("GPU", 0) < gpus_per_task:
+        # Ray would wait for such a machine without end.
+        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if max(resources.get("GPU", 0) for resources in alive) < gpus_per_task:
             raise UserError(f"no machine of the cluster has {gpus_per_task:g} GPUs for one cell")
         yield RayEngine(ray, gpus_per_task)
     finally:
