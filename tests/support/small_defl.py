@@ -32,6 +32,7 @@ for table in tables:
     report.TABLES[table.name] = replace(table, rows=rows, datasets=table.datasets[-1:])
 setattr(paper, "opened", opened_in_driver)  # noqa: B010 - no workers
 setattr(paper, "PARTS", (tables[-1].name,))  # noqa: B010 - those of `all`
+paper.PARTS_OF.clear()
 
 if __name__ == "__main__":
     main()

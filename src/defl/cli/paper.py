@@ -15,7 +15,7 @@ from defl.lab.experiments.paper.accuracy import AccuracyCell, prepare
 from defl.lab.experiments.paper.costs import CostCell
 from defl.lab.experiments.paper.page import PAGE_FILE, ReportRequest, write_page
 from defl.lab.experiments.paper.plots import require_matplotlib
-from defl.lab.experiments.paper.report import ALL, PARTS, part_named
+from defl.lab.experiments.paper.report import ALL, PARTS, PARTS_OF, part_named
 from defl.lab.experiments.paper.run import (
     AnyCell,
     PaperProgress,
@@ -36,12 +36,20 @@ PROGRESS_EVERY_S = 5.0
     type=click.Choice([scale.value for scale in Scale]),
     default=Scale.QUICK.value,
     show_default=True,
-    help="quick: minutes; cpu: under an hour a table on 2 cores; paper: the full setting, on GPUs.",
+    help="quick: minutes; transfer: a linear layer on a frozen network's features, half an hour a "
+    "table on 2 cores; cpu: a convolutional network; mlp: a hidden layer; paper: on GPUs.",
 )
 @click.option(
-    "--repeat", type=int, help="Runs of each cell, with seeds 1 to K.  [default: 1; paper: 10]"
+    "--repeat",
+    type=int,
+    help="Runs of each cell, with seeds 1 to K.  [default: 1; transfer: 5; paper: 10]",
 )
 @click.option("--resume", is_flag=True, help="Keep the cells that the folder already has.")
+@click.option(
+    "--stored",
+    is_flag=True,
+    help="Measure nothing: write from the cells that the folder has, in whole repeats.",
+)
 @engine_option("processes:2", "Simulated cells")
 @click.option(
     "--gpus-per-cell",
@@ -67,6 +75,7 @@ def paper(
     scale: str,
     repeat: int | None,
     resume: bool,
+    stored: bool,
     engine: str,
     gpus_per_cell: float,
     data: Path | None,
@@ -85,8 +94,8 @@ def paper(
     \b
     Example:
       defl paper table1 --data ~/data
-      defl paper all --scale cpu --data ~/data --resume
-      defl paper all --scale cpu --resume --out docs/results --report docs/RESULTS.md
+      defl paper all --scale transfer --data ~/data --resume
+      defl paper all --scale transfer --stored --out docs/results --report docs/RESULTS.md
       defl paper table1 --scale paper --data /data --engine ray --gpus-per-cell 0.5
 
     Exit code 0: measured and written; 1: a cell failed; 2: refused, and what to change.
@@ -101,18 +110,23 @@ def paper(
         raise UserError(f"--report needs the page that joins all parts: defl paper {ALL}")
     require_matplotlib()
     folder = out or Path("build/paper") / scale
-    names = PARTS if part_name == ALL else (part_name,)
+    names = PARTS_OF.get(size, PARTS) if part_name == ALL else (part_name,)
     parts = [part_named(name, size, repeats) for name in names]
     cells = [cell for part in parts for cell in part.cells()]
-    stored = finished(folder) if resume else {}
-    missing = [cell for cell in cells if cell not in stored]
-    with opened(engine, gpus_per_task=gpus_per_cell) as workers:
-        workers.check(task_of(cell, data) for cell in missing)
-        _prepare_data(missing, data)
-        progress = CellProgressLine().show
-        results = run_cells(
-            cells, folder, data, engine=workers, resume=resume, on_progress=progress
-        )
+    known = finished(folder) if resume or stored else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    if stored:
+        parts = [part.of_whole_repeats(known) for part in parts]
+        results = {cell: known[cell] for part in parts for cell in part.cells() if cell in known}
+    else:
+        missing = [cell for cell in cells if cell not in known]
+        with opened(engine, gpus_per_task=gpus_per_cell) as workers:
+            workers.check(task_of(cell, data) for cell in missing)
+            _prepare_data(missing, data)
+            progress = CellProgressLine().show
+            results = run_cells(
+                cells, folder, data, engine=workers, resume=resume, on_progress=progress
+            )
     written = {part.name: part.write(results, folder) for part in parts}
     if part_name == ALL:
         page = report or folder / PAGE_FILE

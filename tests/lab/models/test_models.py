@@ -11,7 +11,7 @@ from defl.lab.models.bilstm import AttentionBiLSTM  # noqa: E402
 from defl.lab.models.densenet import DenseNetBC  # noqa: E402
 from defl.lab.models.seeded import parameters, seeded  # noqa: E402
 from defl.lab.models.sentences import mean_vectors  # noqa: E402
-from defl.lab.models.small import MLP, SmallCNN, SmallText  # noqa: E402
+from defl.lab.models.small import MLP, SmallCNN, SmallResNet, SmallText  # noqa: E402
 
 WORDS = 50
 
@@ -54,7 +54,13 @@ def test_depth_not_divisible_among_three_blocks_is_refused(depth: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "count"), [(SmallCNN, 57_130), (MLP, 394_634), (lambda: DenseNetBC(depth=10), 20_902)]
+    ("build", "count"),
+    [
+        (SmallCNN, 57_130),
+        (SmallResNet, 309_290),
+        (MLP, 394_634),
+        (lambda: DenseNetBC(depth=10), 20_902),
+    ],
 )
 def test_image_models_give_one_logit_for_each_class(build: type, count: int) -> None:
     model = build()

@@ -93,7 +93,7 @@ def test_vectors_are_cached_by_their_settings(
 ) -> None:
     settings = SentenceSettings(rows=300, length=6, word2vec=SMALL)
     first, vectors = sentences(folder, settings)
-    monkeypatch.setattr(module, "trained", None)  # training would fail now
+    monkeypatch.setattr(module, "train_vectors", None)  # training would fail now
 
     second, again = sentences(folder, settings)
 
@@ -114,7 +114,7 @@ def test_cache_distinguishes_source_files(folder: Path, monkeypatch: pytest.Monk
     sentences(folder, settings)
     path = folder / "sentiment140" / "tiny.csv"
     path.write_bytes(path.read_bytes().replace(b"sad", b"bad"))
-    monkeypatch.setattr(module, "trained", None)
+    monkeypatch.setattr(module, "train_vectors", None)
 
     with pytest.raises(TypeError):
         sentences(folder, settings)

@@ -105,47 +105,74 @@ def test_machine_line_has_versions_and_sizes_but_no_host_name_or_path() -> None:
     assert "/" not in line
 
 
-@pytest.fixture
-def stored_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of docs/ with the stored cells alone; pictures take seconds and are not drawn."""
-    folder = tmp_path / "results"
-    folder.mkdir()
+# Committed reports: their scale, the folder of their cells and their page.
+REPORTS = {
+    "transfer": (DOCS / "results", DOCS / "RESULTS.md"),
+    "mlp": (DOCS / "results" / "mlp", DOCS / "results" / "mlp" / "RESULTS.md"),
+}
+
+
+@pytest.fixture(params=REPORTS)
+def stored(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A committed report's scale, and its stored cells alone; pictures take seconds, so none."""
+    scale = request.param
+    original, page = REPORTS[scale]
+    folder = tmp_path / original.relative_to(DOCS)
+    folder.mkdir(parents=True)
     for name in (CELLS_FILE, MACHINES_FILE):
-        shutil.copy(DOCS / "results" / name, folder)
+        shutil.copy(original / name, folder)
     for name in ("plot_table", "plot_costs", "plot_traffic", "plot_study"):
         monkeypatch.setattr(plots, name, lambda *_: None)
-    return tmp_path
+    return scale, folder, tmp_path / page.relative_to(DOCS)
 
 
-def rewrite(docs: Path) -> str:
-    page = docs / "RESULTS.md"
-    arguments = ("all", "--scale", "cpu", "--resume", "--out", str(docs / "results"))
-    run(*arguments, "--report", str(page))
+def rewrite(stored: tuple[str, Path, Path]) -> str:
+    scale, folder, page = stored
+    run("all", "--scale", scale, "--stored", "--out", str(folder), "--report", str(page))
     return page.read_text(encoding="utf-8")
 
 
-def test_committed_report_is_what_the_command_writes_from_the_stored_cells(
-    stored_results: Path,
-) -> None:
-    assert rewrite(stored_results) == (DOCS / "RESULTS.md").read_text(encoding="utf-8")
+def test_committed_report_is_what_the_command_writes_from_the_stored_cells(stored) -> None:
+    scale, folder, page = stored
+    committed_folder, committed_page = REPORTS[scale]
 
-    for path in (DOCS / "results").iterdir():
-        if path.suffix not in {".png", ".svg"}:
-            assert (stored_results / "results" / path.name).read_bytes() == path.read_bytes()
-    for picture in re.findall(r"!\[.*\]\((.*)\)", (DOCS / "RESULTS.md").read_text("utf-8")):
-        assert (DOCS / picture).is_file()
+    assert rewrite(stored) == committed_page.read_text(encoding="utf-8")
+
+    for path in committed_folder.iterdir():
+        if path.suffix not in {".png", ".svg"} and path.is_file():
+            assert (folder / path.name).read_bytes() == path.read_bytes()
+    for picture in re.findall(r"!\[.*\]\((.*)\)", page.read_text("utf-8")):
+        assert (committed_page.parent / picture).is_file()
 
 
 def test_report_names_the_version_that_measured_not_the_one_that_writes(
-    stored_results: Path, monkeypatch: pytest.MonkeyPatch
+    stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("defl.__version__", "99.0")
 
-    assert "Measured with defl 0.1.0, " in rewrite(stored_results)
-    assert "99.0" not in (stored_results / "results" / MACHINES_FILE).read_text(encoding="utf-8")
+    assert "Measured with defl 0.1.0, " in rewrite(stored)
+    assert "99.0" not in (stored[1] / MACHINES_FILE).read_text(encoding="utf-8")
 
 
-def test_report_without_a_recorded_machine_says_so(stored_results: Path) -> None:
-    (stored_results / "results" / MACHINES_FILE).unlink()
+def test_report_without_a_recorded_machine_says_so(stored) -> None:
+    (stored[1] / MACHINES_FILE).unlink()
 
-    assert "The folder does not record what measured its cells." in rewrite(stored_results)
+    assert "The folder does not record what measured its cells." in rewrite(stored)
+
+
+def test_table_is_written_from_the_stored_cells_with_its_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(report.TABLES, "table2", tiny.TABLE)
+    monkeypatch.setitem(report.SETTINGS, (Scale.QUICK, DataKind.IMAGES), tiny.SETTING)
+    arguments = ("table2", "--data", str(tmp_path), "--out", str(tmp_path))
+    run(*arguments, "--engine", "processes:1")
+    log = tmp_path / CELLS_FILE
+    log.write_bytes(b"\n".join([line for line in log.read_bytes().split(b"\n") if line][:-1]))
+
+    printed = run("table2", "--stored", "--out", str(tmp_path))
+
+    assert printed.count("not measured |") == 1
+    assert "1 of 8 cells are not measured; `defl paper table2 --scale quick --resume`" in printed
+    with pytest.raises(UserError, match="study: 11 of 12 cells are not measured"):
+        run("study", "--stored", "--out", str(tmp_path))

@@ -15,7 +15,7 @@ from defl.lab.datasets.folder import Arrays, load_or_build
 from defl.lab.datasets.sentiment140 import LABELS, file_digest, sentiment140
 from defl.lab.datasets.task import Bytes, Images
 
-ROWS = 200_000  # as `defl paper` draws at the scale cpu
+ROWS = 200_000  # as `defl paper` draws for its small models
 SIDE = 32  # 1,024 pixels: as large a model as that for MNIST
 
 

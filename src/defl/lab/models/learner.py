@@ -29,7 +29,7 @@ from defl.lab.models.densenet import DenseNetBC
 from defl.lab.models.learning import Learning
 from defl.lab.models.seeded import seeded
 from defl.lab.models.sentences import averaged, sentences
-from defl.lab.models.small import MLP, SmallCNN, SmallText
+from defl.lab.models.small import MLP, SmallCNN, SmallResNet, SmallText
 from defl.lab.partition import Places
 
 EVALUATION_BATCH = 500
@@ -56,6 +56,9 @@ MODELS: dict[str, Callable[[Samples], nn.Module]] = {
     "linear": lambda data: MLP(shape=data.train.shape[1:], hidden=(), classes=data.classes),
     "mlp-32": lambda data: MLP(shape=data.train.shape[1:], hidden=(32,), classes=data.classes),
     "mlp-128": lambda data: MLP(shape=data.train.shape[1:], hidden=(128,), classes=data.classes),
+    "resnet-8": lambda data: SmallResNet(
+        channels=data.train.shape[1], width=32, classes=data.classes
+    ),
     "cnn-16": lambda data: SmallCNN(width=16, classes=data.classes),
     "densenet-bc-10": lambda data: DenseNetBC(depth=10, classes=data.classes),
     "densenet-bc-100": lambda data: DenseNetBC(depth=100, classes=data.classes),
@@ -131,8 +134,9 @@ class TaskLearner:
 
     def _inputs(self, batch: Inputs, rng: np.random.Generator | None) -> Tensor:
         if self.samples.white is None:
-            numbers = np.float32 if batch.dtype.kind == "f" else np.int64
-            return torch.from_numpy(batch.astype(numbers))
+            # Converted by torch: NumPy takes several times as long for float16.
+            numbers = torch.float32 if batch.dtype.kind == "f" else torch.int64
+            return torch.from_numpy(batch).to(numbers)
         images = batch.view(np.uint8)
         if rng is not None:
             images = flipped_and_shifted(images, rng)

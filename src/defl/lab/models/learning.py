@@ -20,3 +20,4 @@ class Learning:
     train_samples: int | None = None  # drawn once for all nodes together; None: all
     test_samples: int | None = None  # likewise
     sentences: SentenceSettings | None = None  # for texts: how they become numbers
+    checkpoints: bool = False  # an interrupted cell resumes; worth it where cells take long

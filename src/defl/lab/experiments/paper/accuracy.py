@@ -6,6 +6,7 @@ A cell's settings are its key; its result depends on them and on the data alone.
 from pathlib import Path
 from statistics import mean
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -14,6 +15,7 @@ from defl.clients.protocol import Client, Metrics, Roles, roles_of
 from defl.errors import UserError
 from defl.ids import NodeId, Round
 from defl.lab.experiments.cells import Cell, Task, run_cell
+from defl.lab.experiments.paper.checkpoints import CheckpointFolder
 from defl.lab.experiments.paper.merges import WatchedMerge
 from defl.lab.experiments.threats import ClientFactory, attacked
 from defl.lab.models.learning import Learning
@@ -56,12 +58,18 @@ class AccuracyCell(Struct, frozen=True, tag="accuracy"):
         rng = np.random.default_rng([self.seed, self.nodes])
         parts = divide(learner.samples.train_labels, self.nodes, self.alpha, rng)
         sizes = tuple(len(part) for part in parts)
-        return self.judged(
-            lambda node, flipped: learner.client(
-                parts[node], seed=self.seed, node=node, flipped=flipped
-            ),
-            sizes,
+
+        def client(node: NodeId, flipped: bool) -> Client:
+            return learner.client(parts[node], seed=self.seed, node=node, flipped=flipped)
+
+        if not self.learning.checkpoints:
+            return self.judged(client, sizes)
+        checkpoints = CheckpointFolder(msgspec.json.encode(self))
+        result = self.judged(
+            lambda node, flipped: checkpoints.client(client(node, flipped), node), sizes
         )
+        checkpoints.remove()
+        return result
 
     def judged(self, factory: ClientFactory, sizes: tuple[int, ...]) -> AccuracyResult:
         witnesses: list[Witness] = []

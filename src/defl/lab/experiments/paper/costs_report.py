@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from defl.lab.experiments.analysis import exponent
 from defl.lab.experiments.paper.costs import CostCell, CostResult
-from defl.lab.experiments.paper.findings import LINEAR_MAX, Finding
+from defl.lab.experiments.paper.findings import LINEAR_MAX
 from defl.lab.experiments.paper.settings import SYSTEM_WORDS
+from defl.lab.experiments.paper.verdicts import Finding
 
 Results = Mapping[CostCell, CostResult]
 MB = 1e6

@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from defl.lab.experiments.paper.findings import RULES_IN_WORDS, contradicted, count_confirmed
+from defl.lab.experiments.paper.claims import first_screen
+from defl.lab.experiments.paper.findings import RULES_IN_WORDS
 from defl.lab.experiments.paper.machine import recorded_machines
-from defl.lab.experiments.paper.report import ReportPart
+from defl.lab.experiments.paper.report import RepeatedPart, ReportPart
 from defl.lab.experiments.paper.run import AnyCell, Results
 from defl.lab.experiments.paper.settings import Scale
+from defl.lab.experiments.paper.verdicts import Finding, contradicted, count_confirmed
 
 PAGE_FILE = "RESULTS.md"
 
 SMALL_MODELS = (
-    "The models of this scale are far smaller than the paper's and train for fewer rounds. Compare "
-    "orders and losses, not levels of accuracy."
+    "The models are smaller than the paper's and train for fewer rounds: compare orders and losses "
+    "rather than levels of accuracy."
 )
 EQUAL_NUMBERS = (
     "Equal numbers are not a coincidence: one seed gives every system the same data and the same "
@@ -80,32 +82,29 @@ def write_page(
 
 def _summary(parts: Sequence[ReportPart], results: Results, request: ReportRequest) -> list[str]:
     by_part = {part.name: part.findings(results) for part in parts}
+    judged = {part.name: [*part.level(results), *by_part[part.name]] for part in parts}
     everything = [finding for findings in by_part.values() for finding in findings]
-    headlines = [headline for part in parts for headline in part.headlines(results)]
-    runs = "one run" if request.repeats == 1 else f"{request.repeats} runs"
+    repeats = sorted({part.repeats for part in parts if isinstance(part, RepeatedPart)})
+    runs = " to ".join(map(str, dict.fromkeys((repeats[0], repeats[-1])))) if repeats else "no"
     level = "" if request.scale is Scale.PAPER else f" {SMALL_MODELS}"
     return [
         "## Summary",
         "",
+        *first_screen(judged),
+        "",
         (
-            f"**{count_confirmed(everything)} statements of the paper hold here**, with {runs} of "
-            f"each setting.{level}"
+            f"**{count_confirmed(everything)} statements of the paper hold here**; runs of each "
+            f"accuracy: {runs}.{level}"
         ),
         "",
-        "Reproduced:",
-        "",
-        *(headline.line() for headline in headlines if headline.confirmed),
-        "",
-        "Not reproduced:",
-        "",
-        *(headline.line() for headline in headlines if not headline.confirmed),
-        "",
-        "Statements that hold, by part:",
-        "",
-        f"| {' | '.join(by_part)} |",
-        "|---" * len(by_part) + "|",
-        f"| {' | '.join(count_confirmed(findings) for findings in by_part.values())} |",
+        f"| statements of | {' | '.join(by_part)} |",
+        "|---" * (len(by_part) + 1) + "|",
+        f"| hold | {' | '.join(_held(findings) for findings in by_part.values())} |",
     ]
+
+
+def _held(findings: Sequence[Finding]) -> str:
+    return count_confirmed(findings) if findings else "not measured"
 
 
 def _machines(folder: Path) -> str:

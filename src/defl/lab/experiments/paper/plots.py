@@ -43,19 +43,23 @@ def plot_table(table: Table, entries: Sequence[TableEntry], note: str, path: Pat
     """Bars are measured here; black marks are the paper's."""
     figure = _figure(1.0 + 1.15 * len(table.rows), 1.1 + 3.0 * len(table.datasets))
     by_place = {(e.dataset, e.setting, e.system): e for e in entries}
-    width = 0.8 / len(SYSTEM_WORDS)
+    width = 0.8 / len(table.systems)
     panels = figure.subplots(len(table.datasets), 1, squeeze=False, sharex=True)[:, 0]
     for axes, (dataset, _) in zip(panels, table.datasets, strict=True):
-        for place, (system, words) in enumerate(SYSTEM_WORDS.items()):
-            row = [by_place[dataset, line.words, system] for line in table.rows]
-            xs = [i + (place - (len(SYSTEM_WORDS) - 1) / 2) * width for i in range(len(row))]
+        for place, system in enumerate(table.systems):
+            measured = {
+                i + (place - (len(table.systems) - 1) / 2) * width: entry
+                for i, line in enumerate(table.rows)
+                if (entry := by_place.get((dataset, line.words, system)))
+            }
+            xs, row = list(measured), list(measured.values())
             axes.bar(
                 xs,
                 [entry.accuracy for entry in row],
                 width * 0.92,
-                yerr=[entry.spread or 0.0 for entry in row] if row[0].spread else None,
+                yerr=[entry.spread for entry in row] if row and row[0].spread else None,
                 color=COLOURS[system],
-                label=f"{words}, measured",
+                label=f"{SYSTEM_WORDS[system]}, measured",
             )
             label = "the paper's (full-size model)" if place == 0 else None
             papers = [entry.paper for entry in row]

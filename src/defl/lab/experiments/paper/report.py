@@ -8,11 +8,12 @@ import csv
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from defl.errors import UserError
 from defl.lab.experiments.paper import (
     costs,
     costs_report,
@@ -25,10 +26,10 @@ from defl.lab.experiments.paper import (
 )
 from defl.lab.experiments.paper.accuracy import AccuracyCell, AccuracyResult
 from defl.lab.experiments.paper.costs import CostCell, CostResult
-from defl.lab.experiments.paper.findings import Finding
 from defl.lab.experiments.paper.run import AnyCell, Results
 from defl.lab.experiments.paper.settings import (
     FIGURES,
+    REPEATS,
     SETTINGS,
     SYSTEM_WORDS,
     TABLES,
@@ -38,11 +39,19 @@ from defl.lab.experiments.paper.settings import (
     Table,
 )
 from defl.lab.experiments.paper.traffic import TrafficCell, TrafficResult
+from defl.lab.experiments.paper.verdicts import Finding, all_statements
 
 STUDY = "study"
 ANALYSIS = "analysis"
+CORE = "core"
 PARTS = (*TABLES, *FIGURES, ANALYSIS, STUDY)
 ALL = "all"
+# What `all` measures where it is not everything: the convolutional network would take days, and
+# the accuracies of small models from scratch are kept as history.
+PARTS_OF: dict[Scale, tuple[str, ...]] = {
+    Scale.MLP: ("table1", "table2", "table3", "table4", STUDY),
+    Scale.CPU: (CORE,),
+}
 
 CsvRows = Sequence[Mapping[str, Any]]  # all with the same keys: the columns
 
@@ -61,9 +70,9 @@ class ReportPart(ABC):
     @abstractmethod
     def findings(self, results: Results) -> list[Finding]: ...
 
-    @abstractmethod
-    def headlines(self, results: Results) -> list[Finding]:
-        """The few findings that belong in the summary."""
+    def level(self, results: Results) -> list[Finding]:  # noqa: ARG002 - tables have one
+        """Whether its models are as accurate as the paper's."""
+        return []
 
     @abstractmethod
     def tables(self, results: Results) -> list[str]:
@@ -82,15 +91,26 @@ class ReportPart(ABC):
     def csv_rows(self, results: Results) -> CsvRows:
         return self.as_json(results)
 
+    def of_whole_repeats(self, results: Results) -> "ReportPart":  # noqa: ARG002 - see below
+        """This part with as many of its repeats as are measured in all cells, at least one."""
+        return self
+
+    def missing(self, results: Results) -> str:
+        """How many cells are not measured, and the command that measures them; may be empty."""
+        count = sum(cell not in results for cell in self.cells())
+        return f"{count} of {len(self.cells())} cells are not measured" if count else ""
+
     def write(self, results: Results, folder: Path) -> list[dict[str, Any]]:
-        """Write the part's files; return what --json prints."""
+        """Write the part's files; return what --json prints. Only tables may have gaps."""
+        if (lack := self.missing(results)) and not isinstance(self, TablePart):
+            raise UserError(f"{self.name}: {lack}; run without --stored to measure them")
         self.plot(results, folder / self.name)
         lines = [
             f"# {self.title}",
             "",
             *self.tables(results),
             "",
-            *findings.all_statements(self.findings(results)),
+            *all_statements(self.findings(results)),
         ]
         printed = self.as_json(results)
         texts = {
@@ -104,6 +124,8 @@ class ReportPart(ABC):
 
 
 def _as_csv(rows: CsvRows) -> str:
+    if not rows:
+        return ""
     text = StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -112,6 +134,9 @@ def _as_csv(rows: CsvRows) -> str:
 
 
 def part_named(name: str, scale: Scale, repeats: int) -> ReportPart:
+    if name == CORE and scale is Scale.TRANSFER:
+        # Beside a head on frozen features, the report shows a network trained from scratch.
+        return part_named(CORE, Scale.CPU, REPEATS[Scale.CPU])
     if name in TABLES:
         table = TABLES[name]
         return TablePart(name, scale, SETTINGS[scale, table.kind], repeats, table)
@@ -123,10 +148,23 @@ def part_named(name: str, scale: Scale, repeats: int) -> ReportPart:
 
 
 @dataclass(frozen=True)
-class TablePart(ReportPart):
+class RepeatedPart(ReportPart):
+    """A part of accuracies, which need several repeats."""
+
     scale: Scale
     setting: Setting
     repeats: int
+
+    def of_whole_repeats(self, results: Results) -> ReportPart:
+        for count in range(self.repeats, 1, -1):
+            part = replace(self, repeats=count)
+            if all(cell in results for cell in part.cells()):
+                return part
+        return replace(self, repeats=1)
+
+
+@dataclass(frozen=True)
+class TablePart(RepeatedPart):
     table: Table
 
     @property
@@ -138,7 +176,8 @@ class TablePart(ReportPart):
         return tables.planned(self.table, self.setting, self.repeats)
 
     def cells(self) -> list[AnyCell]:
-        return [cell for repeats in self._plan.values() for cell in repeats]
+        """By repeat, so that an interrupted run has finished whole ones."""
+        return [cell for repeat in zip(*self._plan.values(), strict=True) for cell in repeat]
 
     def _entries(self, results: Results) -> list[tables.TableEntry]:
         return tables.entries(self.table, self._plan, accuracies(results))
@@ -146,15 +185,19 @@ class TablePart(ReportPart):
     def findings(self, results: Results) -> list[Finding]:
         return findings.findings(self.table, self._entries(results))
 
-    def headlines(self, results: Results) -> list[Finding]:
-        return findings.headlines(self.table, self._entries(results))
+    def level(self, results: Results) -> list[Finding]:
+        return findings.level(self.table, self._entries(results))
 
     def tables(self, results: Results) -> list[str]:
         return [*self.brief_tables(results), "", findings.RULES_IN_WORDS]
 
     def brief_tables(self, results: Results) -> list[str]:
         setting = f"{training_in_words(self.scale, self.setting)}."
-        return tables.as_markdown(self.table, self._entries(results), setting)
+        lines = tables.as_markdown(self.table, self._entries(results), setting)
+        if lack := self.missing(results):
+            command = f"defl paper {self.name} --scale {self.scale} --resume"
+            lines += ["", f"{lack}; `{command}` with this folder as --out goes on."]
+        return lines
 
     def as_json(self, results: Results) -> list[dict[str, Any]]:
         return [asdict(entry) for entry in self._entries(results)]
@@ -192,35 +235,24 @@ class FigurePart(ReportPart):
     def findings(self, results: Results) -> list[Finding]:
         return costs_report.findings(self._costs(results))
 
-    def headlines(self, results: Results) -> list[Finding]:
-        if FIGURES[self.name] is not DataKind.IMAGES:
-            return []  # the same questions, about a model of a few kilobytes
-        wanted = (costs_report.SENDING_LIKE_FL, costs_report.MEMORY_BELOW_SL)
-        return [finding for finding in self.findings(results) if finding.statement in wanted]
-
     def tables(self, results: Results) -> list[str]:
-        return costs_report.as_markdown(self._costs(results), self.setting.learning.model)
+        return costs_report.as_markdown(self._costs(results), self.setting.of_costs.model)
 
     def brief_tables(self, results: Results) -> list[str]:
-        model = self.setting.learning.model
+        model = self.setting.of_costs.model
         return costs_report.as_markdown(self._costs(results), model, largest_only=True)
 
     def as_json(self, results: Results) -> list[dict[str, Any]]:
         return [asdict(cost) for cost in costs_report.costs(self._costs(results))]
 
     def plot(self, results: Results, path: Path) -> None:
-        note = (
-            f"scale {self.scale}: {self.setting.learning.model}, {self.setting.costs_rounds} rounds"
-        )
+        model, rounds = self.setting.of_costs.model, self.setting.costs_rounds
+        note = f"scale {self.scale}: {model}, {rounds} rounds"
         plots.plot_costs(self.title, self._costs(results), note, path)
 
 
 @dataclass(frozen=True)
-class StudyPart(ReportPart):
-    scale: Scale
-    setting: Setting
-    repeats: int
-
+class StudyPart(RepeatedPart):
     @property
     def title(self) -> str:
         return study.HEADING
@@ -234,9 +266,6 @@ class StudyPart(ReportPart):
 
     def findings(self, results: Results) -> list[Finding]:
         return study.findings(self._plan, accuracies(results))
-
-    def headlines(self, results: Results) -> list[Finding]:
-        return self.findings(results)
 
     def tables(self, results: Results) -> list[str]:
         setting = f"{training_in_words(self.scale, self.setting)}."
@@ -277,9 +306,6 @@ class AnalysisPart(ReportPart):
     def findings(self, results: Results) -> list[Finding]:
         return traffic_report.findings(self._traffic(results))
 
-    def headlines(self, results: Results) -> list[Finding]:
-        return [finding for finding in self.findings(results) if "O(MTn²)" not in finding.statement]
-
     def tables(self, results: Results) -> list[str]:
         return traffic_report.as_markdown(self._traffic(results))
 
@@ -308,6 +334,7 @@ def training_in_words(scale: Scale, setting: Setting) -> str:
     if setting.rounds_judged > 1:
         judged = f"the models of the last {setting.rounds_judged} rounds"
     return (
-        f"Scale {scale}: {learning.model}, {setting.rounds} rounds of {learning.steps} steps with "
-        f"batches of {learning.batch} by {learning.optimizer}; accuracy of {judged}"
+        f"Scale {scale}: {learning.model} on {learning.data}, {setting.rounds} rounds of "
+        f"{learning.steps} steps with batches of {learning.batch} by {learning.optimizer}; "
+        f"accuracy of {judged}"
     )

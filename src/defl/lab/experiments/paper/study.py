@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
+
 from defl.lab.experiments.paper.accuracy import AccuracyCell, AccuracyResult
-from defl.lab.experiments.paper.findings import CALM, EQUAL, Finding
+from defl.lab.experiments.paper.findings import CALM, EQUAL
 from defl.lab.experiments.paper.settings import DIRICHLET, Setting
 from defl.lab.experiments.paper.tables import paper_accuracies
+from defl.lab.experiments.paper.verdicts import Finding, Runs, uncertainty, verdict
 from defl.lab.experiments.threats import NONE
 
 NODES = 4
@@ -80,8 +83,20 @@ class Loss:
     """Accuracy lost against the mean of all updates: by how many are averaged, and by which."""
 
     kept: int
-    by_number: float
-    by_choice: float
+    number_runs: Runs
+    choice_runs: Runs
+
+    @property
+    def by_number(self) -> float:
+        return float(np.mean(self.number_runs))
+
+    @property
+    def by_choice(self) -> float:
+        return float(np.mean(self.choice_runs))
+
+    @property
+    def total_runs(self) -> Runs:
+        return self.number_runs + self.choice_runs
 
     @property
     def total(self) -> float:
@@ -89,13 +104,18 @@ class Loss:
 
 
 def accuracies(cells: Cells, results: Results) -> dict[tuple[str, str | None], float]:
+    return {place: float(np.mean(runs)) for place, runs in _runs(cells, results).items()}
+
+
+def _runs(cells: Cells, results: Results) -> dict[tuple[str, str | None], Runs]:
     return {
-        place: mean(results[cell].accuracy for cell in repeats) for place, repeats in cells.items()
+        place: np.array([results[cell].accuracy for cell in repeats])
+        for place, repeats in cells.items()
     }
 
 
 def losses(cells: Cells, results: Results) -> dict[str, list[Loss]]:
-    reached = accuracies(cells, results)
+    reached = _runs(cells, results)
     return {
         words: [
             Loss(
@@ -118,17 +138,21 @@ def findings(cells: Cells, results: Results) -> list[Finding]:
     return [
         Finding(
             "Without attack Multi-Krum costs accuracy, on non-i.i.d. data more than on i.i.d.",
-            uneven.total > max(EQUAL, even.total),
+            _verdict(uneven.total_runs - EQUAL, uneven.total_runs - even.total_runs),
             f"the 2 closest of 4 lose {uneven.total:.3f} and {even.total:.3f}",
             f"{before:.3f} to {after:.3f} on non-i.i.d. data",
         ),
         Finding(
             "Multi-Krum costs accuracy because of which updates it leaves out: honest outliers",
-            uneven.by_choice > max(EQUAL, uneven.by_number),
+            _verdict(uneven.choice_runs - EQUAL, uneven.choice_runs - uneven.number_runs),
             f"of {uneven.total:.3f} lost, {uneven.by_number:.3f} by averaging any 2 updates "
             f"instead of 4, and {uneven.by_choice:+.3f} by leaving out the outliers",
         ),
     ]
+
+
+def _verdict(*margins: Runs) -> bool | None:
+    return verdict(margins, [uncertainty(runs) for runs in margins])
 
 
 def explanation(cells: Cells, results: Results) -> str:

@@ -26,6 +26,7 @@ class TableEntry:
     spread: float | None  # standard deviation; None for a single run
     paper: float
     repeats: int
+    runs: tuple[float, ...] = ()  # each repeat's accuracy, by seed
 
     @property
     def difference(self) -> float:
@@ -48,7 +49,7 @@ def planned(table: Table, setting: Setting, repeats: int) -> Cells:
         ]
         for dataset, alpha in table.datasets
         for row in table.rows
-        for system in SYSTEM_WORDS
+        for system in table.systems
     }
 
 
@@ -73,13 +74,18 @@ def cell_of(
 def entries(
     table: Table, cells: Cells, results: Mapping[AccuracyCell, AccuracyResult]
 ) -> list[TableEntry]:
+    """The numbers whose repeats are all measured."""
     paper = paper_accuracies()
     rows = []
     for (dataset, setting, system), repeats in cells.items():
-        values = [results[cell].accuracy for cell in repeats]
-        spread = stdev(values) if len(values) > 1 else None
-        theirs = paper[table.name, dataset, setting, system]
-        rows.append(TableEntry(dataset, setting, system, mean(values), spread, theirs, len(values)))
+        if any(cell not in results for cell in repeats):
+            continue
+        runs = tuple(results[cell].accuracy for cell in repeats)
+        spread = stdev(runs) if len(runs) > 1 else None
+        theirs = paper[table.paper_name, dataset, setting, system]
+        rows.append(
+            TableEntry(dataset, setting, system, mean(runs), spread, theirs, len(runs), runs)
+        )
     return rows
 
 
@@ -102,19 +108,23 @@ def csv_rows(entries: Sequence[TableEntry]) -> list[dict[str, str | int]]:
 def as_markdown(table: Table, entries: Sequence[TableEntry], setting: str) -> list[str]:
     """One table for each data set: our accuracy beside the paper's."""
     by_place = {(e.dataset, e.setting, e.system): e for e in entries}
-    repeats = entries[0].repeats
+    repeats = entries[0].repeats if entries else 0
     ours = "one run" if repeats == 1 else f"mean ± standard deviation of {repeats} runs"
     lines = [f"Accuracy **here** ({ours}) / in the paper. {setting}"]
     for dataset, _ in table.datasets:
-        lines += ["", f"| {dataset} | " + " | ".join(SYSTEM_WORDS.values()) + " |"]
-        lines.append("|---" * (len(SYSTEM_WORDS) + 1) + "|")
+        words = [SYSTEM_WORDS[system] for system in table.systems]
+        lines += ["", f"| {dataset} | " + " | ".join(words) + " |"]
+        lines.append("|---" * (len(words) + 1) + "|")
         for row in table.rows:
-            numbers = [_shown(by_place[dataset, row.words, system]) for system in SYSTEM_WORDS]
+            places = [(dataset, row.words, system) for system in table.systems]
+            numbers = [_shown(by_place.get(place)) for place in places]
             attack = "No attack" if row.words == NONE.words else row.words
             lines.append(f"| {attack} | " + " | ".join(numbers) + " |")
     return lines
 
 
-def _shown(entry: TableEntry) -> str:
+def _shown(entry: TableEntry | None) -> str:
+    if entry is None:
+        return "not measured"
     spread = "" if entry.spread is None else f" ± {entry.spread:.3f}"
     return f"**{entry.accuracy:.3f}**{spread} / {entry.paper:.3f}"

@@ -9,10 +9,11 @@ from defl.lab.experiments import analysis
 from defl.lab.experiments.analysis import deviation, exponent
 from defl.lab.experiments.cells import DEFL
 from defl.lab.experiments.paper.costs_report import SENDING_LINEAR
-from defl.lab.experiments.paper.findings import LINEAR_MAX, Finding
+from defl.lab.experiments.paper.findings import LINEAR_MAX
 from defl.lab.experiments.paper.plots import WORDS
 from defl.lab.experiments.paper.settings import NODES, ROUNDS_PAPER
 from defl.lab.experiments.paper.traffic import BISCOTTI_LEADER, TrafficCell, TrafficResult
+from defl.lab.experiments.paper.verdicts import Finding
 
 Results = Mapping[TrafficCell, TrafficResult]
 HEADING = "The analysis, checked"
