@@ -29,6 +29,7 @@ ALWAYS_LEAVE_OUT = (
     "smallest_eigenvalue_subset",
 )
 SIDES = (SMALLEST, LARGEST)
+BACKDOOR_WORKED = "backdoor worked"  # a line of its own: the share of stamped images
 
 Column = tuple[str, Weighting]
 Line = tuple[int, float | None, str, str]  # members, alpha, attack, which members attack
@@ -73,16 +74,20 @@ def _of_pattern(pattern: str, results: Mapping[RobustnessCell, RobustnessResult]
     gathered: Accuracies = {}
     for cell, result in results.items():
         line = (cell.members, cell.alpha, cell.attack, "" if not cell.attackers else cell.attacker)
-        by_column = gathered.setdefault(line, {})
-        by_column.setdefault((cell.rule, cell.weighting), {})[cell.seed] = result.accuracy
+        column = (cell.rule, cell.weighting)
+        gathered.setdefault(line, {}).setdefault(column, {})[cell.seed] = result.accuracy
+        if cell.attack == "backdoor":
+            worked = gathered.setdefault((*line[:2], BACKDOOR_WORKED, line[3]), {})
+            worked.setdefault(column, {})[cell.seed] = result.backdoor
     seeds = sorted({cell.seed for cell in results})
     columns = list(dict.fromkeys(column for row in gathered.values() for column in row))
     lines = [
         f"Members of sizes {pattern}, the pattern repeated; every sample is at one member. Test",
-        f"accuracy in percent, means over seeds {', '.join(map(str, seeds))}. f = (n - 1) / 3",
-        "attackers, the smallest or the largest members. *By size*: FedAvg by size without a cap,",
-        "the upper line without attack. *Weights*: agreed weights equal to the sizes, capped. The",
-        "last column is what weights change: the adaptive rule with them less without.",
+        f"accuracy in percent, means over seeds {', '.join(map(str, seeds))}. f = (n - 1) / 3,",
+        "rounded down, attackers: the smallest or the largest members. *By size*: FedAvg by size",
+        "without a cap, the upper line without attack. *Weights*: agreed weights equal to the",
+        "sizes, capped. The last column is what weights change: the adaptive rule with them less",
+        "without.",
         "",
         *_summary(gathered),
     ]
@@ -148,7 +153,7 @@ def _summary(gathered: Accuracies) -> list[str]:
             changes = [
                 change
                 for line, row in gathered.items()
-                if line[:2] == (members, alpha) and line[3] == side
+                if line[:2] == (members, alpha) and line[3] == side and line[2] != BACKDOOR_WORKED
                 if (change := _change(row)) is not None
             ]
             spread = f" ({_signed(min(changes))}, {_signed(max(changes))})" if changes else ""
