@@ -212,7 +212,10 @@ def test_members_of_different_size_are_weighed_beside_fedavg_by_size(tmp_path: P
 
     assert run.exit_code == 0
     table = (tmp_path / "sizes.md").read_text(encoding="utf-8")
-    assert "| attack | fed_avg | fed_avg by size | multi_krum | adaptive | adaptive, w" in table
+    assert (
+        "| attack | seeds | fed_avg | fed_avg by size | multi_krum | adaptive | adaptive, w"
+        in table
+    )
     assert [line.split(" |")[0] for line in table.splitlines()[-3:]] == [
         "| none",
         "| sign_flip, smallest",

@@ -6,7 +6,8 @@ largest of them.
 """
 
 from collections.abc import Mapping, Sequence
-from statistics import mean
+from math import sqrt
+from statistics import mean, stdev
 
 from defl.committee import WEIGHS_MEMBERS, faults_of
 from defl.errors import UserError
@@ -79,15 +80,14 @@ def _of_pattern(pattern: str, results: Mapping[RobustnessCell, RobustnessResult]
         if cell.attack == "backdoor":
             worked = gathered.setdefault((*line[:2], BACKDOOR_WORKED, line[3]), {})
             worked.setdefault(column, {})[cell.seed] = result.backdoor
-    seeds = sorted({cell.seed for cell in results})
     columns = list(dict.fromkeys(column for row in gathered.values() for column in row))
     lines = [
         f"Members of sizes {pattern}, the pattern repeated; every sample is at one member. Test",
-        f"accuracy in percent, means over seeds {', '.join(map(str, seeds))}. f = (n - 1) / 3,",
+        "accuracy in percent, means over so many seeds, the first from 1 on. f = (n - 1) / 3,",
         "rounded down, attackers: the smallest or the largest members. *By size*: FedAvg by size",
         "without a cap, the upper line without attack. *Weights*: agreed weights equal to the",
         "sizes, capped. The last column is what weights change: the adaptive rule with them less",
-        "without.",
+        "without, ± the standard error.",
         "",
         *_summary(gathered),
     ]
@@ -95,14 +95,17 @@ def _of_pattern(pattern: str, results: Mapping[RobustnessCell, RobustnessResult]
     for (members, alpha, attack, side), row in sorted(gathered.items(), key=_place):
         if (members, alpha) != last:
             last = (members, alpha)
-            heads = [*map(_head, columns), "weights change"]
+            heads = ["attack", "seeds", *map(_head, columns), "weights change"]
             lines += ["", f"### n = {members}, {kind_of_data(alpha)}", ""]
-            lines += ["| attack | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
-        numbers = [percent(mean(row[c].values())) if c in row else "" for c in columns]
-        change = _change(row)
-        numbers.append("" if change is None else f"{100 * change:+.1f}")
+            lines += ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+        shared = sorted(set.intersection(*(set(by_seed) for by_seed in row.values())))
+        numbers = [
+            percent(mean(row[c][seed] for seed in shared)) if c in row and shared else ""
+            for c in columns
+        ]
         by = f", {side}" if side else ""
-        lines.append(f"| {attack}{by} | " + " | ".join(numbers) + " |")
+        figures = [f"{attack}{by}", str(len(shared)), *numbers, _with_error(_changes(row))]
+        lines.append("| " + " | ".join(figures) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -120,15 +123,21 @@ def _head(column: Column) -> str:
     }[weighting]
 
 
-def _change(
+def _changes(
     row: Mapping[Column, Mapping[int, float]],
     one: Column = ("adaptive", Weighting.AGREED),
     other: Column = ("adaptive", Weighting.EQUAL),
-) -> float | None:
-    """The mean difference over the seeds that both columns have."""
+) -> list[float]:
+    """The differences at the seeds that both columns have."""
     with_, without = row.get(one, {}), row.get(other, {})
-    shared = sorted(set(with_) & set(without))
-    return mean(with_[seed] - without[seed] for seed in shared) if shared else None
+    return [with_[seed] - without[seed] for seed in sorted(set(with_) & set(without))]
+
+
+def _with_error(changes: Sequence[float]) -> str:
+    if len(changes) < 2:
+        return _signed(changes[0]) if changes else ""
+    error = stdev(changes) / sqrt(len(changes))
+    return f"{_signed(mean(changes))} ± {100 * error:.2f}"
 
 
 def _summary(gathered: Accuracies) -> list[str]:
@@ -148,23 +157,23 @@ def _summary(gathered: Accuracies) -> list[str]:
     ):
         clean = gathered.get((members, alpha, NO_ATTACK, ""), {})
         upper = ("fed_avg", Weighting.BY_SIZE)
-        figures = [_signed(_change(clean))]
+        figures = [_with_error(_changes(clean))]
         for side in SIDES:
             changes = [
-                change
+                mean(of_seeds)
                 for line, row in gathered.items()
                 if line[:2] == (members, alpha) and line[3] == side and line[2] != BACKDOOR_WORKED
-                if (change := _change(row)) is not None
+                if (of_seeds := _changes(row))
             ]
             spread = f" ({_signed(min(changes))}, {_signed(max(changes))})" if changes else ""
             figures.append(_signed(mean(changes)) + spread if changes else "")
         figures += [
-            _signed(_change(clean, ("adaptive", weighting), upper))
+            _with_error(_changes(clean, ("adaptive", weighting), upper))
             for weighting in (Weighting.EQUAL, Weighting.AGREED)
         ]
         lines.append(f"| {members} | {kind_of_data(alpha)} | " + " | ".join(figures) + " |")
     return lines
 
 
-def _signed(change: float | None) -> str:
-    return "" if change is None else f"{100 * change:+.2f}"
+def _signed(change: float) -> str:
+    return f"{100 * change:+.2f}"
