@@ -83,6 +83,7 @@ ASK_A_NODE = (
 )  # fmt: skip
 ALONE = (
     "defl federation propose alice --timeout 1 --add eve.join.toml",
+    "defl federation propose alice --timeout 1 --add eve.join.toml --weight 5",
     "defl federation propose alice --timeout 1 --replace-key bob.join.toml",
     "defl federation propose alice --timeout 1 --rounds 200",
 )
