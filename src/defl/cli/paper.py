@@ -115,8 +115,9 @@ def paper(
     cells = [cell for part in parts for cell in part.cells()]
     known = finished(folder) if resume or stored else {}
     folder.mkdir(parents=True, exist_ok=True)
+    unmeasured = [part for part in parts if stored and known.keys().isdisjoint(part.cells())]
     if stored:
-        parts = [part.of_whole_repeats(known) for part in parts]
+        parts = [part.of_whole_repeats(known) for part in parts if part not in unmeasured]
         results = {cell: known[cell] for part in parts for cell in part.cells() if cell in known}
     else:
         missing = [cell for cell in cells if cell not in known]
@@ -127,11 +128,13 @@ def paper(
             results = run_cells(
                 cells, folder, data, engine=workers, resume=resume, on_progress=progress
             )
+    if not parts:
+        raise UserError(f"{folder} has no cells of {part_name}: measure them without --stored")
     written = {part.name: part.write(results, folder) for part in parts}
     if part_name == ALL:
         page = report or folder / PAGE_FILE
-        seconds = seconds_taken(folder)
-        write_page(parts, results, seconds, ReportRequest(size, repeats), folder, page)
+        request = ReportRequest(size, repeats, unmeasured)
+        write_page(parts, results, seconds_taken(folder), request, folder, page)
         text = f"written: {page}"
     else:
         text = (folder / f"{part_name}.md").read_text(encoding="utf-8")

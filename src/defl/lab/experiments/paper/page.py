@@ -31,6 +31,7 @@ EQUAL_NUMBERS = (
 class ReportRequest(NamedTuple):
     scale: Scale
     repeats: int
+    unmeasured: Sequence[ReportPart] = ()  # no cell of these is there yet
 
 
 def write_page(
@@ -100,6 +101,10 @@ def _summary(parts: Sequence[ReportPart], results: Results, request: ReportReque
         f"| statements of | {' | '.join(by_part)} |",
         "|---" * (len(by_part) + 1) + "|",
         f"| hold | {' | '.join(_held(findings) for findings in by_part.values())} |",
+        *(
+            f"\nNot measured yet: {part.title[:1].lower()}{part.title[1:]} (`{part.name}`)."
+            for part in request.unmeasured
+        ),
     ]
 
 

@@ -6,6 +6,7 @@ The same numbers give the same bytes: files contain no dates and no random names
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from defl.clients.extras import install_command
@@ -202,10 +203,17 @@ def _figure(width: float, height: float) -> Any:
 
 def _finish(figure: Any, first: Any, title: str, note: str, path: Path) -> None:
     """`path` has no suffix; `note` says below the picture what was run."""
-    figure.suptitle(title, fontsize=11)
+    width = int(10 * figure.get_figwidth())  # letters that fit
+    figure.suptitle(fill(title, width), fontsize=11)
     handles, labels = first.get_legend_handles_labels()
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9, title=note
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=5,
+        frameon=False,
+        fontsize=9,
+        title=fill(note, width),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     with import_module("matplotlib").rc_context({"svg.hashsalt": "defl"}):
