@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_rounds import Row, dyadic, ties_for
 
-from defl.aggregation.adaptive import adaptive, gate_for
+from defl.aggregation.adaptive import FEW, GATE_TRUSTED, adaptive, gate_for
+from defl.aggregation.aggregate import AggregationResult
 from defl.aggregation.eigen import largest_variances
 from defl.aggregation.gram import Gram
 from defl.aggregation.reputation import (
@@ -20,6 +21,7 @@ from defl.aggregation.reputation import (
     PastRounds,
     Reputation,
     cosines_with_inliers,
+    in_good_standing,
     suspect_below,
     suspects,
     updated_reputations,
@@ -52,7 +54,7 @@ def test_round_counts_only_if_the_median_member_is_aligned() -> None:
         [DECAY + 0.5, ALIGNMENT_MIN, -DECAY - 0.5]
     )
     assert [r.rounds for r in counted] == pytest.approx([2 * DECAY + 1, 1, 2 * DECAY + 1])
-    assert updated_reputations(PastRounds(before, None), [0.5, 0.09, -0.5]) == before
+    assert updated_reputations(PastRounds(before, None), [0.5, 0.04, -0.5]) == before
 
 
 def test_inliers_and_last_aggregate_count_equally() -> None:
@@ -80,45 +82,58 @@ def test_within_the_gate_a_total_below_a_share_of_one_median_round_is_suspect() 
     usual = Reputation(4.0, 10.0)
     limit = TOTAL_SHARE_MIN * usual.mean
     little = [Reputation(limit - 0.01, 1.0), Reputation(limit, 10.0), Reputation(-2.0, 10.0)]
-    assert suspects([*little, *[usual] * 4], 3, gate_exceeded=False) == {0, 2}
+    assert suspects([*little, *[usual] * 4], 3) == {0, 2}
 
 
 def test_above_the_gate_a_mean_below_a_share_of_the_median_is_suspect() -> None:
     usual = Reputation(4.0, 10.0)
     some = [Reputation(MEAN_SHARE_MIN * 4.0 - 0.1, 10.0), Reputation(MEAN_SHARE_MIN * 4.0, 10.0)]
-    assert suspects([*some, *[usual] * 5], 3, gate_exceeded=True) == {0}
-    assert suspects([*some, *[usual] * 5], 3, gate_exceeded=False) == frozenset()
+    assert suspects([*some, *[usual] * 5], 3, range(7)) == {0}
+    assert suspects([*some, *[usual] * 5], 3) == frozenset()
+    assert in_good_standing([*some, *[usual] * 5, Reputation()]) == {1, 2, 3, 4, 5, 6}
 
 
-@pytest.mark.parametrize("gate_exceeded", [False, True])
-def test_member_without_counted_rounds_is_never_suspect(gate_exceeded: bool) -> None:
+def test_above_the_gate_an_inlier_is_not_suspect_for_one_or_two_rounds() -> None:
+    """They must not remove an inlier in favour of the outlier. A known attacker stays suspect, also
+    while another one is louder."""
+    reputations = [Reputation(1.3, 10.0), Reputation(-0.3, 1.0), *[Reputation(2.0, 10.0)] * 2]
+    assert suspects(reputations, 1, range(4)) == {1}
+    assert suspects(reputations, 1, [0]) == frozenset()
+    known = Reputation().after(-0.3).after(-0.3).after(-0.3)
+    assert suspects([reputations[0], known, *reputations[2:]], 1, [0]) == {1}
+
+
+@pytest.mark.parametrize("outliers", [None, range(7)])
+def test_member_without_counted_rounds_is_never_suspect(outliers: range | None) -> None:
     """Neither one that joined nor one that was offline in the first rounds."""
     reputations = [Reputation(), *[Reputation(4.0, 10.0)] * 3]
-    assert suspects(reputations, 1, gate_exceeded=gate_exceeded) == frozenset()
+    assert suspects(reputations, 1, outliers) == frozenset()
+    assert 0 not in in_good_standing(reputations)
 
 
-@pytest.mark.parametrize("gate_exceeded", [False, True])
+@pytest.mark.parametrize("outliers", [None, range(7)])
 @pytest.mark.parametrize("attackers_total", [-4.0, 0.1])
 def test_newcomers_neither_replace_nor_hide_known_attackers(
-    gate_exceeded: bool, attackers_total: float
+    outliers: range | None, attackers_total: float
 ) -> None:
     """n = 7, f = 2. Counted as 0, newcomers would rank below a barely aligned attacker, and
     together with the attackers they would pull the median down."""
     attackers, newcomers = [Reputation(attackers_total, 10.0)] * 2, [Reputation()] * 2
     reputations = [*newcomers, *attackers, *[Reputation(4.0, 10.0)] * 3]
-    assert suspects(reputations, 2, gate_exceeded=gate_exceeded) == {2, 3}
+    assert suspects(reputations, 2, outliers) == {2, 3}
 
 
 def test_no_member_is_suspect_before_a_round_has_counted() -> None:
-    assert suspects([Reputation()] * 4, 1, gate_exceeded=True) == frozenset()
+    assert suspects([Reputation()] * 4, 1, range(4)) == frozenset()
+    assert in_good_standing([Reputation()] * 4) == frozenset()
 
 
 def test_at_most_faults_max_are_suspect_the_least_aligned_first() -> None:
     low = [Reputation(total, 10.0) for total in (-1.0, -3.0, -2.0)]
     reputations = [*low, *[Reputation(4.0, 10.0)] * 7]
-    assert suspects(reputations, 3, gate_exceeded=False) == {0, 1, 2}
-    assert suspects(reputations, 2, gate_exceeded=False) == {1, 2}
-    assert suspects(reputations, 0, gate_exceeded=False) == frozenset()
+    assert suspects(reputations, 3) == {0, 1, 2}
+    assert suspects(reputations, 2) == {1, 2}
+    assert suspects(reputations, 0) == frozenset()
 
 
 def test_there_is_no_bound_before_anybody_can_be_suspect() -> None:
@@ -234,7 +249,9 @@ def test_whatever_is_remembered_the_gate_holds_and_at_most_f_are_left_out(drawn)
     subsets = list(combinations(range(len(rows)), len(rows) - faults))
     tightest = min(largest_variances(distances, subsets))
     own = largest_variances(distances, [kept])[0]
-    assert own <= gate_for(len(rows)) * tightest * 1.02
+    trusted = set(kept) <= in_good_standing(result.reputations) and len(rows) > FEW
+    gate = GATE_TRUSTED if trusted else gate_for(len(rows))
+    assert own <= gate * tightest * 1.02
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -258,6 +275,29 @@ def test_permuting_rows_and_their_past_permutes_weights_and_reputations(drawn, r
     )
     assert [first.weights[i] for i in order] == list(second.weights)
     assert [first.reputations[i] for i in order] == list(second.reputations)
+
+
+@pytest.mark.parametrize(("members", "faults"), [(7, 2), (4, 1)])
+def test_outlier_in_good_standing_is_kept_up_to_a_wider_gate(members: int, faults: int) -> None:
+    """An honest member that was away: its update is longer than those of members who fit the
+    converged model. A newcomer with the same update is left out, and so is whoever is too far."""
+    rng = np.random.default_rng(6)
+    base = np.zeros(400, dtype=np.float32)
+    others = [dyadic(rng, 400, 12) for _ in range(members - 1)]
+    direction = dyadic(rng, 400, 12)
+    good = Reputation(3.0, 6.0)
+
+    def outcome(length: float, own: Reputation) -> AggregationResult:
+        past = PastRounds((own, *[good] * (members - 1)), (0.0,) * members)  # does not count
+        rows = [(length * direction).astype(np.float32), *others]
+        return adaptive(rows, base, faults, ties_for(members), past=past)
+
+    away = outcome(2.5, good)
+    assert left_out(outcome(1.0, good)) == []
+    assert left_out(away) == ([] if members > FEW else [0])
+    assert ("all of members in good standing" in away.reason) == (members > FEW)
+    assert left_out(outcome(2.5, Reputation())) == [0]
+    assert left_out(outcome(6.0, good)) == [0]
 
 
 def test_suspects_are_kept_if_the_others_alone_exceed_the_gate() -> None:

@@ -20,15 +20,18 @@ import numpy as np
 
 from defl.aggregation.gram import Geometry
 
-ALIGNMENT_MIN = 0.1  # of the median member; a round below it does not count
+ALIGNMENT_MIN = 0.05  # of the median member; a round below it does not count
 DECAY = 0.98  # per counted round; half is gone after 34 of them
 # In a round within the gate, a member is suspect if its total alignment is below this share of the
 # median member's alignment in one round: an aligned member is cleared within a few rounds, a member
 # that opposes the others never.
 TOTAL_SHARE_MIN = 1 / 3
-# In a round that exceeds the gate, a member is suspect if its mean alignment is below this share
-# of the median member's.
-MEAN_SHARE_MIN = 1 / 2
+# A member is in good standing if its mean alignment is at least this share of the median member's.
+# In a round that exceeds the gate, a member below it is suspect.
+MEAN_SHARE_MIN = 1 / 3
+# With fewer counted rounds than this (three, after their decay, are 2.94) too little is known about
+# a member to prefer an outlier to it.
+ROUNDS_MIN = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +94,13 @@ def updated_reputations(past: PastRounds, cosines: Sequence[float]) -> tuple[Rep
 
 
 def suspects(
-    reputations: Sequence[Reputation], faults_max: int, *, gate_exceeded: bool
+    reputations: Sequence[Reputation], faults_max: int, outliers: Collection[int] | None = None
 ) -> frozenset[int]:
     """The rows whose members are suspect, at most faults_max, the least aligned first.
+
+    `outliers`: the rows that are no inliers of a round that exceeds the gate; None: it does not.
+    An inlier of such a round is not suspect for what it was like in one or two rounds: with it left
+    out, the one that makes the round exceed the gate would stay.
 
     A member with no counted rounds is not suspect and does not lower the median: newcomers would
     take the places of known attackers, or hide them.
@@ -102,18 +109,33 @@ def suspects(
     if median is None:
         return frozenset()
 
-    def is_suspect(reputation: Reputation) -> bool:
-        if gate_exceeded:
-            return reputation.mean < MEAN_SHARE_MIN * median
-        return reputation.alignment < TOTAL_SHARE_MIN * median
+    def is_suspect(row: int) -> bool:
+        reputation = reputations[row]
+        if outliers is None:
+            return reputation.alignment < TOTAL_SHARE_MIN * median
+        if row not in outliers and reputation.rounds < ROUNDS_MIN:
+            return False
+        return reputation.mean < MEAN_SHARE_MIN * median
 
     known = [i for i, reputation in enumerate(reputations) if reputation.rounds > 0]
-    low = [i for i in known if is_suspect(reputations[i])]
+    low = [i for i in known if is_suspect(i)]
     return frozenset(sorted(low, key=lambda i: (reputations[i].mean, i))[:faults_max])
 
 
+def in_good_standing(reputations: Sequence[Reputation]) -> frozenset[int]:
+    """The rows whose members' mean alignment is not far below the median member's."""
+    below = suspect_below(reputations)
+    if below is None:
+        return frozenset()
+    return frozenset(
+        i
+        for i, reputation in enumerate(reputations)
+        if reputation.rounds > 0 and reputation.mean >= below
+    )
+
+
 def suspect_below(reputations: Sequence[Reputation]) -> float | None:
-    """The mean alignment below which a member is suspect in a round that exceeds the gate."""
+    """The mean alignment below which an outlier is suspect in a round that exceeds the gate."""
     median = median_mean(reputations)
     return None if median is None else MEAN_SHARE_MIN * median
 
