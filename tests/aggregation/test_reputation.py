@@ -17,6 +17,7 @@ from defl.aggregation.reputation import (
     ALIGNMENT_MIN,
     DECAY,
     MEAN_SHARE_MIN,
+    STANDING_SHARE_MIN,
     TOTAL_SHARE_MIN,
     PastRounds,
     Reputation,
@@ -90,7 +91,12 @@ def test_above_the_gate_a_mean_below_a_share_of_the_median_is_suspect() -> None:
     some = [Reputation(MEAN_SHARE_MIN * 4.0 - 0.1, 10.0), Reputation(MEAN_SHARE_MIN * 4.0, 10.0)]
     assert suspects([*some, *[usual] * 5], 3, range(7)) == {0}
     assert suspects([*some, *[usual] * 5], 3) == frozenset()
-    assert in_good_standing([*some, *[usual] * 5, Reputation()]) == {1, 2, 3, 4, 5, 6}
+
+
+def test_good_standing_needs_most_of_the_median_members_alignment() -> None:
+    limit = STANDING_SHARE_MIN * 4.0
+    some = [Reputation(limit - 0.1, 10.0), Reputation(limit + 0.1, 10.0), Reputation()]
+    assert in_good_standing([*some, *[Reputation(4.0, 10.0)] * 4]) == {1, 3, 4, 5, 6}
 
 
 def test_above_the_gate_an_inlier_is_not_suspect_for_one_or_two_rounds() -> None:

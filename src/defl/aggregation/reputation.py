@@ -26,9 +26,11 @@ DECAY = 0.98  # per counted round; half is gone after 34 of them
 # median member's alignment in one round: an aligned member is cleared within a few rounds, a member
 # that opposes the others never.
 TOTAL_SHARE_MIN = 1 / 3
-# A member is in good standing if its mean alignment is at least this share of the median member's.
-# In a round that exceeds the gate, a member below it is suspect.
+# In a round that exceeds the gate, a member is suspect if its mean alignment is below this share
+# of the median member's.
 MEAN_SHARE_MIN = 1 / 3
+# A member is in good standing if its mean alignment is at least this share of the median member's.
+STANDING_SHARE_MIN = 0.7
 # With fewer counted rounds than this (three, after their decay, are 2.94) too little is known about
 # a member to prefer an outlier to it.
 ROUNDS_MIN = 2.5
@@ -124,13 +126,13 @@ def suspects(
 
 def in_good_standing(reputations: Sequence[Reputation]) -> frozenset[int]:
     """The rows whose members' mean alignment is not far below the median member's."""
-    below = suspect_below(reputations)
-    if below is None:
+    median = median_mean(reputations)
+    if median is None:
         return frozenset()
     return frozenset(
         i
         for i, reputation in enumerate(reputations)
-        if reputation.rounds > 0 and reputation.mean >= below
+        if reputation.rounds > 0 and reputation.mean >= STANDING_SHARE_MIN * median
     )
 
 
