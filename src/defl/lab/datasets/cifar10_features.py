@@ -24,7 +24,7 @@ NAME = "cifar-10-features"
 PIXELS = 160  # images are enlarged to this; chosen by a trial (docs/DATA.md)
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 FEATURES = 1280  # of an image
-PIECE = 1000  # images; about ten seconds of work for one core
+PIECE = 1000  # images; about 15 seconds of work for one core
 
 Extract = Callable[[Bytes], NDArray[np.float16]]
 
