@@ -205,7 +205,7 @@ def test_a_second_node_that_computes_other_bits_is_noticed(monkeypatch: pytest.M
         nonlocal calls
         calls += 1
         if calls == 2:
-            work = replace(work, updates=work.updates[1:])
+            work = replace(work, updates=work.updates[1:], weights=work.weights[1:])
         return aggregate(federation, work, read)
 
     monkeypatch.setattr(aggregates, "aggregate", unsteady)
