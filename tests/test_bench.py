@@ -28,6 +28,7 @@ from defl.lab.experiments.processor_times import KINDS, ProcessorTimes
 from defl.lab.experiments.robustness_cell import RobustnessCell, run_cell
 from defl.lab.experiments.robustness_table import heat_map
 from defl.lab.experiments.round_phases import critical_paths, durations
+from defl.lab.experiments.sampling import sampled
 from defl.lab.partition import cut
 from defl.schema import Codec
 from support.in_driver import InDriver
@@ -134,7 +135,8 @@ def test_phases_follow_the_update_that_was_submitted_last() -> None:
 
 def test_processor_time_of_a_process_is_that_between_two_times() -> None:
     before = time.time()
-    with ProcessorTimes([os.getpid()], every_s=0.001) as times:
+    times = ProcessorTimes([os.getpid()])
+    with sampled(times.sample, every_s=0.001):
         used = time.process_time()
         while time.process_time() < used + 0.01:
             pass

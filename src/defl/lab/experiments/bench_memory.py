@@ -7,17 +7,16 @@ the files that it maps (blobs), which the system drops and reads again when memo
 
 import itertools
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from defl.committee import Timing
 from defl.lab.experiments.paper.memory import ResidentMemory, resident_memory
 from defl.lab.experiments.processes import Nodes
 from defl.lab.experiments.processor_times import KINDS, kinds_of
+from defl.lab.experiments.sampling import sampled
 
 LIMIT_S = 7200.0
 SAMPLE_EVERY_S = 0.1
@@ -40,38 +39,23 @@ class Peaks:
 
 
 class MemoryPeaks:
-    """Samples within its context; `peaks` may be asked afterwards."""
+    """Call `sample` repeatedly (sampling.py) while the nodes run; then ask `peaks`."""
 
-    def __init__(self, nodes: Sequence[int], every_s: float = SAMPLE_EVERY_S) -> None:
-        self._every_s = every_s
+    def __init__(self, nodes: Sequence[int]) -> None:
         self._peaks = {node: Peaks(0, 0, dict.fromkeys(KINDS, 0)) for node in nodes}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample_all, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._kinds: dict[int, dict[int, str]] = {}
+        self._samples = itertools.count()
 
     @property
     def peaks(self) -> tuple[Peaks, ...]:
         return tuple(self._peaks.values())
 
-    def _sample_all(self) -> None:
-        kinds: dict[int, dict[int, str]] = {}
-        for sample in itertools.count():
-            if self._stop.wait(self._every_s):
-                return
-            if sample % LOOK_EVERY == 0:
-                kinds = {node: kinds_of([node]) for node in self._peaks}
-            for node, before in self._peaks.items():
-                memory = [(kind, resident_memory(pid)) for pid, kind in kinds[node].items()]
-                self._peaks[node] = higher(before, memory)
+    def sample(self) -> None:
+        if next(self._samples) % LOOK_EVERY == 0:
+            self._kinds = {node: kinds_of([node]) for node in self._peaks}
+        for node, before in self._peaks.items():
+            memory = [(kind, resident_memory(pid)) for pid, kind in self._kinds[node].items()]
+            self._peaks[node] = higher(before, memory)
 
 
 def higher(before: Peaks, now: Sequence[tuple[str, ResidentMemory]]) -> Peaks:
@@ -101,7 +85,8 @@ def bench_memory(count: int, megabytes: float, rounds: int, aggregation: str) ->
         )
         try:
             nodes.start()
-            with MemoryPeaks([nodes.pid(member) for member in nodes.members]) as memory:
+            memory = MemoryPeaks([nodes.pid(member) for member in nodes.members])
+            with sampled(memory.sample, SAMPLE_EVERY_S):
                 nodes.finish(LIMIT_S)
             wrong = nodes.judge()
             seconds = round_seconds(nodes.log(0))

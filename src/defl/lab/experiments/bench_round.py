@@ -21,6 +21,7 @@ from defl.lab.experiments.exchange import measure
 from defl.lab.experiments.processes import Nodes
 from defl.lab.experiments.processor_times import KINDS, ProcessorTimes
 from defl.lab.experiments.round_phases import PHASES, Times, critical_paths, durations
+from defl.lab.experiments.sampling import sampled
 from defl.node.setup.config import LogLevel
 
 LIMIT_S = 1200.0
@@ -94,7 +95,8 @@ def bench_round(
 def _watched(nodes: Nodes, sample_every_s: float) -> ProcessorTimes:
     """Run all nodes to their end."""
     nodes.start()
-    with ProcessorTimes([nodes.pid(member) for member in nodes.members], sample_every_s) as times:
+    times = ProcessorTimes([nodes.pid(member) for member in nodes.members])
+    with sampled(times.sample, sample_every_s):
         nodes.finish(LIMIT_S)
     return times
 

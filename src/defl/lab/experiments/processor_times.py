@@ -4,11 +4,8 @@ A sample costs about a microsecond per process: the nodes are not asked, and do 
 """
 
 import os
-import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -19,30 +16,15 @@ LOOK_EVERY_S = 0.25  # for children that have not started yet
 
 
 class ProcessorTimes:
-    """Samples within its context; `used` may be asked afterwards."""
+    """Call `sample` repeatedly (sampling.py) while the nodes run; then ask `used`."""
 
-    def __init__(self, pids: Sequence[int], every_s: float) -> None:
+    def __init__(self, pids: Sequence[int]) -> None:
         self._nodes = pids
-        self._every_s = every_s
         self._kinds: dict[int, str] = {}
         self._last: dict[int, float] = {}
         self._look_at = 0.0
         self._at: list[float] = []
         self._seconds: list[tuple[float, ...]] = []  # of all processes of each kind
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample_all, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._sample()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._sample()
 
     def used(self, start: float, end: float) -> dict[str, float]:
         """Seconds of each kind of process between two times of the wall clock, mean per node."""
@@ -52,11 +34,7 @@ class ProcessorTimes:
             for kind, seconds in zip(KINDS, series, strict=True)
         }
 
-    def _sample_all(self) -> None:
-        while not self._stop.wait(self._every_s):
-            self._sample()
-
-    def _sample(self) -> None:
+    def sample(self) -> None:
         now = time.time()
         complete = all(self._count(kind) == len(self._nodes) for kind in KINDS)
         if not complete and now >= self._look_at:
