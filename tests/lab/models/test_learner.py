@@ -115,6 +115,23 @@ def test_small_part_is_used_repeatedly_within_a_round() -> None:
     assert metrics["samples"] == 1
 
 
+def test_rate_that_falls_makes_the_last_round_change_least() -> None:
+    falling = replace(IMAGES, optimizer="nesterov", falls_over=4)
+    assert [falling.rate_in(Round(r)) / falling.rate for r in range(1, 6)] == [
+        1,
+        0.75,
+        0.5,
+        0.25,
+        0.25,
+    ]
+
+    client = TaskLearner(falling, images()).client(HALF, seed=1, node=NodeId(0), flipped=False)
+    before = client.initial_weights()
+    first, last = (client.train(before, Round(r))[0] for r in (1, 4))
+    moved = [sum(np.abs(after[k] - before[k]).sum() for k in before) for after in (first, last)]
+    assert moved[1] < 0.7 * moved[0]
+
+
 def test_subset_of_samples_is_fixed() -> None:
     few = replace(IMAGES, train_samples=50, test_samples=20)
     first, again = TaskLearner(few, images()).samples, TaskLearner(few, images()).samples

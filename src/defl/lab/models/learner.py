@@ -6,7 +6,7 @@ from the seed alone. After a call of `reproducible`, the same seed gives the sam
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ MODELS: dict[str, Callable[[Samples], nn.Module]] = {
     "linear": lambda data: MLP(shape=data.train.shape[1:], hidden=(), classes=data.classes),
     "mlp-32": lambda data: MLP(shape=data.train.shape[1:], hidden=(32,), classes=data.classes),
     "mlp-128": lambda data: MLP(shape=data.train.shape[1:], hidden=(128,), classes=data.classes),
-    "resnet-8": lambda data: SmallResNet(
+    "resnet-6": lambda data: SmallResNet(
         channels=data.train.shape[1], width=32, classes=data.classes
     ),
     "cnn-16": lambda data: SmallCNN(width=16, classes=data.classes),
@@ -68,6 +68,7 @@ MODELS: dict[str, Callable[[Samples], nn.Module]] = {
 AVERAGING = ("text-64",)  # their input is a text's mean word vector, computed once
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
+    "nesterov": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
     "rmsprop": torch.optim.RMSprop,
     "adamw": torch.optim.AdamW,
 }
@@ -105,7 +106,7 @@ class TaskLearner:
             rng = np.random.default_rng([seed, node, context.round])
             parameters = [p for p in model.parameters() if p.requires_grad]
             optimizer = OPTIMIZERS[learning.optimizer](
-                parameters, lr=learning.rate, weight_decay=learning.weight_decay
+                parameters, lr=learning.rate_in(context.round), weight_decay=learning.weight_decay
             )
             total = torch.zeros((), device=context.device)
             for chosen in self._batches(part, rng):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from defl.ids import Round
 from defl.lab.models.sentences import SentenceSettings
 
 
@@ -21,3 +22,9 @@ class Learning:
     test_samples: int | None = None  # likewise
     sentences: SentenceSettings | None = None  # for texts: how they become numbers
     checkpoints: bool = False  # an interrupted cell resumes; worth it where cells take long
+    falls_over: int | None = None  # the rate falls linearly in so many rounds; None: it does not
+
+    def rate_in(self, round_: Round) -> float:
+        if self.falls_over is None:
+            return self.rate
+        return self.rate * max(self.falls_over + 1 - round_, 1) / self.falls_over

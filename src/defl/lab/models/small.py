@@ -32,14 +32,14 @@ class SmallCNN(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions with group norm around a shortcut; the first halves the image."""
+    """Two 3x3 convolutions with batch norm around a shortcut; the first halves the image."""
 
-    def __init__(self, before: int, after: int, groups: int) -> None:
+    def __init__(self, before: int, after: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(before, after, 3, stride=2, padding=1, bias=False)
-        self.first_norm = nn.GroupNorm(groups, after)
+        self.first_norm = nn.BatchNorm2d(after)
         self.second = nn.Conv2d(after, after, 3, padding=1, bias=False)
-        self.second_norm = nn.GroupNorm(groups, after)
+        self.second_norm = nn.BatchNorm2d(after)
         self.shortcut = nn.Conv2d(before, after, 1, stride=2, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,21 +48,18 @@ class ResidualBlock(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """A residual network of 8 layers (He, Zhang, Ren, Sun, CVPR 2016) for CPUs.
+    """A residual network of 6 layers (He, Zhang, Ren, Sun, CVPR 2016) for CPUs.
 
-    Each block halves the image at once, so an image costs 13 million multiplications.
+    The first layer and each block halve the image, so an image costs 8 million multiplications.
+    Batch norm, whose statistics stay local, learns in far fewer steps than group norm.
     """
-
-    GROUPS = 8
 
     def __init__(self, *, channels: int = 3, width: int = 32, classes: int = 10) -> None:
         super().__init__()
-        widths = (width, width, 2 * width, 4 * width)
-        self.stem = nn.Conv2d(channels, width, 3, padding=1, bias=False)
-        self.norm = nn.GroupNorm(self.GROUPS, width)
-        self.blocks = nn.Sequential(
-            *(ResidualBlock(a, b, self.GROUPS) for a, b in itertools.pairwise(widths))
-        )
+        widths = (width, 2 * width, 4 * width)
+        self.stem = nn.Conv2d(channels, width, 4, stride=2, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+        self.blocks = nn.Sequential(*(ResidualBlock(a, b) for a, b in itertools.pairwise(widths)))
         self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:

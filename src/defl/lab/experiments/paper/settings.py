@@ -59,8 +59,18 @@ REPEATS = {Scale.QUICK: 1, Scale.MLP: 1, Scale.TRANSFER: 5, Scale.CPU: 1, Scale.
 _QUICK_IMAGES = Learning("cifar-10", "mlp-32", "rmsprop", 1e-3, batch=32, steps=60)
 _MLP_IMAGES = Learning("cifar-10", "mlp-128", "rmsprop", 1e-3, batch=32, steps=100)
 _TRANSFER_IMAGES = Learning("cifar-10-features", "linear", "rmsprop", 1e-3, batch=32, steps=50)
+_CPU_ROUNDS = 30
 _CPU_IMAGES = Learning(
-    "cifar-10", "resnet-8", "rmsprop", 1e-3, batch=64, steps=200, augmented=True, checkpoints=True
+    "cifar-10",
+    "resnet-6",
+    "nesterov",
+    0.1,
+    batch=64,
+    steps=100,
+    weight_decay=5e-4,
+    augmented=True,
+    checkpoints=True,
+    falls_over=_CPU_ROUNDS,
 )
 _PAPER_IMAGES = Learning(
     "cifar-10", "densenet-bc-100", "rmsprop", 1e-3, batch=32, steps=1000, augmented=True
@@ -99,7 +109,7 @@ SETTINGS: dict[tuple[Scale, DataKind], Setting] = {
         _TRANSFER_IMAGES, 10, 2, "multi_krum", 10, 2, costs_learning=_MLP_IMAGES
     ),
     (Scale.TRANSFER, DataKind.TEXTS): Setting(_CPU_TEXTS, 20, 3, "multi_krum", 10, 2),
-    (Scale.CPU, DataKind.IMAGES): Setting(_CPU_IMAGES, 25, 1, "multi_krum", 10, 2),
+    (Scale.CPU, DataKind.IMAGES): Setting(_CPU_IMAGES, _CPU_ROUNDS, 1, "multi_krum", 10, 2),
     (Scale.CPU, DataKind.TEXTS): Setting(_CPU_TEXTS, 20, 3, "multi_krum", 10, 2),
     (Scale.PAPER, DataKind.IMAGES): Setting(
         _PAPER_IMAGES, ROUNDS_PAPER, 1, "multi_krum_two", ROUNDS_PAPER, 1000
