@@ -111,9 +111,9 @@ class TaskLearner:
             total = torch.zeros((), device=context.device)
             for chosen in self._batches(part, rng):
                 inputs = self._inputs(samples.train[chosen], rng if learning.augmented else None)
-                targets = torch.from_numpy(labels[chosen]).to(context.device)
+                targets = context.put(torch.from_numpy(labels[chosen]))
                 optimizer.zero_grad(set_to_none=True)
-                loss = _loss(model(inputs.to(context.device)), targets)
+                loss = _loss(model(context.put(inputs)), targets)
                 loss.backward()
                 optimizer.step()
                 total += loss.detach()
@@ -123,7 +123,9 @@ class TaskLearner:
             lambda: seeded(seed, lambda: MODELS[learning.model](samples)),
             train,
             self._evaluate,
-            settings=Settings(seed=seed_of(seed, Round(node))),
+            settings=Settings(
+                channels_last=samples.white is not None, seed=seed_of(seed, Round(node))
+            ),
         )
 
     def _batches(self, part: Places, rng: np.random.Generator) -> Iterator[Places]:
@@ -152,8 +154,8 @@ class TaskLearner:
         right, loss = 0, 0.0
         for start in range(0, len(data.test), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
-            output = model(self._inputs(data.test[part], None).to(context.device))
-            targets = torch.from_numpy(data.test_labels[part]).to(context.device)
+            output = model(context.put(self._inputs(data.test[part], None)))
+            targets = context.put(torch.from_numpy(data.test_labels[part]))
             right += int((_classes(output) == targets).sum())
             loss += float(_loss(output, targets)) * len(targets)
         return {"accuracy": right / len(data.test), "loss": loss / len(data.test)}
