@@ -171,8 +171,8 @@ def explain(size: int, faults_max: int, choice: Choice, ratio: float, suspected:
         )
     if suspects_left_out:
         reason += (
-            f" {suspected} left out as suspect: far less aligned with the others than most members "
-            "over the rounds so far."
+            f" {suspected} left out as suspect: over the rounds so far they opposed the others "
+            "more than they agreed with them."
         )
     elif suspected:
         reason += f" {suspected} suspect but kept: the others alone exceed the gate."
@@ -184,7 +184,7 @@ def explain_row(
 ) -> str:
     """About one row; empty if there is nothing to say."""
     if is_suspect and suspects_left_out:
-        return "suspect: far less aligned with the others than most members over the rounds so far"
+        return "suspect: over the rounds so far it opposed the others more than it agreed with them"
     if not is_kept:
         return (
             f"with it the updates would vary too much: the gate is {gate:g} times the variance of "
@@ -213,14 +213,12 @@ def adaptive(
     trusted: frozenset[int] = frozenset()
     below: float | None = None
     if past is not None:
-        inliers, inlier_variance = by_size[-1]
-        cosines = cosines_with_inliers(judged.geometry, frozenset(inliers))
+        inliers = frozenset(by_size[-1][0])
+        cosines = cosines_with_inliers(judged.geometry, inliers)
         reputations = updated_reputations(past, placed(cosines, judged.order, len(rows), -1.0))
         seen = [reputations[i] for i in judged.order]
         below = suspect_below(seen)
-        exceeded = by_size[0][1] > gate_for(len(seen)) * inlier_variance
-        outliers = [i for i in range(len(seen)) if i not in inliers] if exceeded else None
-        suspected = suspects(seen, judged.faults_max, outliers)
+        suspected = suspects(seen, judged.faults_max, inliers)
         trusted = in_good_standing(seen)
     verdict = judge_adaptive(judged.geometry, judged.faults_max, by_size, suspected, trusted)
     return replace(

@@ -37,7 +37,7 @@ class AggregationResult:
     reputations: tuple[Reputation, ...] = ()  # one per row, from a rule that remembers
     details: tuple[str, ...] = ()  # one per row: about this row, or empty; () if there are none
     suspects: frozenset[int] = frozenset()  # rows, from a rule that remembers
-    suspect_below: float | None = None  # a mean reputation; None: there is no such bound yet
+    suspect_below: float | None = None  # a mean reputation; None: nobody can be suspect yet
 
 
 def weighted_sum(

@@ -22,17 +22,12 @@ from defl.aggregation.gram import Geometry
 
 ALIGNMENT_MIN = 0.05  # of the median member; a round below it does not count
 DECAY = 0.98  # per counted round; half is gone after 34 of them
-# In a round within the gate, a member is suspect if its total alignment is below this share of the
-# median member's alignment in one round: an aligned member is cleared within a few rounds, a member
-# that opposes the others never.
-TOTAL_SHARE_MIN = 1 / 3
-# In a round that exceeds the gate, a member is suspect if its mean alignment is below this share
-# of the median member's.
-MEAN_SHARE_MIN = 1 / 3
+# A member is suspect if its total alignment is below this: most of what it sent opposed the others.
+SUSPECT_BELOW = 0.0
 # A member is in good standing if its mean alignment is at least this share of the median member's.
 STANDING_SHARE_MIN = 0.7
 # With fewer counted rounds than this (three, after their decay, are 2.94) too little is known about
-# a member to prefer an outlier to it.
+# a member to leave it out in a round in which it is an inlier.
 ROUNDS_MIN = 2.5
 
 
@@ -96,31 +91,25 @@ def updated_reputations(past: PastRounds, cosines: Sequence[float]) -> tuple[Rep
 
 
 def suspects(
-    reputations: Sequence[Reputation], faults_max: int, outliers: Collection[int] | None = None
+    reputations: Sequence[Reputation], faults_max: int, inliers: Collection[int] = ()
 ) -> frozenset[int]:
     """The rows whose members are suspect, at most faults_max, the least aligned first.
 
-    `outliers`: the rows that are no inliers of a round that exceeds the gate; None: it does not.
-    An inlier of such a round is not suspect for what it was like in one or two rounds: with it left
-    out, the one that makes the round exceed the gate would stay.
+    An inlier is not suspect for what it was like in one or two rounds: left out at once, an honest
+    member falls behind the model and never returns, and the outlier that is the attacker stays.
 
     A member with no counted rounds is not suspect and does not lower the median: newcomers would
     take the places of known attackers, or hide them.
     """
-    median = median_mean(reputations)
-    if median is None:
+    if median_mean(reputations) is None:
         return frozenset()
 
-    def is_suspect(row: int) -> bool:
-        reputation = reputations[row]
-        if outliers is None:
-            return reputation.alignment < TOTAL_SHARE_MIN * median
-        if row not in outliers and reputation.rounds < ROUNDS_MIN:
-            return False
-        return reputation.mean < MEAN_SHARE_MIN * median
-
-    known = [i for i, reputation in enumerate(reputations) if reputation.rounds > 0]
-    low = [i for i in known if is_suspect(i)]
+    low = [
+        i
+        for i, reputation in enumerate(reputations)
+        if reputation.alignment < SUSPECT_BELOW
+        and (i not in inliers or reputation.rounds >= ROUNDS_MIN)
+    ]
     return frozenset(sorted(low, key=lambda i: (reputations[i].mean, i))[:faults_max])
 
 
@@ -137,9 +126,8 @@ def in_good_standing(reputations: Sequence[Reputation]) -> frozenset[int]:
 
 
 def suspect_below(reputations: Sequence[Reputation]) -> float | None:
-    """The mean alignment below which an outlier is suspect in a round that exceeds the gate."""
-    median = median_mean(reputations)
-    return None if median is None else MEAN_SHARE_MIN * median
+    """The mean alignment below which a member is suspect; None: nobody can be."""
+    return None if median_mean(reputations) is None else SUSPECT_BELOW
 
 
 def median_mean(reputations: Sequence[Reputation]) -> float | None:
