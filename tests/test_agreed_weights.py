@@ -16,6 +16,7 @@ from defl.fields import WEIGHT_MAX
 from defl.ids import Digest, NodeId, Round, digest_of
 from defl.node.setup.agreement import read_federation
 from defl.node.setup.assemble import weights_by_name
+from defl.node.setup.facts_text import share_of_newcomer, shares_of_all
 from defl.sim.scenario import federation_of, signers_of
 from defl.succession import PendingChange, ReadyKey, next_membership, refusal
 from support.epochs import Churn
@@ -89,6 +90,17 @@ def test_a_new_member_has_the_weight_that_the_members_approved_and_not_more() ->
     assert weights_of(after(facts, Add(card("eve"), 9))) == [*WEIGHTS, 9]
     assert weights_of(after(facts, Add(card("eve")))) == [*WEIGHTS, 1]
     assert Add(card("eve"), 9) != Add(card("eve"), 10), "a CHANGE's digest covers the weight"
+
+
+def test_an_approver_sees_the_share_that_follows_from_the_whole_change() -> None:
+    """A liar that removes the largest member along with its own addition shows what it gains."""
+    facts = federation((1000, 1, 1, 1, 1, 1, 1))
+    eve, other = Add(card("eve"), 1000), Remove(NodeId(0))
+    nobody = ReplaceKey(NodeId(90), card("dan", "another"))
+
+    assert float(shares_of_all(after(facts, other, eve))[-1]) == 0.2
+    for change, share in ([eve], "16.7"), ([other, eve], "20.0"), ([nobody, eve], "16.7"):
+        assert share_of_newcomer(facts, change, eve) == f"its share of the mean: {share} %"
 
 
 def test_no_change_alters_the_weight_of_a_member() -> None:

@@ -246,8 +246,10 @@ def test_robustness_table_resumes_after_an_interruption(tiny_mnist: Path, tmp_pa
     first = robustness.run_table(
         cells[:3], tiny_mnist, out, engine=InDriver(), progress=recorded_in(before)
     )
-    with (out / "cells.jsonl").open("a", encoding="utf-8") as log:
-        log.write('{"cell": {"rule": "cut sho')
+    kept = (out / "cells.jsonl").read_bytes()
+    older = kept.replace(b"rounds", b"days"), kept.replace(b'"none"', b'"of another version"')
+    others = b"5", b"[]", b"{}", b"\xff", *older, b'{"cell": {"rule": "cut sho'
+    (out / "cells.jsonl").write_bytes(b"\n".join([kept, *others]))
     resumed: list[int] = []
     results = robustness.run_table(
         cells, tiny_mnist, out, engine=InDriver(), progress=recorded_in(resumed)
@@ -350,6 +352,10 @@ def test_small_alpha_gives_skewed_parts() -> None:
         (("rules", "--rule", "mean"), "no aggregation rule is named 'mean'"),
         (("robustness", "--rule", "mean"), "no aggregation rule is named 'mean'"),
         (("robustness", "--attack", "nothing"), "no attack is named 'nothing'"),
+        (("robustness", "--attacker", "largest"), "--attacker goes with --sizes"),
+        (("robustness", "--sizes", "1:" + "9" * 5000), "whole numbers from 1 to 1000"),
+        (("memory", "--mb", "nan"), "must be above 0, not nan"),
+        (("memory", "--mb", "inf"), "must be above 0, not inf"),
     ],
 )
 def test_invalid_options_are_refused_with_the_allowed_values(
@@ -357,3 +363,11 @@ def test_invalid_options_are_refused_with_the_allowed_values(
 ) -> None:
     with pytest.raises(UserError, match=answer):
         CliRunner().invoke(cli, ["bench", *options], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("option", ["--seeds=0", "--first-seed=-1", "--rounds=0", "--members=3"])
+def test_a_number_out_of_range_is_refused_before_anything_runs(option: str) -> None:
+    refused = CliRunner().invoke(cli, ["bench", "robustness", option])
+
+    assert refused.exit_code == 2
+    assert "is not in the range" in refused.output

@@ -136,6 +136,8 @@ def test_verify_and_export_print_one_json_object(
         ("verify", "a", "b", "nowhere.toml"),
         ("demo", "--rounds", "1"),
         ("sim", "--nodes", "1"),
+        ("sim", "--seed", "-1"),
+        ("sim", "--soak", "nan"),
         ("data", "fetch", "nothing"),
         ("bench", "round", "--nodes", "1"),
     ],

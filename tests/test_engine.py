@@ -90,6 +90,12 @@ def test_worker_with_other_code_does_not_run_the_task_and_is_refused(
         TaskBook([]).answered(Attempt(task, 1), answer)
 
 
+@pytest.mark.parametrize("answer", [b"", b"rubbish", b"\x81\xa4type\xa9Yesterday"])
+def test_an_answer_of_another_form_is_refused(answer: bytes) -> None:
+    with pytest.raises(UserError, match=r"cannot be read .* Install the same version"):
+        TaskBook([]).answered(Attempt(small_cell(1), 1), answer)
+
+
 def test_version_of_the_code_changes_with_any_source_file(tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
     module = tmp_path / "lab" / "rule.py"
@@ -116,9 +122,18 @@ def test_cells_of_figures_2_and_3_say_what_they_measure() -> None:
     assert run.task_of(cell, None).measures == "memory and traffic of real processes"
 
 
-@pytest.mark.parametrize("choice", ["threads", "processes:", "processes:two", "processes:-1", ""])
+@pytest.mark.parametrize(
+    "choice", ["threads", "", *(f"processes:{n}" for n in ("", "two", "-1", "²", "99999"))]
+)
 def test_unknown_engine_is_refused_with_the_forms(choice: str) -> None:
     with pytest.raises(UserError, match=r"processes\[:N\] \| ray\[:ADDRESS\]"), opened(choice):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    out = tmp_path / "file" / "out"
+    with pytest.raises(UserError, match="name another folder"), appending(out):
         pass
 
 

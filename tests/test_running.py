@@ -377,6 +377,10 @@ def test_clean_deletes_only_the_users_folders_of_finished_runs(
         ({"rounds": 1.5}, "rounds is a whole number, not 1.5"),
         ({"attacks": [3]}, "name members and what happens to each: attacks={3: 'sign_flip'}"),
         ({"kills": [3]}, "name members and what happens to each: kills={3: 1}"),
+        (
+            {"weights": {0: 7, "node-0": 1}},
+            "a member is named twice, once by its number: [0, 'node-0']",
+        ),
     ],
 )
 def test_an_argument_of_the_wrong_type_is_refused_before_anything_is_made(

@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from defl.cli.engine_option import engine_option
 from defl.committee import DEFAULTS, MEMBERS_MIN, Rules, faults_of
 from defl.engine.choice import opened
 from defl.errors import UserError
+from defl.fields import MEMBERS_MAX
 from defl.lab.experiments import robustness
 from defl.lab.experiments.bench_memory import bench_memory
 from defl.lab.experiments.bench_round import bench_commit, bench_round
@@ -25,6 +27,8 @@ from defl.sim.presence import ROUNDS_TO_LEARN
 
 # The robustness table's divisions of the data, by the names of the option.
 SPLITS = {"iid" if alpha is None else f"{alpha:g}": alpha for alpha in robustness.ALPHAS}
+
+AT_LEAST_1 = click.IntRange(min=1)
 
 PROGRESS_S = 2.0  # between two lines of progress
 
@@ -94,7 +98,12 @@ def rules(
 )
 @click.option("--rule", "names", multiple=True, help="Only this rule; may be repeated.")
 @click.option("--attack", "attacks", multiple=True, help="Only this attack; may be repeated.")
-@click.option("--members", multiple=True, type=int, help="Only this n; may be repeated.")
+@click.option(
+    "--members",
+    multiple=True,
+    type=click.IntRange(MEMBERS_MIN, MEMBERS_MAX),
+    help="Only this n; may be repeated.",
+)
 @click.option(
     "--dataset",
     type=click.Choice(robustness.DATASETS),
@@ -116,9 +125,17 @@ def rules(
     type=click.Choice([codec.value for codec in Codec]),
     help="How updates travel; may be repeated, to compare.  [default: fp32]",
 )
-@click.option("--seeds", default=1, show_default=True, help="Runs of each cell.")
-@click.option("--first-seed", default=1, show_default=True, help="Seed of the first run.")
-@click.option("--rounds", default=ROUNDS, show_default=True, help="Rounds of each run.")
+@click.option("--seeds", type=AT_LEAST_1, default=1, show_default=True, help="Runs of each cell.")
+@click.option(
+    "--first-seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Seed of the first run.",
+)
+@click.option(
+    "--rounds", type=AT_LEAST_1, default=ROUNDS, show_default=True, help="Rounds of each run."
+)
 @click.option(
     "--away",
     type=click.IntRange(min=0),
@@ -381,8 +398,8 @@ def _check_sizes(*, nodes: int, rounds: int) -> None:
 
 
 def _check_megabytes(megabytes: float) -> None:
-    if megabytes <= 0:
-        raise UserError(f"mb is the model's size in MB and must be above 0, not {megabytes}")
+    if not 0 < megabytes < inf:
+        raise UserError(f"mb is the model's size in MB and must be above 0, not {megabytes:g}")
 
 
 def _show(result: dict[str, Any], *, as_json: bool) -> None:

@@ -76,7 +76,7 @@ def operation_lines(present: Present, operations: tuple[Operation, ...]) -> list
             for card in cards_of((operation,))
         ]
         if isinstance(operation, Add) and (
-            share := share_of_newcomer(present.federation, operation.weight)
+            share := share_of_newcomer(present.federation, operations, operation)
         ):
             lines.append(_line("", f"  {share}"))
         if isinstance(operation, Remove):

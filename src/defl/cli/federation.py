@@ -152,7 +152,7 @@ def create(
     at most a third; `defl federation show` prints the shares.
 
     With --from the initial weights are a model that a quorum of the old federation vouches for, and
-    facts that you do not name are the old ones, except rounds and faults_max.
+    facts that you do not name are the old ones, except rounds, faults_max and members' weights.
     """
     require_new(output, force=force)
     members = read_cards(cards)

@@ -11,6 +11,7 @@ from defl.cli.engine_option import engine_option
 from defl.engine.choice import opened
 from defl.errors import UserError
 from defl.lab.datasets.catalogue import fetched
+from defl.lab.experiments.cell_log import make_folder
 from defl.lab.experiments.paper.accuracy import AccuracyCell, prepare
 from defl.lab.experiments.paper.costs import CostCell
 from defl.lab.experiments.paper.page import PAGE_FILE, ReportRequest, write_page
@@ -114,7 +115,7 @@ def paper(
     parts = [part_named(name, size, repeats) for name in names]
     cells = [cell for part in parts for cell in part.cells()]
     known = finished(folder) if resume or stored else {}
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     unmeasured = [part for part in parts if stored and known.keys().isdisjoint(part.cells())]
     if stored:
         parts = [part.of_whole_repeats(known) for part in parts if part not in unmeasured]

@@ -4,6 +4,7 @@ import gc
 import json
 import resource
 import sys
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -30,6 +31,7 @@ from defl.sim.scenario import VALUES
 from defl.sim.soak import Soaked, scenario, soak
 from defl.sim.transcript import Transcript
 
+SEED = click.IntRange(min=0)
 EXAMPLES = """
 Examples:
 
@@ -78,7 +80,7 @@ def memory_bytes() -> int | None:
 @click.command(epilog=EXAMPLES)
 @click.option("--nodes", default=4, show_default=True, help="Members, 4 to 100.")
 @click.option("--rounds", default=5, show_default=True, help="Rounds of learning to close.")
-@click.option("--seed", default=1, show_default=True, help="Seed of all randomness.")
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of all randomness.")
 @agreed_facts
 @click.option("--values", default=VALUES, show_default=True, help="Size of the model.")
 @click.option(
@@ -151,7 +153,7 @@ def memory_bytes() -> int | None:
     "--soak", "soak_s", type=float, metavar="SECONDS", help="Run random scenarios for this long."
 )
 @click.option(
-    "--scenario", "soak_seed", type=int, metavar="SEED", help="Repeat one scenario of a soak."
+    "--scenario", "soak_seed", type=SEED, metavar="SEED", help="Repeat one scenario of a soak."
 )
 @engine_option("processes:1", "Scenarios of a soak")
 @click.option("--transcript", type=click.Path(dir_okay=False), help="Write the conversation here.")
@@ -345,7 +347,7 @@ def _epochs(report: SimReport) -> list[str]:
 
 
 def _soak(seconds: float, seed: int, engine: str, *, as_json: bool) -> None:
-    if seconds <= 0:
+    if not 0 < seconds < inf:
         raise UserError(f"--soak takes the seconds to run, more than 0, not {seconds:g}")
     with opened(engine) as workers:
         result = soak(seconds, seed, workers, _Progress().scenarios)

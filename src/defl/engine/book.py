@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import MsgspecError
+
 from defl.engine.tasks import EngineTask, OtherCode, TaskError, Value, answer_of
 from defl.engine.version import code_version
 from defl.errors import UserError, WorkerFailed
@@ -67,8 +69,15 @@ class TaskBook:
             return None
         return TaskFailed(attempt.task, f"its worker was lost {attempt.number} times: {reason}")
 
-    def answered(self, attempt: Attempt, answer: bytes) -> Outcome:
-        match answer_of(answer):
+    def answered(self, attempt: Attempt, data: bytes) -> Outcome:
+        try:
+            answer = answer_of(data)
+        except MsgspecError as unknown:
+            raise UserError(
+                f"a worker's answer cannot be read ({unknown}): does it have another version of "
+                "defl? Install the same version there. What is finished is stored."
+            ) from unknown
+        match answer:
             case Value(value):
                 return TaskDone(attempt.task, value)
             case TaskError(error):  # it would fail again

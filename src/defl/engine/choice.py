@@ -9,6 +9,7 @@ from defl.engine.ray_engine import joined
 from defl.errors import UserError
 
 FORMS = "processes[:N] | ray[:ADDRESS]"
+DIGITS_MAX = 4  # of the number of processes
 
 
 def opened(choice: str, *, gpus_per_task: float = 0.0) -> AbstractContextManager[Engine]:
@@ -19,6 +20,6 @@ def opened(choice: str, *, gpus_per_task: float = 0.0) -> AbstractContextManager
         raise UserError("GPUs are given out by --engine ray; processes share those of the machine")
     if kind == "processes" and not colon:
         return nullcontext(ProcessEngine(len(os.sched_getaffinity(0))))
-    if kind == "processes" and rest.isdigit():
+    if kind == "processes" and rest.isdecimal() and len(rest) <= DIGITS_MAX:
         return nullcontext(ProcessEngine(int(rest)))
     raise UserError(f"an engine is {FORMS}, for example processes:4, not {choice!r}")

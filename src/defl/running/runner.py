@@ -155,10 +155,13 @@ def _by_name(example: str, by_member: Mapping[str, T] | Mapping[int, T]) -> dict
     """Members are named node-3, or 3 for short."""
     if not isinstance(by_member, Mapping):
         raise UserError(f"name members and what happens to each: {example}")
-    return {
+    named = {
         f"node-{member}" if str(member).isdigit() else str(member): value
         for member, value in by_member.items()
     }
+    if len(named) < len(by_member):
+        raise UserError(f"a member is named twice, once by its number: {[*by_member]}")
+    return named
 
 
 def _with_attacks(plan: RunPlan) -> RunPlan:

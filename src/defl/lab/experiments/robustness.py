@@ -107,6 +107,8 @@ def planned(
             f"a member away for {away} rounds from round {rounds // 2} on never returns within "
             f"{rounds} rounds; choose a smaller --away or more --rounds"
         )
+    if attackers and not sizes:
+        raise UserError("--attacker goes with --sizes: without them no member is the largest")
     if sizes:
         check_sizes(sizes)
         if away or len(codecs) > 1:
@@ -127,17 +129,20 @@ def planned(
 
 
 def finished(folder: Path) -> dict[RobustnessCell, RobustnessResult]:
-    """The cells that earlier runs finished; a line truncated by a crash is ignored."""
+    """The cells that earlier runs finished, without lines that a crash truncated or of another
+    form."""
     path = folder / CELLS_FILE
     results: dict[RobustnessCell, RobustnessResult] = {}
     if not path.is_file():
         return results
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+            cell = RobustnessCell(**record["cell"])
+            if cell.attack in ATTACKS:
+                results[cell] = RobustnessResult(**record["result"])
+        except (ValueError, TypeError, KeyError):
             continue
-        results[RobustnessCell(**record["cell"])] = RobustnessResult(**record["result"])
     return results
 
 

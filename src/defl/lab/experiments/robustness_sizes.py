@@ -39,7 +39,8 @@ Accuracies = dict[Line, dict[Column, dict[int, float]]]  # by seed
 
 def check_sizes(pattern: str) -> None:
     parts = pattern.split(":")
-    if not all(p.isascii() and p.isdigit() and 1 <= int(p) <= WEIGHT_MAX for p in parts):
+    digits = [p for p in parts if p.isascii() and p.isdigit() and len(p) <= len(str(WEIGHT_MAX))]
+    if digits != parts or not all(1 <= int(p) <= WEIGHT_MAX for p in parts):
         raise UserError(
             f"--sizes is a pattern of whole numbers from 1 to {WEIGHT_MAX}, for example 1:2:7, "
             f"not {pattern!r}"

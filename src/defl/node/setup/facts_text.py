@@ -1,8 +1,10 @@
 """A federation's agreed facts in words, for `defl federation show` and the dashboard."""
 
+from collections.abc import Iterable
 from fractions import Fraction
 
 from defl.aggregation.shares import capped_shares
+from defl.changes import Add, Operation, Remove, ReplaceKey
 from defl.committee import AggQuorum, Federation, faults_of
 from defl.node.setup.requirements import coverage, requirements_of
 from defl.pool.weights import payload_bytes
@@ -91,13 +93,26 @@ def shares_of_all(facts: Federation) -> tuple[Fraction, ...]:
     return capped_shares(weights, facts.updates_faults_max)
 
 
-def share_of_newcomer(facts: Federation, weight: int) -> str | None:
-    """In words, if this weight joins and all updates are kept; None if all count the same."""
-    weights = [*(facts.members[i].weight for i in facts.committee.members), weight]
+def share_of_newcomer(
+    facts: Federation, operations: Iterable[Operation], newcomer: Add
+) -> str | None:
+    """In words, once all these operations took effect, one of which adds it, if all updates are
+    kept; None if all count the same."""
+    staying = set(facts.committee.members)
+    weights = [newcomer.weight]
+    for operation in operations:
+        match operation:
+            case Add(weight=weight) if operation is not newcomer:
+                weights.append(weight)
+            case Remove(member=member):
+                staying.discard(member)
+            case ReplaceKey(member=member) if member < facts.committee.slots:
+                staying.add(member)  # a departed member comes back
+    weights += [facts.members[member].weight for member in staying]
     if len(set(weights)) == 1:
         return None
     faults_max = facts.charter.updates_faults_max(faults_of(len(weights)))
-    return f"its share of the mean: {_percent(capped_shares(weights, faults_max)[-1])}"
+    return f"its share of the mean: {_percent(capped_shares(weights, faults_max)[0])}"
 
 
 def _heaviest(count: int) -> str:
