@@ -25,7 +25,8 @@ from defl.lab.experiments.bench_memory import Peaks, higher, round_seconds
 from defl.lab.experiments.bench_round import WARM_UP, timed_rounds
 from defl.lab.experiments.paper.memory import ResidentMemory, resident_memory
 from defl.lab.experiments.processor_times import KINDS, ProcessorTimes
-from defl.lab.experiments.robustness_cell import RobustnessCell, run_cell
+from defl.lab.experiments.robustness_cell import RobustnessCell, RobustnessResult, run_cell
+from defl.lab.experiments.robustness_goals import Outcome
 from defl.lab.experiments.robustness_table import heat_map
 from defl.lab.experiments.round_phases import critical_paths, durations
 from defl.lab.experiments.sampling import sampled
@@ -188,6 +189,16 @@ def test_a_cell_says_how_often_the_worst_off_honest_member_was_left_out(tiny_mni
     assert everybody.worst_left_out == everybody.returned_left_out == 0
 
 
+def test_a_setting_misses_the_goals_that_one_seed_or_one_member_misses() -> None:
+    fine = RobustnessResult(0.9, 0.0, 0.0, 0.0, "", worst_left_out=0.1, worst_left_out_late=0.1)
+    unfair = replace(fine, returned_left_out=0.11)
+    assert Outcome([-0.5, -0.5], [fine, fine]).missed("none") == []
+    assert Outcome([-3.1, 3.0], [fine, unfair]).missed("none") == ["seed", "left out"]
+    assert Outcome([-0.5, -0.6], [fine, fine]).missed("none") == ["mean"]
+    assert Outcome([-0.4, -0.4], [unfair, unfair]).missed("sign_flip") == ["mean"]
+    assert Outcome([-5.1, 9.0], [fine, fine]).missed("sign_flip") == ["seed"]
+
+
 def test_the_table_compares_the_adaptive_rule_with_its_goals(tmp_path: Path) -> None:
     rules = ("--rule", "fed_avg", "--rule", "multi_krum", "--rule", "adaptive")
     options = ("--dataset", "digits", "--members", "4", "--split", "iid", "--rounds", "4")
@@ -197,8 +208,9 @@ def test_the_table_compares_the_adaptive_rule_with_its_goals(tmp_path: Path) -> 
     assert CliRunner().invoke(cli, command, catch_exceptions=False).exit_code == 0
 
     goals = (tmp_path / "goals.md").read_text(encoding="utf-8")
-    assert "| 4 | i.i.d. | 4 | 1 | 1 | +0.00 | +0.0 | 0 %, 0 % | 0 %, 0 % | 0 %, 0 % |" in goals
-    assert "| 4 | i.i.d. | 4 | 1 | 1 | +0.00 | +0.0 | gaussian |" in goals
+    assert "| 4 | i.i.d. | 4 | 1 | 1 | +0.00 | +0.0 | 0 %, 0 % | 0 %, 0 % | 0 %, 0 % |  |" in goals
+    assert "| 4 | i.i.d. | 4 | 1 | 1 | +0.00 | +0.0 | gaussian |  |" in goals
+    assert goals.count("1 of 1 lines miss nothing.") == 2
 
     with pytest.raises(UserError, match="never returns"):
         CliRunner().invoke(cli, [*command, "--away", "2"], catch_exceptions=False)

@@ -183,7 +183,7 @@ def robustness_command(
     robustness.csv, robustness.md and a heat map, robustness.svg; with several codecs also
     codecs.md, what each costs beside fp32. goals.md compares the adaptive rule with FedAvg without
     attack and with Multi-Krum under attack, by the mean and the worst seed, and says how often the
-    rule left out the worst-off honest member. An interrupted run resumes.
+    rule left out the worst-off honest member and which goals it misses. An interrupted run resumes.
 
     With --sizes members have so much of the data, the attackers are the smallest or the largest,
     and sizes.csv and sizes.md show each rule with and without weights, beside FedAvg by size.
