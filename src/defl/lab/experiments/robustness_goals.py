@@ -80,8 +80,8 @@ def goals_markdown(results: Results) -> str:
         "The adaptive rule, in points of accuracy; negative: a loss. *Missed*: the goals that a",
         "line misses. Without attack: a mean of at least",
         f"{CALM_MEAN_MIN:g}, every seed at least {CALM_SEED_MIN:g}, no honest member left out in",
-        f"more than {100 * LEFT_OUT_MAX:.0f} % of its rounds, of the last half or after its return.",
-        f"Under attack: a mean of at least {ATTACK_MEAN_MIN:g}, every seed at least",
+        f"more than {100 * LEFT_OUT_MAX:.0f} % of its rounds, of the last half, or after its",
+        f"return. Under attack: a mean of at least {ATTACK_MEAN_MIN:g}, every seed at least",
         f"{ATTACK_SEED_MIN:g}.",
     ]
     if calm:
