@@ -26,7 +26,7 @@ from defl.lab.experiments.bench_round import WARM_UP, timed_rounds
 from defl.lab.experiments.paper.memory import ResidentMemory, resident_memory
 from defl.lab.experiments.processor_times import KINDS, ProcessorTimes
 from defl.lab.experiments.robustness_cell import RobustnessCell, RobustnessResult, run_cell
-from defl.lab.experiments.robustness_goals import Outcome
+from defl.lab.experiments.robustness_goals import GoalOutcome
 from defl.lab.experiments.robustness_table import heat_map
 from defl.lab.experiments.round_phases import critical_paths, durations
 from defl.lab.experiments.sampling import sampled
@@ -192,11 +192,11 @@ def test_a_cell_says_how_often_the_worst_off_honest_member_was_left_out(tiny_mni
 def test_a_setting_misses_the_goals_that_one_seed_or_one_member_misses() -> None:
     fine = RobustnessResult(0.9, 0.0, 0.0, 0.0, "", worst_left_out=0.1, worst_left_out_late=0.1)
     unfair = replace(fine, returned_left_out=0.11)
-    assert Outcome([-0.5, -0.5], [fine, fine]).missed("none") == []
-    assert Outcome([-3.1, 3.0], [fine, unfair]).missed("none") == ["seed", "left out"]
-    assert Outcome([-0.5, -0.6], [fine, fine]).missed("none") == ["mean"]
-    assert Outcome([-0.4, -0.4], [unfair, unfair]).missed("sign_flip") == ["mean"]
-    assert Outcome([-5.1, 9.0], [fine, fine]).missed("sign_flip") == ["seed"]
+    assert GoalOutcome([-0.5, -0.5], [fine, fine]).missed("none") == []
+    assert GoalOutcome([-3.1, 3.0], [fine, unfair]).missed("none") == ["seed", "left out"]
+    assert GoalOutcome([-0.5, -0.6], [fine, fine]).missed("none") == ["mean"]
+    assert GoalOutcome([-0.4, -0.4], [unfair, unfair]).missed("sign_flip") == ["mean"]
+    assert GoalOutcome([-5.1, 9.0], [fine, fine]).missed("sign_flip") == ["seed"]
 
 
 def test_the_table_compares_the_adaptive_rule_with_its_goals(tmp_path: Path) -> None:

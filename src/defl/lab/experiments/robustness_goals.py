@@ -28,7 +28,7 @@ Setting = tuple[int, float | None, int, int, str]  # members, alpha, rounds, awa
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GoalOutcome:
     """One setting: for each seed of the rule and its reference the difference in points, and the
     rule's result."""
 
@@ -58,12 +58,12 @@ class Outcome:
         return [name for name, is_missed in judged.items() if is_missed]
 
 
-def outcomes(results: Results) -> dict[Setting, Outcome]:
-    gathered: dict[Setting, Outcome] = {}
+def outcomes(results: Results) -> dict[Setting, GoalOutcome]:
+    gathered: dict[Setting, GoalOutcome] = {}
     for cell, result in results.items():
         reference = replace(cell, rule=WITHOUT_ATTACK if cell.attack == NO_ATTACK else UNDER_ATTACK)
         if cell.rule == RULE and reference in results:
-            outcome = gathered.setdefault(_setting(cell), Outcome([], []))
+            outcome = gathered.setdefault(_setting(cell), GoalOutcome([], []))
             outcome.points.append(100 * (result.accuracy - results[reference].accuracy))
             outcome.results.append(result)
     return gathered
@@ -112,7 +112,7 @@ def _setting(cell: RobustnessCell) -> Setting:
     return (cell.members, cell.alpha, cell.rounds, cell.away, cell.attack)
 
 
-def _counts(settings: Mapping[Setting, Outcome]) -> str:
+def _counts(settings: Mapping[Setting, GoalOutcome]) -> str:
     missed = [outcome.missed(setting[4]) for setting, outcome in settings.items()]
     by_goal = Counter(goal for goals in missed for goal in goals)
     parts = ", ".join(f"{goal} {count}" for goal, count in by_goal.items())
@@ -123,7 +123,7 @@ def _counts(settings: Mapping[Setting, Outcome]) -> str:
     )
 
 
-def _line(setting: Setting, outcome: Outcome, more: Sequence[str]) -> str:
+def _line(setting: Setting, outcome: GoalOutcome, more: Sequence[str]) -> str:
     members, alpha, rounds, away, attack = setting
     points = outcome.points
     figures = [f"{members}", kind_of_data(alpha), f"{rounds}", f"{away}", f"{len(points)}"]
@@ -131,7 +131,7 @@ def _line(setting: Setting, outcome: Outcome, more: Sequence[str]) -> str:
     return "| " + " | ".join([*figures, ", ".join(outcome.missed(attack))]) + " |"
 
 
-def _shares(outcome: Outcome) -> list[str]:
+def _shares(outcome: GoalOutcome) -> list[str]:
     results = outcome.results
     return [
         _mean_and_worst([result.worst_left_out for result in results]),
