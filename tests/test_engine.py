@@ -110,6 +110,15 @@ def test_version_of_the_code_changes_with_any_source_file(tmp_path: Path) -> Non
     assert len({before, changed, version.source_digest(tmp_path)}) == 3
 
 
+def test_the_version_is_that_of_the_files_when_the_engine_was_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    version.code_version.cache_clear()
+    with opened("processes:1"):
+        monkeypatch.setattr(version, "source_digest", lambda _: "of files that changed later")
+        assert "changed later" not in version.code_version()
+
+
 def test_result_beyond_the_bound_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "RESULT_BYTES_MAX", 10)
 

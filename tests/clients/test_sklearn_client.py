@@ -148,3 +148,10 @@ def test_an_unsuitable_estimator_is_refused_with_the_reason(
     inputs, labels, _ = data()
     with pytest.raises(UserError, match=reason):
         SklearnClient(estimator, inputs, labels, **options)
+
+
+def test_data_that_do_not_pair_up_are_refused() -> None:
+    inputs, labels, _ = data()
+    for wrong in (inputs[1:], inputs[:, 0], labels):
+        with pytest.raises(UserError, match="a table with one row for each target"):
+            SklearnClient(SGDClassifier(), wrong, labels, classes=[0, 1, 2], steps=1)

@@ -61,7 +61,7 @@ class SklearnClient:
         self._estimator = estimator
         self._classes = None if classes is None else np.asarray(classes)
         self._data = _plain(inputs), np.asarray(targets)
-        _check(estimator, self._classes, self._data[1])
+        _check(estimator, self._classes, *self._data)
         tested = test_inputs is not None and test_targets is not None
         self._test_data = (_plain(test_inputs), test_targets) if tested else self._data
         self._length = RoundLength(epochs=epochs, steps=steps, max_seconds=max_seconds, clock=clock)
@@ -195,8 +195,15 @@ def _weights(estimator: Any) -> Weights:
     return weights
 
 
-def _check(estimator: BaseEstimator, classes: NDArray[Any] | None, targets: NDArray[Any]) -> None:
+def _check(
+    estimator: BaseEstimator, classes: NDArray[Any] | None, inputs: Data, targets: NDArray[Any]
+) -> None:
     kind = type(estimator).__name__
+    if inputs.ndim != 2 or inputs.shape[:1] != targets.shape[:1]:
+        raise UserError(
+            f"the inputs have the shape {inputs.shape} and the targets {targets.shape}; give a "
+            "table with one row for each target"
+        )
     if not hasattr(estimator, "partial_fit"):
         raise UserError(
             f"{kind} cannot continue from given weights: it has no partial_fit; use one of {LINEAR}"

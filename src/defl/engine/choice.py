@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from defl.engine.book import Engine
 from defl.engine.processes import ProcessEngine
 from defl.engine.ray_engine import joined
+from defl.engine.version import code_version
 from defl.errors import UserError
 
 FORMS = "processes[:N] | ray[:ADDRESS]"
@@ -13,6 +14,7 @@ DIGITS_MAX = 4  # of the number of processes
 
 
 def opened(choice: str, *, gpus_per_task: float = 0.0) -> AbstractContextManager[Engine]:
+    code_version()  # of what is loaded now: files may change while data are prepared
     kind, colon, rest = choice.partition(":")
     if kind == "ray" and (rest or not colon):
         return joined(rest or None, gpus_per_task)
