@@ -116,6 +116,8 @@ def paper(
     cells = [cell for part in parts for cell in part.cells()]
     known = finished(folder) if resume or stored else {}
     make_folder(folder)
+    if report is not None:
+        make_folder(report.parent, "--report")
     unmeasured = [part for part in parts if stored and known.keys().isdisjoint(part.cells())]
     if stored:
         parts = [part.of_whole_repeats(known) for part in parts if part not in unmeasured]

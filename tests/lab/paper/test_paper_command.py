@@ -61,6 +61,15 @@ def test_command_writes_all_files_and_resumes(
     assert (tmp_path / CELLS_FILE).read_text(encoding="utf-8").split() == lines
 
 
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    page = tmp_path / "file" / "page.md"
+    with pytest.raises(UserError, match=r"cannot be written to .* \(--report\)"):
+        run("all", "--out", str(tmp_path / "out"), "--report", str(page))
+
+
 def test_report_page_of_a_single_part_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="defl paper all"):
         run("table1", "--data", str(tmp_path), "--report", str(tmp_path / "page.md"))

@@ -13,7 +13,7 @@ from defl.errors import UserError
 CELLS_FILE = "cells.jsonl"
 
 
-def make_folder(folder: Path) -> None:
+def make_folder(folder: Path, option: str = "--out") -> None:
     """For results. It is refused before anything is measured."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -21,7 +21,7 @@ def make_folder(folder: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise UserError(
-            f"{folder}: cannot be written to ({error.strerror}); name another folder (--out)"
+            f"{folder}: cannot be written to ({error.strerror}); name another folder ({option})"
         ) from error
 
 
