@@ -27,7 +27,8 @@ from defl.lab.experiments.paper.memory import ResidentMemory, resident_memory
 from defl.lab.experiments.processor_times import KINDS, ProcessorTimes
 from defl.lab.experiments.robustness_cell import RobustnessCell, RobustnessResult, run_cell
 from defl.lab.experiments.robustness_goals import GoalOutcome
-from defl.lab.experiments.robustness_table import heat_map
+from defl.lab.experiments.robustness_sizes import sizes_markdown
+from defl.lab.experiments.robustness_table import heat_map, markdown, mean_accuracies
 from defl.lab.experiments.round_phases import critical_paths, durations
 from defl.lab.experiments.sampling import sampled
 from defl.lab.partition import cut
@@ -319,6 +320,21 @@ def test_results_on_two_data_sets_are_never_mixed(tiny_mnist: Path, tmp_path: Pa
     with pytest.raises(UserError, match="holds results on digits"):
         run(on_mnist, tiny_mnist)
     assert "7,1,digits" in (tmp_path / "robustness.csv").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("sizes", ["", "1:2"])
+def test_runs_of_different_length_are_never_compared(sizes: str) -> None:
+    short, long = (
+        RobustnessCell(rule, "none", None, 4, 1, rounds, "digits", sizes=sizes)
+        for rule, rounds in (("fed_avg", 2), ("adaptive", 40))
+    )
+    again = replace(short, rounds=40)
+    accuracies = {short: 0.25, again: 0.75, long: 0.5}
+    results = {c: RobustnessResult(share, 0, 0, 0, "") for c, share in accuracies.items()}
+    table = sizes_markdown(results) if sizes else markdown(mean_accuracies(results))
+
+    assert all(f"| {figure} |" in table for figure in ("25.0", "50.0", "75.0"))
+    assert "2 rounds" in table
 
 
 def test_heat_map_shows_every_mean_in_portable_colours() -> None:

@@ -15,6 +15,7 @@ from defl.fields import WEIGHT_MAX
 from defl.lab.experiments.robustness_cell import (
     LARGEST,
     NO_ATTACK,
+    ROUNDS,
     SMALLEST,
     RobustnessCell,
     RobustnessResult,
@@ -64,11 +65,14 @@ def sides(attack: str, sizes: str, wanted: Sequence[str]) -> Sequence[str]:
 
 
 def sizes_markdown(results: Mapping[RobustnessCell, RobustnessResult]) -> str:
-    """For each pattern the table of its cells, after what follows from it."""
-    patterns = dict.fromkeys(cell.sizes for cell in results)
+    """For each pattern the table of its cells, after what follows from it; runs of other length do
+    not compare, and have a table of their own."""
+    tables: dict[tuple[str, int], dict[RobustnessCell, RobustnessResult]] = {}
+    for cell, result in results.items():
+        tables.setdefault((cell.sizes, cell.rounds), {})[cell] = result
     return "\n".join(
-        _of_pattern(pattern, {c: result for c, result in results.items() if c.sizes == pattern})
-        for pattern in patterns
+        ("" if rounds == ROUNDS else f"Runs of {rounds} rounds.\n\n") + _of_pattern(pattern, cells)
+        for (pattern, rounds), cells in tables.items()
     )
 
 

@@ -42,13 +42,15 @@ Means = dict[Place, dict[str, float]]  # accuracy by rule
 def mean_accuracies(results: Mapping[RobustnessCell, RobustnessResult]) -> Means:
     """Means over the seeds that all rules of a line share; other means do not compare."""
     gathered: dict[Place, dict[str, dict[int, float]]] = {}
+    lengths = {cell.rounds for cell in results}
     for cell, result in results.items():
         place = (cell.members, cell.alpha, cell.attack)
         by_rule = gathered.setdefault(place, {})
-        by_rule.setdefault(column_of(cell), {})[cell.seed] = result.accuracy
+        column = column_of(cell) + (f", {cell.rounds} rounds" if len(lengths) > 1 else "")
+        by_rule.setdefault(column, {})[cell.seed] = result.accuracy
         if cell.attack == "backdoor":
             worked = gathered.setdefault((cell.members, cell.alpha, "backdoor worked"), {})
-            worked.setdefault(column_of(cell), {})[cell.seed] = result.backdoor
+            worked.setdefault(column, {})[cell.seed] = result.backdoor
     means: Means = {}
     for place in sorted(gathered, key=lambda p: (p[0], -(p[1] or 1e9))):
         by_rule = gathered[place]
