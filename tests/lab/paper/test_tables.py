@@ -191,7 +191,7 @@ def test_first_screen_counts_what_holds_fails_and_is_undecided() -> None:
     lines = first_screen({"core": checked, "study": []})
 
     [averaging] = [line for line in lines if "Averaging (FL, SL) collapses" in line]
-    assert "**partly**: 1 of 2 hold, 1 undecided" in averaging
+    assert "**partly**: 1 of 2 holds, 1 undecided" in averaging
     [robust] = [line for line in lines if "holds under strong attacks" in line]
     assert "| **holds**: 2 of 2 hold |" in robust
     assert not any("memory" in line for line in lines)  # nothing was measured about it

@@ -65,9 +65,9 @@ def _verdict(findings: Sequence[Finding]) -> str:
     held = sum(finding.confirmed is True for finding in findings)
     failed = sum(finding.confirmed is False for finding in findings)
     word = "**holds**" if held == total else "**fails**" if failed == total else "**partly**"
-    counts = [f"{held} of {total} hold"] if total > 1 else []
+    counts = [f"{held} of {total} {'holds' if held == 1 else 'hold'}"] if total > 1 else []
     if failed and held:
-        counts.append(f"{failed} fail")
+        counts.append(f"{failed} {'fails' if failed == 1 else 'fail'}")
     if undecided := total - held - failed:
         counts.append(f"{undecided} undecided" if total > 1 else "undecided")
     return ": ".join([word, ", ".join(counts)]) if counts else word

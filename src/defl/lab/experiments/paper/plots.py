@@ -210,7 +210,7 @@ def _finish(figure: Any, first: Any, title: str, note: str, path: Path) -> None:
         handles,
         labels,
         loc="outside lower center",
-        ncols=5,
+        ncols=5 if figure.get_figwidth() >= 8 else 2,
         frameon=False,
         fontsize=9,
         title=fill(note, width),
