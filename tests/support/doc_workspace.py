@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from defl.lab.datasets.cifar10 import BATCHES, OFFICIAL_MD5
+from defl.node.setup.local import free_ports
 from support.layouts import cifar_batch
 
 ROOT = Path(__file__).parent.parent.parent
@@ -146,9 +147,10 @@ def _make_data(folder: Path) -> None:
 
 def _add_joiners(folder: Path, shell: Shell) -> None:
     """A new site, and a new machine of bob's: the documents give their cards to alice."""
-    for node, name in (("eve", "eve"), ("bob-2", "bob")):
+    joiners = (("eve", "eve"), ("bob-2", "bob"))
+    for (node, name), port in zip(joiners, free_ports(len(joiners)), strict=True):
         made = shell.run(
-            f"defl node init {node} --name {name} --address {name}.example.org:7400 && "
+            f"defl node init {node} --name {name} --address {name}.example.org:{port} && "
             f"defl node join {node} federation.toml --fingerprint {'00' * 16}",
             folder,
         )
