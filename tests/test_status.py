@@ -184,7 +184,7 @@ def test_the_status_text_shows_progress_peers_and_problems() -> None:
             "                dave: left out, the rule gave it no weight (suspect: it goes astray), "
             "score 7.5, reputation -0.38, suspect"
         ),
-        "                suspect is who is below +0.15",
+        "                a reputation below +0.15 is suspect",
         "  left out      carol: 0 rounds by the rule, 1 without an update",
         "  left out      dave: 3 rounds by the rule, 0 without an update",
         (

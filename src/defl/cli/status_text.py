@@ -122,7 +122,7 @@ def _rounds(status: NodeStatus) -> list[tuple[str, str]]:
         lines += [("", f"{name}: {_share(s)}") for name, s in aggregation.members.items()]
         if aggregation.suspect_below is not None:
             below = f"{aggregation.suspect_below:+.2f}"
-            lines.append(("", f"suspect is who is below {below}"))
+            lines.append(("", f"a reputation below {below} is suspect"))
     for name, rounds in status.left_out.items():
         text = f"{name}: {rounds.by_rule} rounds by the rule, {rounds.no_update} without an update"
         lines.append(("left out", text))
