@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from defl.errors import SigningRefused
 from defl.ids import NO_DIGEST, Digest, NodeId, Round
 from defl.messages import Manifest, Offer, StoreAck
 from defl.output import Durable
+from defl.pool.blob_index import BlobIndex
 from defl.pool.certify import Certifier
 from defl.schema import Codec
 from support.builders import Small
@@ -21,8 +23,13 @@ ONE, OTHER = (
 
 
 def certifier(offers: Sequence[Offer] = (), acks: Sequence[StoreAck] = ()) -> Certifier:
+    """A signer of a node that has fetched and checked both blobs."""
     durable = Durable(None, offers=tuple(offers), acks=tuple(acks))
-    return Certifier(SMALL.federation, ME, SMALL.signers[ME], durable)
+    index = BlobIndex()
+    for manifest in (ONE, OTHER):
+        index.add_whole(manifest)
+        index.mark_checked(manifest.digest)
+    return Certifier(SMALL.federation, ME, SMALL.signers[ME], durable, index)
 
 
 def offer_of(manifest: Manifest) -> Offer:
@@ -37,6 +44,22 @@ def test_two_blobs_of_one_author_and_round_are_never_both_acknowledged() -> None
         signer.sign_ack(offer_of(OTHER))
     assert signer.given == (ack,)
     assert signer.sign_ack(offer_of(ONE)) == ack
+
+
+@pytest.mark.parametrize("present", ["nothing", "a chunk", "all bytes, unchecked"])
+def test_a_blob_that_was_not_checked_is_never_acknowledged(present: str) -> None:
+    index = BlobIndex()
+    manifest = replace(ONE, chunks=(*ONE.chunks, *OTHER.chunks))
+    if present == "a chunk":
+        index.add_chunk(manifest, 0)
+        index.mark_checked(manifest.digest)
+    elif present != "nothing":
+        index.add_whole(manifest)
+    signer = Certifier(SMALL.federation, ME, SMALL.signers[ME], Durable(None), index)
+
+    with pytest.raises(SigningRefused, match="not checked the blob of member 1 for round 1"):
+        signer.sign_ack(offer_of(manifest))
+    assert signer.given == ()
 
 
 def test_an_ack_binds_the_signer_across_a_restart() -> None:

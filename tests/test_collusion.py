@@ -38,6 +38,7 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.participant_parts import first_durable
+from defl.pool.blob_index import BlobIndex
 from defl.pool.certify import Certifier
 from defl.sim import verdicts
 from defl.sim.byzantine import KINDS
@@ -270,8 +271,10 @@ class Accomplice(Liar):
     def besides(self, event: Event, now: float) -> Iterator[Item]:  # noqa: ARG002
         match event:
             case Received(message=Offer(author=author) as offer) if author in COLLUDERS:
-                blank = Durable(record=None)
-                certifier = Certifier(self._federation, self._me, self._signer, blank)
+                blank, index = Durable(record=None), BlobIndex()
+                index.add_whole(offer.manifest)
+                index.mark_checked(offer.manifest.digest)
+                certifier = Certifier(self._federation, self._me, self._signer, blank, index)
                 yield Envelope((author,), certifier.sign_ack(offer))
 
     def instead(self, item: Item) -> tuple[Item, ...]:

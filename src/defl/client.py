@@ -91,6 +91,7 @@ class RoundClient:
         self._fetch_at = NEVER_HELD  # blobs are not fetched before
         self._effects = ClientEffects()
         self._trained: Trained | None = None  # held back until this node may sign
+        self._held_since = 0.0
         self.muted = False  # signs nothing for now
         self.observing = False  # never signs again, so it does not train
 
@@ -252,6 +253,8 @@ class RoundClient:
         self._announce_waiting(now)
         if self._trained is not None and not self._may_sign_later:
             event, self._trained = self._trained, None
+            # Others decided how long it was held back: that is not this node's own pace.
+            self._opened_at += now - max(self._held_since, self._opened_at)
             self.trained(event, now)
         if now < self._fetch_at:
             return
@@ -361,11 +364,12 @@ class RoundClient:
         return self.muted and not self.observing
 
     def trained(self, event: Trained, now: float) -> None:
+        self._own_pace.finish(now)
         if self._may_sign_later:
             self._trained = event
+            self._held_since = now
             return
         self._done(lambda work: isinstance(work, Train) and work.round == event.round)
-        self._own_pace.finish(now)
         if self._late_since is not None:
             self._effects.notices.append(OwnUpdateLate(event.round, now - self._late_since))
             self._late_since = None

@@ -1,4 +1,4 @@
-"""Which blobs are stored here, what for, and for how long.
+"""Index of the stored blobs: what each is kept for, for how long, and whether it was checked.
 
 A blob is kept while a label names it: an author's update for a round, or a round's model. Labels
 expire with the committed round, so storage is M * tau * n however long the federation runs.
@@ -16,6 +16,9 @@ Label = tuple[Round, NodeId | None]  # None: the model of that round
 class Holding:
     manifest: Manifest
     chunks: set[int]
+    # The values obey the rules. This stays true if chunks are lost and fetched back: the manifest
+    # names them by hash. It is forgotten with the blob.
+    checked: bool = False
 
     @property
     def complete(self) -> bool:
@@ -72,6 +75,15 @@ class BlobIndex:
 
     def lose_chunks(self, digest: Digest, indexes: frozenset[int]) -> None:
         self._holdings[digest].chunks -= indexes
+
+    def mark_checked(self, digest: Digest) -> None:
+        """Record that all values of a complete blob obey the rules."""
+        if self.has(digest):
+            self._holdings[digest].checked = True
+
+    def is_checked(self, digest: Digest) -> bool:
+        """Whether all bytes are here and their values were checked."""
+        return self.has(digest) and self._holdings[digest].checked
 
     def add_whole(self, manifest: Manifest) -> None:
         self._holdings[manifest.digest] = Holding(manifest, set(range(len(manifest.chunks))))

@@ -1,8 +1,9 @@
 """Store-acks: those that this node gave, at most one per author and round ever, and those that it
 collects for its own update until they certify that the blob is available.
 
-With q acks, the author's own included, at least f + 1 honest members hold the blob. Since no honest
-member acks twice, at most one blob per author and round can be certified.
+With q acks, the author's own included, at least f + 1 honest members hold the blob and have checked
+it. Since no honest member acks twice, at most one blob per author and round can be certified. The
+signer does not rely on its callers: `sign_ack` refuses a second blob and one that is not checked.
 """
 
 from msgspec.structs import replace
@@ -14,22 +15,30 @@ from defl.fields import bitmap_of
 from defl.ids import NodeId, Round
 from defl.messages import Manifest, Offer, StoreAck, Upd, ack_statement
 from defl.output import Durable
+from defl.pool.blob_index import BlobIndex
 
 Slot = tuple[Round, NodeId]
 
 
 class Certifier:
     def __init__(
-        self, federation: Federation, me: NodeId, signer: Signer, durable: Durable
+        self,
+        federation: Federation,
+        me: NodeId,
+        signer: Signer,
+        durable: Durable,
+        index: BlobIndex,
     ) -> None:
         self._chain = federation.chain
         self._epoch = federation.epoch
         self._committee = federation.committee
         self._me = me
         self._signer = signer
+        self._index = index
         self._given: dict[Slot, StoreAck] = {(ack.round, ack.author): ack for ack in durable.acks}
         self._offered = {offer.round: offer.manifest.digest for offer in durable.offers}
         self._collected: dict[Round, dict[NodeId, StoreAck]] = {}
+        self._certified: set[Round] = set()  # whose UPD this process has signed
 
     def __len__(self) -> int:
         return len(self._given)
@@ -73,6 +82,11 @@ class Certifier:
                 f"{offer.round}"
             )
         manifest = offer.manifest
+        if not self._index.is_checked(manifest.digest):
+            raise SigningRefused(
+                f"this node has not checked the blob of member {offer.author} for round "
+                f"{offer.round}"
+            )
         message = ack_statement(
             self._chain,
             self._epoch,
@@ -94,17 +108,18 @@ class Certifier:
         self._given[offer.round, offer.author] = ack
         return ack
 
-    def count(self, offer: Offer, ack: StoreAck) -> Upd | None:
-        """The signed UPD as soon as q members have acknowledged exactly the offered blob."""
+    def count(self, offer: Offer, ack: StoreAck) -> None:
+        """Keep an ack of exactly the offered blob, one of each member."""
         manifest = offer.manifest
-        if (ack.digest, ack.base, ack.size) != (manifest.digest, manifest.base, manifest.size):
+        if (ack.digest, ack.base, ack.size) == (manifest.digest, manifest.base, manifest.size):
+            self._collected.setdefault(offer.round, {}).setdefault(ack.acker, ack)
+
+    def certify(self, offer: Offer) -> Upd | None:
+        """Sign the UPD, once, when q members have acknowledged the offered blob; else None."""
+        if offer.round in self._certified or not self.is_certified(offer):
             return None
-        acks = self._collected.setdefault(offer.round, {})
-        if ack.acker in acks:
-            return None
-        acks[ack.acker] = ack
-        if len(acks) != self._committee.quorum:
-            return None
+        self._certified.add(offer.round)
+        manifest, acks = offer.manifest, self._collected[offer.round]
         ackers = sorted(acks)
         unsigned = Upd(
             round=offer.round,
@@ -129,3 +144,4 @@ class Certifier:
         self._given = {slot: ack for slot, ack in self._given.items() if slot[0] > round_}
         self._offered = {r: digest for r, digest in self._offered.items() if r > round_}
         self._collected = {r: acks for r, acks in self._collected.items() if r > round_}
+        self._certified = {r for r in self._certified if r > round_}

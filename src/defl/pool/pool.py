@@ -70,8 +70,8 @@ class Pool:
         self._me = me
         self._repeat_s = federation.timing.view_base_s
         self._members = federation.committee.members
-        self._certifier = Certifier(federation, me, signer, durable)
         self._index = BlobIndex()
+        self._certifier = Certifier(federation, me, signer, durable, self._index)
         largest = min(federation.chunk_bytes, 4 * federation.schema.values)
         self._transfer = Transfer(me, largest)
         self._offers: dict[tuple[Round, NodeId], Offer] = {}  # the first of each
@@ -80,7 +80,7 @@ class Pool:
         self._repeat_at: float | None = None
         self._round = round_
         self._effects = PoolEffects()
-        self.muted = False  # sign no acks and no offers
+        self.muted = False  # sign no acks, offers and UPDs
         for manifest, chunks in durable.held:
             self._index.restore(manifest, chunks)
         for ack in durable.acks:
@@ -101,7 +101,7 @@ class Pool:
         self._federation = federation
         self._me = me
         self._members = federation.committee.members
-        self._certifier = Certifier(federation, me, self._signer, Durable(None))
+        self._certifier = Certifier(federation, me, self._signer, Durable(None), self._index)
         self._offers.clear()
         self._refused.clear()
         self._repeat_at = None
@@ -190,17 +190,22 @@ class Pool:
         offer = self._certifier.sign_offer(round_, manifest)
         self._offers[round_, self._me] = offer
         self._index.add_whole(manifest)
+        self._index.mark_checked(manifest.digest)  # this node made it
         self._relabel((round_, self._me), manifest.digest)
         self._effects.offer = offer
         self._acknowledge(offer)
         self._repeat_at = None
 
     def resume(self) -> None:
-        """After a restart: acknowledge the own offers again, and fetch back what was lost."""
-        for offer in self._offers.values():
+        """Resume after a restart, and again when this node may sign: acknowledge our own offers and
+        what was checked meanwhile, check the rest, and refetch lost blobs. A Byzantine member may
+        choose when this happens, so waiting does not replace the check of an update."""
+        for slot, offer in self._offers.items():
+            if self._index.labelled(slot) != offer.manifest.digest:
+                continue  # another update of this author is committed
             if self._index.has(offer.manifest.digest):
-                self._acknowledge(offer)
-            else:
+                self._validate_or_acknowledge(offer)
+            elif offer.author == self._me:  # the updates of others are being fetched
                 self._fetch(offer.manifest, self._members)
         # Others rely on what this node acknowledged, but a power cut may have lost the bytes.
         for ack in self._certifier.given:
@@ -327,7 +332,8 @@ class Pool:
         offer = self._offers.get((ack.round, self._me))
         if ack.author != self._me or offer is None:
             return
-        upd = self._certifier.count(offer, ack)
+        self._certifier.count(offer, ack)
+        upd = self._certifier.certify(offer) if not self.muted else None
         if upd is not None:
             self._effects.certified.append(upd)
 
@@ -372,10 +378,10 @@ class Pool:
             for offer in self._offers.values():
                 if offer.manifest.digest == event.digest:
                     self._validate_or_acknowledge(offer)
-                    return
 
     def _validate_or_acknowledge(self, offer: Offer) -> None:
-        if self._certifier.acked(offer) is not None:
+        checked = self._index.is_checked(offer.manifest.digest)
+        if checked or self._certifier.acked(offer) is not None:
             self._acknowledge(offer)
         elif self._certifier.may_ack(offer) and offer.manifest.digest not in self._validating:
             self._validating.add(offer.manifest.digest)
@@ -384,25 +390,30 @@ class Pool:
     def validated(self, digest: Digest, fault: str | None) -> None:
         """The driver has checked all bytes of a blob, which are in place."""
         self._validating.discard(digest)
+        if fault is None:
+            self._index.mark_checked(digest)
         for slot, offer in list(self._offers.items()):
             if offer.manifest.digest != digest:
                 continue
             if fault is not None:
                 self._refuse(slot, fault)
-            elif self._index.has(digest) and self._index.labelled(slot) == digest:
-                self._acknowledge(offer)  # unless a committed update has taken its place
+            else:
+                self._acknowledge(offer)
 
     def not_validated(self, digest: Digest) -> None:
         """The check itself failed; the next repetition of the offer requests it again."""
         self._validating.discard(digest)
 
     def _acknowledge(self, offer: Offer) -> None:
-        """Sign once per (round, author); the record is durable before the ack leaves."""
-        if self.muted:
+        """Sign once per (round, author), and only what was checked; the record is durable before
+        the ack leaves. Without the bytes there is no ack, nor if a committed update of this author
+        has taken the blob's place."""
+        slot, digest = (offer.round, offer.author), offer.manifest.digest
+        if self.muted or not self._index.has(digest) or self._index.labelled(slot) != digest:
             return
         ack = self._certifier.acked(offer)
         if ack is None:
-            if not self._certifier.may_ack(offer):
+            if not self._index.is_checked(digest) or not self._certifier.may_ack(offer):
                 return
             ack = self._certifier.sign_ack(offer)
             self._effects.acks.append(ack)
