@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from defl.committee import Rules
-from defl.ids import NodeId, Round
+from defl.changes import Rounds
+from defl.committee import TAU_MAX, Rules
+from defl.ids import NodeId, Round, View
 from defl.messages import (
+    ACKS_RECALLED_MAX,
     Gossip,
     Message,
     Offer,
@@ -26,13 +28,16 @@ from defl.output import (
     Observing,
     Output,
     PeerMisbehaved,
+    Propose,
     Received,
+    SafetyRecord,
     Tick,
     Train,
     Trained,
 )
 from defl.participant import Participant
-from defl.recall import NOTHING_SEEN, Recall
+from defl.pool.pool import Pool
+from defl.recall import NOTHING_SEEN, Recall, beyond_record
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions, Rollback
@@ -130,15 +135,73 @@ def test_an_observer_does_not_train(small: Small) -> None:
     assert not node.handle(Tick(), 5.0).work
 
 
-def test_an_answer_with_another_members_statements_does_not_count(small: Small) -> None:
+def test_an_update_trained_before_the_node_became_an_observer_is_dropped(small: Small) -> None:
+    """Nobody will ever be offered it."""
     node = started(small)
+    update = replace(small.blob(1)[0], base=small.initial.digest)
+    assert update.digest not in node.handle(Trained(Round(1), update), 0.1).drop
+
+    output = answer(node, 1, shown(small, "vote"))
+
+    assert not sent(output, Offer)
+    assert update.digest in output.drop
+
+
+def foreign(small: Small, kind: str) -> Statements:
+    """A genuine statement of this kind by member 5, and of no other member."""
+    statements = small.statements(5, small.offer(5, 1, small.blob(1)[0]))
+    return replace(NOTHING_SEEN, **{kind: getattr(statements, kind)})
+
+
+@pytest.mark.parametrize("kind", ["vote", "timeout", "proposal", "offer", "acks"])
+def test_an_answer_with_another_members_statements_does_not_count(small: Small, kind: str) -> None:
+    """A Byzantine member shows what third members signed. The node neither counts the answer nor
+    becomes an observer, and signs as soon as an honest member answers."""
+    node = started(small)
+    proposal = small.proposal(small.block())
+    node.handle(Received(proposal.block.header.author, proposal), 0.1)
     for peer in (1, 2, 3):
         answer(node, peer)
-    output = answer(node, 4, replace(NOTHING_SEEN, vote=small.vote(5, 3, name("b"))))
+    output = answer(node, 4, foreign(small, kind))
 
     assert any(isinstance(notice, PeerMisbehaved) for notice in output.notices)
     assert node.replica.muted
     assert node.replica.observing is None
+    assert sent(answer(node, 5), Vote)
+
+
+def test_one_foreign_ack_among_the_nodes_own_voids_the_whole_answer(small: Small) -> None:
+    """The own ack is beyond the record, but an answer that mixes in another member's is void."""
+    node = started(small)
+    own, theirs = shown(small, "store-ack").acks, foreign(small, "acks").acks
+    output = answer(node, 1, replace(NOTHING_SEEN, acks=own + theirs))
+
+    assert any(isinstance(notice, PeerMisbehaved) for notice in output.notices)
+    assert node.replica.observing is None
+    answer(node, 2, replace(NOTHING_SEEN, acks=own))
+    assert node.replica.observing is not None, "an honest answer with the same ack counts"
+
+
+def test_the_operators_change_is_signed_once_enough_members_have_answered(small: Small) -> None:
+    """A node that has forgotten its CHANGE of this round must not sign another one."""
+    node = started(small)
+    node.handle(Propose((Rounds(Round(9)),)), 0.1)
+    for peer in (1, 2, 3):
+        assert not sent(answer(node, peer), Gossip)
+    assert node.changes_unsent
+
+    (gossip,) = sent(answer(node, 4), Gossip)
+    (change,) = gossip.transactions
+    small.verifier().verify(change)
+
+
+def test_an_observer_signs_no_change(small: Small) -> None:
+    node = started(small)
+    answer(node, 1, shown(small, "vote"))
+    for peer in (2, 3, 4, 5):
+        answer(node, peer)
+
+    assert not sent(node.handle(Propose((Rounds(Round(9)),)), 0.2), Gossip)
 
 
 # --- Answering ------------------------------------------------------------------------------
@@ -147,7 +210,7 @@ def test_an_answer_with_another_members_statements_does_not_count(small: Small) 
 def test_a_peer_is_shown_its_newest_statements_of_each_kind(small: Small) -> None:
     recall = Recall(small.federation, ME)
     manifest, _ = small.blob(1)
-    offer = small.offer(2, 1, manifest)
+    offer = small.offer(2, 3, manifest)
     proposal = small.proposal(small.block())
     author = proposal.block.header.author
     for message in (
@@ -155,7 +218,9 @@ def test_a_peer_is_shown_its_newest_statements_of_each_kind(small: Small) -> Non
         small.vote(2, 4, name("b")),
         small.vote(3, 9, name("c")),
         small.timeout(2, 6),
+        small.offer(2, 1, manifest),
         offer,
+        small.offer(2, 2, small.blob(2)[0]),
         proposal,
         Gossip((small.agg(2, 1),)),
     ):
@@ -173,6 +238,11 @@ def test_a_peer_is_shown_its_newest_statements_of_each_kind(small: Small) -> Non
     header = SignedHeader(proposal.block.header, proposal.signature)
     assert isinstance(envelope.message, Statements)
     assert envelope.message.proposal == header
+
+
+def test_all_acks_of_the_rounds_that_are_kept_fit_an_answer() -> None:
+    """A node collects acks for its offers of rounds R - tau + 1 to R + 2."""
+    assert TAU_MAX + 2 <= ACKS_RECALLED_MAX
 
 
 def test_a_peer_gets_one_answer_in_half_a_period_however_often_it_asks(small: Small) -> None:
@@ -263,20 +333,72 @@ def test_a_restarted_author_is_certified_by_exactly_a_quorum(rules: Rules) -> No
     assert cluster.rounds_closed == 1
 
 
-def test_expired_offers_and_acks_do_not_make_an_observer() -> None:
-    """The answering node lags: it still has statements that the other has expired."""
-    cluster = cluster_of(4, rounds=6)
+@pytest.mark.parametrize("age", [0, 1, 2])
+def test_expired_offers_and_acks_do_not_make_an_observer(age: int) -> None:
+    """The answering node lags: it still has statements that the other has expired. The newest of
+    these are of round R - tau."""
+    cluster = cluster_of(4, rounds=6, tau=2)
     cluster.run(until=lambda: cluster.rounds_closed == 1)
-    old_offer = participant(cluster, 1).pool.offer_for(Round(1))
-    assert old_offer is not None
-    cluster.run(until=lambda: cluster.rounds_closed == 5)
     node = participant(cluster, 1)
+    old_offer = node.pool.offer_for(Round(1))
+    acks = (participant(cluster, peer).pool.acks_from(NodeId(1)) for peer in (0, 2, 3))
+    (old_ack, *_) = (ack for given in acks for ack in given)
+    assert old_offer is not None
+    assert old_ack.round == 1
+    cluster.run(until=lambda: node.state.round == 1 + node.federation.tau + age)
     assert node.pool.offer_for(Round(1)) is None
-    late = replace(NOTHING_SEEN, offer=old_offer)
+    late = replace(NOTHING_SEEN, offer=old_offer, acks=(old_ack,))
     node._recall._answered.discard(NodeId(2))
     node.handle(Received(NodeId(2), late), cluster.now)
 
     assert node.replica.observing is None
+
+
+# --- Its own statements against its record ---------------------------------------------------
+
+
+def record_of(small: Small) -> SafetyRecord:
+    """Return the record of a member that proposed, voted and timed out in view 5."""
+    first = small.durable().record
+    assert first is not None
+    return replace(
+        first,
+        last_voted_view=View(5),
+        last_timeout_view=View(5),
+        last_vote=small.vote(0, 5, name("a")),
+        last_timeout=small.timeout(0, 5),
+        last_proposal=proposal_of(small, 5, "a"),
+    )
+
+
+def proposal_of(small: Small, view: int, text: str) -> Proposal:
+    """A proposal of member 0; another `text` makes it another block."""
+    return small.proposal(small.block(view=view, author=ME, transactions_root=name(text)))
+
+
+@pytest.mark.parametrize(
+    ("view", "text", "is_known"),
+    [(4, "a", True), (4, "b", True), (5, "a", True), (5, "b", False), (6, "a", False)],
+)
+@pytest.mark.parametrize("kind", ["vote", "timeout", "proposal"])
+def test_only_what_the_record_cannot_explain_is_beyond_it(
+    small: Small, kind: str, view: int, text: str, is_known: bool
+) -> None:
+    """An older statement is; so is the very statement of the record's last view, but no other of
+    that view."""
+    proposal = proposal_of(small, view, text)
+    high_qc = None if text == "a" else small.qc(1, name("certified"))
+    signed = {
+        "vote": small.vote(0, view, name(text)),
+        "timeout": small.timeout(0, view, high_qc),
+        "proposal": SignedHeader(proposal.block.header, proposal.signature),
+    }
+    answered = replace(NOTHING_SEEN, **{kind: signed[kind]})
+    pool = Pool(small.federation, ME, small.signers[ME], small.durable(), Round(0))
+
+    unknown = beyond_record(answered, record_of(small), pool, Round(0))
+
+    assert (unknown is None) is is_known
 
 
 # --- Rolled back ----------------------------------------------------------------------------

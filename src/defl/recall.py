@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from defl.committee import Federation
 from defl.ids import OUTSIDER, NodeId, Round
 from defl.messages import (
-    ACKS_RECALLED_MAX,
     Message,
     Offer,
     Proposal,
@@ -102,13 +101,13 @@ class Recall:
                 pass
 
     def answer(self, peer: NodeId, acks: tuple[StoreAck, ...], now: float) -> list[Envelope]:
-        """`acks`: the peer's acks for this node's own updates."""
+        """`acks`: the peer's acks for this node's own updates, at most tau + 2 of them: fewer than
+        ACKS_RECALLED_MAX."""
         since = now - self._answered_at.get(peer, float("-inf"))
         if 0 <= since < self._repeat_s / 2:  # it asks on each connection and once per period
             return []
         self._answered_at[peer] = now
-        newest = acks[-ACKS_RECALLED_MAX:]
-        statements = replace(self._seen.get(peer, NOTHING_SEEN), acks=newest)
+        statements = replace(self._seen.get(peer, NOTHING_SEEN), acks=acks)
         return [Envelope((peer,), statements)]
 
 
