@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from defl.changes import Add, Approve, Change, Ready, Remove, Rounds
-from defl.contacts import PeerRole
+from defl.contacts import STRANGERS_FROM, PeerRole
 from defl.crypto import Signer
 from defl.errors import BadCertificate, BadSignature, PeerFault
 from defl.fields import bitmap_of
-from defl.ids import OUTSIDER, Digest, NodeId, Round, View
+from defl.ids import OUTSIDER, Digest, NodeId, Round, View, digest_of
 from defl.ledger import decode_state
 from defl.messages import (
     QC,
@@ -21,11 +21,13 @@ from defl.messages import (
     ChunkRequest,
     Gossip,
     Handover,
+    Manifest,
     ManifestAnswer,
     ManifestRequest,
     Message,
     NotHeld,
     Status,
+    StoreAck,
     Transaction,
     vote_statement,
 )
@@ -38,16 +40,21 @@ from defl.output import (
     PeerMisbehaved,
     Persist,
     Received,
+    ReceivedChunk,
+    RoundClosed,
     ServeChunk,
     ServeHandover,
     Tick,
+    Validated,
 )
 from defl.output_builder import OutputBuilder
 from defl.participant import Participant
 from defl.participant_parts import first_record_of
+from defl.pool.pool import PoolEffects
+from defl.sim.conditions import Conditions
 from defl.sim.signer import NoopSigner
 from defl.wire import encode
-from support.builders import Small, let_sign, name, nodes
+from support.builders import Small, let_sign, name, nodes, tampered
 from support.epochs import Churn, signed_card
 from support.switches import SWITCH
 
@@ -93,6 +100,21 @@ def test_a_question_about_a_blob_is_sent_even_if_the_epoch_ends_in_the_same_step
     builder.enter(SWITCH, None, 1)
 
     assert builder.build(None).send == (question,)
+
+
+def test_nothing_of_the_last_epoch_is_recorded_with_the_boundary() -> None:
+    """An ack of the last epoch, found on the disk in the next, would bind its author's first offer
+    there: this node would never acknowledge it."""
+    builder = OutputBuilder()
+    manifest, _ = SMALL.blob(1)
+    offer = SMALL.offer(1, 2, manifest)
+    builder.add_pool(PoolEffects(acks=[SMALL.ack(0, offer)], offer=SMALL.offer(0, 2, manifest)))
+    builder.enter(SWITCH, None, 1)
+
+    persist = builder.build(None).persist
+    assert persist is not None
+    assert persist.switch == SWITCH
+    assert (persist.acks, persist.offer) == ((), None)
 
 
 # --- Peers of other epochs -------------------------------------------------------------------
@@ -194,6 +216,17 @@ def test_a_handover_brings_a_node_into_the_next_epoch_with_one_atomic_write() ->
     assert all(item.epoch == 1 for item in output.send if isinstance(item, Envelope))
 
 
+def test_the_rounds_that_a_handover_closes_are_reported_and_its_bearer_is_answered() -> None:
+    """The bearer may be a stranger, which learns from the Status that it can go."""
+    participant = node(0)
+    stranger = NodeId(STRANGERS_FROM)
+    output = participant.handle(Received(stranger, SMALL.handover()), 1.0)
+
+    closed = [notice for notice in output.notices if isinstance(notice, RoundClosed)]
+    assert [(notice.round, notice.updates) for notice in closed] == [(1, nodes(0, 1, 2, 3, 4))]
+    assert [status.epoch for status in sent(output, Status) if status.to == (stranger,)] == [1]
+
+
 def test_a_handover_whose_state_is_not_the_certified_one_is_refused() -> None:
     participant = node(0)
     genuine = SMALL.handover()
@@ -266,6 +299,31 @@ def test_offers_of_the_open_round_do_not_cross_the_boundary() -> None:
     assert participant.pool.stored["acks"] == 0
 
 
+def junk() -> Manifest:
+    """An update of another codec: refused when it is offered."""
+    return tampered(SMALL.blob(7)[0], codec="bf16")
+
+
+@pytest.mark.parametrize("before", [junk(), SMALL.blob(8)[0]], ids=["refused", "another one"])
+def test_what_an_author_offered_before_the_boundary_does_not_bind_its_next_epoch(
+    before: Manifest,
+) -> None:
+    """The author's key may have been replaced: the new machine starts without the old one's debts."""
+    participant = node(0)
+    let_sign(participant)
+    participant.handle(Received(NodeId(1), SMALL.offer(1, 2, before)), 1.0)
+    participant.handle(Received(NodeId(1), SMALL.handover()), 2.0)
+    small = SMALL.entered(participant.federation)
+    manifest, payload = small.blob(9, name("model of round 1"))
+    participant.handle(Received(NodeId(1), small.offer(1, 2, manifest), 1), 3.0)
+    for index, data in enumerate((payload[:256], payload[256:])):
+        event = ReceivedChunk(NodeId(1), manifest.digest, index, data, digest_of(data))
+        participant.handle(event, 3.0)
+
+    (ack,) = sent(participant.handle(Validated(manifest.digest, None), 3.0), StoreAck)
+    small.verifier().verify(ack.message)
+
+
 def test_what_another_epochs_facts_admitted_is_dropped() -> None:
     participant = node(0)
     block = SMALL.block()
@@ -333,6 +391,24 @@ def test_nobody_verifies_approvals_and_readies_that_cannot_count() -> None:
     assert member.wanted(NodeId(1), Gossip(readies)) is None
 
 
+def test_a_guest_without_a_model_is_not_ready() -> None:
+    """Nobody sends blobs to an approved joiner, which would count as one of the f faulty members. The
+    model that the joiner has from the start is older than the kept rounds."""
+    churn = Churn(4, rounds=30, tau=2)
+    joiner = churn.add_machine("joiner")
+    churn.run_until_round(3)
+    churn.cluster.traffic.censor = lambda _, target, message: (
+        target == joiner and isinstance(message, Chunk)
+    )
+    churn.change(churn.add(joiner, "eve"))
+    churn.run_until(lambda: bool(churn.participant(joiner).state.wanted_keys))
+    churn.run_until_round(churn.newest.state.round + 3, 0, 1, 2, 3)
+    assert (churn.newest.epoch, churn.newest.state.ready) == (0, ())
+
+    churn.cluster.traffic.censor = None
+    churn.run_until_epoch(1)
+
+
 # --- Former members --------------------------------------------------------------------------
 
 
@@ -360,6 +436,27 @@ def test_a_former_member_gets_blobs_of_its_own_rounds_alone() -> None:
         assert [one.to for one in sent(output, NotHeld)] == [(former,)]
         assert not [item for item in output.send if isinstance(item, ServeChunk)]
         assert not sent(output, ManifestAnswer)
+
+
+def test_a_leaver_may_go_once_a_member_has_offered_its_update_and_is_told_once() -> None:
+    """Before that offer only the leaver may have synced its last update, so the Status that releases
+    the leaver waits. Later the Status is repeated only when the leaver asks."""
+    churn = Churn(5, rounds=12, conditions=Conditions(work_s=3.0))
+    churn.run_until_round(1)
+    shown: list[tuple[NodeId, bool]] = []
+
+    def spy(source: NodeId, target: NodeId, message: Message) -> bool:
+        if target == 4 and isinstance(message, Status) and churn.participant(source).epoch == 1:
+            pool, facts = churn.participant(source).pool, churn.participant(source).federation
+            shown.append((source, pool.offer_for(Round(facts.first_round)) is not None))
+        return source == 4 and isinstance(message, Status)  # nobody receives its question
+
+    churn.cluster.traffic.censor = spy
+    churn.propose(4, Remove(NodeId(4)))
+    churn.run_until_round(churn.newest.state.round + 3, 0, 1, 2, 3)
+
+    assert churn.newest.epoch == 1
+    assert sorted(shown) == [(source, True) for source in nodes(0, 1, 2, 3)]
 
 
 def test_an_answer_that_was_on_its_way_when_its_sender_left_is_no_fault() -> None:

@@ -196,6 +196,26 @@ def test_an_extension_is_agreed_before_the_last_round_closes_or_never(in_time: b
     assert not churn.accusations
 
 
+def test_a_bare_quorum_that_extends_its_last_round_closes_the_rounds_after_it() -> None:
+    """No round closes without the AGGs of all three, also the first one after the boundary: every
+    member must submit its AGG again, though it had submitted that of what was the last round."""
+    live = (0, 1, 2)
+    churn = Churn(4, rounds=3)
+    churn.switch_off(3)
+    churn.run_until_round(1, *live)
+    hold_next_round(churn)
+    assert churn.newest.state.round == 2
+    digest = churn.propose(0, Rounds(Round(6)))
+    churn.approve(digest, 1, 2)
+    churn.run_until(lambda: len(churn.newest.state.changes[0].approvals) == 3)
+    churn.cluster.traffic.censor = None
+    churn.run_until_round(6, *live)
+
+    assert churn.newest.epoch == 1
+    assert churn.one_history()
+    assert not churn.accusations
+
+
 def test_an_earlier_end_may_be_agreed_too() -> None:
     churn = Churn(4, rounds=12)
     churn.run_until_round(1)

@@ -5,6 +5,7 @@ honest or not, could send. `tampered` changes fields of a frozen message and kee
 """
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, TypeVar
 
 import numpy as np
@@ -126,12 +127,22 @@ class Small:
             aggregation=aggregation,
             **facts,
         )
-        self.chain, self.epoch = self.federation.chain, self.federation.epoch
-        self.ledger = Ledger(self.federation)
-        self.genesis = genesis_of(self.federation, self.ledger)
-        self.genesis_qc = genesis_qc(self.genesis.id)
         self.size = size
-        self.quorum = self.federation.committee.quorum
+        self._enter(self.federation)
+
+    def _enter(self, federation: Federation) -> None:
+        self.federation = federation
+        self.chain, self.epoch = federation.chain, federation.epoch
+        self.ledger = Ledger(federation)
+        self.genesis = genesis_of(federation, self.ledger)
+        self.genesis_qc = genesis_qc(self.genesis.id)
+        self.quorum = federation.committee.quorum
+
+    def entered(self, federation: Federation) -> "Small":
+        """Return the same members in another epoch, with the same keys."""
+        small = copy(self)
+        small._enter(federation)
+        return small
 
     def verifier(self) -> Verifier:
         return Verifier(self.federation, self.scheme, self.genesis.id)
