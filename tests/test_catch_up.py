@@ -4,14 +4,18 @@ import pytest
 from msgspec.structs import replace
 
 from defl.committee import Rules
+from defl.consensus.answers import Answers
+from defl.consensus.replica import Replica
 from defl.consensus.sync import Sync
-from defl.ids import NodeId, digest_of
+from defl.fields import is_in
+from defl.ids import Digest, NodeId, View, digest_of
 from defl.ledger import Ledger, LedgerState
-from defl.messages import Snapshot, Status
+from defl.messages import BlockRequest, Certificates, Snapshot, Status
 from defl.output import Durable
 from defl.participant import Participant
 from defl.sim.cluster import Cluster
 from defl.sim.scenario import cluster_of
+from support.builders import Small, name
 
 BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
 
@@ -72,6 +76,62 @@ def test_a_restart_knows_the_qc_of_its_stored_snapshot(rules: Rules) -> None:
 
     assert replica.record.high_qc == snapshot.proof_qc
     assert replica.view == snapshot.proof_qc.view + 1
+
+
+@BOTH_RULES
+@pytest.mark.parametrize("has_signed", [True, False])
+def test_a_stored_snapshot_with_a_later_vote_of_this_node_makes_it_an_observer(
+    rules: Rules, has_signed: bool
+) -> None:
+    """The snapshot is newer than the record: a copy of the disk was put together from two times."""
+    cluster = cluster_of(4, rounds=2, rules=rules)
+    first = {node.id: node.disk.record for node in cluster.nodes}
+    cluster.run()
+    snapshot = snapshot_of(cluster, 0)
+    me = next(m for m in first if is_in(snapshot.proof_qc.signers, m) is has_signed)
+    durable = Durable(first[me], snapshot)
+    replica = Participant(cluster.federation, me, cluster.signers[me], durable).replica
+
+    assert (replica.observing is not None) is has_signed
+
+
+@BOTH_RULES
+def test_a_node_asks_for_the_next_blocks_with_the_snapshot_in_hand(rules: Rules) -> None:
+    """The request that the snapshot answers may be a moment old; its repetition is a period off."""
+    cluster = cluster_of(4, rounds=4, rules=rules)
+    newcomer = Participant(
+        cluster.federation, NodeId(3), cluster.signers[3], cluster.nodes[3].disk.recovered()
+    ).replica
+    cluster.run(until=lambda: cluster.rounds_closed == 1)
+    snapshot = snapshot_of(cluster, 0)
+    cluster.run(until=lambda: cluster.rounds_closed == 2)
+    ahead = participant(cluster, 0).replica.record.high_qc
+    assert ahead.view > snapshot.proof_qc.view
+    newcomer.receive(NodeId(0), Certificates(ahead, None), 10.0)
+    assert requests(newcomer) == [ahead.block]
+
+    newcomer.receive(NodeId(0), snapshot, 10.1)
+
+    assert requests(newcomer) == [ahead.block]
+
+
+def requests(replica: Replica[LedgerState]) -> list[Digest]:
+    sent = [item.message for item in replica.take().send]
+    return [message.block for message in sent if isinstance(message, BlockRequest)]
+
+
+def test_a_tc_of_the_high_qcs_own_view_goes_along_to_a_peer_that_is_behind() -> None:
+    """The TC moves nobody, but shows a member whose disk was rolled back its own timeout."""
+    small = Small(real=False)
+    qc, tc = small.qc(3, name("block")), small.tc(3)
+    first = small.durable().record
+    assert first is not None
+    for high_tc, expected in ((tc, tc), (small.tc(2), None)):
+        mine = replace(first, high_qc=qc, high_tc=high_tc)
+        answer = Answers(1.0).to(
+            NodeId(1), shows=(View(0), View(1)), mine=mine, view=View(4), now=0.0
+        )
+        assert answer == Certificates(qc, expected)
 
 
 def test_a_missing_block_is_requested_from_each_signer_in_turn() -> None:

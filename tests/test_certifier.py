@@ -62,6 +62,14 @@ def test_a_blob_that_was_not_checked_is_never_acknowledged(present: str) -> None
     assert signer.given == ()
 
 
+def test_the_ack_of_one_blob_is_not_that_of_another() -> None:
+    signer = certifier()
+    ack = signer.sign_ack(offer_of(ONE))
+
+    assert signer.acked(offer_of(ONE)) == ack
+    assert signer.acked(offer_of(OTHER)) is None
+
+
 def test_an_ack_binds_the_signer_across_a_restart() -> None:
     ack = certifier().sign_ack(offer_of(ONE))
 

@@ -152,6 +152,19 @@ def test_former_members_stay_known_over_epochs_and_the_oldest_are_forgotten() ->
     assert many[0] not in newest
 
 
+def test_only_those_that_left_with_the_last_epoch_are_asked_for_its_blobs() -> None:
+    """Earlier leavers have gone, or have no blob of these rounds."""
+    second = after(FACTS, 3, Remove(NodeId(3)))
+    gone = former_after((), FACTS, second)
+    third = after(second, 5, Add(card("eve")))
+    fourth = after(third, 6, Remove(NodeId(4)))
+
+    assert Contacts(second, ME, gone).leavers == (FORMER_FROM,)
+    assert Contacts(third, ME, gone).leavers == ()
+    both = former_after(gone, third, fourth)
+    assert Contacts(fourth, ME, both).leavers == (FORMER_FROM + 1,)
+
+
 def test_numbers_of_members_guests_former_members_and_strangers_do_not_meet() -> None:
     assert MEMBERS_MAX + GUESTS_MAX <= FORMER_FROM
     assert FORMER_FROM + FORMER_MAX < OUTSIDER < STRANGERS_FROM

@@ -308,7 +308,8 @@ def junk() -> Manifest:
 def test_what_an_author_offered_before_the_boundary_does_not_bind_its_next_epoch(
     before: Manifest,
 ) -> None:
-    """The author's key may have been replaced: the new machine starts without the old one's debts."""
+    """The author's key may have been replaced: the new machine starts without the old one's
+    refusals."""
     participant = node(0)
     let_sign(participant)
     participant.handle(Received(NodeId(1), SMALL.offer(1, 2, before)), 1.0)
@@ -392,8 +393,8 @@ def test_nobody_verifies_approvals_and_readies_that_cannot_count() -> None:
 
 
 def test_a_guest_without_a_model_is_not_ready() -> None:
-    """Nobody sends blobs to an approved joiner, which would count as one of the f faulty members. The
-    model that the joiner has from the start is older than the kept rounds."""
+    """Nobody sends blobs to an approved joiner, which would count as one of the f faulty members.
+    The model that the joiner has from the start is older than the kept rounds."""
     churn = Churn(4, rounds=30, tau=2)
     joiner = churn.add_machine("joiner")
     churn.run_until_round(3)
@@ -439,8 +440,8 @@ def test_a_former_member_gets_blobs_of_its_own_rounds_alone() -> None:
 
 
 def test_a_leaver_may_go_once_a_member_has_offered_its_update_and_is_told_once() -> None:
-    """Before that offer only the leaver may have synced its last update, so the Status that releases
-    the leaver waits. Later the Status is repeated only when the leaver asks."""
+    """Only the leaver may have synced its last update before that offer, so the Status that
+    releases the leaver waits. Later the Status is repeated only when the leaver asks."""
     churn = Churn(5, rounds=12, conditions=Conditions(work_s=3.0))
     churn.run_until_round(1)
     shown: list[tuple[NodeId, bool]] = []

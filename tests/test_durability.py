@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from defl.committee import Timing
 from defl.duty import WriteRecords
 from defl.ids import Digest, NodeId, Round, View
-from defl.messages import Message
-from defl.output import Notice, Persist, Validate, WorkFailing
+from defl.messages import ChunkRequest, Message
+from defl.output import Notice, Persist, Received, ServeChunk, Validate, WorkFailing
 from defl.sim import verdicts
 from defl.sim.byzantine import KINDS
 from defl.sim.conditions import Conditions, WriteTimes
@@ -172,6 +172,29 @@ def test_a_node_whose_sync_failed_fetches_the_blob_back_and_finishes() -> None:
     cluster.run()
     assert cluster.conclude() == []
     assert any("sync blob" in reason for reason in failures)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_updates_of_the_round_of_grace_are_served_also_after_a_restart(restarted: bool) -> None:
+    """A peer that lags by one round more than are kept still aggregates: with the ledger at round R
+    its holders have all that they had of round R - tau."""
+    cluster = cluster_of(4, rounds=6, tau=2)
+    node = cluster.nodes[1]
+    cluster.run(until=lambda: node.behaviour.participant.state.round == 2)
+    held = {
+        ref.digest
+        for ref in node.behaviour.participant.state.closed[-1].updates
+        if node.behaviour.participant.pool.has(ref.digest)
+    }
+    assert len(held) >= cluster.federation.committee.quorum
+    cluster.run(until=lambda: node.behaviour.participant.state.round == 4)
+    if restarted:
+        cluster.crash(node.id, downtime_s=0.1, power=False)
+        cluster.run(until=lambda: node.alive)
+    participant = node.behaviour.participant
+    for digest in held:
+        request = Received(PEER, ChunkRequest(digest, 0))
+        assert ServeChunk(PEER, digest, 0) in participant.handle(request, cluster.now).send
 
 
 def test_a_rotten_chunk_is_found_when_it_is_read_and_fetched_back() -> None:

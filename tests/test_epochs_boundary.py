@@ -163,6 +163,24 @@ def test_what_was_checked_in_the_last_epoch_is_not_heard_in_the_next() -> None:
     assert not churn.observers
 
 
+def test_a_member_that_restarts_after_the_boundary_still_has_the_updates_before_it() -> None:
+    """No ack of the new epoch names them. A member that is behind aggregates the closing round from
+    them, and a leaver among their holders may be gone."""
+    churn = Churn(5)
+    churn.run_until_round(1)
+    churn.propose(4, Remove(NodeId(4)))
+    churn.run_until_epoch(1, 0, 1, 2, 3)
+    closing = churn.participant(0).state.last
+    assert closing is not None
+    held = {ref.digest for ref in closing.updates if churn.participant(0).pool.has(ref.digest)}
+    assert held
+    churn.switch_off(0)
+    churn.switch_on(0)
+
+    assert all(churn.participant(0).pool.has(digest) for digest in held)
+    assert held <= churn.node(0).disk.blobs.keys()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_bare_quorum_that_restarts_between_the_last_block_and_its_proof_goes_on(
     seed: int,

@@ -9,8 +9,8 @@ from defl.changes import Approve, Ready, Remove, Rounds
 from defl.fields import bitmap_of
 from defl.ids import NodeId, Round
 from defl.ledger import decode_state
-from defl.messages import Offer, Proposal, Transaction, Upd, ack_statement
-from defl.output import Envelope, Event, Output, Response
+from defl.messages import Offer, Proposal, Transaction, Upd, Vote, ack_statement
+from defl.output import Envelope, Event, Finished, Output, Response
 from defl.sim.byzantine.liar import Item, Liar
 from support.builders import name
 from support.epochs import Churn
@@ -214,6 +214,25 @@ def test_a_bare_quorum_that_extends_its_last_round_closes_the_rounds_after_it() 
     assert churn.newest.epoch == 1
     assert churn.one_history()
     assert not churn.accusations
+
+
+def test_nobody_finishes_while_an_extension_waits_for_its_proof() -> None:
+    """The votes that prove the end of the epoch are lost for longer than a node with the last model
+    serves the others. What was the last round is not, so nobody may go."""
+    churn = Churn(4, rounds=2)
+    churn.run_until_round(1)
+    churn.cluster.traffic.censor = lambda source, _target, message: (
+        isinstance(message, Vote) and churn.participant(source).state.ended
+    )
+    churn.change(Rounds(Round(4)))
+    churn.run_until(lambda: all(churn.participant(m).state.ended for m in range(4)))
+    churn.run_for(2 * churn.newest.federation.timing.grace_s)
+    assert churn.newest.epoch == 0
+    assert not churn.notices_of(Finished)
+
+    churn.cluster.traffic.censor = None
+    churn.finish()
+    assert {churn.participant(m).state.round for m in range(4)} == {4}
 
 
 def test_an_earlier_end_may_be_agreed_too() -> None:

@@ -127,6 +127,15 @@ def test_two_attestations_of_one_member_are_evidence_and_those_of_other_rounds_a
 # --- An observer -----------------------------------------------------------------------------
 
 
+def test_a_member_whose_contradiction_is_proven_causes_no_further_verification() -> None:
+    bench = ClientBench(rounds=1)
+    bench.finish.receive(NodeId(1), bench.small.attestation(1, 1, name("model")), 0.0)
+    other = bench.small.attestation(1, 1, name("another"))
+
+    assert bench.finish.wants(other, lambda _author, _kind: False)
+    assert not bench.finish.wants(other, lambda _author, _kind: True)
+
+
 def test_an_observer_signs_nothing_and_follows_to_the_end() -> None:
     bench = ClientBench(rounds=2, muted=True)
     started = bench.at(0.0)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from defl.cards import CERTIFICATE_BYTES_MAX
 from defl.changes import CHANGE_BYTES_MAX, Add, Approve, Change, Ready, Remove, ReplaceKey, Rounds
@@ -141,6 +142,16 @@ def test_a_handover_whose_state_is_not_the_proven_one_leads_nowhere() -> None:
     fake = Handover(Snapshot(true.block, lie, true.proof, true.proof_qc))
 
     assert participant_after(fake).epoch == 0
+
+
+def test_a_snapshot_of_another_epochs_block_is_refused_though_a_quorum_vouches_for_it() -> None:
+    genuine = SMALL.snapshot()
+    block = replace(genuine.block, epoch=1)
+    proof = replace(genuine.proof, committed=block.id)
+    qc = SMALL.qc(proof.view, proof.id)
+
+    with pytest.raises(WrongEpoch):
+        SMALL.verifier().verify(Snapshot(block, genuine.state, proof, qc))
 
 
 def test_a_handover_must_show_the_end_of_an_epoch() -> None:

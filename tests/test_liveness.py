@@ -7,12 +7,14 @@ import pytest
 
 from defl.committee import Rules
 from defl.consensus import tree
+from defl.duty import Report
 from defl.ids import NodeId, View
-from defl.messages import Vote
+from defl.messages import Slot, Vote, slot_of
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions, Partition
 from defl.sim.scenario import cluster_of
+from defl.sim.sim_node import SimNode
 
 BOTH_RULES = pytest.mark.parametrize("rules", list(Rules))
 
@@ -39,6 +41,25 @@ def test_a_bare_quorum_that_restarts_in_a_view_it_gave_up_makes_progress(
     assert_all_rounds_close(
         cluster_of(members, rounds=4, rules=rules, conditions=conditions, byzantine=silent)
     )
+
+
+@BOTH_RULES
+def test_no_transaction_is_put_into_two_blocks_of_the_log(rules: Rules) -> None:
+    """A leader knows what the uncommitted blocks below its own hold; a copy would cost everybody
+    its bytes and its signatures."""
+    cluster = cluster_of(4, rounds=3, rules=rules)
+    slots: list[Slot] = []
+
+    def watch(node: SimNode, report: Report) -> None:
+        if node.id == 0:
+            blocks = [committed.block for committed in report.committed]
+            slots.extend(slot_of(tx) for block in blocks for tx in block.transactions)
+
+    cluster.watchers.append(watch)
+    assert_all_rounds_close(cluster)
+
+    assert len(slots) >= 3 * 4
+    assert len(set(slots)) == len(slots)
 
 
 @BOTH_RULES

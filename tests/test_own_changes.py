@@ -61,6 +61,16 @@ def test_a_second_proposal_waits_for_the_next_round() -> None:
     assert mine.due(state(1, first)) == [SMALL.change(0, 2, JOINS)]
 
 
+def test_a_node_that_restarts_after_its_change_signs_no_other_in_that_round() -> None:
+    """The new process does not know what it signed, but the ledger shows it."""
+    first = pending(0, LONGER)
+    restarted = own()
+    restarted.propose((JOINS,))
+
+    assert restarted.due(state(0, first)) == []
+    assert restarted.due(state(1, first)) == [SMALL.change(0, 2, JOINS)]
+
+
 def test_an_empty_proposal_withdraws_the_recorded_one() -> None:
     mine = own()
     first = pending(0, LONGER)

@@ -249,6 +249,15 @@ def test_a_committed_update_is_fetched_from_all_its_holders() -> None:
     assert {source for source, _ in fetching.open} == {NEXT, LAST, AUTHOR}
 
 
+def test_an_update_is_fetched_from_its_author_alone_once_the_epoch_has_ended() -> None:
+    """Members no longer announce its chunks, so waiting for the shares of others is wasted time."""
+    fetching = fetching_slowly()
+    assert fetching.settle() == []
+    fetching.transfer.enter(ME, nodes(0, 1, 2, 3))
+
+    assert {source for source, _ in fetching.settle()} == {AUTHOR}
+
+
 # --- Broken promises -------------------------------------------------------------------------
 
 
@@ -271,6 +280,22 @@ def test_an_announcer_that_holds_nothing_loses_its_place_at_once() -> None:
     fetching.transfer.failed(NEXT, BLOB.digest, fetching.now)
 
     assert fetching.announce(NEXT, SHARE_OF_NEXT) == []
+
+
+def test_an_announcer_that_acknowledged_the_update_rests_and_is_asked_again() -> None:
+    """An ack says that the acker holds the update, whatever it announced before: one lost answer
+    must not cost the fetch a holder."""
+    fetching = fetching_slowly()
+    fetching.announce(NEXT, SHARE_OF_NEXT)
+    fetching.scatter = None
+    fetching.want(NEXT)
+    fetching.open.clear()
+
+    fetching.transfer.failed(NEXT, BLOB.digest, fetching.now)
+    fetching.transfer.disconnected(AUTHOR)
+
+    assert NEXT not in {source for source, _ in fetching.settle()}
+    assert NEXT in {source for source, _ in fetching.settle(fetching.now + ANSWER_WAIT_S)}
 
 
 def test_a_source_that_keeps_one_chunk_back_is_asked_for_it_no_more() -> None:

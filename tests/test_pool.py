@@ -194,6 +194,19 @@ def test_a_blob_that_is_replaced_during_its_check_is_not_acknowledged() -> None:
     assert not bench.settle().acks
 
 
+def test_a_blob_that_is_replaced_during_its_check_is_not_acknowledged_for_an_equal_one() -> None:
+    """Another author's equal blob keeps the bytes here, but under that author's name alone."""
+    bench = PoolBench(SMALL)
+    bench.receive(AUTHOR, SMALL.offer(AUTHOR, 1, BLOB))
+    bench.receive(OTHER, SMALL.offer(OTHER, 1, BLOB))
+    bench.deliver(AUTHOR, BLOB, BYTES)
+    bench.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
+
+    done = bench.validate(BLOB.digest)
+
+    assert [ack.author for ack in done.acks] == [OTHER]
+
+
 # --- What is refused -------------------------------------------------------------------------
 
 
@@ -327,6 +340,19 @@ def test_a_restarted_author_resumes_its_offer_and_makes_no_other() -> None:
     bench.receive(1, SMALL.ack(1, offer))
     (upd,) = bench.receive(2, SMALL.ack(2, offer)).certified
     assert upd.digest == BLOB.digest
+
+
+def test_an_own_offer_that_a_peer_shows_is_durable_and_never_replaced() -> None:
+    """The disk is an old copy. The peer shows the offer once; a restart must not forget it."""
+    bench = PoolBench(SMALL)
+    offer = SMALL.offer(ME, 1, BLOB)
+    assert bench.receive(AUTHOR, offer).offer == offer
+
+    bench.restart()
+    published = bench.publish(1, BLOB_2, BYTES_2)
+
+    assert bench.pool.offer_for(Round(1)) == offer
+    assert published.offer is None
 
 
 def test_an_author_that_lost_the_bytes_fetches_its_own_blob_back() -> None:

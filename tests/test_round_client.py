@@ -231,6 +231,31 @@ def test_when_a_round_closes_its_blobs_are_fetched_aggregated_and_trained_from()
     assert bench.at(3.0).work == [Train(Round(2), bench.model.digest)]
 
 
+def test_a_node_that_lost_its_blobs_fetches_those_of_all_kept_rounds_back() -> None:
+    """Peers that lag may need them, and the other holders may fail one by one."""
+    bench = ClientBench()
+    bench.to_round(2, now=1.0)
+    kept = {ref.digest for closed in bench.state.closed for ref in closed.updates}
+    assert len(kept) == 8
+    bench.restart(2.0, blobs_lost=True)
+
+    assert bench.requested(2.0) >= kept
+
+
+def test_a_node_between_two_handovers_fetches_committed_updates_when_its_wait_is_over() -> None:
+    """No other commit has to come first: an update's holders may fail one by one."""
+    bench = ClientBench()
+    bench.client.fetch_from(5.0)
+    update = bench.small.upd(1, 1)
+    bench.commit(update, now=1.0)
+    bench.at(1.0)
+    assert bench.requested(1.0) == set()
+    assert bench.client.wake_at == 5.0
+    bench.at(5.0)
+
+    assert bench.requested(5.0) == {update.digest}
+
+
 def test_a_trained_update_is_offered_and_not_trained_again() -> None:
     bench = ClientBench()
     bench.at(0.0)

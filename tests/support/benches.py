@@ -12,6 +12,7 @@ from defl.messages import (
     ChunkRequest,
     Manifest,
     ManifestAnswer,
+    ManifestRequest,
     Message,
     StoreAck,
     Transaction,
@@ -135,9 +136,11 @@ class ClientBench:
         self.blobs: dict[Digest, tuple[Manifest, bytes]] = {}
         self.client.set_state(self.state, 0.0)
 
-    def restart(self, now: float) -> None:
+    def restart(self, now: float, *, blobs_lost: bool = False) -> None:
         """Replaces the client by a new one, which has lost everything kept only in memory."""
         federation, signer = self.small.federation, self.small.signers[ME]
+        if blobs_lost:
+            self.pool = Pool(federation, ME, signer, self.small.durable(), self.state.round)
         self.client = RoundClient(federation, ME, signer, self.pool, (), self.finish)
         self.client.set_state(self.state, now)
 
@@ -164,6 +167,16 @@ class ClientBench:
             updates.append(self.small.upd(author, round_, digest=digest, base=base))
         self.commit(*updates, *(self.small.agg(member, round_) for member in range(3)), now=now)
         assert self.state.round == round_
+
+    def requested(self, now: float) -> set[Digest]:
+        """Return the blobs whose manifest or chunks the pool requests."""
+        self.pool.send_due(now)
+        return {
+            item.message.digest
+            for item in self.pool.take().send
+            if isinstance(item, Envelope)
+            and isinstance(item.message, ManifestRequest | ChunkRequest)
+        }
 
     def fetch(self) -> None:
         """A peer delivers all committed blobs."""

@@ -227,11 +227,25 @@ class Small:
 
     def handover(self) -> Handover:
         """Round 1 closes while a later end is agreed, which ends the epoch."""
+        return Handover(self._snapshot_of(self._ending()))
+
+    def _ending(self) -> tuple[Transaction, ...]:
         change = self.change(0, 1, Rounds(Round(self.federation.rounds + 1)))
         others = self.federation.committee.members[1:]
         approvals = tuple(self.approve(member, 1, change) for member in others)
         updates = tuple(self.upd(member, 1) for member in self.federation.committee.members)
-        return Handover(self._snapshot_of((change, *approvals, *updates)))
+        return (change, *approvals, *updates)
+
+    def ending_chain(self) -> tuple[Block, ...]:
+        """Blocks in consecutive views: the first one ends the epoch, as `handover` does. A QC on
+        the third commits the first, a QC on the fourth proves the end."""
+        first = self.block(self._ending())
+        second = self.block(view=2, parent=first)
+        third = self.block(view=3, parent=second)
+        state, _ = self.ledger.execute(self.ledger.genesis(), first)
+        root = self.ledger.root_of(self.ledger.encode(state))
+        fourth = self.block(view=4, parent=third, committed=first.id, state_root=root)
+        return first, second, third, fourth
 
     def _snapshot_of(self, transactions: tuple[Transaction, ...]) -> Snapshot:
         first = self.block(transactions)

@@ -53,7 +53,8 @@ class Chain(Generic[S]):
         above = [block for block in durable.blocks if block.height > root.height]
         self._tree = Tree(root, above)
         self._durable = {block.id for block in above}
-        self._last_filled = Height(0)  # the newest committed block that had transactions
+        # The newest block executed here that had transactions; an installed snapshot is above it.
+        self._last_filled = Height(0)
 
     def __len__(self) -> int:
         return len(self._tree)
@@ -182,7 +183,6 @@ class Chain(Generic[S]):
             return False
         self._tree.set_root(block)
         self._tree.drop_forks(block)
-        self._last_filled = block.height
         return True
 
     def not_yet_durable(self, tip: Block) -> list[Block]:
