@@ -60,6 +60,29 @@ def test_evidence_is_of_the_epoch_it_was_found_in_and_stays_in_the_next() -> Non
     assert later.persist.evidence == participant.evidence
 
 
+def test_evidence_found_by_the_step_that_ends_its_epoch_is_of_that_epoch() -> None:
+    """A Byzantine member sends two timeouts of one view. The second one reports the QC that proves
+    the end of the epoch, so the step that finds the evidence also switches. Dated into the next
+    epoch, nobody could verify it."""
+    participant = participant_now()
+    ending = SMALL.ending_chain()
+    for block in ending:
+        participant.handle(Received(block.header.author, SMALL.proposal(block)), 0.0)
+    before, proven = (SMALL.qc(block.view, block.id) for block in ending[-2:])
+    first, second = (SMALL.timeout(1, proven.view + 1, qc) for qc in (before, proven))
+    participant.handle(Received(NodeId(1), first), 1.0)
+    assert participant.epoch == 0
+
+    output = participant.handle(Received(NodeId(1), second), 1.0)
+
+    assert participant.epoch == 1
+    (evidence,) = noticed(output)
+    SMALL.verifier().verify(evidence)
+    assert output.persist is not None
+    assert output.persist.evidence == (evidence,)
+    assert participant.evidence == (evidence,)
+
+
 def test_evidence_that_was_checked_in_another_epoch_is_not_heard() -> None:
     """The key that signed it may be another member's by now."""
     participant = participant_now()

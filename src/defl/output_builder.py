@@ -13,6 +13,7 @@ from defl.messages import Block, Evidence, Manifest, Message, Offer, Snapshot, S
 from defl.output import (
     Committed,
     Envelope,
+    EvidenceFound,
     Notice,
     Output,
     Persist,
@@ -35,7 +36,7 @@ class OutputBuilder:
         self._switch: Switch | None = None
         self.send: list[Envelope | ServeChunk | ServeHandover] = []
         self.notices: list[Notice] = []
-        self.evidence: list[Evidence] = []
+        self.evidence: list[Evidence] = []  # kept from now on, and reported
         self.forget_round: Round | None = None
         self._record: SafetyRecord | None = None
         self._blocks: list[Block] = []
@@ -116,7 +117,7 @@ class OutputBuilder:
             committed=tuple(self._committed),
             work=tuple(self._work),
             drop=tuple(self._drop),
-            notices=tuple(self.notices),
+            notices=(*self.notices, *map(EvidenceFound, self.evidence)),
             wake_at=wake_at,
         )
 

@@ -325,7 +325,6 @@ class Participant(ParticipantParts):
             evidence = replace(evidence, epoch=self.epoch)
             self._evidence.add(evidence)
             output.evidence.append(evidence)
-            output.notices.append(EvidenceFound(evidence))
             output.add_sent([Envelope(None, evidence)])
 
     # --- Epochs ----------------------------------------------------------------------------
