@@ -127,6 +127,7 @@ def test_every_byzantine_kind_has_a_name() -> None:
         "forger",
         "yes-voter",
         "withholder",
+        "late-withholder",
         "braggart",
         "two-faced",
         "malformed",

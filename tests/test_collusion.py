@@ -336,10 +336,10 @@ class OnlyToX(Liar):
 
 
 @BOTH_RULES
-def test_two_withholders_of_four_and_one_power_cut_lose_a_committed_update(rules: Rules) -> None:
+def test_two_withholders_of_four_and_one_broken_disk_lose_a_committed_update(rules: Rules) -> None:
     """Breaks "a certificate means f + 1 honest holders": here it means f, and the one honest
-    holder loses power before any other member requests the blob."""
-    cluster = run_with_power_cut(rules, {COLLUDERS[0]: OnlyToX, COLLUDERS[1]: Accomplice})
+    holder's disk fails before any other member requests the blob."""
+    cluster = run_with_lost_blobs(rules, {COLLUDERS[0]: OnlyToX, COLLUDERS[1]: Accomplice})
 
     failures = failed(cluster)
     assert verdicts.RETRIEVABLE in failures
@@ -347,8 +347,8 @@ def test_two_withholders_of_four_and_one_power_cut_lose_a_committed_update(rules
     assert any("update of 1 is lost" in line for line in cluster.checker.violations)
 
 
-def run_with_power_cut(rules: Rules, byzantine: dict[NodeId, Wrap]) -> Cluster:
-    """X loses power as soon as the update of the first colluder is committed."""
+def run_with_lost_blobs(rules: Rules, byzantine: dict[NodeId, Wrap]) -> Cluster:
+    """X loses its blobs as soon as the update of the first colluder is committed."""
     cluster = cluster_of(4, rules=rules, rounds=2, byzantine=byzantine)
 
     def committed() -> bool:
@@ -358,6 +358,7 @@ def run_with_power_cut(rules: Rules, byzantine: dict[NodeId, Wrap]) -> Cluster:
     cluster.run(until=committed)
     assert committed()
     cluster.crash(X, power=True, downtime_s=1.0)
+    cluster.nodes[X].disk.blobs.clear()
     cluster.run(until=lambda: cluster.now > 1500)
     return cluster
 
@@ -388,5 +389,5 @@ def test_the_same_collusions_with_only_f_liars_fail(rules: Rules) -> None:
 
     assert run_with_lost_records(rules, COLLUDERS[:1]).conclude() == []
 
-    cut = run_with_power_cut(rules, {COLLUDERS[0]: ToXAndY})
-    assert cut.conclude() == []
+    broken = run_with_lost_blobs(rules, {COLLUDERS[0]: ToXAndY})
+    assert broken.conclude() == []

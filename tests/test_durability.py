@@ -81,8 +81,6 @@ def test_a_promise_without_its_bytes_is_detected(
     disk: Disk, message: Message, lost: Digest
 ) -> None:
     disk.blobs[lost].synced = False
-    if message is ACK:
-        disk.drop(lost)
     violations = Violations()
     RecordCheck(ME, violations).sent(message, disk, ME, 0)
     assert [check for check, _ in violations] == [verdicts.NOTHING_BEFORE_ITS_RECORD]

@@ -145,17 +145,76 @@ def test_a_disk_that_falls_behind_stops_decisions_until_it_has_caught_up() -> No
 # --- Chunks, readers and drops ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [SERVE, ACK, VALIDATE])
-def test_serving_acknowledging_and_work_wait_for_the_chunks_concerned(
-    step: ServeChunk | Envelope | Validate,
-) -> None:
+@pytest.mark.parametrize("step", [SERVE, VALIDATE])
+def test_serving_and_work_wait_for_the_chunks_concerned(step: ServeChunk | Validate) -> None:
     duty = Duty()
-    sends = (step,) if isinstance(step, ServeChunk | Envelope) else ()
+    sends = (step,) if isinstance(step, ServeChunk) else ()
     works = (step,) if isinstance(step, Validate) else ()
     assert duty.take(Output(store=(FIRST,), send=(HELLO,))) == [HELLO, FIRST]
     assert duty.take(Output(send=sends, work=works)) == []
     assert not duty.settled or isinstance(step, Validate)
     assert duty.done(Stored(OTHERS.digest, 0)) == [step]
+
+
+def acknowledged(duty: Duty) -> None:
+    """Another member's update is in place, and its sync, for which the ack waits, has begun."""
+    assert duty.take(Output(store=(FIRST,))) == [FIRST]
+    assert duty.take(Output(send=(ACK,))) == []
+    assert duty.done(Stored(OTHERS.digest, 0)) == [SyncBlob(OTHERS.digest)]
+    assert not duty.settled
+
+
+def test_an_update_is_acknowledged_once_it_is_synced() -> None:
+    duty = Duty()
+    acknowledged(duty)
+    assert duty.take(Output(send=(SERVE,), work=(VALIDATE,))) == [SERVE, VALIDATE]  # neither waits
+    assert duty.done(Synced(OTHERS.digest)) == [ACK]
+    assert duty.take(Output(send=(ACK,))) == [ACK]  # its author asks again
+    assert duty.settled
+
+
+def test_an_update_of_an_earlier_process_is_synced_before_it_is_acknowledged_again() -> None:
+    duty = Duty()  # knows nothing about the update's blob
+    assert duty.take(Output(send=(ACK,))) == [SyncBlob(OTHERS.digest)]
+    assert duty.take(Output(send=(ACK,))) == []
+    assert duty.done(Synced(OTHERS.digest)) == [ACK]
+
+
+def test_an_update_that_is_written_to_during_its_sync_is_synced_again_before_its_ack() -> None:
+    duty = Duty()
+    acknowledged(duty)
+    duty.take(Output(store=(SECOND,)))
+    duty.done(Stored(OTHERS.digest, 1))
+    assert duty.done(Synced(OTHERS.digest)) == [SyncBlob(OTHERS.digest)]
+    assert duty.done(Synced(OTHERS.digest)) == [ACK]
+
+
+def test_an_update_whose_sync_fails_is_not_acknowledged_until_it_is_fetched_again() -> None:
+    duty = Duty()
+    acknowledged(duty)
+    lost = SyncFailed(OTHERS.digest, "an I/O error")
+    assert duty.done(lost) == [DropBlob(OTHERS.digest)]
+    assert duty.take(Output(send=(ACK,))) == []  # decided before the participant knows
+    assert duty.done(Dropped(OTHERS.digest)) == [Deliver(BlobLost(OTHERS.digest))]
+    assert duty.settled
+    acknowledged(duty)
+    assert duty.done(Synced(OTHERS.digest)) == [ACK]
+
+
+def test_an_update_fetched_again_is_acknowledged_although_work_still_reads_the_lost_copy() -> None:
+    duty = Duty()
+    acknowledged(duty)
+    assert duty.take(Output(work=(VALIDATE,))) == [VALIDATE]
+    assert duty.done(SyncFailed(OTHERS.digest, "an I/O error")) == [DropBlob(OTHERS.digest)]
+    duty.done(Dropped(OTHERS.digest))
+    duty.take(Output(store=(FIRST,), send=(ACK,)))
+    duty.done(Stored(OTHERS.digest, 0))
+    validated = Validated(OTHERS.digest, None)
+    assert duty.done(Worked(VALIDATE, validated)) == [
+        SyncBlob(OTHERS.digest),
+        Deliver(validated),
+    ]
+    assert duty.done(Synced(OTHERS.digest)) == [ACK]
 
 
 def test_a_chunk_is_served_while_another_of_its_blob_is_written() -> None:
@@ -330,7 +389,7 @@ class Disk:
             case ServeChunk(digest=digest, index=index):
                 assert (digest, index) in self.chunks
             case Envelope(message=StoreAck(digest=digest)):
-                assert self.whole(digest)
+                assert digest in self.synced
                 assert record(2) in self.records
             case Envelope():
                 assert record(1) in self.records
@@ -346,6 +405,7 @@ class Disk:
                 self.records.extend(write.persists)
             case Stored(digest=digest, index=index):
                 self.chunks.add((digest, index))
+                self.synced.discard(digest)
             case Placed(digest=digest):
                 self.chunks.update({(digest, 0), (digest, 1)})
             case Synced(digest=digest):

@@ -130,7 +130,10 @@ def test_requests_repeated_during_a_write_are_answered_once() -> None:
     duty.take(Output(store=(CHUNK,)))
     for _ in range(3):
         assert duty.take(Output(send=(serve, acknowledge))) == []
-    assert duty.done(Stored(MODEL.digest, 0)) == [serve, acknowledge]
+    assert duty.done(Stored(MODEL.digest, 0)) == [serve, SyncBlob(MODEL.digest)]
+    for _ in range(3):
+        assert duty.take(Output(send=(acknowledge,))) == []
+    assert duty.done(Synced(MODEL.digest)) == [acknowledge]
 
 
 def test_one_peers_requests_that_wait_for_the_disk_are_bounded() -> None:
@@ -194,7 +197,9 @@ class Machine:
                 case Deliver(event=event):
                     self.check_result(event)
                     self.events.append(event)
-                case ServeChunk() | Envelope():
+                case Envelope(message=StoreAck(digest=digest)):
+                    assert self.synced[digest] == self.version[digest]
+                case ServeChunk():
                     pass
                 case SyncBlob(digest=digest):
                     self.under_way.append((action, self.version[digest]))
@@ -280,7 +285,8 @@ class Machine:
         manifest, held = BLOBS[digest], self.held.get(digest, set())
         missing = {0, 1} - held
         round_ = Round(self.rng.randrange(10**9))
-        match self.rng.choice(("store", "store", "store", "serve", "check", "make", "drop")):
+        kinds = ("store", "store", "store", "serve", "check", "ack", "make", "drop")
+        match self.rng.choice(kinds):
             case "store" if missing:
                 index = self.rng.choice(sorted(missing))
                 self.held.setdefault(digest, set()).add(index)
@@ -289,6 +295,9 @@ class Machine:
                 self.take(Output(send=(ServeChunk(PEER, digest, min(held)),)))
             case "check" if not missing and Validate(manifest) not in self.requested:
                 self.request(Validate(manifest))
+            case "ack" if not missing:
+                ack = StoreAck(round_, PEER, digest, NO_DIGEST, 2, NodeId(0), b"signature")
+                self.take(Output(send=(Envelope((PEER,), ack),)))
             case "make" if len(self.held.get(MODEL.digest, ())) == 2:
                 if all(isinstance(work, Validate) for work in self.requested):
                     self.request(Train(round_, MODEL.digest))
@@ -331,6 +340,7 @@ def test_nothing_waits_for_ever_and_what_the_participant_holds_is_on_disk(
         duty._placing,
         duty._placed,
         duty._syncing,
+        duty._acks,
         duty._lost,
         duty._dropped_early,
         duty._dropping,

@@ -468,15 +468,6 @@ def test_the_checker_detects_a_rolled_back_node_that_does_not_ask(
     assert "no honest member signed twice: node 2 contradicts its own offer (0, 2)" in violations
 
 
-def test_with_a_rolled_back_member_at_most_f_lose_unsynced_bytes() -> None:
-    """It lost its own updates with the old copy, so f + 1 others hold the only bytes of them."""
-    rollback = Rollback(NodeId(2), at_s=5.0, writes_ago=5)
-    cluster = cluster_of(7, conditions=Conditions(rollbacks=(rollback,)))
-
-    assert len(cluster.faults.power_victims) == 2
-    assert len(cluster_of(7).faults.power_victims) == 7
-
-
 def test_a_rolled_back_node_is_one_of_the_f_that_may_fail() -> None:
     rollback = Rollback(NodeId(2), at_s=1.5, writes_ago=10)
     cluster = cluster_of(

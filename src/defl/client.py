@@ -191,8 +191,8 @@ class RoundClient:
 
     def _sources(self, round_: Round, ref: Reference) -> tuple[NodeId, ...]:
         """Who has this update: its author and who acknowledged it. Of an earlier epoch some may
-        have left, and others may have fetched it. If all others lost power, its author alone has
-        synced it, and may be a leaver."""
+        have left, and others may have fetched it. If all others lost power, only those that
+        acknowledged it have it, and most of them may be leavers."""
         holders = (ref.author, *members_in(ref.ackers))
         if round_ >= self._federation.first_round:
             return holders

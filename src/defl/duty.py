@@ -6,7 +6,8 @@ as it takes, and returns one completion for each action that has one. All orderi
 
 - Records first. Nothing of an output is done before its records and all earlier ones are durable.
   There is one write at a time; whatever is decided meanwhile shares the next.
-- A chunk is served, a blob acknowledged and work started once the chunks concerned are in place.
+- A chunk is served and work started once the chunks concerned are in place. A blob is acknowledged
+  once it is synced: the f + 1 honest members among q ackers still have it after any power cut.
 - A blob is dropped after its writes and readers are done, and written again after the drop.
 - A result is in place before the participant hears of it. An update is also synced, together with
   the model that it was trained from: if all members lose power at once, each author still has its
@@ -162,6 +163,7 @@ class Duty:
         self._placed: list[_Result] = []  # waiting for syncs
         self._syncing: dict[Digest, bool] = {}  # has it been written to since the sync began?
         self._synced: set[Digest] = set()  # known to survive a power cut
+        self._acks: dict[Digest, list[Envelope]] = {}  # waiting for the sync of their blob
         self._lost: dict[Digest, str] = {}  # failed syncs, until the blob is dropped
         self._dropped_early: dict[Digest, str] = {}  # of these, until their readers are done
         self._dropping: set[Digest] = set()
@@ -181,7 +183,7 @@ class Duty:
     def settled(self) -> bool:
         """Has everything that was decided left the node or reached the disk? Work and what waits
         for it may still be under way."""
-        if self._group or self._decided or self._storing:
+        if self._group or self._decided or self._storing or self._acks:
             return False
         return not any(isinstance(s, StoreChunk | ServeChunk | Envelope) for s in self._waiting)
 
@@ -216,16 +218,19 @@ class Duty:
                     self._sync(digest)
                 else:
                     self._synced.add(digest)
+                    self._actions.extend(self._acks.pop(digest, ()))
                 self._settle_results()
             case SyncFailed(digest=digest, reason=reason):
                 del self._syncing[digest]
                 self._lost[digest] = reason
+                self._acks.pop(digest, None)
                 self._waiting.append(DropBlob(digest))
                 self._settle_results()
             case Dropped(digest=digest):
                 self._dropping.discard(digest)
                 if digest in self._lost:
                     reason = self._lost.pop(digest)
+                    self._forget_acks(digest)
                     if digest in self._readers:
                         self._dropped_early[digest] = reason
                     self._actions.append(Deliver(BlobLost(digest)))
@@ -280,8 +285,11 @@ class Duty:
         for step in self._waiting:
             blobs = _blobs_of(step)
             if behind.isdisjoint(blobs) and self._may_start(step):
-                self._begin(step)
-                self._actions.append(step)
+                if isinstance(step, Envelope):
+                    self._acknowledge(step)
+                else:
+                    self._begin(step)
+                    self._actions.append(step)
             else:
                 waiting.append(step)
                 behind.update(blobs)
@@ -318,6 +326,20 @@ class Duty:
                 self._readers.update(inputs_of(step))
             case ServeChunk() | Envelope():
                 pass
+
+    def _acknowledge(self, ack: Envelope) -> None:
+        """Send an ack once its blob, whose chunks are all in place, is synced."""
+        (digest,) = _blobs_of(ack)
+        if digest in self._synced:
+            self._actions.append(ack)
+        elif ack not in self._acks.get(digest, ()):
+            self._acks.setdefault(digest, []).append(ack)
+            self._sync(digest)
+
+    def _forget_acks(self, digest: Digest) -> None:
+        """Drop the acks of a lost blob; the participant decides anew when it has the blob again."""
+        lost = [s for s in self._waiting if isinstance(s, Envelope) and digest in _blobs_of(s)]
+        self._waiting = [step for step in self._waiting if step not in lost]
 
     def _cancel_drop(self, digest: Digest) -> None:
         """The blob is wanted again before it was dropped: its bytes are as good as new ones."""
@@ -381,6 +403,8 @@ class Duty:
         self._readers += Counter()  # without those that nothing reads
         for digest in self._dropped_early.keys() - self._readers.keys():
             del self._dropped_early[digest]
+            if digest in self._acks:  # of the copy that was fetched since
+                self._sync(digest)
         self._actions.append(Deliver(event))
 
 

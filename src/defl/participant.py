@@ -391,8 +391,8 @@ class Participant(ParticipantParts):
         self._leavers_wait = True
 
     def _release_leavers(self, output: OutputBuilder) -> None:
-        """Show former members a Status of this epoch: it says that they may go. Only its author may
-        have a synced copy of an update, so a node first syncs the model of their last round."""
+        """Show former members a Status of this epoch: it says that they may go. They may have most
+        of the synced copies of an update, so a node first syncs the model of their last round."""
         if self._leavers_wait and self._client.can_do_without_leavers:
             self._leavers_wait = False
             former = self._contacts.former_ids

@@ -44,6 +44,7 @@ from defl.output import (
 from defl.participant import Participant
 from defl.sim.bounds import Bounds
 from defl.sim.disk import Disk
+from defl.sim.durability import PowerCutCheck
 from defl.sim.epoch_checks import EpochChecks
 from defl.sim.epoch_facts import EpochFacts
 from defl.sim.presence import MemberPresence
@@ -94,6 +95,7 @@ class Checker:
         self._epochs = EpochChecks(self.facts, scheme, honest, self.violate)
         self._slots = SigningSlots(self.facts, honest, self.violate)
         self._member_presence = MemberPresence(self.violate)
+        self._power_cuts = PowerCutCheck(self.violate)
         self._recounts: dict[int, Recount] = {}  # by epoch
         self._log: dict[Place, Digest] = {}  # the first committed block
         self._heights: dict[NodeId, dict[Place, Digest]] = defaultdict(dict)
@@ -186,6 +188,15 @@ class Checker:
             self.last_committed[epoch] = max(newest, (height, block.view))
             forget_oldest(mine)
             forget_oldest(self._log)
+
+    def needs(self, participant: Participant, disks: Callable[[], dict[NodeId, Disk]]) -> None:
+        """An honest node has committed something; `disks`: of the honest machines."""
+        if self._power_cuts.committed(participant.state, participant.epoch):
+            self._power_cuts.check(disks().values(), self._models)
+
+    def lost_power(self, disks: dict[NodeId, Disk]) -> None:
+        self.power_was_lost = True
+        self._power_cuts.check(disks.values(), self._models)
 
     def sent(self, node: NodeId, message: Message, epoch: int = 0) -> None:
         """An honest node sends this, in a frame of this epoch."""

@@ -337,6 +337,8 @@ class Cluster:
 
     def _report(self, node: SimNode, report: Report) -> None:
         self.checker.committed(node.id, report.committed)
+        if report.committed and node.honest:
+            self.checker.needs(node.behaviour.participant, self._honest_disks)
         for notice in report.notices:
             self.checker.notice(node.id, notice, self.now, node.behaviour.participant)
             if self._transcript is not None:
@@ -395,10 +397,10 @@ class Cluster:
         node.disk.full = False
         node.processor.stop()
         if power is None:
-            power = self.faults.loses_power(node)
+            power = self.faults.loses_power()
         if power:
-            self.checker.power_was_lost = True
             node.disk.lose_power()
+            self.checker.lost_power(self._honest_disks())
         else:
             self._clock.after(CONNECT_S, partial(self._disconnect, node, node.incarnation))
         if self._transcript is not None:

@@ -94,8 +94,9 @@ class Disk:
     def store_chunk(self, chunk: StoreChunk) -> None:
         digest = chunk.manifest.digest
         blob = self.blobs.setdefault(digest, StoredBlob(chunk.manifest, {}))
+        if chunk.index in blob.chunks:
+            return  # an equal chunk stays, like an equal blob
         blob.chunks[chunk.index] = bytes(chunk.data)
-        blob.rotten.discard(chunk.index)
         blob.synced = False
         if blob.whole:
             self.lost.discard(digest)
@@ -143,6 +144,11 @@ class Disk:
         """It survives a power cut, or would have if the disk had not failed."""
         blob = self.blobs.get(digest)
         return (blob is not None and blob.synced) or self._failed(digest)
+
+    def survives(self, digest: Digest) -> bool:
+        """Whether a new process still has this blob after a power cut."""
+        blob = self.blobs.get(digest)
+        return blob is not None and blob.synced and not blob.rotten
 
     def _failed(self, digest: Digest) -> bool:
         blob = self.blobs.get(digest)

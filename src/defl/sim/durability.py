@@ -1,15 +1,16 @@
-"""What must be on an honest node's disk when it sends, and while it works.
+"""Checks of honest nodes' disks: of each when it sends and while it works, of all at any time.
 
 These checks look at the simulated disk alone; they share nothing with duty.py, which they judge.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from defl.ids import Digest, NodeId, Round
+from defl.ledger import LedgerState
 from defl.messages import Gossip, Message, Offer, Proposal, StoreAck, Timeout, Upd, Vote
 from defl.output import Work
 from defl.sim.disk import Disk
-from defl.sim.verdicts import INPUTS_IN_PLACE, NOTHING_BEFORE_ITS_RECORD
+from defl.sim.verdicts import INPUTS_IN_PLACE, NOTHING_BEFORE_ITS_RECORD, RETRIEVABLE
 from defl.work import inputs_of
 
 # Older offers are not repeated any more.
@@ -45,6 +46,8 @@ class RecordCheck:
                 self._require(done and record.epoch == epoch, f"its proposal in view {block.view}")
             case StoreAck(acker=acker) if acker == me:
                 self._ack(message.round, message.author, message.digest, disk)
+                update = f"the update of member {message.author} that it acknowledges"
+                self._require(disk.is_synced(message.digest), update)
             case Offer(author=author) if author == me:
                 self._offer(message, disk)
             case Gossip(transactions=transactions):
@@ -81,6 +84,41 @@ class RecordCheck:
             self._violate(
                 NOTHING_BEFORE_ITS_RECORD, f"node {self._node} sent before it was durable: {what}"
             )
+
+
+class PowerCutCheck:
+    """Check that no power cut, even of all honest members, loses an update that they still need:
+    one of their disks has it synced."""
+
+    def __init__(self, violate: Violate) -> None:
+        self._violate = violate
+        self._epoch = 0
+        self._newest: LedgerState | None = None
+
+    def committed(self, state: LedgerState, epoch: int) -> bool:
+        """Note an honest node's state; True if it is the newest one."""
+        newest = self._newest
+        if newest is not None:
+            known = self._epoch, newest.round, len(newest.current)
+            if (epoch, state.round, len(state.current)) <= known:
+                return False
+        self._epoch, self._newest = epoch, state
+        return True
+
+    def check(self, disks: Collection[Disk], models: Mapping[Round, Digest]) -> None:
+        """Check the newest state. `models`: those of closed rounds, as honest nodes computed them.
+        Once a model is synced, the updates that it is made of are no longer needed."""
+        state = self._newest
+        if state is None:
+            return
+        needed = state.current
+        model = models.get(state.round)
+        if state.last is not None and not (model and any(d.survives(model) for d in disks)):
+            needed += state.last.updates
+        for ref in needed:
+            if not any(disk.survives(ref.digest) for disk in disks):
+                sentence = f"after round {state.round} a power cut loses the update of {ref.author}"
+                self._violate(RETRIEVABLE, sentence)
 
 
 class InputsCheck:

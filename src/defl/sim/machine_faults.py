@@ -34,25 +34,19 @@ class MachineFaults:
         self._clock = clock
         self._checker = checker
         self._is_calm = is_calm
-        self.power_victims = self._choose_power_victims(committee, liars=liars)
-        self._rot_victims = self.power_victims
-        if not conditions.churn:
-            self._rot_victims = frozenset(rng.sample(committee.members, committee.faults))
+        self._rot_victims = self._choose_rot_victims(committee, liars=liars)
 
-    def _choose_power_victims(self, committee: Committee, *, liars: bool) -> frozenset[NodeId]:
-        """Members that may lose unsynced bytes in a random power cut.
+    def _choose_rot_victims(self, committee: Committee, *, liars: bool) -> frozenset[NodeId]:
+        """Return the members whose chunks may rot: they lose bytes that they have synced.
 
-        Every author syncs its own updates, so without liars all members may. A liar may withhold
-        its own, and a rolled-back member has lost them; then f + 1 honest members hold them, and at
-        most f of these may lose them. With churn f holders may also leave at once: if there are f
-        liars too, the one that is left must not lose anything.
+        f + 1 honest members have synced each committed update, so f of them may lose it. With churn
+        f more may leave at once: then one may, and none if there are Byzantine members or disks
+        that are rolled back. Power cuts have no such limit: what is synced survives them.
         """
+        victims = committee.faults
         if self._conditions.churn:
-            faulty = liars or self._conditions.rollbacks
-            return frozenset() if faulty else frozenset(self._rng.sample(committee.members, 1))
-        if not liars and not self._conditions.rollbacks:
-            return frozenset(committee.members)
-        return frozenset(self._rng.sample(committee.members, committee.faults))
+            victims = 0 if liars or self._conditions.rollbacks else 1
+        return frozenset(self._rng.sample(committee.members, victims))
 
     def _strikes(self, node: SimNode, rate: float) -> bool:
         return rate > 0 and node.honest and not self._is_calm() and self._rng.random() < rate
@@ -62,10 +56,9 @@ class MachineFaults:
     def dies(self, node: SimNode) -> bool:
         return self._strikes(node, self._conditions.crash_rate)
 
-    def loses_power(self, node: SimNode) -> bool:
-        """Does a node that dies also lose what was not synced?"""
-        cut = self._rng.random() < self._conditions.power_loss_share
-        return cut and node.id in self.power_victims
+    def loses_power(self) -> bool:
+        """Whether a node that dies, any node, also loses what was not synced."""
+        return self._rng.random() < self._conditions.power_loss_share
 
     def downtime_s(self) -> float:
         return self._rng.expovariate(1.0) * self._conditions.downtime_s

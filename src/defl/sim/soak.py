@@ -47,6 +47,9 @@ OTHER_RULES = [rule.name for rule in RULES.values() if rule.condition is not BLA
 CHURN_SHARE = 0.4
 CHURN_ROUNDS = (4, 12)
 CHURN_NODES_MAX = 10
+# Share of the crashes that are power cuts: some, or nearly all, so that all holders of a blob are
+# often among them.
+POWER_LOSS_SHARES = (0.3, 0.3, 0.95)
 # Planned faults begin within this time and last no longer than the second one.
 FAULTS_WITHIN_S = 30.0
 FAULT_S_MAX = 30.0
@@ -93,7 +96,9 @@ def scenario(seed: int) -> Options:
         conditions=conditions,
     )
     options = _with_churn(options, random.Random(f"soak/churn/{seed}"))
-    conditions = options.conditions
+    power_loss_share = random.Random(f"soak/power/{seed}").choice(POWER_LOSS_SHARES)
+    conditions = replace(options.conditions, power_loss_share=power_loss_share)
+    options = replace(options, conditions=conditions)
     liars = placed(options)
     if len(liars) < faults_of(nodes) and rng.random() < ROLLBACK_SHARE:
         rollback = _rollback(rng, [NodeId(i) for i in range(nodes) if i not in liars])

@@ -1,8 +1,8 @@
 """When a simulated node's writes reach its disk.
 
-As in node/store/writing.py, each of three threads does its writes one after the other, and they
-overtake each other: records, chunks (with drops), and this node's own blobs. On a full disk a
-write is retried until there is room. A dying process leaves each write under way done or not.
+As in node/store/writing.py, each of four threads does its writes one after the other, and they
+overtake each other: records, chunks (with drops), this node's own blobs, and syncs. On a full disk
+a write is retried until there is room. A dying process leaves each write under way done or not.
 """
 
 from collections import deque
@@ -59,6 +59,7 @@ class Writes:
         self._records: Thread = deque()
         self._chunks: Thread = deque()
         self._own_blobs: Thread = deque()
+        self._syncs: Thread = deque()
         self._dead = False
         self._results: dict[Digest, list[bytes]] = {}  # payloads of the worker's results
 
@@ -75,7 +76,7 @@ class Writes:
     def die(self) -> None:
         """The process is killed now; what the system had begun to write may be written."""
         self._dead = True
-        for thread in (self._records, self._chunks, self._own_blobs):
+        for thread in (self._records, self._chunks, self._own_blobs, self._syncs):
             under_way = bool(thread) and not self._blocked(thread[0])
             if under_way and self._world.rng.random() < HALF:
                 self._apply(thread[0])
@@ -86,8 +87,10 @@ class Writes:
                 return self._records
             case StoreChunk() | DropBlob():
                 return self._chunks
-            case PlaceBlob() | SyncBlob():
+            case PlaceBlob():
                 return self._own_blobs
+            case SyncBlob():
+                return self._syncs
 
     def _begin(self, thread: Thread) -> None:
         mean_s = self._mean_s(thread[0])
@@ -147,9 +150,11 @@ class Writes:
         return completion
 
     def _sync(self, digest: Digest) -> Synced | SyncFailed:
-        """The system reports a failure once. A second sync reports success and changes nothing."""
+        """The system reports a failure once. A second sync reports success and changes nothing.
+        A sync that has nothing to write cannot fail."""
         blob = self._disk.blobs.get(digest)
-        if blob is not None and not blob.sync_failed and self._world.sync_fails():
+        dirty = blob is not None and not (blob.sync_failed or blob.synced)
+        if blob is not None and dirty and self._world.sync_fails():
             blob.sync_failed = True
             return SyncFailed(digest, f"sync blob {digest.hex()}: input/output error")
         self._disk.sync(digest)

@@ -1,4 +1,4 @@
-"""Writes in three threads: records, others' chunks (with drops), and this node's own blobs.
+"""Writes in four threads: records, others' chunks (with drops), this node's own blobs, and syncs.
 
 So a vote's record never waits behind megabytes. A full disk or a lack of file descriptors delays a
 write and never fails it. duty.py says which write must wait for which: here they have no order.
@@ -63,6 +63,7 @@ class Writing:
         self._records = ThreadPoolExecutor(1, "defl-records")
         self._chunks = ThreadPoolExecutor(1, "defl-chunks")
         self._own_blobs = ThreadPoolExecutor(1, "defl-own-blobs")
+        self._syncs = ThreadPoolExecutor(1, "defl-syncs")
         self._lacking: Counter[type[Exhausted]] = Counter()  # writes, by what they lack
         self._closed = False
 
@@ -87,7 +88,7 @@ class Writing:
 
     def close(self) -> None:
         self._closed = True
-        for thread in (self._records, self._chunks, self._own_blobs):
+        for thread in (self._records, self._chunks, self._own_blobs, self._syncs):
             thread.shutdown()
 
     def _job(self, write: Write) -> Job:
@@ -104,7 +105,7 @@ class Writing:
                 return Job(self._own_blobs, place, Placed(digest), partial(NotPlaced, digest))
             case SyncBlob(digest=digest):
                 sync = partial(storage.blobs.sync, digest)
-                return Job(self._own_blobs, sync, Synced(digest), partial(SyncFailed, digest))
+                return Job(self._syncs, sync, Synced(digest), partial(SyncFailed, digest))
             case DropBlob(digest=digest):
                 return Job(self._chunks, partial(storage.blobs.drop, digest), Dropped(digest))
 

@@ -11,7 +11,7 @@ from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, Heigh
 from defl.sim.byzantine.costly import Exhauster
 from defl.sim.byzantine.epochs import Agitator, Revenant, Suffixer, Usurper
 from defl.sim.byzantine.past import Rewinder
-from defl.sim.byzantine.pool import Braggart, MalformedBlob, TwoFaced, Withholder
+from defl.sim.byzantine.pool import Braggart, LateWithholder, MalformedBlob, TwoFaced, Withholder
 from defl.sim.byzantine.promises import PROMISE_BREAKERS
 from defl.sim.byzantine.rounds import EarlyAgg, WrongRound
 from defl.sim.byzantine.traffic import Flooder, Replayer, Silent, Slow
@@ -25,6 +25,7 @@ _CONSTANT: dict[str, Wrap] = {
     "forger": Forger,
     "yes-voter": YesVoter,
     "withholder": Withholder,
+    "late-withholder": LateWithholder,
     "braggart": Braggart,
     "two-faced": TwoFaced,
     "malformed": MalformedBlob,

@@ -66,6 +66,23 @@ class Withholder(Liar):
         return (item,)
 
 
+class LateWithholder(Liar):
+    """Serves its own update until it is committed, and no blob after that; acknowledges all."""
+
+    def instead(self, item: Item) -> Iterable[Item]:
+        match item:
+            case ServeChunk(to=peer, digest=digest) if self._is_committed(digest):
+                return (Envelope((peer,), NotHeld(digest)),)
+            case Envelope(message=ManifestAnswer()):
+                return ()
+        return (item,)
+
+    def _is_committed(self, digest: Digest) -> bool:
+        state = self.participant.state
+        rounds = (state.current, *(closed.updates for closed in state.closed))
+        return any(ref.digest == digest for updates in rounds for ref in updates)
+
+
 class Braggart(Liar):
     """Announces every update as soon as it hears of it, and serves none but its own."""
 
