@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from defl.changes import Approve, Ready, Remove, Rounds
 from defl.fields import bitmap_of
-from defl.ids import NodeId, Round
+from defl.ids import Digest, NodeId, Round
 from defl.ledger import decode_state
 from defl.messages import Offer, Proposal, Transaction, Upd, Vote, ack_statement
 from defl.output import Envelope, Event, Finished, Output, Response
@@ -85,6 +85,38 @@ def hold_next_round(churn: Churn) -> None:
     start = churn.newest.state.round
     churn.run_until(lambda: churn.newest.state.round > start)
     churn.cluster.traffic.censor = lambda _source, _target, message: isinstance(message, Offer)
+
+
+def test_a_stolen_key_that_was_replaced_is_not_let_in_again() -> None:
+    """A quorum approves the old machine under another name, an epoch and more later. The change
+    stays without effect, and a machine that slept meanwhile reads the same from the handovers."""
+    stolen, sleeper = 4, 3
+    churn = Churn(5, rounds=14)
+    machine = churn.add_machine("the owner's new machine")
+    churn.run_until_round(1)
+    churn.switch_off(sleeper)
+    churn.change(churn.replace_key(stolen, machine), approvers=(1, 2, 4))
+    churn.run_until_epoch(1, 0, 1, 2, machine)
+    churn.change(Rounds(Round(16)), approvers=(1, 2, machine))
+    churn.run_until_epoch(2, 0, 1, 2, machine)
+    churn.switch_on(sleeper)
+    churn.run_until_epoch(2, sleeper)
+    again = churn.propose(0, churn.add(stolen, "eve"))
+    churn.approve(again, 1, 2, sleeper)
+    churn.run_until(lambda: len(approvals_of(churn, again)) >= 4)
+    start = churn.newest.state.round
+    churn.run_until_round(start + 3)
+
+    assert churn.newest.epoch == 2
+    for member in churn.members:
+        facts = churn.participant(member).federation
+        assert facts.membership.former_keys == (churn.node(stolen).key,)
+    assert churn.one_history()
+
+
+def approvals_of(churn: Churn, digest: Digest) -> tuple[NodeId, ...]:
+    change = churn.newest.state.change(digest)
+    return change.approvals if change is not None else ()
 
 
 def test_an_owner_whose_thief_has_left_in_its_name_returns_with_a_new_key() -> None:

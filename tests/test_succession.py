@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from defl.aggregation.rules import RULES
 from defl.cards import Card
 from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
-from defl.committee import Federation, Member, Membership
+from defl.committee import FORMER_KEYS_MAX, Federation, Member, Membership
 from defl.fields import MEMBERS_MAX
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, digest_of
 from defl.node.setup.requirements import computable
@@ -282,6 +282,62 @@ def test_all_epochs_together_have_at_most_a_hundred_members() -> None:
     assert outcome(full, approved(full, 0, add("eve"))) == []
     assert outcome(almost, approved(almost, 0, add("eve"))) == [0]
     assert outcome(almost, approved(almost, 0, add("eve", "mallory"))) == []
+
+
+def after(facts: Federation, operations: tuple[Operation, ...]) -> Federation:
+    """The next epoch, which this approved change begins; its machines are ready."""
+    change = approved(facts, 0, operations)
+    closing = Round(facts.first_round)
+    keys = [op.card.key for op in operations if isinstance(op, Add | ReplaceKey)]
+    ready = tuple(ReadyKey(key, closing) for key in keys)
+    membership = next_membership(facts, closing, (change,), ready)
+    assert membership is not None
+    return Federation(facts.charter, membership)
+
+
+def card_of(member: Member, name: str) -> Card:
+    return Card(name, member.key, b"", "", 0, bytes(64))
+
+
+def test_a_replaced_key_never_returns() -> None:
+    first = federation(5)
+    old, old_gone = first.members[3], first.members[5]
+    second = after(first, replace_key(first, 3))
+    third = after(second, replace_key(second, 5))  # one that had left returns
+    fourth = after(third, remove(3))
+
+    assert fourth.membership.former_keys == (old.key, old_gone.key)
+    for later in (second, third, fourth):
+        for operation in (
+            Add(card_of(old, "eve")),
+            ReplaceKey(NodeId(3), card_of(old, old.name)),
+            ReplaceKey(NodeId(2), card_of(old, later.members[2].name)),
+        ):
+            assert outcome(later, approved(later, 0, (operation,))) == []
+    back = ReplaceKey(NodeId(5), card_of(old_gone, old_gone.name))
+    assert outcome(third, approved(third, 0, (back,))) == []
+
+
+def test_the_keys_of_one_close_are_remembered_in_the_order_of_the_operations() -> None:
+    facts = federation(7)
+    both = after(facts, (*replace_key(facts, 4), *replace_key(facts, 2)))
+
+    assert both.membership.former_keys == (facts.members[4].key, facts.members[2].key)
+
+
+def test_a_federation_replaces_a_bounded_number_of_keys() -> None:
+    facts = federation(7)
+
+    def with_former(count: int) -> Federation:
+        keys = tuple(digest_of(b"key %d" % number) for number in range(count))
+        return replace(facts, membership=replace(facts.membership, former_keys=keys))
+
+    full, almost = with_former(FORMER_KEYS_MAX), with_former(FORMER_KEYS_MAX - 1)
+    assert outcome(full, approved(full, 0, replace_key(full, 3))) == []
+    assert outcome(full, approved(full, 0, add("eve"))) == [0]
+    assert outcome(almost, approved(almost, 0, replace_key(almost, 3))) == [0]
+    two = (*replace_key(almost, 3), *replace_key(almost, 2))
+    assert outcome(almost, approved(almost, 0, two)) == []
 
 
 def test_a_leave_needs_no_approval_unless_f_sinks() -> None:

@@ -106,7 +106,8 @@ class Storage:
             storage.close()
             raise UserError(
                 f"{folder} is the state of federation {actual.hex()[:16]}, not of "
-                f"{chain.hex()[:16]}; start the node with its own federation.toml"
+                f"{chain.hex()[:16]}; start the node with its own federation.toml, and with the "
+                "release of DeFL that wrote the state: other releases hash the facts differently"
             )
         return storage
 
