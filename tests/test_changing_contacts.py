@@ -415,7 +415,9 @@ def test_hundreds_of_changes_leave_no_memory_behind() -> None:
                 assert len(stats.traffic) == 6
                 for known in (stats.reconnects, stats.replaced, stats.trouble):
                     assert len(known) <= 3
-                assert len(transport._acceptor._marks) == 3
+                assert len(transport._acceptor._marks._expected) == 3
+                assert len(transport._acceptor._marks._used) == 3
+                assert len(transport._acceptor._pending._proved) <= 3
                 assert len(transport._acceptor._turns) <= 3 + 2
                 await peer.until(lambda t=transport: len(t._tasks) <= 1 + 2 * 3)
             await a.until(lambda: contacts_alive() <= before)

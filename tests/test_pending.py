@@ -1,19 +1,42 @@
-"""Pending connections: which ones are evicted when there are too many."""
+"""Pending connections: who loses its place when there are too many."""
+
+from collections.abc import Callable
+from itertools import count
+from random import Random
 
 import pytest
 
 from defl.ids import NodeId
-from defl.node.net.pending import Caller, PendingConnections, PendingLimits, Stranger
+from defl.node.net.pending import (
+    COUNTED_ADDRESSES_MAX,
+    KNOWN_ADDRESSES,
+    Caller,
+    PendingConnections,
+    PendingLimits,
+    RelayCaller,
+    Stranger,
+)
 
-LIMITS = PendingLimits(silent=4, unmarked=3, per_member=2, letterbox=3)
+LIMITS = PendingLimits(silent=4, unmarked=3, per_member=2, letterbox=3, reserved=2)
 MEMBER = NodeId(1)
+KEY = b"the member's key"
+NOW = 1000.0
+TRIALS = 300
 
 
-def pending_with(*connections: tuple[str, str]) -> PendingConnections[str]:
-    pending: PendingConnections[str] = PendingConnections(LIMITS)
+def pending_with(
+    *connections: tuple[str, str], limits: PendingLimits = LIMITS, seed: int = 0
+) -> PendingConnections[str]:
+    pending: PendingConnections[str] = PendingConnections(limits, Random(seed))  # noqa: S311
     for connection, host in connections:
-        assert pending.add(connection, host) is None
+        assert pending.add(connection, host, NOW) is None
     return pending
+
+
+def call(pending: PendingConnections[str], name: str, host: str, caller: Caller) -> set[str | None]:
+    """Connects, and sends its first record if it still has a place; returns who lost theirs."""
+    lost = {pending.add(name, host, NOW)}
+    return lost if name in lost else {*lost, pending.classify(name, caller)}
 
 
 def test_silent_connections_evict_silent_connections_only() -> None:
@@ -21,56 +44,99 @@ def test_silent_connections_evict_silent_connections_only() -> None:
     assert pending.classify("member", MEMBER) is None
     assert pending.classify("stranger", Stranger.UNMARKED) is None
 
-    evicted = {pending.add(f"silent {i}", "10.0.0.2") for i in range(100)}
+    evicted = {pending.add(f"silent {i}", "10.0.0.2", NOW) for i in range(100)}
 
-    assert evicted == {None} | {f"silent {i}" for i in range(100 - LIMITS.silent)}
+    assert len(evicted - {None}) == 100 - LIMITS.silent
+    assert not evicted & {"member", "stranger"}
     assert len(pending) == 2 + LIMITS.silent
 
 
-def test_unmarked_connections_evict_unmarked_connections_only() -> None:
-    pending = pending_with(("member", "10.0.0.1"))
-    pending.classify("member", MEMBER)
-    evicted = set()
+@pytest.mark.parametrize(
+    ("mark", "flood"),
+    [
+        (Stranger.UNMARKED, Stranger.LETTERBOX),
+        (Stranger.LETTERBOX, Stranger.UNMARKED),
+        (Stranger.LETTERBOX, NodeId(2)),
+        (MEMBER, Stranger.UNMARKED),
+        (MEMBER, Stranger.LETTERBOX),
+        (MEMBER, NodeId(2)),
+    ],
+)
+def test_a_flood_of_one_class_evicts_nobody_of_another(mark: Caller, flood: Caller) -> None:
+    pending = pending_with(("first", "10.0.0.1"))
+    pending.classify("first", mark)
+
+    evicted: set[str | None] = set()
     for i in range(100):
-        assert pending.add(f"stranger {i}", "10.0.0.1") is None
-        evicted.add(pending.classify(f"stranger {i}", Stranger.UNMARKED))
+        evicted |= call(pending, f"other {i}", "10.0.0.1", flood)
 
-    assert evicted == {None} | {f"stranger {i}" for i in range(100 - LIMITS.unmarked)}
+    assert len(evicted) > 50
+    assert "first" not in evicted
 
 
-def test_callers_of_the_letterbox_evict_only_each_other() -> None:
-    pending = pending_with(("member", "10.0.0.1"), ("stranger", "10.0.0.1"))
-    pending.classify("member", MEMBER)
-    pending.classify("stranger", Stranger.UNMARKED)
-    evicted = set()
+@pytest.mark.parametrize("caller", [MEMBER, RelayCaller(KEY)])
+def test_nothing_evicts_a_handshake_with_a_contacts_mark(caller: Caller) -> None:
+    """Not even more of the same mark: those wait among the strangers."""
+    pending = pending_with(("lane 1", "10.0.0.1"), ("lane 2", "10.0.0.1"))
+    pending.classify("lane 1", caller)
+    pending.classify("lane 2", caller)
+
+    evicted: set[str | None] = set()
     for i in range(100):
-        assert pending.add(f"caller {i}", "10.0.0.1") is None
-        evicted.add(pending.classify(f"caller {i}", Stranger.LETTERBOX))
+        evicted |= call(pending, f"more {i}", f"10.0.1.{i}", caller)
 
-    assert evicted == {None} | {f"caller {i}" for i in range(100 - LIMITS.letterbox)}
-
-
-@pytest.mark.parametrize("mark", [MEMBER, Stranger.UNMARKED])
-def test_nobody_else_evicts_a_caller_of_the_letterbox(mark: Caller) -> None:
-    pending = pending_with(("caller", "10.0.0.1"))
-    pending.classify("caller", Stranger.LETTERBOX)
-    evicted = set()
-    for i in range(100):
-        assert pending.add(f"other {i}", "10.0.0.1") is None
-        evicted.add(pending.classify(f"other {i}", mark))
-
-    assert "caller" not in evicted
+    assert not evicted & {"lane 1", "lane 2"}
+    assert len(pending) == 2 + LIMITS.unmarked
 
 
-def test_connections_with_one_members_mark_evict_none_of_another_member() -> None:
-    pending = pending_with(("honest", "10.0.0.1"))
-    pending.classify("honest", MEMBER)
-    evicted = set()
-    for i in range(10):
-        assert pending.add(f"liar {i}", "10.0.0.1") is None
-        evicted.add(pending.classify(f"liar {i}", NodeId(2)))
+def survivals(member_calls: int, stranger_calls: int, arrivals: int, strangers: int = 250) -> int:
+    """In how many trials a connection is still pending after this many of others, in a class that
+    was full; each address has called this often before."""
+    survived = 0
+    for seed in range(TRIALS):
+        pending = pending_with(limits=PendingLimits(), seed=seed)
+        hosts = [f"10.1.{i // 250}.{i % 250}" for i in range(strangers)]
+        earlier = [*hosts * stranger_calls, *["10.0.0.1"] * member_calls]
+        for i, host in enumerate(earlier):
+            pending.add(f"earlier {i}", host, NOW)
+            pending.remove(f"earlier {i}")
+        for i in range(200):
+            pending.add(f"other {i}", hosts[i % strangers], NOW)
+        evicted = [pending.add("member", "10.0.0.1", NOW)]
+        evicted += [
+            pending.add(f"more {i}", hosts[(200 + i) % strangers], NOW) for i in range(arrivals)
+        ]
+        survived += "member" not in evicted
+    return survived
 
-    assert evicted == {None} | {f"liar {i}" for i in range(10 - LIMITS.per_member)}
+
+def test_a_slow_member_keeps_its_place_while_others_call_ten_times_as_often() -> None:
+    """It needs longer than a full class needs to fill with others."""
+    assert survivals(member_calls=2, stranger_calls=20, arrivals=300) > 0.9 * TRIALS
+
+
+def test_a_slow_member_keeps_its_place_by_luck_if_all_call_equally_often() -> None:
+    """(1 - 1/129)^129 = 0.37."""
+    kept = survivals(member_calls=0, stranger_calls=0, arrivals=128, strangers=1000)
+
+    assert 0.25 * TRIALS < kept < 0.5 * TRIALS
+
+
+def test_strangers_that_call_a_little_less_often_than_a_member_do_not_shut_it_out() -> None:
+    assert survivals(member_calls=12, stranger_calls=9, arrivals=50) > 0.3 * TRIALS
+
+
+def test_calls_of_long_ago_are_forgotten() -> None:
+    lost = 0
+    for seed in range(TRIALS):
+        pending = pending_with(limits=PendingLimits(silent=1, reserved=0), seed=seed)
+        for i in range(50):
+            pending.add(f"earlier {i}", "10.0.0.1", NOW)
+            pending.remove(f"earlier {i}")
+        pending.add("member", "10.0.0.1", NOW + 600.0)
+        lost += pending.add("other", "10.0.0.2", NOW + 600.0) == "member"
+
+    assert 0.4 * TRIALS < lost < 0.6 * TRIALS
 
 
 @pytest.mark.parametrize(
@@ -82,20 +148,104 @@ def test_connections_with_one_members_mark_evict_none_of_another_member() -> Non
         lambda _: "::ffff:10.0.0.2",
     ],
 )
-def test_the_address_with_the_most_connections_loses_its_oldest(crowd) -> None:  # type: ignore[no-untyped-def]
-    pending = pending_with(("single", "10.0.0.1"))
+def test_an_address_that_calls_often_loses_to_one_that_calls_once(
+    crowd: Callable[[int], str],
+) -> None:
+    kept = 0
+    for seed in range(TRIALS):
+        pending = pending_with(limits=PendingLimits(), seed=seed)
+        evicted = [pending.add(f"crowd {i}", crowd(i), NOW) for i in range(200)]
+        evicted.append(pending.add("single", "10.0.0.1", NOW))
+        evicted += [pending.add(f"more {i}", crowd(i), NOW) for i in range(200)]
+        kept += "single" not in evicted
 
-    evicted = [pending.add(f"crowd {i}", crowd(i)) for i in range(6)]
-
-    assert evicted == [None, None, None, "crowd 0", "crowd 1", "crowd 2"]
+    assert kept > 0.97 * TRIALS
 
 
-def test_two_connections_of_one_address_are_not_a_crowd() -> None:
-    """A member dials two lanes, and must not lose one to strangers from many addresses."""
-    pending = pending_with(
-        ("stranger", "10.0.0.9"), ("lane 1", "10.0.0.1"), ("lane 2", "10.0.0.1"), ("b", "10.0.0.2")
-    )
-    assert pending.add("c", "10.0.0.3") == "stranger"
+def test_the_number_of_counted_addresses_is_bounded() -> None:
+    pending = pending_with()
+    for i in range(COUNTED_ADDRESSES_MAX + 100):
+        pending.add(f"stranger {i}", f"10.{i // 62500}.{i // 250 % 250}.{i % 250}", NOW)
+        pending.remove(f"stranger {i}")
+
+    assert len(pending._calls) == COUNTED_ADDRESSES_MAX
+
+
+def admitted(pending: PendingConnections[str], host: str, key: bytes = KEY) -> None:
+    """A contact connects from there and proves itself, however many it has to try."""
+    for attempt in count():
+        if f"proof {attempt}" not in call(pending, f"proof {attempt}", host, MEMBER):
+            pending.admitted(f"proof {attempt}", key)
+            pending.remove(f"proof {attempt}")
+            return
+
+
+@pytest.mark.parametrize("mark", [None, Stranger.UNMARKED, Stranger.UNMARKED_AT_RELAY])
+@pytest.mark.parametrize("host", ["10.0.0.1", "2001:db8::7"])
+def test_an_address_from_which_a_contact_proved_itself_has_two_places_that_nobody_takes(
+    host: str, mark: Stranger | None
+) -> None:
+    """Also if strangers call from everywhere, and the contact has no valid mark."""
+    pending = pending_with()
+    admitted(pending, "10.0.0.1")
+    admitted(pending, "2001:db8::1")
+    evicted: set[str | None] = set()
+    for i in range(100):
+        evicted |= call(pending, f"before {i}", f"10.0.1.{i}", Stranger.UNMARKED)
+        evicted |= {pending.add(f"silent {i}", f"10.0.1.{i}", NOW)}
+
+    for lane in ("lane 1", "lane 2"):
+        evicted.add(pending.add(lane, host, NOW))
+        if mark is not None:
+            evicted.add(pending.classify(lane, mark))
+    for i in range(100):
+        evicted |= call(pending, f"after {i}", f"10.0.1.{i}", Stranger.UNMARKED)
+        evicted |= {pending.add(f"silent after {i}", f"10.0.1.{i}", NOW)}
+
+    assert not evicted & {"lane 1", "lane 2"}
+
+
+def test_strangers_behind_a_members_address_cost_nobody_else_a_place() -> None:
+    pending = pending_with(limits=PendingLimits())
+    admitted(pending, "10.0.0.1")
+    for i in range(50):
+        pending.add(f"neighbour {i}", "10.0.0.1", NOW)
+
+    assert len(pending) == 50
+    assert pending.add("other", "10.0.0.2", NOW) is None
+
+
+def test_reserved_places_are_those_of_a_contacts_last_addresses() -> None:
+    pending = pending_with()
+    for i in range(10):
+        admitted(pending, f"10.0.0.{i}")
+    for i in range(4):
+        pending.add(f"stranger {i}", f"10.0.1.{i}", NOW)
+
+    kept = [pending.add(f"member {i}", f"10.0.0.{i}", NOW) is None for i in range(10)]
+
+    assert kept == (10 - KNOWN_ADDRESSES) * [False] + KNOWN_ADDRESSES * [True]
+
+
+def test_a_contact_that_is_gone_has_no_reserved_places() -> None:
+    pending = pending_with()
+    admitted(pending, "10.0.0.1")
+    admitted(pending, "10.0.0.2", b"another key")
+    pending.expect({b"another key"})
+    for i in range(4):
+        pending.add(f"stranger {i}", f"10.0.1.{i}", NOW)
+
+    assert pending.add("member", "10.0.0.1", NOW) is not None
+    assert pending.add("other member", "10.0.0.2", NOW) is None
+
+
+def test_the_letterbox_has_no_reserved_places() -> None:
+    pending = pending_with(limits=PendingLimits())
+    admitted(pending, "10.0.0.1")
+    for i in range(20):
+        call(pending, f"caller {i}", "10.0.0.1", Stranger.LETTERBOX)
+
+    assert len(pending) == PendingLimits().letterbox
 
 
 def test_a_removed_connection_makes_room_in_any_class() -> None:

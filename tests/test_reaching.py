@@ -400,7 +400,12 @@ def test_the_names_that_an_inspector_chose_are_shown_escaped_and_shortened() -> 
         (OSError(errno.EHOSTUNREACH, "No route to host"), "CONNECTING", "unreachable", "no route"),
         (OSError(errno.EMFILE, "Too many"), "CONNECTING", "unreachable", "cannot be reached: Too"),
         (TimeoutError(), "SECURING", "slow", "does not answer to TLS in time"),
-        (ConnectionResetError("cut"), "SECURING", "gone", "whether a firewall refuses TLS to"),
+        (
+            ConnectionResetError("cut"),
+            "SECURING",
+            "gone",
+            "ask bob whether its status says `crowded`",
+        ),
         (ConnectionAbortedError("SSL handshake is taking longer than 5 s"), "SECURING", "slow", ""),
         (ssl.SSLError(1, "WRONG_VERSION"), "SECURING", "not_tls", "another program answers"),
         (ssl.SSLCertVerificationError(1, "x"), "SECURING", "certificate", "not its card's"),

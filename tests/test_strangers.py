@@ -13,6 +13,7 @@ import resource
 import socket
 import ssl
 import threading
+import time
 import tracemalloc
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ import msgspec
 import pytest
 
 from defl.ids import NodeId, digest_of
+from defl.node.net import marks
 from defl.node.net.acceptor import AcceptLimits, Acceptor
 from defl.node.net.beats import Beat, header_of
 from defl.node.net.framing import HELLO_BYTES_MAX, Lane
@@ -370,21 +372,14 @@ def test_silent_connections_cannot_shut_a_member_out() -> None:
         limits = receiving(handshake_s=60.0, pending=PendingLimits(silent=8))
         async with served(limits) as (victim, still_works):
             connections = [await plain(victim) for _ in range(40)]
-            await victim.until(lambda: victim.transport.stats.refusals[Refusal.CROWDED] >= 40 - 8)
-            assert victim.transport.unauthenticated <= 8
-            for streams in connections[: 40 - 8]:
-                assert not await received_until_closed(
-                    streams
-                )  # disconnected, long before the time limit
+            places = 8 + limits.accept.pending.reserved  # a member has called from this address
+            await victim.until(lambda: victim.transport.turned_away >= 40 - places)
+            assert victim.transport.unauthenticated <= places
+            assert victim.transport.is_crowded
             # Member 1, honest here, connects while every slot is taken.
-            reader, writer = await tls(victim, context_of(victim, BAD))
-            writer.write(hello(1))
-            async with asyncio.timeout(TIME_LIMIT_S):
-                assert await reader.readexactly(len(hello(2))) == hello(2)
-            writer.close()
+            await admitted_within_tries(victim, BAD)
             await still_works()
-            for _, stranger in connections[40 - 8 :]:
-                stranger.close()
+            abort_all(connections)
             await victim.until(lambda: victim.transport.unauthenticated == 0)
 
     asyncio.run(scenario())
@@ -475,14 +470,13 @@ def test_a_thousand_half_open_strangers_do_not_interrupt_a_members_handshake(
             await member.answered()
             connections = await strangers_send(victim, 1000, data)
             await still_works()
-            assert victim.transport.unauthenticated <= 128 + 64 + 1
+            # Two places of each kind are reserved: the honest peer's address is this one.
+            assert victim.transport.unauthenticated <= 128 + 2 + 64 + 2 + 1
             assert await member.finish(hello(1), len(hello(2))) == hello(2)
 
             # Nor do they keep out a member that connects later.
-            later = await Handshaking.begin(victim, context_of(victim, BAD))
-            assert await later.finish(hello(1), len(hello(2))) == hello(2)
-            for caller in (member, later):
-                caller.writer.transport.abort()
+            await admitted_within_tries(victim, BAD)
+            member.writer.transport.abort()
             abort_all(connections)
 
     asyncio.run(scenario())
@@ -501,11 +495,7 @@ def test_a_member_reconnects_while_strangers_connect_as_fast_as_they_can() -> No
             crowded = victim.transport.stats.refusals
             await victim.until(lambda: crowded[Refusal.CROWDED] > 100)
             for _ in range(5):
-                reader, writer = await tls(victim, context_of(victim, BAD))
-                writer.write(hello(1))
-                async with asyncio.timeout(TIME_LIMIT_S):
-                    assert await reader.readexactly(len(hello(2))) == hello(2)
-                writer.transport.abort()
+                await admitted_within_tries(victim, BAD)
             stop.set()
             assert await flooding > 100
             await victim.until(lambda: victim.transport.unauthenticated == 0)
@@ -513,14 +503,35 @@ def test_a_member_reconnects_while_strangers_connect_as_fast_as_they_can() -> No
     asyncio.run(scenario())
 
 
-def connect_until(stop: threading.Event, address: tuple[str, int], words: Sequence[bytes]) -> int:
+async def admitted_within_tries(victim: Peer, identity: Identity) -> None:
+    """A caller tries again, as nodes do."""
+    async with asyncio.timeout(TIME_LIMIT_S):
+        while True:
+            try:
+                reader, writer = await tls(victim, context_of(victim, identity))
+                writer.write(hello(IDENTITIES.index(identity)))
+                answer = await reader.readexactly(len(hello(2)))
+            except (OSError, asyncio.IncompleteReadError):
+                await asyncio.sleep(0.01)
+            else:
+                assert answer == hello(2)
+                writer.transport.abort()
+                return
+
+
+def connect_until(
+    stop: threading.Event,
+    address: tuple[str, int],
+    words: Sequence[bytes],
+    sources: Sequence[str] = ("127.0.0.1",),
+) -> int:
     """In a thread: opens connections as fast as it can and keeps the newest few."""
     connections = 0
     open_ones: deque[socket.socket] = deque()
-    for data in itertools.cycle(words):
+    for data, source in zip(itertools.cycle(words), itertools.cycle(sources), strict=False):
         if stop.is_set():
             break
-        caller = socket.create_connection(address)
+        caller = socket.create_connection(address, source_address=(source, 0))
         with contextlib.suppress(OSError):
             caller.sendall(data)
         connections += 1
@@ -530,6 +541,99 @@ def connect_until(stop: threading.Event, address: tuple[str, int], words: Sequen
     for caller in open_ones:
         caller.close()
     return connections
+
+
+SOURCES = [f"127.8.{i // 125}.{i % 125 + 1}" for i in range(250)]
+
+
+def first_record_of(victim: Peer, identity: Identity) -> bytes:
+    """As somebody on the line sees it."""
+    outgoing = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context = context_of(victim, identity)
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=None).do_handshake()
+    return outgoing.read()
+
+
+def all_that_strangers_know(
+    victim: Peer, member: Identity, monkeypatch: pytest.MonkeyPatch
+) -> list[bytes]:
+    """Nothing; any valid first record; the member's own, copied from the line, of now and of an
+    hour ago; and the mark of older releases, which follows from the certificates."""
+    now = first_record_of(victim, member)
+    with monkeypatch.context() as an_hour_ago:
+        an_hour_ago.setattr(marks.time, "time", lambda: time.time_ns() / 1e9 - 3600)
+        before = first_record_of(victim, member)
+    certificates = digest_of(member.certificate), digest_of(victim.identity.certificate)
+    at = now.index(marks.MARK_PREFIX) + len(marks.MARK_PREFIX)
+    guessed = digest_of(b"".join(certificates)).hex()[:32].encode()
+    older = now[:at] + guessed + now[at + len(guessed) :]
+    return [b"", client_hello(victim), now, before, older]
+
+
+@pytest.mark.parametrize("clock_off_s", [0, 86_400], ids=["marked", "with a wrong clock"])
+def test_a_restarted_member_is_back_while_strangers_from_everywhere_use_all_that_they_know(
+    clock_off_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a wrong clock the member has no mark, but an address from which it was admitted."""
+
+    async def scenario() -> None:
+        async with served(receiving()) as (victim, _):
+            words = all_that_strangers_know(victim, IDENTITIES[0], monkeypatch)
+            stop = threading.Event()
+            flood = asyncio.to_thread(connect_until, stop, victim.transport.address, words, SOURCES)
+            flooding = asyncio.ensure_future(flood)
+            await victim.until(lambda: victim.transport.turned_away > 500)
+            monkeypatch.setattr(marks.time, "time", lambda: time.time_ns() / 1e9 + clock_off_s)
+            for _ in range(3):
+                await admitted_within_tries(victim, BAD)
+            stop.set()
+            assert await flooding > 500
+            await victim.until(lambda: victim.transport.unauthenticated == 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_mark_copied_from_the_line_takes_none_of_the_members_places() -> None:
+    """With a class that has no places for strangers, whoever gets in bears the member's mark."""
+
+    async def scenario() -> None:
+        pending = PendingLimits(unmarked=0, reserved=0)
+        limits = receiving(handshake_s=60.0, pending=pending)
+        async with served(limits) as (victim, _):
+            record = first_record_of(victim, BAD)
+            connections = await strangers_send(victim, 20, record)
+            await victim.until(lambda: victim.transport.turned_away == 19)
+            assert victim.transport.unauthenticated == 1
+            await admitted_within_tries(victim, BAD)
+            abort_all(connections)
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_without_a_place_learns_that_the_node_is_crowded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And suspects no firewall. Its clock is wrong, so that it has no mark."""
+
+    async def scenario() -> None:
+        monkeypatch.setattr(marks.time, "time", lambda: time.time_ns() / 1e9 - 86_400)
+        limits = receiving(pending=PendingLimits(unmarked=0, reserved=0))
+        listeners = [listener() for _ in range(4)]
+        cards = cards_of(listeners)
+        a, b = (Peer(i, cards, listeners[i], limits=limits) for i in (0, 1))
+        b.transport._acceptor._marks._clock = lambda: time.time_ns() / 1e9
+        for bound in listeners[2:]:
+            bound.close()
+        async with running(a, b):
+            await a.until(lambda: a.transport.stats.refusals[Refusal.CROWDED] >= 4)
+            await a.until(lambda: "turns callers away" in a.transport.stats.trouble.get(b.me, ""))
+            assert b.transport.turned_away >= 4
+            assert b.transport.is_crowded
+            assert not a.transport.is_crowded
+            assert not a.events + b.events
+
+    asyncio.run(scenario())
 
 
 def test_strangers_get_few_handshakes_a_second_and_members_do_not_wait_for_theirs() -> None:
@@ -678,18 +782,12 @@ def test_evicted_callers_leave_the_turns_to_those_who_come_after_them() -> None:
 
     async def scenario() -> None:
         limits = AcceptLimits(handshakes_per_s=1e-3, handshakes_burst=1.0)
-        acceptor = Acceptor(limits, AsyncMock(), AsyncMock(), Counter(), asyncio.sleep)
+        acceptor = Acceptor(BAD, limits, AsyncMock(), AsyncMock(), Counter(), asyncio.sleep)
         contact = NodeId(1)
 
-        async def call() -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            acceptor._pending.add(task, "192.0.2.1")
-            await acceptor._await_turn(contact)
-
-        await asyncio.create_task(call())
+        await acceptor._await_turn(contact)
         for _ in range(50):
-            caller = asyncio.create_task(call())
+            caller = asyncio.create_task(acceptor._await_turn(contact))
             await asyncio.sleep(0)  # it waits for its turn
             caller.cancel()
             await asyncio.wait([caller])

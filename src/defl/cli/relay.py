@@ -14,6 +14,7 @@ from defl.node.relay.file_watch import FileWatch, follow_files, report_regularly
 from defl.node.relay.files import RelayConfig, create_relay, read_relay, relay_card
 from defl.node.relay.service import Relay
 from defl.node.report.log import Log, configure_logging
+from defl.node.report.peer_log import report_crowd
 from defl.node.report.service_manager import ServiceManager
 from defl.node.setup.config import read_identity
 from defl.node.setup.fingerprint import fingerprint
@@ -117,6 +118,7 @@ async def _serve(
     following = [
         loop.create_task(follow_files(running, watch)),
         loop.create_task(report_regularly(running, log)),
+        loop.create_task(report_crowd(log, lambda: running.turned_away)),
         loop.create_task(
             manager.keep_informed(
                 lambda: f"{len(watch.members)} members, {running.server.spliced} pairs connected"

@@ -36,7 +36,7 @@ from defl.node.report.membership import membership_report
 from defl.node.report.metrics import Measures, NodeMetrics
 from defl.node.report.names import Names
 from defl.node.report.notices import NoticeQueue
-from defl.node.report.peer_log import PeerLog
+from defl.node.report.peer_log import PeerLog, report_crowd
 from defl.node.report.requests import event_of
 from defl.node.report.results import Results
 from defl.node.report.round_log import FactWriter
@@ -241,6 +241,7 @@ class Node:
         self._start(self._runner.start())
         await self.transport.start()
         self._start(self._peer_log.report(self.transport.stats.trouble, self.transport.connected))
+        self._start(report_crowd(self.log, lambda: self.transport.turned_away))
         self._start(self._notices.run())
         facts = asyncio.create_task(self._facts.run())
         participant = self.participant

@@ -3,22 +3,29 @@
 Nothing is spent on a connection before its first record is complete: until then it stays in the
 kernel. The record decides which class of pending connections the caller belongs to (pending.py).
 Handshakes of one class begin one by one, at a bounded rate. So strangers neither evict a member nor
-cost the node more than a fraction of a core. A caller of the letterbox stays pending to its end.
+cost the node more than a fraction of a core. Who loses its place is told so by a TLS alert. A
+caller of the letterbox stays pending to its end.
 """
 
 import asyncio
+import contextlib
 import itertools
+import random
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
 
 from defl.budget import TokenBucket
 from defl.node.net.admission import refusal_of
 from defl.node.net.framing import Link
+from defl.node.net.marks import ExpectedMarks
 from defl.node.net.pending import Caller, PendingConnections, PendingLimits, Stranger
 from defl.node.net.refusal import Refusal, Refused
-from defl.node.net.tls import FIRST_BYTES_MAX, LETTERBOX_MARK, is_first_record, marked
+from defl.node.net.tls import FIRST_BYTES_MAX, is_first_record
+from defl.node.setup.identity import Identity, certificate_key
 
 # The pause before the next attempt after the kernel has run out of descriptors.
 ACCEPT_PAUSE_S = 0.1
@@ -27,6 +34,11 @@ ACCEPTED_AT_ONCE_MAX = 8
 # How often a partial first record is looked at: a socket with some bytes is always readable, so
 # waiting for readability would not wait.
 PEEK_AGAIN_S = 0.02
+# TLS's fatal alert internal_error, in plaintext, for a caller that has no place: nothing that the
+# caller did is wrong (RFC 8446, 6.2).
+NO_PLACE_ALERT = bytes.fromhex("15 0303 0002 02 50")
+# The node counts as crowded for this long after it has turned a caller away.
+CROWDED_S = 60.0
 
 # Completes TLS and hello on a connection that bears this mark; returns the refusal, if any.
 Handshake = Callable[[Link, socket.socket, Caller], Awaitable[Refused | None]]
@@ -50,30 +62,43 @@ class AcceptLimits:
 class Acceptor:
     def __init__(
         self,
+        identity: Identity,
         limits: AcceptLimits,
         handshake: Handshake,
         serve: Serve,
         refusals: Counter[Refusal],
         pause: Callable[[float], Awaitable[None]],
+        rng: random.Random | None = None,
     ) -> None:
+        """`rng` draws who loses its place, by default so that nobody can foresee it."""
         self._limits = limits
         self._handshake = handshake
         self._serve = serve
         self._refusals = refusals
         self._pause = pause
-        self._marks: dict[bytes, Caller] = {}
-        self._pending: PendingConnections[Admission] = PendingConnections(limits.pending)
+        self._marks = ExpectedMarks(identity)
+        self._pending: PendingConnections[socket.socket] = PendingConnections(limits.pending, rng)
         self._turns: dict[Caller, tuple[asyncio.Lock, TokenBucket]] = {}
-        self.admissions: dict[Admission, socket.socket] = {}
+        self._in_handshake: set[socket.socket] = set()
+        self._crowded_at: float | None = None
+        self.turned_away = 0  # since the start, for lack of a place
+        self.admissions: dict[socket.socket, Admission] = {}
 
     @property
     def pending(self) -> int:
         return len(self._pending)
 
-    def expect(self, marks: Mapping[bytes, Caller]) -> None:
-        """A connection with one of these marks, and no other, is pending as that caller's."""
-        self._marks = dict(marks)
-        expected = {*marks.values(), *Stranger}
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a caller was turned away a short time ago."""
+        return self._crowded_at is not None and monotonic() - self._crowded_at < CROWDED_S
+
+    def expect(self, callers: Mapping[Caller, bytes]) -> None:
+        """From now on a connection with the mark of one of these callers, each with its public key,
+        is pending as that caller's."""
+        self._marks.expect(callers)
+        self._pending.expect(set(callers.values()))
+        expected = {*callers, *Stranger}
         self._turns = {caller: turn for caller, turn in self._turns.items() if caller in expected}
 
     async def accept(self, listener: socket.socket) -> None:
@@ -81,16 +106,20 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         for accepted in itertools.count(1):
             connection, host = await self._next_connection(listener)
-            admission = loop.create_task(self._admit(connection))
-            self.admissions[admission] = connection
-            admission.add_done_callback(self._done)
-            self._evict(self._pending.add(admission, host))
+            loser = self._pending.add(connection, host, loop.time())
+            if loser is connection:
+                self._turn_away(connection)
+                connection.close()
+            else:
+                self.admissions[connection] = loop.create_task(self._admit(connection))
+                self.admissions[connection].add_done_callback(partial(self._done, connection))
+                self._evict(loser)
             if accepted % ACCEPTED_AT_ONCE_MAX == 0:
                 await asyncio.sleep(0)
 
     async def stop(self, tasks: Iterable[asyncio.Task[None]]) -> None:
         """Ends its owner's tasks, which accept among other things, and whatever is pending."""
-        running = [*tasks, *self.admissions]
+        running = [*tasks, *self.admissions.values()]
         for task in running:
             task.cancel()
         if running:
@@ -109,14 +138,26 @@ class Acceptor:
                 connection.setblocking(False)
                 return connection, host
 
-    def _evict(self, admission: Admission | None) -> None:
-        if admission is not None:
-            admission.cancel()
-            self._refusals[Refusal.CROWDED] += 1
+    def _evict(self, connection: socket.socket | None) -> None:
+        if connection is not None:
+            self._turn_away(connection)
+            self.admissions[connection].cancel()
 
-    def _done(self, admission: Admission) -> None:
-        self._pending.remove(admission)
-        connection = self.admissions.pop(admission)
+    def _turn_away(self, connection: socket.socket) -> None:
+        """Count a connection that has no place, and tell its caller. Bytes that are not read would
+        make the kernel throw the alert away."""
+        self._refusals[Refusal.CROWDED] += 1
+        self.turned_away += 1
+        self._crowded_at = monotonic()
+        if connection not in self._in_handshake:
+            with contextlib.suppress(OSError):
+                connection.send(NO_PLACE_ALERT)
+                connection.recv(FIRST_BYTES_MAX)
+
+    def _done(self, connection: socket.socket, admission: Admission) -> None:
+        self._pending.remove(connection)
+        self._in_handshake.discard(connection)
+        del self.admissions[connection]
         if admission.cancelled():
             connection.close()
 
@@ -126,9 +167,12 @@ class Acceptor:
         refused: Refused | None = Refused(Refusal.CROWDED, "")
         try:
             async with asyncio.timeout(self._limits.handshake_s):
-                caller = self._caller(await _first_bytes(connection))
+                caller = self._marks.caller_of(await _first_bytes(connection))
+                if not self._has_place(connection, caller):
+                    return
                 await self._await_turn(caller)
                 link = Link()
+                self._in_handshake.add(connection)
                 refused = await self._handshake(link, connection, caller)
         except (OSError, TimeoutError) as error:
             refused = refusal_of(error, link)
@@ -142,19 +186,21 @@ class Acceptor:
             self._refusals[refused.kind] += 1
         elif link is not None and caller is Stranger.LETTERBOX:
             await self._serve(link)
+        elif link is not None and link.certificate is not None:
+            self._pending.admitted(connection, certificate_key(link.certificate))
 
-    def _caller(self, first_bytes: bytes) -> Caller:
-        mark = marked(first_bytes)
-        if mark.startswith(LETTERBOX_MARK):
-            return Stranger.LETTERBOX
-        return self._marks.get(mark, Stranger.UNMARKED)
+    def _has_place(self, connection: socket.socket, caller: Caller) -> bool:
+        loser = self._pending.classify(connection, caller)
+        if loser is connection:
+            self._turn_away(connection)
+            return False
+        self._evict(loser)
+        return True
 
     async def _await_turn(self, caller: Caller) -> None:
-        """A caller that is evicted before its turn does not use up a turn."""
-        admission = asyncio.current_task()
-        if admission is None:
-            raise RuntimeError("each connection is admitted in a task of its own")
-        self._evict(self._pending.classify(admission, caller))
+        """Wait for a turn. A caller that is evicted before its turn does not use it up."""
+        if caller is Stranger.UNMARKED_AT_RELAY:
+            caller = Stranger.UNMARKED
         if caller not in self._turns:
             self._turns[caller] = asyncio.Lock(), self._handshakes(caller)
         turn, handshakes = self._turns[caller]

@@ -29,6 +29,9 @@ WITHOUT_RELAY = Refused(
     "let a member that can be dialled relay (relay = true in its node.toml, then defl node card)",
 )
 
+# The alert of a node that has no place for its caller (acceptor.py), as OpenSSL names it.
+NO_PLACE = "ALERT_INTERNAL_ERROR"
+
 
 class CallStage(Enum):
     """How far a call had come when it failed."""
@@ -52,7 +55,7 @@ def is_about_certificate(error: OSError, stage: CallStage) -> bool:
     may not even know TLS 1.3, so that no certificate was verified."""
     if stage is not CallStage.SECURING or not isinstance(error, ssl.SSLError):
         return False
-    return not _is_at_wrong_time(error)
+    return not _is_at_wrong_time(error) and not _is_crowded(error)
 
 
 def dial_refusal(obstacle: Obstacle, card: Card) -> Refused:
@@ -99,6 +102,11 @@ def _unsecured(obstacle: Obstacle, card: Card) -> tuple[Refusal, str]:
     match error:
         case ssl.SSLError() if _is_at_wrong_time(error):
             return Refusal.CLOCK, _wrong_time(card, obstacle.now)
+        case ssl.SSLError() if _is_crowded(error):
+            return Refusal.CROWDED, (
+                f"it turns callers away, since too many call it at once; this node dials again. If "
+                f"it lasts, ask {card.name}: `crowded` in its status"
+            )
         case ssl.SSLError() if obstacle.shown is not None:
             return _foreign_certificate(obstacle.shown, card)
         case ssl.SSLCertVerificationError():
@@ -117,13 +125,19 @@ def _unsecured(obstacle: Obstacle, card: Card) -> tuple[Refusal, str]:
             slow = "is taking longer than" in str(error)
     if slow:
         return Refusal.SLOW, (
-            "it takes the connection, but does not answer to TLS in time; does a firewall hold the "
-            "connection back, or does another program listen there?"
+            "it takes the connection, but does not answer to TLS in time: the node there may be "
+            f"crowded or overloaded; ask {card.name} for its status. Otherwise another program "
+            "listens there, or a firewall holds the connection back"
         )
     return Refusal.GONE, (
-        "the connection was cut in the TLS handshake; if the node there is running, ask your "
-        f"network team whether a firewall refuses TLS to {card.address}"
+        "it takes the connection, but ends it before TLS is complete: the node there may be "
+        f"crowded or stopping, and this node dials again. If it lasts, ask {card.name} whether its "
+        f"status says `crowded`; if not, ask your network team who ends TLS to {card.address}"
     )
+
+
+def _is_crowded(error: ssl.SSLError) -> bool:
+    return NO_PLACE in str(error)
 
 
 def _is_at_wrong_time(error: OSError) -> bool:

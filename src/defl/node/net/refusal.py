@@ -9,7 +9,7 @@ from defl.ids import NodeId
 class Refusal(StrEnum):
     """Why a connection or a frame was refused; `kind` in `defl node check --json`."""
 
-    CROWDED = "crowded"  # evicted: too many were pending
+    CROWDED = "crowded"  # no place: too many were pending, here or at the node that we dial
     SLOW = "slow"  # no hello in time
     GONE = "gone"  # closed before its hello
     NOT_TLS = "not_tls"

@@ -5,8 +5,9 @@ certificate. There is no plaintext mode and no certification authority. Only a l
 caller for no certificate (letterbox.py); the caller still pins the certificate of the node it
 calls.
 
-A member marks its first record, so that the node it dials can tell it from a stranger before it
-spends anything on the connection. The mark proves nothing; the handshake does.
+A member marks its first record (marks.py), so that the node it dials can tell it from a stranger
+before it spends anything on the connection. A context for dialling is good for one connection: its
+mark is used up.
 """
 
 import os
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 from defl.cards import Card, Reach
 from defl.errors import UserError
-from defl.ids import digest_of
+from defl.node.net.marks import LETTERBOX_MARK, MarkUse, fresh_mark
 from defl.node.setup.identity import (
     Identity,
     certificate_key,
@@ -26,11 +27,6 @@ from defl.node.setup.identity import (
 
 # What the connection speaks, for whoever looks at it on the way (ALPN).
 PROTOCOL = "defl/1"
-# The mark travels as the name of a second application protocol, which may have 255 bytes.
-MARK_PREFIX = b"defl/mark/"
-MARK_BYTES = len(MARK_PREFIX) + 32
-# The mark of a caller without a certificate. No member's: those are hexadecimal.
-LETTERBOX_MARK = MARK_PREFIX + b"handover"
 # The first record of a TLS connection: its type, and the end of its length field.
 HANDSHAKE = 0x16
 RECORD_HEADER_BYTES = 5
@@ -45,15 +41,14 @@ def server_context(identity: Identity, cards: Sequence[Card]) -> ssl.SSLContext:
 
 def client_context(identity: Identity, card: Card) -> ssl.SSLContext:
     """For dialling one member: even another member's certificate is refused."""
-    context = _dialling_context(card, mark_of(identity.certificate, card.certificate))
+    context = _dialling_context(card, fresh_mark(identity, card.key, MarkUse.MEMBER))
     _load_identity(context, identity)
     return context
 
 
 def relay_client_context(identity: Identity, relay: Card) -> ssl.SSLContext:
     """For dialling a relay; what the relay passes on has a context of its own."""
-    mark = relay_mark_of(identity.certificate, relay.certificate)
-    context = _dialling_context(relay, mark)
+    context = _dialling_context(relay, fresh_mark(identity, relay.key, MarkUse.RELAY))
     _load_identity(context, identity)
     return context
 
@@ -99,24 +94,6 @@ def unusable(card: Card) -> str | None:
     return None
 
 
-def mark_of(caller: bytes, called: bytes) -> bytes:
-    """Derived from both certificates. A stranger can know the caller's only from its card: TLS 1.3
-    shows it only to the node that is dialled."""
-    secret = digest_of(digest_of(caller) + digest_of(called)).hex()
-    return MARK_PREFIX + secret[: MARK_BYTES - len(MARK_PREFIX)].encode("ascii")
-
-
-def relay_mark_of(caller: bytes, called: bytes) -> bytes:
-    """Of a member that calls a relay, which may be a member too and listen on the same port."""
-    return mark_of(digest_of(caller), digest_of(called))
-
-
-def marked(first_bytes: bytes) -> bytes:
-    """The mark in a caller's first bytes, or nothing."""
-    at = first_bytes.find(MARK_PREFIX)
-    return first_bytes[at : at + MARK_BYTES] if at >= 0 else b""
-
-
 def is_first_record(first_bytes: bytes) -> bool:
     """Enough to decide: the complete record, as much of it as is looked at, or no TLS record."""
     if first_bytes[0] != HANDSHAKE:
@@ -137,7 +114,7 @@ def _listening_context(identity: Identity) -> ssl.SSLContext:
 def _dialling_context(card: Card, mark: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the certificate itself is pinned; addresses may change
-    context.set_alpn_protocols([PROTOCOL, mark.decode("ascii")])
+    context.set_alpn_protocols([PROTOCOL, *([mark.decode("ascii")] if mark else [])])
     return _pinned(context, (card,))
 
 

@@ -37,7 +37,6 @@ from defl.node.net.relayed import RelayedCalls
 from defl.node.net.send_queue import Frame, Traffic
 from defl.node.net.sockets import listening
 from defl.node.net.stats import Stats
-from defl.node.net.tls import mark_of
 from defl.node.net.who_dials import Part, is_member, part_of
 from defl.node.relay.server import RelayServer
 from defl.node.setup.identity import Identity
@@ -94,7 +93,13 @@ class Transport:
             lambda stranger, frame: self._delivery.deliver(stranger, Lane.CONTROL, frame),
         )
         self._acceptor = Acceptor(
-            self._limits.accept, self._admit, self._letterbox.serve, self.stats.refusals, wait
+            identity,
+            self._limits.accept,
+            self._admit,
+            self._letterbox.serve,
+            self.stats.refusals,
+            wait,
+            rng,
         )
         rng = rng or random.Random()  # noqa: S311  (jitter is no secret)
         self._dialler = Dialler(self._limits.dial, self._dial, self._call_letterbox, rng, wait)
@@ -185,6 +190,15 @@ class Transport:
         """Accepted connections whose hello has not come yet, and callers of the letterbox."""
         return self._acceptor.pending
 
+    @property
+    def turned_away(self) -> int:
+        """Accepted connections that lost their place to others, since the start."""
+        return self._acceptor.turned_away
+
+    @property
+    def is_crowded(self) -> bool:
+        return self._acceptor.is_crowded
+
     def connected(self, peer: NodeId) -> bool:
         contact = self._contacts.get(peer)
         return contact is not None and contact.is_connected
@@ -239,14 +253,13 @@ class Transport:
 
     def _expect_contacts(self) -> None:
         """Callers with another certificate are refused from now on."""
-        own = self._identity.certificate
-        marks: dict[bytes, Caller] = {
-            mark_of(contact.card.certificate, own): contact.peer for contact in self._contacts
+        callers: dict[Caller, bytes] = {
+            contact.peer: contact.card.key for contact in self._contacts
         }
         if self.relay is not None:
             present = (contact for contact in self._contacts if contact.peer < FORMER_FROM)
-            marks |= self.relay.agree(contact.card for contact in present)
-        self._acceptor.expect(marks)
+            callers |= self.relay.agree(contact.card for contact in present)
+        self._acceptor.expect(callers)
         self._greeter.refresh()
 
     def _call_all(self) -> None:
@@ -300,7 +313,8 @@ class Transport:
     async def _admit(self, link: Link, connection: socket.socket, caller: Caller) -> Refused | None:
         if caller is Stranger.LETTERBOX:
             return await self._greeter.answer_stranger(link, connection)
-        if isinstance(caller, RelayCaller) and self.relay is not None:
+        at_relay = isinstance(caller, RelayCaller) or caller is Stranger.UNMARKED_AT_RELAY
+        if at_relay and self.relay is not None:
             return await self.relay.admit(link, connection)
         answer = await self._greeter.answer(link, connection)
         if isinstance(answer, Refused):

@@ -16,10 +16,10 @@ from defl.budget import TokenBucket
 from defl.cards import Card
 from defl.ids import Digest
 from defl.node.net.framing import CLOSE_S, Link
-from defl.node.net.pending import RelayCaller
+from defl.node.net.pending import Caller, RelayCaller
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.sockets import set_options
-from defl.node.net.tls import relay_mark_of, server_context
+from defl.node.net.tls import server_context
 from defl.node.relay.leg import Leg, splice
 from defl.node.relay.protocol import Signal, decode_notice, decode_request, encode
 from defl.node.relay.switchboard import CONNECTIONS_MAX, TICK_S, Decision, Switchboard
@@ -63,17 +63,14 @@ class RelayServer:
         self._legs: dict[Leg, asyncio.Task[None]] = {}
         self._stats = RelayStats()
 
-    def agree(self, cards: Iterable[Card]) -> dict[bytes, RelayCaller]:
-        """From now on these members are served, and nobody else; returns their marks."""
+    def agree(self, cards: Iterable[Card]) -> dict[Caller, bytes]:
+        """From now on these members are served, and nobody else; returns them with their keys."""
         own = self._identity
         self._cards = tuple(card for card in cards if card.key != own.public_key)
         self._keys = {card.certificate: card.key for card in self._cards}
         self._context = None  # made for the next caller
         self._do(self._board.agree(self._keys.values()))
-        return {
-            relay_mark_of(card.certificate, own.certificate): RelayCaller(card.key)
-            for card in self._cards
-        }
+        return {RelayCaller(card.key): card.key for card in self._cards}
 
     async def admit(self, link: Link, connection: socket.socket) -> Refused | None:
         """TLS and the request of an accepted connection."""

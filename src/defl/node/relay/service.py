@@ -43,7 +43,7 @@ class Relay:
             connections_max=connections_max,
             wait=wait,
         )
-        self._acceptor = Acceptor(limits, self._admit, _serve_nobody, self.refusals, wait)
+        self._acceptor = Acceptor(identity, limits, self._admit, _serve_nobody, self.refusals, wait)
 
     def agree(self, members: Iterable[Card]) -> None:
         """From now on these members are served, and nobody else."""
@@ -67,6 +67,11 @@ class Relay:
     def pending(self) -> int:
         return self._acceptor.pending
 
+    @property
+    def turned_away(self) -> int:
+        """Accepted connections that lost their place to others, since the start."""
+        return self._acceptor.turned_away
+
     def counts(self) -> dict[str, int]:
         """What it does now and has done since its start, for the log."""
         stats = self.server.stats
@@ -75,6 +80,7 @@ class Relay:
             "pairs": self.server.spliced,
             "pairs_in_total": stats.pairs,
             "absent": stats.answers[Signal.ABSENT],
+            "turned_away": self.turned_away,
             "refused": stats.answers[Signal.REFUSED] + self.refusals.total(),
             "bytes": stats.bytes,
         }

@@ -82,6 +82,12 @@ def _own_notes(status: NodeStatus) -> list[HealthNote]:
         notes.append(f"This node's own update was {late.late_s:.1f} s late in round {late.round}.")
     if status.evaluation_error is not None:
         notes.append(f"The newest model is not evaluated{because(status.evaluation_error)}.")
+    if status.crowded:
+        notes.append(
+            f"Too many connect to this node without a member's proof; {status.turned_away} "
+            "connections were turned away since its start. Members still get in: see `crowded` in "
+            "docs/OPERATING.md."
+        )
     if status.changes:
         number = len(status.changes)
         pending = "1 change of the membership is" if number == 1 else f"{number} changes are"

@@ -128,6 +128,13 @@ def _gauges(status: NodeStatus) -> Iterator[Metric]:
     )
     yield _gauge("disk_full", "1 while records wait for room on the disk", status.disk_full)
     yield _gauge("no_descriptors", "1 while no more files can be opened", status.no_descriptors)
+    yield _gauge("crowded", "1 if callers were turned away in the last minute", status.crowded)
+    yield _counters(
+        "turned_away_connections",
+        "Connections turned away because too many callers waited to prove who they are",
+        (),
+        [((), status.turned_away)],
+    )
     yield _gauge(
         "training_failures",
         "Trainings that failed since the last success",

@@ -5,7 +5,7 @@ most a few thousand lines a day.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from defl.ids import NodeId
 from defl.node.report.log import LineLimit, Log
@@ -15,6 +15,26 @@ from defl.node.report.names import Names
 PEER_LINES_BURST = 5
 PEER_LINES_EVERY_S = 60.0
 TROUBLE_EVERY_S = 2.0
+CROWD_EVERY_S = 60.0
+
+
+async def report_crowd(
+    log: Log,
+    turned_away: Callable[[], int],
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Log, at most once a minute, that callers were turned away; runs forever. `turned_away` counts
+    them since the start."""
+    told = 0
+    while True:
+        pause_s = TROUBLE_EVERY_S
+        if (count := turned_away()) > told:
+            log.warning(
+                "crowded: too many connect without a member's proof; callers were turned away",
+                turned_away=count - told,
+            )
+            told, pause_s = count, CROWD_EVERY_S
+        await wait(pause_s)
 
 
 class PeerLog:

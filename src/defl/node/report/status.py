@@ -178,6 +178,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     observing: str | None  # why this node signs nothing
     disk_full: bool
     no_descriptors: bool  # the process cannot open more files
+    crowded: bool = False  # callers were turned away in the last minute: too many wait
+    turned_away: int = 0  # connections, since the start
     finished: bool
     peers: dict[str, bool]  # is it connected?
     trouble: dict[str, str]  # why a peer is not connected
@@ -270,6 +272,8 @@ def status_of(node: "Node") -> NodeStatus:
         elsewhere=node.elsewhere,
         disk_full=node.writing.disk_full,
         no_descriptors=node.writing.no_descriptors,
+        crowded=node.transport.is_crowded,
+        turned_away=node.transport.turned_away,
         finished=participant.finished,
         peers={
             names.of(peer): node.transport.connected(peer)
