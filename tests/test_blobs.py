@@ -159,7 +159,7 @@ def test_leftovers_of_a_crash_are_deleted_at_start(storage: Storage) -> None:
     blob = SMALL.blob(1)[0].digest.hex()
     for leftover in (f"{blob}.blob.new", f"{blob}.manifest.new", f"{blob}.part"):
         (storage.folder / "blobs" / leftover).write_bytes(b"half")
-    (storage.work / "output").write_bytes(b"half")
+    (storage.work / "output-7").write_bytes(b"half")
 
     assert reopened(storage) == SMALL.durable()
     assert len(files(storage)) == 2

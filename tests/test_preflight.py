@@ -21,6 +21,7 @@ from defl.node.setup import requirements as requirements_module
 from defl.node.setup.agreement import Agreement
 from defl.node.setup.config import read_identity, read_node
 from defl.node.setup.identity import certificate_pem, make_identity
+from defl.node.store.private import privately
 from defl.node.store.storage import LOCK
 from support.doors import Doors, answering, failed_checks, serving
 from support.founding import NAMES, agree, defl, init_nodes
@@ -90,8 +91,8 @@ def test_a_peer_of_another_federation_is_reported_though_it_knows_this_node(
 @contextmanager
 def holding_state(folder: Path) -> Iterator[None]:
     """As a running node does."""
-    (folder / "state").mkdir()
-    with (folder / "state" / LOCK).open("w") as lock:
+    (folder / "state").mkdir(0o700)
+    with open(folder / "state" / LOCK, "w", opener=privately) as lock:
         lock.write("1")
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -101,6 +101,8 @@ class Node:
         self.measures = Measures()
         self.storage = Storage.open(folder / config.state, chain=origin.chain)
         durable = self.storage.recovered()
+        for note in self.storage.notes:
+            log.warning("state folder closed to other users", what=note)
         for fault in self.storage.faults:
             log.warning("damage found at start", what=fault)
         federation = present_epoch(origin, durable)

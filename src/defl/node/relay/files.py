@@ -20,7 +20,6 @@ from defl.node.setup.config import (
     CERTIFICATE_FILE,
     KEY_FILE,
     card_file,
-    open_to_others,
     read_card_file,
     write_new,
 )
@@ -34,6 +33,7 @@ from defl.node.setup.identity import (
     split_address,
 )
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
+from defl.node.store.private import open_to_others
 
 RELAY_FILE = "relay.toml"
 GUEST_CARDS = "cards/*.join.toml"  # of machines that ask for a place

@@ -105,7 +105,7 @@ class BestModel:
         (self._folder / BEST_CERTIFICATE).unlink(missing_ok=True)
         (self._folder / BEST_LOCAL).unlink(missing_ok=True)
         if self._local.exists():
-            shutil.copyfile(self._local, self._folder / BEST_LOCAL)
+            shutil.copy(self._local, self._folder / BEST_LOCAL)
         metadata = {
             "round": str(round_),
             "digest": digest.hex(),

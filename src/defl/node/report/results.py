@@ -235,5 +235,8 @@ class Results:
         temporary.unlink(missing_ok=True)
         temporary.hardlink_to(self._folder / MODEL)
         temporary.replace(self._folder / PROVEN)
+        # If this is the proven file already, the rename has done nothing: the name is still a link
+        # to the model.
+        temporary.unlink(missing_ok=True)
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(self._folder / CERTIFICATE)

@@ -5,7 +5,6 @@ Settings are typed, and unknown keys are refused. What all members agree on is i
 
 import os
 import re
-import stat
 from enum import StrEnum
 from math import isfinite
 from pathlib import Path
@@ -34,6 +33,7 @@ from defl.node.setup.identity import (
 )
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
 from defl.node.store.birth import write_birth
+from defl.node.store.private import open_to_others
 
 CONFIG_FILE = "node.toml"
 KEY_FILE = "node.key"
@@ -210,12 +210,6 @@ def create_node(folder: Path, config: NodeConfig, identity: Identity, card: Card
         raise UserError(f"{error.filename or folder}: cannot be written: {error.strerror}") from (
             error
         )
-
-
-def open_to_others(path: Path) -> int:
-    """The mode of a file or folder that others can access; 0 if only its owner can."""
-    mode = stat.S_IMODE(path.stat().st_mode)
-    return mode if mode & 0o077 else 0
 
 
 def write_new(path: Path, data: bytes, mode: int = 0o644) -> None:

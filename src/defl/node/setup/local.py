@@ -88,7 +88,7 @@ def founding_folder(
 
 def _undo(folder: Path, *, existed: bool) -> None:
     for inside in folder.iterdir():
-        if inside.is_dir():
+        if inside.is_dir() and not inside.is_symlink():
             shutil.rmtree(inside)
         else:
             inside.unlink()

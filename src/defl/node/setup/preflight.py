@@ -23,7 +23,6 @@ from defl.node.setup.config import (
     KEY_FILE,
     NodeConfig,
     card_file,
-    open_to_others,
     read_card_file,
     read_identity,
     read_newer_cards,
@@ -35,7 +34,8 @@ from defl.node.setup.joining import has_joined
 from defl.node.setup.present import present_facts
 from defl.node.setup.reaching import Outlook, probe_peers
 from defl.node.setup.requirements import Check, requirements_of
-from defl.node.store.storage import lock_holder
+from defl.node.store.private import open_to_others
+from defl.node.store.storage import exposed_to_others, lock_holder, require_real_state
 
 # A file system may round times, and the clock may be corrected a little while a file is written.
 CLOCK_STEP = timedelta(minutes=2)
@@ -46,7 +46,7 @@ T = TypeVar("T")
 def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
     """Every check whose inputs are sound; a failed check leaves out those that depend on it."""
     config = read_node(folder)
-    checks = [_folder_mode(folder)]
+    checks = [_folder_mode(folder), *_state_mode(folder / config.state)]
     identity = _tried(checks, "identity", lambda: read_identity(folder, config.name))
     presentable = False
     if identity is not None:
@@ -92,6 +92,26 @@ def _folder_mode(folder: Path) -> Check:
             f"chmod 700 {folder}",
         )
     return Check("folder", True, f"{folder}, readable by its owner alone")
+
+
+def _state_mode(state: Path) -> Iterator[Check]:
+    try:
+        require_real_state(state)
+        open_paths = exposed_to_others(state)
+    except (UserError, OSError) as error:
+        yield Check("state folder", False, str(error))
+        return
+    if open_paths:
+        path = open_paths[0]
+        yield Check(
+            "state folder",
+            False,
+            f"others may read {len(open_paths)} files and folders of it, for example {path} (mode "
+            f"{open_to_others(path):04o}), but it holds all members' updates; do: chmod -R go= "
+            f"{state}",
+        )
+    elif state.exists():
+        yield Check("state folder", True, f"{state}, readable by its owner alone")
 
 
 def _certificate(identity: Identity) -> Check:

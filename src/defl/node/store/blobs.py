@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import mmap
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -37,11 +38,21 @@ from defl.node.store.disk import (
     sync_folder,
     write_at,
 )
+from defl.node.store.private import create_file, own_files
 from defl.node.store.spares import Spares
 from defl.output import StoreChunk
 from defl.pool.weights import chunk_size
 
 Head = Callable[[int], bytes]  # from a chunk's size
+
+_BLOB_FILE = re.compile(
+    r"[0-9a-f]{64}\.(manifest|part|blob|((manifest|part|blob|[0-9]+\.dropped)\.new))"
+)
+
+
+def is_blob_file(name: str) -> bool:
+    """Whether a file in the folder of blobs is ours by its name; no other is ever deleted."""
+    return _BLOB_FILE.fullmatch(name) is not None
 
 
 def no_head(_size: int) -> bytes:
@@ -92,17 +103,27 @@ class Blobs:
             self._stored = {}
             self.faults = []
             manifests = {}
-            for path in sorted(self._folder.glob("*.manifest")):
-                manifest = self._read_manifest(path)
+            ours = list(own_files(self._folder, is_blob_file))
+            for path in ours:
+                manifest = self._read_manifest(path) if path.suffix == ".manifest" else None
                 if manifest is not None:
                     manifests[path.stem] = manifest
-            for path in sorted(self._folder.iterdir()):
+            for path in ours:
                 if path.suffix == ".new" or path.stem not in manifests:
                     path.unlink()
+            self._report_strangers(set(ours))
             with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
                 present = threads.map(self._present, manifests.values())
                 for manifest, chunks in zip(manifests.values(), present, strict=True):
                     self._restore(manifest, chunks)
+
+    def _report_strangers(self, ours: set[Path]) -> None:
+        strange = sorted(path.name for path in self._folder.iterdir() if path not in ours)
+        if strange:
+            self.faults.append(
+                f"{self._folder} holds {len(strange)} things that are not this node's, for example "
+                f"{strange[0]!r}: they are left alone; move them away"
+            )
 
     def _read_manifest(self, path: Path) -> Manifest | None:
         try:
@@ -118,7 +139,7 @@ class Blobs:
         path = self._path(manifest.digest, "blob")
         if not path.exists():
             path = self._path(manifest.digest, "part")
-        if not path.exists():
+        if path.is_symlink() or not path.is_file():
             return set()
         present = set()
         with path.open("rb", buffering=0) as file:
@@ -186,7 +207,7 @@ class Blobs:
         try:
             if not self._spares.take(manifest.size, new):
                 self._require_room(manifest.size)
-                with new.open("wb", buffering=0) as file:
+                with create_file(new) as file:
                     allocate(file.fileno(), manifest.size)
             self._write_manifest(manifest)
             new.replace(self._path(manifest.digest, "part"))
@@ -201,7 +222,7 @@ class Blobs:
         with disk_faults(f"store blob {manifest.digest.hex()}"):
             self._require_room(manifest.size)
             try:
-                with new.open("wb", buffering=0) as file:
+                with create_file(new) as file:
                     write_at(file.fileno(), payload, 0)
                 self.place(manifest, new)
             except (OSError, LocalFault):
@@ -243,7 +264,7 @@ class Blobs:
     def _write_manifest(self, manifest: Manifest) -> None:
         new = self._path(manifest.digest, "manifest.new")
         try:
-            with new.open("wb", buffering=0) as file:
+            with create_file(new) as file:
                 write_at(file.fileno(), msgspec.msgpack.encode(manifest), 0)
         except OSError:
             new.unlink(missing_ok=True)
@@ -262,8 +283,8 @@ class Blobs:
                 dropped = self._path(digest, f"{next(self._serial)}.dropped.new")
                 self._path(digest, "blob" if stored.whole else "part").replace(dropped)
                 self._unlink(digest)
-                unread = stored.whole and not stored.readers
-                if not (unread and self._spares.give(stored.manifest.size, dropped)):
+                reusable = stored.whole and not stored.readers and _has_one_name(dropped)
+                if not (reusable and self._spares.give(stored.manifest.size, dropped)):
                     self._freeing.submit(dropped.unlink)
 
     def take_spare(self, size: int, to: Path) -> bool:
@@ -381,6 +402,11 @@ class Blobs:
 
     def _path(self, digest: Digest, kind: str) -> Path:
         return self._folder / f"{digest.hex()}.{kind}"
+
+
+def _has_one_name(path: Path) -> bool:
+    """Whether no hard link keeps these bytes elsewhere, such as a copy made with `cp -l`."""
+    return path.stat().st_nlink == 1
 
 
 def _not_here(digest: Digest, index: int) -> LocalFault:

@@ -24,6 +24,7 @@ from defl.messages import Block, Evidence, Handover, Manifest, Offer, Snapshot, 
 from defl.node.store.database import NO_OLD_COPY, connect, database_faults, transaction
 from defl.node.store.disk import disk_faults, require_room, sync_folder
 from defl.node.store.mark import Mark
+from defl.node.store.private import create_file
 from defl.output import ClosedRound, Durable, Persist, SafetyRecord, Switch
 from defl.participant_parts import first_record_of
 
@@ -117,6 +118,7 @@ class Records:
         action = f"create {folder / DATABASE}"
         with disk_faults(action), database_faults(action):
             new.unlink(missing_ok=True)
+            create_file(new).close()  # SQLite gives its logs the mode of the database
             database = sqlite3.connect(new, isolation_level=None)
             try:
                 database.execute("PRAGMA synchronous = FULL")

@@ -1,11 +1,14 @@
 """One node's state folder, held by one process: records in SQLite, blobs as files.
 
+Nobody else may enter it (private.py). A start closes what others could read of an older one.
 A folder becomes a node's state by one rename, that of its database, once all else is in place.
 A folder without a database is not a state yet, unless `used` says that it was one.
 """
 
 import fcntl
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -15,9 +18,18 @@ from defl.committee import Federation
 from defl.errors import LocalFault, UserError
 from defl.ids import Digest
 from defl.messages import Manifest
-from defl.node.store.blobs import Blobs
+from defl.node.store.blobs import Blobs, is_blob_file
 from defl.node.store.database import NO_OLD_COPY
 from defl.node.store.disk import Payload, disk_faults, sync_folder
+from defl.node.store.private import (
+    IsOurs,
+    close_to_others,
+    exposed,
+    make_folder,
+    open_to_others,
+    own_files,
+    require_real,
+)
 from defl.node.store.records import DATABASE, Records
 from defl.output import Durable
 
@@ -25,6 +37,14 @@ BLOBS = "blobs"
 WORK = "work"  # where workers write their results; on the same disk, so that these can be moved
 LOCK = "lock"
 USED = "used"  # written at the first start: this node may have signed something
+
+# Everything that a node keeps directly in its state folder; docs/OPERATING.md lists it.
+_STATE_FILE = re.compile(
+    r"lock|mark|used|state\.db(\.new)?(-wal|-shm|-journal)?|(worker|arithmetic)\.log(\.1)?"
+    r"|client-local\.npz(\.new)?"
+)
+_STATE_FOLDERS = frozenset({BLOBS, WORK, "compiled"})
+_WORK_FILE = re.compile(r"output-[0-9]+")  # what worker.py names its results
 
 # Blobs leave this much free, and records, which are small, a quarter of it. So a disk that fills up
 # stops the weights first and the signing later, and never in between.
@@ -38,6 +58,7 @@ class Storage:
         self.folder = folder
         self.work = folder / WORK
         self._lock_file = lock
+        self.notes: tuple[str, ...] = ()  # what the last recovery changed, for the operator
         self.records = Records(folder, reserve_bytes // 4)
         self.blobs = Blobs(folder / BLOBS, self.records.facts.chunk_bytes, reserve_bytes)
 
@@ -56,8 +77,10 @@ class Storage:
         """
         _require_new(folder, observer=observing is not None)
         with disk_faults(f"make {folder}"):
-            (folder / BLOBS).mkdir(parents=True, exist_ok=True)
-            (folder / WORK).mkdir(exist_ok=True)
+            make_folder(folder)
+            _close_folders(folder)
+            for inside in (BLOBS, WORK):
+                make_folder(folder / inside)
         lock = _take_lock(folder)
         try:
             # Another process may have been quicker.
@@ -94,6 +117,7 @@ class Storage:
             raise UserError(
                 f"{folder} holds no node's state; a node's first start creates it: defl node start"
             )
+        require_real_state(folder)
         lock = _take_lock(folder)
         try:
             _mark_used(folder)
@@ -129,6 +153,8 @@ class Storage:
 
     def recovered(self) -> Durable:
         """Everything persisted and stored. Blobs come last: damaged records leave them alone."""
+        with disk_faults(f"close {self.folder} to other users"):
+            self.notes = _close_folders(self.folder)
         durable = self.records.recovered()
         self._sweep_work()
         self.blobs.recover()
@@ -146,9 +172,65 @@ class Storage:
 
     def _sweep_work(self) -> None:
         with disk_faults(f"sweep {self.work}"):
-            self.work.mkdir(exist_ok=True)
-            for path in self.work.iterdir():
+            make_folder(self.work)
+            for path in own_files(self.work, is_work_file):
                 path.unlink()
+
+
+# --- Who may read it -------------------------------------------------------------------------
+
+
+def is_state_file(name: str) -> bool:
+    return _STATE_FILE.fullmatch(name) is not None
+
+
+def is_work_file(name: str) -> bool:
+    return _WORK_FILE.fullmatch(name) is not None
+
+
+def _folders(state: Path) -> Iterator[tuple[Path, IsOurs]]:
+    yield state, is_state_file
+    yield state / BLOBS, is_blob_file
+    yield state / WORK, is_work_file
+
+
+def require_real_state(state: Path) -> None:
+    """Refuse links at the state folder and at the folders in which the node deletes files."""
+    for folder, _ in _folders(state):
+        require_real(folder)
+
+
+def exposed_to_others(state: Path) -> list[Path]:
+    """The parts of a state that other users can read; none if there is no state yet."""
+    return [path for folder, is_ours in _folders(state) for path in exposed(folder, is_ours)]
+
+
+def _close_folders(state: Path) -> tuple[str, ...]:
+    """Close a state of an older version to other users. Returns what to tell the operator."""
+    if mode := open_to_others(state):
+        _require_own_content(state, mode)
+    open_paths = exposed_to_others(state)
+    for path in open_paths:
+        close_to_others(path)
+    if not open_paths:
+        return ()
+    example = open_paths[0].name
+    note = (
+        f"other users could read {len(open_paths)} files and folders of {state}, such as {example};"
+        " it is closed to them now (modes 0700 and 0600)"
+    )
+    return (note,)
+
+
+def _require_own_content(state: Path, mode: int) -> None:
+    """Others may need a folder that holds more than a node's state, so it is not closed to them."""
+    for path in sorted(state.iterdir()):
+        if path.name not in _STATE_FOLDERS and not is_state_file(path.name):
+            raise UserError(
+                f"{state}: others may enter it (mode {mode:04o}), but it holds all members' "
+                f"updates. It also holds {path.name}, which is not the node's, so the mode is left "
+                f"to you: chmod 700 {state}, or name a folder for the state alone in node.toml"
+            )
 
 
 def _require_new(folder: Path, *, observer: bool) -> None:
@@ -188,7 +270,7 @@ def lock_holder(folder: Path) -> int | None:
 
 def _take_lock(folder: Path) -> int:
     with disk_faults(f"lock {folder}"):
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from defl.errors import WorkerFailed
+from defl.node.store.private import privately
 from defl.node.work.user_code import LOAD_S
 from defl.node.work.worker_process import (
     FRAME_BYTES_MAX,
@@ -126,7 +127,7 @@ class Child:
             raise WorkerFailed(f"the worker cannot be started: {error}") from error
         ours.setblocking(False)
         try:
-            with childs, self._log.open("ab") as log:
+            with childs, open(self._log, "ab", opener=privately) as log:
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-P", "-m", "defl.node.work.worker_process"),
                     *(str(childs.fileno()), str(os.getpid()), str(self._niceness)),
@@ -252,7 +253,7 @@ class Child:
     def _cut_log(self) -> None:
         """The child has the file open, so copy and truncate it instead of renaming it."""
         if self._log.exists() and self._log.stat().st_size > self._limits.log_bytes_max:
-            shutil.copyfile(self._log, self._log.with_name(f"{self._log.name}.1"))
+            shutil.copy(self._log, self._log.with_name(f"{self._log.name}.1"))
             os.truncate(self._log, 0)
 
     def _log_end(self) -> str:

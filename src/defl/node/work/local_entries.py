@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from defl.node.store.private import privately
 from defl.schema import Array, Role, Schema
 
 LOCAL_FILE = "client-local.npz"  # in the node's state folder
@@ -39,6 +40,6 @@ def write_local(path: Path, schema: Schema, local: dict[str, Array]) -> None:
         return
     entries = {f"entry{index}": array for index, array in enumerate(local.values())}
     new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
+    with open(new, "wb", opener=privately) as file:
         np.savez(file, schema=np.frombuffer(schema.digest, dtype=np.uint8), **entries)  # type: ignore[arg-type]
     new.replace(path)

@@ -18,6 +18,7 @@ from defl.errors import BadBlob, LocalFault, WorkerFailed
 from defl.ids import NO_DIGEST, Digest
 from defl.messages import Manifest
 from defl.node.files import WORKER_LOG
+from defl.node.store.private import make_folder
 from defl.node.store.storage import WORK
 from defl.node.work.child import Child, ChildLimits
 from defl.node.work.compiled_code import cache_settings
@@ -70,7 +71,7 @@ class Worker:
         self._federation = federation
         self._limits = limits
         self._work = folder / WORK
-        self._work.mkdir(parents=True, exist_ok=True)
+        make_folder(self._work)
         self._serial = itertools.count()
         self._outputs: dict[Digest, list[Path]] = {}  # two rounds may have the same result
         self._trainings = 0  # requested and not finished

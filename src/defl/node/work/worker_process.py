@@ -33,6 +33,7 @@ from defl.committee import Federation
 from defl.errors import UserError
 from defl.ids import Digest, Round
 from defl.messages import Manifest
+from defl.node.store.private import create_file
 from defl.node.work.local_entries import read_local, write_local
 from defl.node.work.orphans import die_with
 from defl.node.work.user_code import load_client, reason_of
@@ -278,7 +279,7 @@ def _writing(path: Path, *, sync: bool) -> Iterator[Write]:
 
 def _write_over(path: Path, payload: Payload, *, sync: bool) -> None:
     """Overwrite the file or create it. Truncating it first would throw away its cached pages."""
-    with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
+    with path.open("r+b", buffering=0) if path.exists() else create_file(path) as file:
         written = 0
         while written < len(payload):
             written += file.write(payload[written:])
