@@ -1,5 +1,6 @@
 """Log lines, and that configuring them leaves other loggers alone."""
 
+import asyncio
 import io
 import json
 import logging
@@ -7,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from defl.node.event_loop import LOOP_LINES_EVERY_S, TRACEBACKS_BURST, LoopErrors
 from defl.node.report.log import HumanFormatter, LineLimit, Log, configure_logging
 from support.logs import log_to
+from support.virtual_links import VirtualLoop
 
 
 @pytest.fixture
@@ -52,6 +55,26 @@ def test_configuring_a_node_keeps_the_handlers_of_others(defl_logger: logging.Lo
     assert of_another in defl_logger.handlers
     assert others.getvalue() == "disk full\n"
     assert (root.handlers, root.level) == before
+
+
+def test_an_error_that_repeats_is_logged_a_few_times_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop, stream = VirtualLoop(), io.StringIO()
+    report = LoopErrors(log_to(stream)).report
+    try:
+        for _ in range(50):
+            report(loop, {"message": "in a callback", "exception": ValueError("ours")})
+        report(loop, {"message": "another", "exception": KeyError("ours too")})
+        assert len(caplog.records) == TRACEBACKS_BURST + 1
+        loop.run_until_complete(asyncio.sleep(LOOP_LINES_EVERY_S))
+        report(loop, {"message": "in a callback", "exception": ValueError("ours")})
+    finally:
+        loop.close()
+
+    assert len(caplog.records) == TRACEBACKS_BURST + 2
+    line = json.loads(stream.getvalue())
+    assert (line["type"], line["withheld"]) == ("ValueError", 50 - TRACEBACKS_BURST)
 
 
 def test_lines_propagate_to_the_root_logger(caplog: pytest.LogCaptureFixture) -> None:

@@ -322,6 +322,58 @@ def test_silent_callers_hold_a_bounded_number_of_connections_and_a_monitor_is_an
     run(scenario)
 
 
+def test_a_connection_that_makes_room_leaves_no_trace_in_the_log() -> None:
+    """Any local user can cause it as often as he likes."""
+
+    async def scenario(here: Answering) -> None:
+        reported: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: reported.append(told))
+        crowd = [await here.connect() for _ in range(3 * CONNECTIONS_MAX)]
+        for reader, writer in crowd[:CONNECTIONS_MAX]:
+            assert await last_bytes(reader, writer) == b""
+        await here.server.close()
+        for reader, writer in crowd[CONNECTIONS_MAX:]:
+            assert await last_bytes(reader, writer) == b""
+        assert here.server.connections == 0
+        assert reported == []
+
+    run(scenario)
+
+
+def test_the_operators_request_keeps_its_place_among_idle_connections() -> None:
+    async def scenario(here: Answering) -> None:
+        body = encode_request(APPROVAL)
+        reader, writer = await here.connect()
+        head = ("POST /membership HTTP/1.1", *LOCAL, f"Content-Length: {len(body)}", "", "")
+        writer.write("\r\n".join(head).encode() + body[:1])
+        await here.until(lambda: here.server.operators == 1)
+        crowd = [await here.connect() for _ in range(3 * CONNECTIONS_MAX)]
+        writer.write(body[1:])
+
+        assert (await last_bytes(reader, writer)).startswith(b"HTTP/1.0 202 ")
+        assert here.requests == [APPROVAL]
+        for _, other in crowd:
+            await closed(other)
+
+    run(scenario)
+
+
+def test_operators_that_hold_all_places_are_not_disconnected_for_another_caller() -> None:
+    async def scenario(here: Answering) -> None:
+        head = ("POST /membership HTTP/1.1", *LOCAL, "Content-Length: 9", "", "")
+        operators = [await here.connect() for _ in range(CONNECTIONS_MAX)]
+        for _, writer in operators:
+            writer.write("\r\n".join(head).encode())
+        await here.until(lambda: here.server.operators == CONNECTIONS_MAX)
+
+        assert await last_bytes(*await here.connect()) == b""
+        assert here.server.connections == CONNECTIONS_MAX
+        for _, writer in operators:
+            await closed(writer)
+
+    run(scenario)
+
+
 def test_a_caller_that_never_reads_its_answer_is_disconnected_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

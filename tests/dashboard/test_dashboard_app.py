@@ -4,15 +4,18 @@ import logging
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 
 import msgspec
 import pytest
 
 from defl.dashboard.guard import HEAD_BYTES_MAX, SECURITY_HEADERS
+from defl.dashboard.serving import CONNECTIONS_MAX
 from defl.dashboard.view import FactsView, Overview, RoundsView, RoundView
 from defl.errors import UserError
 from support.dashboards import (
     CONTENT,
+    WAIT_S,
     Reply,
     RunningDashboard,
     SampleSource,
@@ -250,6 +253,29 @@ def test_no_web_socket_is_offered(dashboard: RunningDashboard) -> None:
     )  # fmt: skip
 
     assert reply.status == 404
+
+
+def test_idle_connections_of_other_users_do_not_shut_the_operator_out(
+    dashboard: RunningDashboard,
+) -> None:
+    where = ("127.0.0.1", dashboard.port)
+    with ExitStack() as stack:
+        kept = stack.enter_context(socket.create_connection(where))
+        head = f"GET /api/overview HTTP/1.1\r\nHost: {dashboard.host}\r\n"
+        request = f"{head}Cookie: {dashboard.cookie}\r\n\r\n".encode()
+        kept.sendall(request)
+        assert kept.recv(12) == b"HTTP/1.1 200"
+        for _ in range(CONNECTIONS_MAX + 50):
+            stack.enter_context(socket.create_connection(where))
+
+        assert dashboard.ask("/").status == 200
+        kept.setblocking(False)
+        with suppress(BlockingIOError):
+            while kept.recv(2**20):
+                pass
+        kept.settimeout(WAIT_S)
+        kept.sendall(request)
+        assert kept.recv(12) == b"HTTP/1.1 200", "its connection was kept"
 
 
 def test_the_end_waits_neither_for_a_node_that_does_not_answer_nor_for_a_viewer(

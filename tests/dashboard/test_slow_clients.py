@@ -7,6 +7,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
+from defl.dashboard.guard import ADMITTED
 from defl.dashboard.serving import (
     CONNECTIONS_MAX,
     KEEP_ALIVE_S,
@@ -130,7 +131,37 @@ def test_who_reads_slowly_but_reads_is_served(server: Server) -> None:
     assert not line.aborted
 
 
-def test_connections_beyond_the_bound_are_closed_at_once(server: Server) -> None:
-    lines = [server.connect()[1] for _ in range(CONNECTIONS_MAX + 1)]
+def test_at_the_bound_the_oldest_idle_connection_makes_room(server: Server) -> None:
+    lines = []
+    for _ in range(CONNECTIONS_MAX + 3):
+        lines.append(server.connect()[1])
+        server.wait(0.01)
 
-    assert [line.aborted for line in lines] == [False] * CONNECTIONS_MAX + [True]
+    assert [line.aborted for line in lines] == [True] * 3 + [False] * CONNECTIONS_MAX
+
+
+def test_an_operators_connection_does_not_make_room_for_strangers(server: Server) -> None:
+    protocol, operators = server.connect()
+    protocol.data_received(REQUEST)
+    server.wait(0)
+    protocol.cycle.scope[ADMITTED] = True
+    strangers = []
+    for _ in range(2 * CONNECTIONS_MAX):
+        strangers.append(server.connect()[1])
+        server.wait(0.001)
+
+    assert not operators.aborted
+    assert sum(not line.aborted for line in strangers) == CONNECTIONS_MAX - 1
+
+
+def test_requests_of_operators_that_are_being_answered_are_never_cut_short(server: Server) -> None:
+    lines = []
+    for _ in range(CONNECTIONS_MAX):
+        protocol, line = server.connect()
+        protocol.data_received(REQUEST)  # it is answered when the loop runs
+        protocol.cycle.scope[ADMITTED] = True
+        lines.append(line)
+    _, newest = server.connect()
+
+    assert newest.aborted
+    assert not any(line.aborted for line in lines)

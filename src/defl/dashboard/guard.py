@@ -41,6 +41,8 @@ HTTP_PORT = 80
 HEAD_BYTES_MAX = 16 * 2**10
 # Only these are data: a script of another site must not even make the server work for it.
 DATA = ("/api/", "/files/")
+# In a request's scope, once its token or cookie is right: its connection is the operator's.
+ADMITTED = "defl.admitted"
 OWN_REQUESTS = ("same-origin", "none")  # none: typed or opened by the user
 
 
@@ -132,7 +134,9 @@ class Guarded:
             await send(message)
 
         app = self._app
-        match self._guard.judge(_head(scope)):
+        verdict = self._guard.judge(_head(scope))
+        scope[ADMITTED] = not isinstance(verdict, Refuse)
+        match verdict:
             case Refuse(status=status, sentence=sentence):
                 allow = {"Allow": ", ".join(METHODS)} if status == 405 else None
                 app = PlainTextResponse(sentence, status, allow)

@@ -16,10 +16,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from defl.dashboard.guard import DEFAULT_HEADERS, HEAD_BYTES_MAX, SECURITY_HEADERS
+from defl.dashboard.guard import ADMITTED, DEFAULT_HEADERS, HEAD_BYTES_MAX, SECURITY_HEADERS
 
 TOKEN_BYTES = 32
-# A browser opens up to six. A process may usually have 1,024 files open.
+# A browser opens up to six. A process may usually have 1,024 files open. Any local user can
+# connect, so at the bound the oldest idle connection makes room: never an operator's for a
+# stranger's.
 CONNECTIONS_MAX = 256
 # From the connection, or the last answer, to the end of the next request's headers.
 REQUEST_WAIT_S = 20.0
@@ -37,6 +39,7 @@ class BoundedProtocol(H11Protocol):
     """One connection. Uvicorn itself waits for ever for a request and for a slow reader."""
 
     _deadline: TimerHandle | None = None
+    _idle_since = 0.0
 
     def __init__(
         self,
@@ -50,10 +53,31 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
-            transport.abort()
-        else:
-            self._end_unless_within(REQUEST_WAIT_S)
+        others = [other for other in self._open_connections if other is not self]
+        if len(others) >= CONNECTIONS_MAX:
+            oldest = min(others, key=lambda other: other.claim)
+            if oldest.claim[:2] == (True, True):
+                transport.abort()
+                return
+            oldest.transport.abort()
+        self._idle_since = self.loop.time()
+        self._end_unless_within(REQUEST_WAIT_S)
+
+    @property
+    def claim(self) -> tuple[bool, bool, float]:
+        """Who keeps its place when places are few: the highest."""
+        return self._is_admitted, self._is_answering, self._idle_since
+
+    @property
+    def _open_connections(self) -> Iterator["BoundedProtocol"]:
+        for connection in self.connections:
+            if isinstance(connection, BoundedProtocol) and not connection.transport.is_closing():
+                yield connection
+
+    @property
+    def _is_admitted(self) -> bool:
+        """Whether the newest request had the token: before its end, or at its end."""
+        return self.cycle is not None and bool(self.cycle.scope.get(ADMITTED))
 
     def handle_events(self) -> None:
         super().handle_events()
@@ -62,6 +86,7 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._idle_since = self.loop.time()
         if not self._is_answering:  # the next request may be there already
             unsent = self.transport.get_write_buffer_size()
             self._end_unless_within(WRITE_WAIT_S if unsent else REQUEST_WAIT_S)

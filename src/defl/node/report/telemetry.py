@@ -57,11 +57,17 @@ class Server:
         self._on_request = on_request
         self._authorization = f"Bearer {token}".encode("ascii")
         self._server: asyncio.Server | None = None
-        self._callers: OrderedDict[asyncio.Task[Any], None] = OrderedDict()
+        self._callers: OrderedDict[asyncio.Task[Any], asyncio.StreamWriter] = OrderedDict()
+        self._operators: set[asyncio.Task[Any]] = set()  # of them: those that sent the token
 
     @property
     def connections(self) -> int:
         return len(self._callers)
+
+    @property
+    def operators(self) -> int:
+        """Connections that have sent the token and wait for the rest of their answer."""
+        return len(self._operators)
 
     async def start(self, port: int) -> int:
         """Listens on this port (0: any free one) and returns its number."""
@@ -79,22 +85,25 @@ class Server:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-            for caller in self._callers:
-                caller.cancel()
+            callers = dict(self._callers)
+            for writer in callers.values():
+                writer.transport.abort()
+            await asyncio.gather(*callers, return_exceptions=True)
             await self._server.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         caller = asyncio.current_task()
         if caller is None:
             raise RuntimeError("a connection is answered in a task of its own")
-        if len(self._callers) >= CONNECTIONS_MAX:
-            # A request is answered at once: the oldest connection has most likely sent none.
-            oldest, _ = self._callers.popitem(last=False)
-            oldest.cancel()
-        self._callers[caller] = None
+        if len(self._callers) >= CONNECTIONS_MAX and not self._make_room():
+            writer.transport.abort()
+            return
+        self._callers[caller] = writer
         try:
             async with asyncio.timeout(REQUEST_WAIT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
+                if self._has_token(_headers(head)):
+                    self._operators.add(caller)
                 answer = self._refusal(head) or self._answer_get(head)
                 if answer is None:
                     body = await reader.readexactly(_body_bytes(_headers(head)) or 0)
@@ -106,7 +115,21 @@ class Server:
             pass  # the caller disconnected or never sent a request
         finally:
             self._callers.pop(caller, None)
+            self._operators.discard(caller)
             writer.transport.abort()  # an unread answer must not stay in memory
+
+    def _make_room(self) -> bool:
+        """End the oldest connection that has not sent the token; False if there is none.
+
+        A request is answered at once, so that one has most likely sent none. Its socket is closed:
+        asyncio of Python 3.11 logs a traceback for each of these tasks that is cancelled.
+        """
+        for caller, writer in self._callers.items():
+            if caller not in self._operators:
+                del self._callers[caller]
+                writer.transport.abort()
+                return True
+        return False
 
     def _refusal(self, head: bytes) -> bytes | None:
         """Refused by its head alone; nothing more is read."""
