@@ -274,10 +274,19 @@ class Node:
             await self._server.close()
             self._verifier.close()
             self.writing.close()
-            self.storage.close()
+            self._close_storage(None if loop.cancelled() else loop.exception())
             if self._tracking is not None:
                 await asyncio.to_thread(self._tracking.close)
             self.log.info("stopped", round=self.participant.state.round)
+
+    def _close_storage(self, first: BaseException | None) -> None:
+        """A failing disk fails here too, but what ended the node is what the operator must read."""
+        try:
+            self.storage.close()
+        except LocalFault as fault:
+            if first is None:
+                raise
+            self.log.warning("state not closed cleanly", why=fault)
 
     def _write_final_status(self) -> None:
         """A failure keeps the previous status and does not stop the shutdown."""

@@ -185,7 +185,7 @@ class Blobs:
                 with part:
                     write_at(part.fileno(), chunk.data, chunk.index * self._chunk_bytes)
             except OSError:
-                with self._lock:
+                with self._lock, contextlib.suppress(OSError):
                     if digest not in self._stored:
                         self._unlink(digest)
                 raise
@@ -212,8 +212,9 @@ class Blobs:
             self._write_manifest(manifest)
             new.replace(self._path(manifest.digest, "part"))
         except OSError:
-            new.unlink(missing_ok=True)
-            self._unlink(manifest.digest)
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                new.unlink(missing_ok=True)
+                self._unlink(manifest.digest)
             raise
 
     def store_blob(self, manifest: Manifest, payload: Payload) -> None:
@@ -226,7 +227,8 @@ class Blobs:
                     write_at(file.fileno(), payload, 0)
                 self.place(manifest, new)
             except (OSError, LocalFault):
-                new.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    new.unlink(missing_ok=True)
                 raise
         self.sync(manifest.digest)
 
@@ -267,7 +269,8 @@ class Blobs:
             with create_file(new) as file:
                 write_at(file.fileno(), msgspec.msgpack.encode(manifest), 0)
         except OSError:
-            new.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
             raise
         new.replace(self._path(manifest.digest, "manifest"))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from defl.errors import DiskFull, LocalFault, NoDescriptors
-from defl.node.store.disk import NO_DESCRIPTORS
+from defl.node.store.disk import NO_DESCRIPTORS, disk_faults, lacks_room
 
 # A checkpoint truncates SQLite's log to this size, so that disk use stays flat.
 LOG_BYTES_MAX = 16 * 2**20
@@ -27,12 +27,19 @@ _FRAME_HEADER = struct.Struct(">4xI8s8x")  # pages after a commit or 0, salt
 
 
 @contextlib.contextmanager
-def database_faults(action: str) -> Iterator[None]:
-    """Turns SQLite's errors into ours; `action` says what failed, as a verb phrase."""
+def database_faults(action: str, writes: tuple[Path, int] | None = None) -> Iterator[None]:
+    """Turns SQLite's errors into ours; `action` says what failed, as a verb phrase.
+
+    `writes`: how many bytes are written, and to which folder.
+    """
     try:
         yield
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        code = getattr(error, "sqlite_errorcode", None)
+        # SQLite calls an exceeded quota an I/O error, and does not say more. Not after a failed
+        # sync: a second one may succeed without the bytes.
+        unwritten = writes if code == sqlite3.SQLITE_IOERR_WRITE else None
+        if code == sqlite3.SQLITE_FULL or (unwritten is not None and lacks_room(*unwritten)):
             raise DiskFull(f"no room on the disk to {action}: {error}") from error
         if _cannot_open(error) and _no_descriptors_left():
             raise NoDescriptors(f"too many files are open to {action}: {error}") from error
@@ -46,7 +53,9 @@ def _kind(error: sqlite3.Error) -> int:
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    return _kind(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    """Whether the file is not what the node wrote, for example without its table."""
+    damaged = _kind(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return damaged or "no such table" in str(error)
 
 
 def _cannot_open(error: sqlite3.Error) -> bool:
@@ -71,11 +80,16 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
         database.execute("COMMIT")
     except sqlite3.Error:
         if database.in_transaction:  # some errors have already rolled it back
-            database.execute("ROLLBACK")
+            with contextlib.suppress(sqlite3.Error):  # the first error is the one to report
+                database.execute("ROLLBACK")
         raise
 
 
 def connect(path: Path) -> sqlite3.Connection:
+    with disk_faults(f"open {path}"):
+        size = path.stat().st_size
+    if size == 0:  # SQLite would begin a new database, and delete the log of the old one
+        raise LocalFault(f"{path} is empty: its content is lost; {NO_OLD_COPY}")
     with database_faults(f"open {path}"):
         database = sqlite3.connect(
             path, timeout=BUSY_S, isolation_level=None, check_same_thread=False

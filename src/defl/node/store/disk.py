@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ Payload = bytes | bytearray | memoryview
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+# A write that fails for lack of room needs more than its payload: SQLite writes whole pages.
+PROBE_BYTES = 2**20
 
 
 @contextlib.contextmanager
@@ -36,6 +39,16 @@ def require_room(folder: Path, size: int, reserve_bytes: int) -> None:
             f"{free} bytes are free in {folder}; {size} more would leave less than the "
             f"{reserve_bytes} that are held in reserve"
         )
+
+
+def lacks_room(folder: Path, size: int) -> bool:
+    """Whether the disk or a quota refuses this many bytes now: tried, and nothing is left."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            write_at(file.fileno(), bytes(PROBE_BYTES + 2 * size), 0)
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False
 
 
 def sync(descriptor: int, name: str) -> None:

@@ -151,7 +151,8 @@ class Records:
         with self._lock:
             require_room(self._folder, size, self._reserve_bytes)
             writes = self._writes + 1
-            with database_faults("persist"), transaction(self._database):
+            written = (self._folder, size)
+            with database_faults("persist", written), transaction(self._database):
                 for ends, rows, forgets in changes:
                     self._database.executemany(_DELETE, ends)
                     self._database.executemany(_PUT, rows)
@@ -220,7 +221,9 @@ class Records:
     def _read_facts(self) -> Facts:
         facts = self._one("facts", Facts)
         if facts is None:
-            raise LocalFault(f"{self._folder / DATABASE} does not say which federation it is of")
+            raise LocalFault(
+                f"{self._folder / DATABASE} does not say which federation it is of; {NO_OLD_COPY}"
+            )
         return facts
 
     def _one(self, kind: str, type_: type[T]) -> T | None:

@@ -148,8 +148,12 @@ class Storage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            self.close()
+        except LocalFault:
+            if error is None:
+                raise  # else the first error is the one to report
 
     def recovered(self) -> Durable:
         """Everything persisted and stored. Blobs come last: damaged records leave them alone."""

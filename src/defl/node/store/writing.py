@@ -5,6 +5,7 @@ write and never fails it. duty.py says which write must wait for which: here the
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -115,7 +116,8 @@ class Writing:
         except Exhausted:
             raise  # tried again
         except LocalFault:
-            payload.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                payload.unlink(missing_ok=True)
             raise
 
     def _attempt(self, job: Job, lacked: type[Exhausted] | None) -> None:

@@ -262,7 +262,8 @@ class Worker:
             kept = True
         finally:
             if not kept:
-                output.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # the first error is the one to report
+                    output.unlink(missing_ok=True)
         self._outputs.setdefault(answer.manifest.digest, []).append(output)
         return answer
 
