@@ -13,7 +13,7 @@ import defl.budget
 import defl.ingress
 from defl.budget import Budget, verifications_at_once, verifications_per_s
 from defl.committee import Committee
-from defl.contacts import FORMER_FROM, GUEST_IDS
+from defl.contacts import FORMER_FROM, GUEST_IDS, STRANGERS_FROM
 from defl.errors import PeerFault
 from defl.ids import Digest, NodeId, digest_of
 from defl.ingress import Ingress
@@ -386,11 +386,32 @@ def test_a_peer_over_its_budget_waits_and_the_others_do_not() -> None:
 def test_former_members_that_flood_do_not_make_a_guest_wait() -> None:
     committee = Committee(tuple(bytes([i]) * 32 for i in range(4)))
     budget = Budget(committee)
-    budget.spend(NodeId(FORMER_FROM), verifications_at_once(committee), 5.0)
+    budget.spend(NodeId(FORMER_FROM), verifications_at_once(committee) + 1000, 5.0)
     for former in range(FORMER_FROM, FORMER_FROM + 3):
-        assert budget.spend(NodeId(former), 16, 5.0) > 0, "they share one budget"
+        assert budget.wait_s(NodeId(former), 5.0) > 0, "they share one budget"
 
-    assert budget.spend(GUEST_IDS[0], 1, 5.0) == 0
+    assert budget.wait_s(GUEST_IDS[0], 5.0) == 0
+
+
+def test_strangers_that_flood_do_not_make_a_former_member_wait() -> None:
+    committee = Committee(tuple(bytes([i]) * 32 for i in range(4)))
+    budget = Budget(committee)
+    budget.spend(NodeId(STRANGERS_FROM + 1), verifications_at_once(committee) + 1000, 5.0)
+
+    assert budget.wait_s(NodeId(STRANGERS_FROM + 2), 5.0) > 0, "they share one budget"
+    assert budget.wait_s(NodeId(FORMER_FROM), 5.0) == 0
+
+
+def test_a_debt_is_never_forgiven_however_short_the_pauses() -> None:
+    committee = Committee(tuple(bytes([i]) * 32 for i in range(7)))
+    budget, now, sent, seconds = Budget(committee), 0.0, 0, 5.0
+    while now < seconds:
+        budget.spend(LIAR, 1, now)
+        sent += 1
+        now += budget.wait_s(LIAR, now)
+
+    most = verifications_at_once(committee) + verifications_per_s(committee) * seconds
+    assert sent <= 1.02 * most
 
 
 # --- The whole federation --------------------------------------------------------------------
@@ -412,11 +433,13 @@ def duration(cluster: Cluster) -> float:
     return cluster.checker.closed_at.get(ROUNDS, cluster.now)
 
 
-@pytest.mark.parametrize("size", [4, 7, 10])
+@pytest.mark.parametrize("size", [4, 7])
 def test_the_most_expensive_frames_slow_rounds_by_less_than_half(
     size: int,
 ) -> None:
-    """f liars send them constantly, compared with the same members being honest."""
+    """f liars send them constantly, compared with the same members being honest. In larger
+    federations they are over their budgets, and so as slow as they make themselves:
+    test_unsigned_floods.py compares such members with silent ones."""
     honest, attacked = run_for(size, None), run_for(size, "exhauster")
 
     assert attacked.rounds_closed == ROUNDS

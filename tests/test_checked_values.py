@@ -45,7 +45,9 @@ def chunks_of(payload: bytes) -> list[bytes]:
 def receive(checked: CheckedValues, payload: bytes) -> None:
     """All chunks of this update pass the verifier."""
     committee, ingress = FEDERATION.committee, SMALL.ingress()
-    verifier = FrameVerifier(committee, ingress, lambda _, message: message, checked)
+    verifier = FrameVerifier(
+        committee, ingress, lambda _, message: message, lambda *_: True, checked
+    )
     digest = manifest(payload).digest
 
     async def scenario() -> None:

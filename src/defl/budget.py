@@ -1,21 +1,114 @@
-"""How much work a peer may cause: token buckets, and the agreed rates for signatures.
+"""How much work a peer may cause: the price of each message, token buckets, and the agreed rates.
 
-A node reads nothing more from a peer that is over its budget, and loses nothing that the peer
-sent. The numbers follow from n, so that a node can afford all members together.
+The unit of work is one signature check, about 0.11 ms. A node reads nothing more from a peer that
+is over its budget, and loses nothing that the peer sent. The numbers follow from n, so that a node
+can afford all members together.
 """
 
-from defl.committee import Committee
-from defl.contacts import GUEST_IDS
-from defl.ids import OUTSIDER, NodeId
+from dataclasses import dataclass
 
-# Signatures that all f liars together may make a node verify in the long run. One Ed25519 check
-# takes about 0.11 ms: about a quarter of one core.
+from defl.committee import Committee
+from defl.contacts import FORMER_FROM, GUEST_IDS, STRANGERS_FROM
+from defl.ids import OUTSIDER, NodeId
+from defl.messages import (
+    Attestation,
+    BlockRequest,
+    Blocks,
+    Certificates,
+    Chunk,
+    ChunkRequest,
+    Evidence,
+    Gossip,
+    Handover,
+    Have,
+    ManifestAnswer,
+    ManifestRequest,
+    Message,
+    NotHeld,
+    Offer,
+    Pace,
+    Proposal,
+    Snapshot,
+    Statements,
+    StatementsRequest,
+    Status,
+    StoreAck,
+    Timeout,
+    Vote,
+)
+
+# Work that all f liars together may cause in the long run, signatures and everything else: about a
+# quarter of one core. It is also two thirds of a core divided by n for each member. So if all
+# members are equally busy, the node runs out of processor time before a peer runs out of budget.
 LIARS_VERIFICATIONS_PER_S = 2048
 # Honest members send one certified UPD per round, and no federation needs more than two rounds a
-# second.
+# second. Where this is the larger rate (n > 67) a round takes seconds, so one UPD of the two leaves
+# room for the rest: at n = 100 for 20 votes (30), 10 chunk requests (26) and 2 Haves (14) a second.
 UPDS_PER_S = 2
 # After a partition one peer may send a block in which every member updates, and the next one.
 BLOCKS_AT_ONCE = 2
+# A shorter debt is carried on: to pause for each frame would cost as much as the frame itself.
+DEBT_S_MIN = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The work for one message, apart from its signatures, transactions and bytes.
+
+    Reading, judging and handling a message, and its answer: measured with tests/endurance/flood.py.
+    """
+
+    frame: float
+    member: float = 0.0  # for each member: handling looks at every blob that is on its way
+    bytes_per_unit: int = 16 * 2**10  # decoded, compared with the canonical form, hashed
+
+
+REPLICA = Price(0.5)  # the other parts of the node have nothing to do
+WHOLE = Price(0.5, 1 / 64)
+PRICES: dict[type[Message], Price] = {
+    Proposal: REPLICA,
+    Vote: REPLICA,
+    Timeout: REPLICA,
+    Certificates: REPLICA,
+    Status: REPLICA,
+    Gossip: REPLICA,
+    Blocks: REPLICA,
+    BlockRequest: Price(1.5),  # the answer is encoded
+    Snapshot: WHOLE,
+    Handover: WHOLE,
+    Offer: Price(4.5, 1 / 64),  # its author may get its first offer back
+    StoreAck: WHOLE,
+    ManifestRequest: Price(4.5, 1 / 64),  # the longest manifest is encoded and sent
+    ManifestAnswer: WHOLE,
+    ChunkRequest: Price(1.5, 1 / 64),  # the chunk is read and sent
+    Chunk: Price(1.5, 1 / 64, bytes_per_unit=64 * 2**10),  # in a thread; only hashed
+    NotHeld: WHOLE,
+    Have: Price(0.5, 1 / 16),  # all requests are weighed again
+    Attestation: WHOLE,
+    Pace: WHOLE,
+    Evidence: WHOLE,
+    StatementsRequest: WHOLE,
+    Statements: WHOLE,
+}
+# A transaction is decoded, encoded and looked up, whether it is wanted or not.
+TRANSACTION_PRICE = 0.07
+# A frame that is a fault or of another epoch may hold anything, such as transactions.
+UNREAD = Price(1.0, 1 / 64, bytes_per_unit=1024)
+
+
+def price_of(message: Message | None, size: int, committee: Committee) -> float:
+    """The work for a frame of this many bytes, apart from signatures; without a message, for one
+    that is a fault or of another epoch."""
+    price = UNREAD if message is None else PRICES[type(message)]
+    work = price.frame + price.member * committee.size + size / price.bytes_per_unit
+    match message:
+        case Gossip(transactions=transactions):
+            return work + TRANSACTION_PRICE * len(transactions)
+        case Proposal(block=block):
+            return work + TRANSACTION_PRICE * len(block.transactions)
+        case Blocks(blocks=blocks):
+            return work + TRANSACTION_PRICE * sum(len(block.transactions) for block in blocks)
+    return work
 
 
 class TokenBucket:
@@ -51,17 +144,40 @@ def verifications_at_once(committee: Committee) -> int:
 
 
 class Budget:
-    """Counts the signatures that each peer makes this node verify, valid or not."""
+    """Charges each peer for the work that it causes, valid or not."""
 
     def __init__(self, committee: Committee) -> None:
+        self._committee = committee
         per_s, at_once = verifications_per_s(committee), verifications_at_once(committee)
-        peers = (*committee.members, *GUEST_IDS, OUTSIDER)
+        peers = (*committee.members, *GUEST_IDS, NodeId(FORMER_FROM), OUTSIDER)
         self._buckets = {peer: TokenBucket(per_s, at_once, 0.0) for peer in peers}
-        self.spent = dict.fromkeys(peers, 0)
+        self.spent = dict.fromkeys(peers, 0)  # on signatures
+
+    def _payer(self, peer: NodeId) -> NodeId:
+        """Guests are approved; former members share one budget and strangers another. Neither must
+        make a guest wait, nor strangers a former member."""
+        if peer in self._buckets:
+            return peer
+        return NodeId(FORMER_FROM) if FORMER_FROM <= peer < STRANGERS_FROM else OUTSIDER
+
+    def wait_s(self, peer: NodeId, now: float) -> float:
+        """How long the peer must wait before its next frame is read."""
+        return self._spend(peer, 0.0, now)
+
+    def price_of(self, message: Message | None, size: int) -> float:
+        return price_of(message, size, self._committee)
+
+    def charge(self, peer: NodeId, message: Message | None, size: int, now: float) -> float:
+        """Charge a frame, apart from its signatures; return its price."""
+        price = self.price_of(message, size)
+        self._spend(peer, price, now)
+        return price
 
     def spend(self, peer: NodeId, signatures: int, now: float) -> float:
-        """Charge the peer; return the seconds that it must wait before its next signature. Guests
-        are approved; all other outsiders share one budget, and must not make a guest wait."""
-        payer = peer if peer in self._buckets else OUTSIDER
-        self.spent[payer] += signatures
-        return self._buckets[payer].take(signatures, now)
+        """Charge signatures; return the seconds that the peer must wait before the next one."""
+        self.spent[self._payer(peer)] += signatures
+        return self._spend(peer, signatures, now)
+
+    def _spend(self, peer: NodeId, work: float, now: float) -> float:
+        debt_s = self._buckets[self._payer(peer)].take(work, now)
+        return debt_s if debt_s >= DEBT_S_MIN else 0.0

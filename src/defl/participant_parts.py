@@ -16,7 +16,7 @@ from defl.finish import Finish
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.interest import Interest
 from defl.ledger import Ledger, LedgerState
-from defl.messages import Evidence, Manifest, Message, genesis_qc
+from defl.messages import Chunk, Evidence, Manifest, Message, genesis_qc
 from defl.output import ClosedRound, Durable, Question, SafetyRecord
 from defl.pool.pool import Pool
 from defl.recall import Recall
@@ -188,6 +188,10 @@ class ParticipantParts:
     def wanted(self, peer: NodeId, message: Message) -> Message | Question | None:
         """Which part of an unverified message is worth verifying."""
         return self._interest.wanted(peer, message)
+
+    def has_requested(self, peer: NodeId, chunk: Chunk) -> bool:
+        """Whether this node waits for the peer to send this chunk: then the peer does not pay."""
+        return self._pool.has_requested(chunk, peer)
 
     @property
     def model(self) -> Digest | None:

@@ -30,6 +30,7 @@ from defl.messages import (
     TC,
     Block,
     BlockRequest,
+    Blocks,
     Evidence,
     Message,
     Snapshot,
@@ -300,15 +301,19 @@ class Follower(Generic[S]):
     # --- Questions and answers -------------------------------------------------------------
 
     def _on_status(self, peer: NodeId, status: Status) -> None:
-        if (status.view, status.high_qc_view) > (self.view, self.record.high_qc.view):
+        knows_more = (status.view, status.high_qc_view) > (self.view, self.record.high_qc.view)
+        if knows_more and self._answers.may_send(Status, peer, self._now):
             self._send(peer, self.status)  # it will answer with what is missing here
         self._answer_if_behind(peer, status.view, status.high_qc_view)
 
     def _on_block_request(self, peer: NodeId, request: BlockRequest) -> None:
-        if self._answers.may_send_blocks(peer, self._now):
-            answer = self._chain.answer(request)
-            if answer is not None:
-                self._send(peer, answer)
+        if not self._answers.may_send(Blocks, peer, self._now):
+            return
+        answer = self._chain.answer(request)
+        if isinstance(answer, Snapshot) and not self._answers.may_send(Snapshot, peer, self._now):
+            return
+        if answer is not None:
+            self._send(peer, answer)
 
     def _answer_if_behind(self, peer: NodeId, view: View, high_qc_view: View) -> None:
         answer = self._answers.to(

@@ -8,7 +8,7 @@ from defl.ids import NodeId
 from defl.node.driver import Driver
 from defl.node.net.send_queue import Frame
 from defl.node.net.verifier import FrameVerifier
-from defl.output import Event, Faulted, ReceivedChunk
+from defl.output import Event, ReceivedChunk
 
 
 class Intake:
@@ -22,21 +22,21 @@ class Intake:
         try:
             event = self._verifier.admit(peer, frame)
         except PeerFault as fault:
-            event = Faulted(peer, str(fault))
+            event = self._verifier.refuse(peer, frame, fault)
         behind = not self._driver.is_caught_up
         if behind or isawaitable(event) or isinstance(event, ReceivedChunk):
-            return self._take_later(peer, event)
+            return self._take_later(peer, frame, event)
         if event is not None:
             self._driver.feed(event)
         return None if self._driver.is_caught_up else self._driver.caught_up()
 
     async def _take_later(
-        self, peer: NodeId, admission: Event | Awaitable[Event | None] | None
+        self, peer: NodeId, frame: Frame, admission: Event | Awaitable[Event | None] | None
     ) -> None:
         try:
             event = await admission if isawaitable(admission) else admission
         except PeerFault as fault:
-            event = Faulted(peer, str(fault))
+            event = self._verifier.refuse(peer, frame, fault)
         await self._driver.caught_up()
         if isinstance(event, ReceivedChunk):
             await self._driver.chunk_room.acquire()

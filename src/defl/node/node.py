@@ -193,7 +193,11 @@ class Node:
         self.writing = Writing(self.storage, self.worker.take_output, log)
         ingress = ingress_of(self.participant)
         self._verifier = FrameVerifier(
-            federation.committee, ingress, self.participant.wanted, checked
+            federation.committee,
+            ingress,
+            self.participant.wanted,
+            self.participant.has_requested,
+            checked,
         )
         self._epoch_parts = EpochParts(
             self.participant, ingress, self._verifier, self.transport, cards

@@ -277,6 +277,10 @@ class Pool:
     def wants_chunk(self, chunk: Chunk) -> bool:
         return self._transfer.expects(chunk.digest, chunk.index)
 
+    def has_requested(self, chunk: Chunk, peer: NodeId) -> bool:
+        """Whether this node waits for the peer to send this chunk."""
+        return self._transfer.is_asked(chunk.digest, chunk.index, peer)
+
     def wants_have(self, have: Have) -> bool:
         """Is it about an update that is on its way to this node or to others?"""
         return self._transfer.wants_have(have.digest)

@@ -124,6 +124,10 @@ class Transfer:
         fetch = self._fetches.get(digest)
         return fetch is not None and bool(fetch.missing >> index & 1)
 
+    def is_asked(self, digest: Digest, index: int, source: NodeId) -> bool:
+        fetch = self._fetches.get(digest)
+        return fetch is not None and fetch.asked.get(index) == source
+
     def wants_have(self, digest: Digest) -> bool:
         return digest in self._fetches or digest in self._announcer
 

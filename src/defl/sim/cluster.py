@@ -146,6 +146,7 @@ class Cluster:
             clock=lambda: self.now,
             at=self._clock.at,
             wanted=partial(self._wanted, node),
+            has_requested=node.behaviour.participant.has_requested,
             handle=node.handle,
             refused=self.traffic.refused,
         )

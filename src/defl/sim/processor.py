@@ -1,8 +1,9 @@
-"""A node's path from frames to events, on which signatures take time.
+"""A node's path from frames to events, on which frames and signatures take time.
 
-As in the real node: a link is not read on while its frame is examined, paid for and verified; one
-processor checks signatures, a slice at a time, and the links take turns. Chunks have a link of
-their own. If signatures cost nothing, everything happens at once, in the order of arrival.
+As in the real node: a link is not read on while its frame is paid for, examined and verified; one
+processor reads frames and checks signatures, a slice at a time, and the links take turns. Chunks
+have a link of their own. If signatures cost nothing, everything happens at once, in the order of
+arrival.
 """
 
 from collections import deque
@@ -14,7 +15,7 @@ from defl.budget import Budget
 from defl.errors import PeerFault
 from defl.ids import NodeId
 from defl.ingress import Ingress
-from defl.messages import Message
+from defl.messages import Chunk, Message
 from defl.output import Event, Faulted, OtherEpoch, Question
 from defl.wire import decode, says_chunk
 
@@ -55,6 +56,7 @@ class ProcessorWorld:
     clock: Callable[[], float]
     at: Callable[[float, Callable[[], None]], None]
     wanted: Callable[[NodeId, Message], Message | Question | None]
+    has_requested: Callable[[NodeId, Chunk], bool]
     handle: Callable[[Event], None]
     refused: Callable[[PeerFault], None]
 
@@ -98,8 +100,21 @@ class Processor:
 
     def _admit(self, peer: NodeId, frame: bytes) -> Admission:
         """The steps of node/net/verifier.py, with virtual time."""
+        if self.budget is not None:
+            wait_s = self.budget.wait_s(peer, self._world.clock())
+            if wait_s > 0:
+                yield Pause(wait_s)
+        try:
+            return (yield from self._admit_paid(peer, frame))
+        except PeerFault:
+            yield from self._charge(peer, None, len(frame))
+            raise
+
+    def _admit_paid(self, peer: NodeId, frame: bytes) -> Admission:
         ingress = self._ingress  # of the epoch in which the frame came
         message = ingress.read(peer, frame, decode if says_chunk(frame) else decode_once)
+        read = None if isinstance(message, OtherEpoch) else message
+        yield from self._charge(peer, read, len(frame))
         if isinstance(message, OtherEpoch):
             return message
         wanted = self._world.wanted(peer, message)
@@ -115,6 +130,19 @@ class Processor:
                 yield Turn(len(claims) * self._signature_s)
             ingress.check(claims)
         return ingress.accept(examined)
+
+    def _charge(
+        self, peer: NodeId, message: Message | None, size: int
+    ) -> Generator[Turn, None, None]:
+        """Charge a frame and take the time for it; a chunk that was requested is free."""
+        if self.budget is None:
+            return
+        if isinstance(message, Chunk) and self._world.has_requested(peer, message):
+            price = self.budget.price_of(message, size)
+        else:
+            price = self.budget.charge(peer, message, size, self._world.clock())
+        if self._signature_s > 0:
+            yield Turn(price * self._signature_s)
 
     def _advance(self, link: VirtualLink) -> None:
         """One step of the link's frame; if that was the last one, its event is handled."""

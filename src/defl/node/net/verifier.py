@@ -11,12 +11,13 @@ from inspect import isawaitable
 
 from defl.budget import Budget
 from defl.committee import Committee
+from defl.errors import PeerFault
 from defl.ids import NodeId
 from defl.ingress import Examined, Ingress
 from defl.messages import Chunk, Message
 from defl.node.net.send_queue import Frame
 from defl.node.work.checked_values import CheckedValues
-from defl.output import Event, OtherEpoch, Question
+from defl.output import Event, Faulted, OtherEpoch, Question
 from defl.wire import says_chunk
 
 # Larger frames are decoded and hashed in a thread, so that votes do not wait for them.
@@ -25,15 +26,22 @@ THREAD_FRAME_BYTES = 64 * 2**10
 # again.
 LOOP_SIGNATURES_MAX = 4
 
-# Participant.wanted
+# Participant.wanted and Participant.has_requested
 Wanted = Callable[[NodeId, Message], Message | Question | None]
+HasRequested = Callable[[NodeId, Chunk], bool]
 
 
 class FrameVerifier:
     def __init__(
-        self, committee: Committee, ingress: Ingress, wanted: Wanted, checked: CheckedValues
+        self,
+        committee: Committee,
+        ingress: Ingress,
+        wanted: Wanted,
+        has_requested: HasRequested,
+        checked: CheckedValues,
     ) -> None:
         self._wanted = wanted
+        self._has_requested = has_requested
         self._checked = checked
         self._ingress = ingress
         self._budget = Budget(committee)
@@ -49,10 +57,25 @@ class FrameVerifier:
 
     def admit(self, peer: NodeId, frame: Frame) -> Event | Awaitable[Event | None] | None:
         """None if the participant wants nothing of the frame; an awaitable if the frame takes a
-        thread or more than the peer's budget. Raises a PeerFault, at once or when awaited."""
+        thread or the peer is over its budget. Raises a PeerFault, at once or when awaited."""
+        wait_s = self._budget.wait_s(peer, self._now)
+        return self._admit_after(wait_s, peer, frame) if wait_s > 0 else self._admit(peer, frame)
+
+    def refuse(self, peer: NodeId, frame: Frame, fault: PeerFault) -> Faulted:
+        """Charge the peer for a frame that was a fault, and report it."""
+        self._budget.charge(peer, None, len(frame), self._now)
+        return Faulted(peer, str(fault))
+
+    async def _admit_after(self, wait_s: float, peer: NodeId, frame: Frame) -> Event | None:
+        await asyncio.sleep(wait_s)
+        admission = self._admit(peer, frame)
+        return await admission if isawaitable(admission) else admission
+
+    def _admit(self, peer: NodeId, frame: Frame) -> Event | Awaitable[Event | None] | None:
         if len(frame) > THREAD_FRAME_BYTES and not says_chunk(frame):
             return self._admit_large(peer, frame)
         message = self._ingress.read(peer, frame)  # does not touch a chunk's data
+        self._charge(peer, frame, message)
         if isinstance(message, OtherEpoch):
             return message
         wanted = self._wanted(peer, message)
@@ -65,6 +88,7 @@ class FrameVerifier:
     async def _admit_large(self, peer: NodeId, frame: Frame) -> Event | None:
         ingress = self._ingress
         message = await asyncio.to_thread(ingress.read, peer, frame)
+        self._charge(peer, frame, message)
         if ingress is not self._ingress or isinstance(message, OtherEpoch):
             return message if isinstance(message, OtherEpoch) else None
         wanted = self._wanted(peer, message)
@@ -88,14 +112,10 @@ class FrameVerifier:
         claims = examined.claims
         if len(claims) > LOOP_SIGNATURES_MAX:
             return self._verify_slices(examined, ingress)
-        wait_s = self._pay(examined.peer, len(claims)) if claims else 0.0
-        if wait_s > 0:
-            return self._verify_after(wait_s, examined, ingress)
-        return _verify_now(examined, ingress)
-
-    async def _verify_after(self, wait_s: float, examined: Examined, ingress: Ingress) -> Event:
-        await asyncio.sleep(wait_s)
-        return _verify_now(examined, ingress)
+        if claims:  # so few that the peer may pay for them before its next frame
+            self._pay(examined.peer, len(claims))
+            ingress.check(claims)
+        return ingress.accept(examined)
 
     async def _verify_slices(self, examined: Examined, ingress: Ingress) -> Event:
         """One thread takes the slices of all links in order of arrival, and a link has only one in
@@ -108,9 +128,15 @@ class FrameVerifier:
 
     def _pay(self, peer: NodeId, signatures: int) -> float:
         """The seconds that the peer must wait, since its budget is spent."""
-        return self._budget.spend(peer, signatures, asyncio.get_running_loop().time())
+        return self._budget.spend(peer, signatures, self._now)
 
+    def _charge(self, peer: NodeId, frame: Frame, message: Message | OtherEpoch) -> None:
+        """Charge a frame; a chunk that this node requested of the peer is free."""
+        if isinstance(message, OtherEpoch):
+            self._budget.charge(peer, None, len(frame), self._now)
+        elif not isinstance(message, Chunk) or not self._has_requested(peer, message):
+            self._budget.charge(peer, message, len(frame), self._now)
 
-def _verify_now(examined: Examined, ingress: Ingress) -> Event:
-    ingress.check(examined.claims)
-    return ingress.accept(examined)
+    @property
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
