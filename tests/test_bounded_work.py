@@ -4,8 +4,6 @@ Scenarios of a whole federation charge 0.2 ms of a node's only processor per sig
 one node count the signatures that are really checked.
 """
 
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,9 +12,7 @@ import defl.ingress
 from defl.budget import Budget, verifications_at_once, verifications_per_s
 from defl.committee import Committee
 from defl.contacts import FORMER_FROM, GUEST_IDS, STRANGERS_FROM
-from defl.errors import PeerFault
-from defl.ids import Digest, NodeId, digest_of
-from defl.ingress import Ingress
+from defl.ids import NodeId, digest_of
 from defl.messages import (
     Agg,
     Blocks,
@@ -25,7 +21,6 @@ from defl.messages import (
     Evidence,
     Gossip,
     Have,
-    Message,
     Offer,
     Proposal,
     Statements,
@@ -33,55 +28,16 @@ from defl.messages import (
     Transaction,
     Upd,
 )
-from defl.output import Connected, Envelope, Question, Received, Trained
-from defl.participant import Participant
+from defl.output import Connected, Envelope, Received, Trained
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
 from defl.sim.conditions import Conditions
 from defl.sim.scenario import cluster_of
-from defl.wire import encode
-from support.builders import Small, let_sign, name, nodes, tampered
+from support.builders import Small, name, nodes, tampered
+from support.one_node import OneNode
 
-ME = NodeId(1)
 LIAR = NodeId(3)
 OTHERS = nodes(0, 2, 3, 4, 5)  # a quorum of seven without this node
-
-
-class OneNode:
-    """A real participant behind the real ingress, with a count of verified signatures."""
-
-    def __init__(self, small: Small, me: NodeId = ME) -> None:
-        self.small = small
-        self.checked = 0
-        self.ingress = Ingress(small.federation, self)
-        self.participant = Participant(small.federation, me, small.signers[me], small.durable())
-        let_sign(self.participant)
-
-    def verify(self, public_key: bytes, message: Digest, signature: bytes) -> bool:
-        self.checked += 1
-        return self.small.scheme.verify(public_key, message, signature)
-
-    def receive(self, peer: int, message: Message, now: float = 0.1) -> list[Any]:
-        """The steps of both drivers; returns the messages that the node sends in response."""
-        read = self.ingress.read(NodeId(peer), encode(message))
-        wanted = self.participant.wanted(NodeId(peer), read)
-        if wanted is None:
-            return []
-        if isinstance(wanted, Question):
-            return list(self.participant.handle(wanted, now).send)
-        examined = self.ingress.examine(NodeId(peer), wanted)
-        for claims in examined.slices():
-            self.ingress.check(claims)
-        return list(self.participant.handle(self.ingress.accept(examined), now).send)
-
-    def cost(self, peer: int, message: Message) -> int:
-        before = self.checked
-        self.receive(peer, message)
-        return self.checked - before
-
-    def refused(self, peer: int, message: Message) -> None:
-        with pytest.raises(PeerFault):
-            self.receive(peer, message)
 
 
 @pytest.fixture

@@ -30,6 +30,12 @@ def snapshot_of(cluster: Cluster, member: int) -> Snapshot:
     return snapshot
 
 
+def newcomer_of(cluster: Cluster) -> Replica[LedgerState]:
+    """Return the replica of member 3 as it starts, before the cluster has run."""
+    disk = cluster.nodes[3].disk.recovered()
+    return Participant(cluster.federation, NodeId(3), cluster.signers[3], disk).replica
+
+
 @BOTH_RULES
 def test_a_genuine_older_snapshot_rolls_nothing_back(rules: Rules) -> None:
     cluster = cluster_of(4, rounds=4, rules=rules)
@@ -49,9 +55,7 @@ def test_a_genuine_older_snapshot_rolls_nothing_back(rules: Rules) -> None:
 def test_the_qc_of_a_received_snapshot_moves_the_view(rules: Rules) -> None:
     """It proves the state and that its view is over: no second certificate is needed."""
     cluster = cluster_of(4, rounds=2, rules=rules)
-    newcomer = Participant(
-        cluster.federation, NodeId(3), cluster.signers[3], cluster.nodes[3].disk.recovered()
-    ).replica
+    newcomer = newcomer_of(cluster)
     cluster.run()
     snapshot = snapshot_of(cluster, 0)
     newcomer.receive(NodeId(0), snapshot, 0.0)
@@ -99,9 +103,7 @@ def test_a_stored_snapshot_with_a_later_vote_of_this_node_makes_it_an_observer(
 def test_a_node_asks_for_the_next_blocks_with_the_snapshot_in_hand(rules: Rules) -> None:
     """The request that the snapshot answers may be a moment old; its repetition is a period off."""
     cluster = cluster_of(4, rounds=4, rules=rules)
-    newcomer = Participant(
-        cluster.federation, NodeId(3), cluster.signers[3], cluster.nodes[3].disk.recovered()
-    ).replica
+    newcomer = newcomer_of(cluster)
     cluster.run(until=lambda: cluster.rounds_closed == 1)
     snapshot = snapshot_of(cluster, 0)
     cluster.run(until=lambda: cluster.rounds_closed == 2)

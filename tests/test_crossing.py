@@ -314,7 +314,7 @@ def test_what_an_author_offered_before_the_boundary_does_not_bind_its_next_epoch
     let_sign(participant)
     participant.handle(Received(NodeId(1), SMALL.offer(1, 2, before)), 1.0)
     participant.handle(Received(NodeId(1), SMALL.handover()), 2.0)
-    small = SMALL.entered(participant.federation)
+    small = SMALL.in_epoch_of(participant)
     manifest, payload = small.blob(9, name("model of round 1"))
     participant.handle(Received(NodeId(1), small.offer(1, 2, manifest), 1), 3.0)
     for index, data in enumerate((payload[:256], payload[256:])):

@@ -63,7 +63,7 @@ from defl.messages import (
     transactions_root,
     vote_statement,
 )
-from defl.output import Durable, Output, Received, Tick
+from defl.output import ClosedRound, Durable, Output, Received, Tick
 from defl.participant import Participant
 from defl.participant_parts import first_durable
 from defl.pool.weights import encode, manifest_of
@@ -130,18 +130,18 @@ class Small:
         self.size = size
         self._enter(self.federation)
 
-    def _enter(self, federation: Federation) -> None:
+    def _enter(self, federation: Federation, closed: tuple[ClosedRound, ...] = ()) -> None:
         self.federation = federation
         self.chain, self.epoch = federation.chain, federation.epoch
-        self.ledger = Ledger(federation)
+        self.ledger = Ledger(federation, closed)
         self.genesis = genesis_of(federation, self.ledger)
         self.genesis_qc = genesis_qc(self.genesis.id)
         self.quorum = federation.committee.quorum
 
-    def entered(self, federation: Federation) -> "Small":
-        """Return the same members in another epoch, with the same keys."""
+    def in_epoch_of(self, participant: Participant) -> "Small":
+        """Return the same members, with the same keys, in the epoch that this one is in."""
         small = copy(self)
-        small._enter(federation)
+        small._enter(participant.federation, participant.closed)
         return small
 
     def verifier(self) -> Verifier:
@@ -223,17 +223,18 @@ class Small:
 
     def snapshot(self) -> Snapshot:
         """The state after block 1, named by the certified block 2."""
-        return self._snapshot_of((self.agg(0, 1),))
+        return self._snapshot_of((self.agg(0, self.federation.first_round),))
 
     def handover(self) -> Handover:
         """Round 1 closes while a later end is agreed, which ends the epoch."""
         return Handover(self._snapshot_of(self._ending()))
 
     def _ending(self) -> tuple[Transaction, ...]:
-        change = self.change(0, 1, Rounds(Round(self.federation.rounds + 1)))
+        round_ = self.federation.first_round
+        change = self.change(0, round_, Rounds(Round(self.federation.rounds + 1)))
         others = self.federation.committee.members[1:]
-        approvals = tuple(self.approve(member, 1, change) for member in others)
-        updates = tuple(self.upd(member, 1) for member in self.federation.committee.members)
+        approvals = tuple(self.approve(member, round_, change) for member in others)
+        updates = tuple(self.upd(member, round_) for member in self.federation.committee.members)
         return (change, *approvals, *updates)
 
     def ending_chain(self) -> tuple[Block, ...]:

@@ -58,6 +58,7 @@ class Churn:
         **facts: Any,
     ) -> None:
         self.notices: list[tuple[NodeId, Notice]] = []
+        self.accused: dict[int, set[int]] = {}  # by each machine: the machines that it accused
         self.cluster = cluster_of(
             members,
             rounds=rounds,
@@ -70,6 +71,10 @@ class Churn:
 
     def _note(self, machine: NodeId, notice: Notice) -> None:
         self.notices.append((machine, notice))
+        if isinstance(notice, PeerMisbehaved):
+            accused = self.cluster.traffic.machine(self.node(machine), notice.peer)
+            assert accused is not None
+            self.accused.setdefault(machine, set()).add(accused)
         if isinstance(notice, Departed) and self.node(machine).honest:
             self.switch_off(machine)  # it says that nobody needs it any more; a liar stays
 
