@@ -188,6 +188,30 @@ def test_a_partition_across_the_boundary_heals_into_the_next_epoch(
     assert not churn.accusations
 
 
+@pytest.mark.parametrize("apart", [{0}, {1, 4}, {4}], ids=str)
+@pytest.mark.parametrize("known_to", [1, 3])
+def test_a_bare_quorum_that_is_parted_across_the_boundary_goes_on_when_it_meets(
+    apart: set[int], known_to: int
+) -> None:
+    """Member 3 is off: the epoch's end needs the other three, the next epoch the joiner too."""
+    live = (0, 1, 2, 4)
+    churn = Churn(4)
+    joiner = churn.add_machine("joiner")
+    churn.switch_off(3)
+    churn.run_until_round(1)
+    churn.change(churn.add(joiner, "eve"))
+    churn.run_until(lambda: sum(_knows_the_end(churn, m) for m in range(3)) >= known_to)
+    churn.cluster.traffic.censor = lambda s, t, _: (s in apart) != (t in apart)
+    churn.run_for(40.0)
+    churn.cluster.traffic.censor = None
+    churn.cluster.traffic.reconnect_all()
+    churn.run_until_epoch(1, *live)
+    churn.run_until_round(churn.newest.federation.first_round + 2, *live)
+
+    assert churn.one_history()
+    assert not churn.accusations
+
+
 def _knows_the_end(churn: Churn, machine: int) -> bool:
     return churn.participant(machine).state.ended or churn.participant(machine).epoch > 0
 

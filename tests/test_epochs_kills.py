@@ -19,11 +19,12 @@ SLOW_WRITES = Conditions(writes=WriteTimes(record_s=0.02))
 STEPS = 24
 
 
-def boundary(seed: int) -> Churn:
+def boundary(seed: int, off: tuple[int, ...] = ()) -> Churn:
     """Five members; one is about to leave while another machine takes a place."""
     churn = Churn(5, rounds=ROUNDS, seed=seed, conditions=SLOW_WRITES)
     joiner = churn.add_machine("joiner")
     assert joiner == JOINS
+    churn.switch_off(*off)
     churn.run_until_round(1)
     churn.change(churn.add(joiner, "eve"), Remove(NodeId(LEAVES)))
     return churn
@@ -75,6 +76,24 @@ def test_a_machine_killed_at_any_step_of_the_switch_ends_in_the_next_epoch(
     assert all(is_of_one_epoch(node.disk) for node in churn.cluster.nodes)
     assert not churn.observers
     assert not churn.notices_of(SafetyBroken)
+    assert churn.one_history()
+
+
+@pytest.mark.parametrize("step", range(0, STEPS, 2))
+@pytest.mark.parametrize("machine", [STAYS, LEAVES, JOINS])
+def test_a_bare_quorum_goes_on_when_one_of_it_was_killed_during_the_switch(
+    monkeypatch: pytest.MonkeyPatch, machine: int, step: int
+) -> None:
+    """Member 2 is off. Both epochs need all the others, so they wait for the killed one."""
+    live = (0, 1, 4, JOINS)
+    churn = boundary(seed=step, off=(2,))
+    killer = Killer(churn, machine, step)
+    monkeypatch.setattr(churn.node(machine).driver, "_do", killer)
+    churn.run_until(lambda: killer.struck)
+    churn.run_until_round(ROUNDS, *live)
+
+    assert {churn.participant(one).epoch for one in live} == {1}
+    assert churn.cluster.checker.violations == []
     assert churn.one_history()
 
 

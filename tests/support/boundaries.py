@@ -36,6 +36,7 @@ class Boundary:
     has_newcomer: bool = False  # a machine that is not a member in the first epoch
     switched_off: tuple[int, ...] = ()  # honest machines of the next epoch that go down with it
     leaver: int | None = None  # proposes its own leave, which needs no approval
+    down: tuple[int, ...] = ()  # honest machines that are off from the first round on
     rounds: int = 12
 
 
@@ -56,6 +57,12 @@ BOUNDARIES = {
         switched_off=(2,),
         has_newcomer=True,
     ),
+    "join of an eighth member": Boundary(
+        7, lambda churn: churn.add(7, "eve"), live=(0, 1, 2, 4, 5, 7), down=(6,), has_newcomer=True
+    ),
+    "extension of seven": Boundary(
+        7, lambda _: Rounds(Round(9)), live=(0, 1, 2, 4, 5), down=(6,), rounds=3
+    ),
     "extension": Boundary(4, lambda _: Rounds(Round(9)), live=(0, 1, 2), rounds=3),
 }
 
@@ -65,7 +72,8 @@ def cross(boundary: Boundary, wrap: Wrap, seed: int = 1) -> Churn:
     churn = Churn(boundary.members, rounds=boundary.rounds, seed=seed, byzantine={BYZANTINE: wrap})
     if boundary.has_newcomer:
         churn.add_machine("newcomer")
-    honest = [m for m in range(boundary.members) if m != BYZANTINE]
+    honest = [m for m in range(boundary.members) if m not in (BYZANTINE, *boundary.down)]
+    churn.switch_off(*boundary.down)
     churn.run_until(lambda: churn.newest.state.round == 2)
 
     def hold(source: NodeId, _target: NodeId, message: object) -> bool:
