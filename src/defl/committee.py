@@ -7,7 +7,6 @@ chain id. Consequences (f, quorums, leaders, sizes) are derived and never config
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import cached_property
-from math import isfinite
 from typing import Annotated
 
 import msgspec
@@ -15,7 +14,14 @@ from msgspec import Meta, Struct
 
 from defl.cards import Address, Card, Certificate, Key, Name, Reach
 from defl.errors import UserError
-from defl.fields import MEMBERS_MAX, WEIGHT_DEFAULT, WEIGHT_MAX, ADigest, AWeight
+from defl.fields import (
+    MEMBERS_MAX,
+    NUMBER_MAX,
+    WEIGHT_DEFAULT,
+    WEIGHT_MAX,
+    ADigest,
+    AWeight,
+)
 from defl.ids import NO_DIGEST, Digest, NodeId, digest_of
 from defl.messages import CHUNKS_MAX
 from defl.schema import Codec, Entry, Schema
@@ -40,6 +46,8 @@ WEIGHS_MEMBERS = (
     "smallest_eigenvalue_subset",
     "adaptive",
 )
+# Some thirty years: beyond any wait, and multiples of it are still finite.
+SECONDS_MAX = 1e9
 # Smaller chunks cost more in digests and requests than they carry.
 CHUNK_BYTES_MIN = 256
 # A chunk is held in memory whole, and occupies a slow link while it travels.
@@ -93,8 +101,10 @@ class Timing(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:  # 1 and 1.0 are one fact, and make one chain id
             msgspec.structs.force_setattr(self, name, float(getattr(self, name)))
-            if not isfinite(getattr(self, name)):
-                raise UserError(f"timing.{name} must be a number of seconds")
+            if not abs(getattr(self, name)) <= SECONDS_MAX:  # nor NaN
+                raise UserError(
+                    f"timing.{name} must be a number of seconds, at most {SECONDS_MAX:g}"
+                )
         if not 0 < self.view_base_s <= self.view_cap_s:
             raise UserError("timing needs 0 < view_base_s <= view_cap_s")
         if not 0 < self.gst_lt_min_s <= self.gst_lt_max_s:
@@ -118,6 +128,8 @@ def require_counts(members: int, rounds: int) -> None:
         raise UserError(f"a federation has {MEMBERS_MIN} to {MEMBERS_MAX} members, not {members}")
     if rounds < 1:
         raise UserError(f"a federation trains at least one round, not {rounds}")
+    if rounds > NUMBER_MAX:
+        raise UserError(f"rounds is too large: there can be at most {NUMBER_MAX}")
 
 
 def require_weight(weight: int, name: str) -> None:

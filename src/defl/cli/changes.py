@@ -33,7 +33,7 @@ from defl.cli.running_node import (
     has_no_proposal,
 )
 from defl.errors import UserError
-from defl.fields import WEIGHT_DEFAULT, WEIGHT_MAX
+from defl.fields import NUMBER_MAX, WEIGHT_DEFAULT, WEIGHT_MAX
 from defl.ids import Digest, NodeId, Round
 from defl.node.report.changes import Review
 from defl.node.report.requests import ApproveRequest, ProposeRequest
@@ -87,7 +87,7 @@ node_argument = click.argument("folder", metavar="NODE", type=click.Path(path_ty
     "--replace-key", "replaced", multiple=True, metavar="CARD",
     help="A member's new key: the .join.toml of its new machine.",
 )  # fmt: skip
-@click.option("--rounds", type=click.IntRange(min=1), help="Another last round.")
+@click.option("--rounds", type=click.IntRange(1, NUMBER_MAX), help="Another last round.")
 @click.option("--withdraw", is_flag=True, help="Withdraw this node's pending proposal.")
 @timeout_option
 @json_option

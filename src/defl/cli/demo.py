@@ -15,6 +15,7 @@ from defl.cli.dashboard_beside import dashboard_beside
 from defl.cli.demo_view import live_view, megabytes, percent
 from defl.cli.exit_codes import ExitCode
 from defl.cli.run import signals_interrupt
+from defl.fields import NUMBER_MAX
 from defl.lab.attacks.attacks import ATTACKS
 from defl.lab.experiments.demo import ATTACK, VICTIM, WITNESS, Demo, DemoPlan, name_of
 from defl.lab.experiments.demo_plot import Draw, drawing
@@ -49,7 +50,13 @@ cannot be run as asked, and the message says what to do; 130: interrupted.
     show_default=True,
     help="What the last node does to its updates.",
 )
-@click.option("--seed", default=1, show_default=True, help="Seed of data, weights and batches.")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0, NUMBER_MAX),
+    help="Seed of data, weights and batches.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the nodes' folders.")
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Draw accuracy by round (.png, .svg)."

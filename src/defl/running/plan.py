@@ -9,7 +9,14 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from defl.aggregation.rules import rule_named
-from defl.committee import DEFAULTS, Federation, Timing, require_counts, require_weight
+from defl.committee import (
+    DEFAULTS,
+    SECONDS_MAX,
+    Federation,
+    Timing,
+    require_counts,
+    require_weight,
+)
 from defl.errors import UserError
 from defl.node.report.tracking import Track, how_to_install, installed
 from defl.node.setup.config import WORK_TIME_MAX_S
@@ -29,7 +36,7 @@ class ProjectSettings(Struct, frozen=True, forbid_unknown_fields=True):
     client: str = "client:client"
     nodes: int = DEFAULT_NODES
     rounds: int = DEFAULT_ROUNDS
-    work_time_max_s: Annotated[float, Meta(gt=0)] = WORK_TIME_MAX_S
+    work_time_max_s: Annotated[float, Meta(gt=0, le=SECONDS_MAX)] = WORK_TIME_MAX_S
     keep_best: str = ""
     gst_lt_min_s: float = DEFAULTS.timing.gst_lt_min_s
     gst_lt_max_s: float = DEFAULTS.timing.gst_lt_max_s

@@ -165,6 +165,9 @@ class Conditions:
             _require_seconds(name, getattr(self, name))
         if not self.bandwidth_bytes_s > 0:
             raise UserError(f"bandwidth_bytes_s is more than 0, not {self.bandwidth_bytes_s}")
+        # exp(10) is 22,000: beyond that no round of a run would close.
+        if self.work_sigma is not None and not 0 <= self.work_sigma <= 10:
+            raise UserError(f"work_sigma is a number between 0 and 10, not {self.work_sigma}")
         if any(factor <= 0 for _, factor in self.work_factors):
             raise UserError("a member's work takes a positive multiple of the others' time")
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from defl.clients.protocol import Client
+from defl.committee import require_counts
 from defl.errors import UserError
 from defl.lab.attacks.attacks import attack_named
 from defl.lab.experiments import digits
@@ -44,6 +45,7 @@ class DemoPlan:
             raise UserError("the demonstration needs at least 4 rounds: one node misses some")
         if self.nodes < 4:
             raise UserError("the demonstration needs at least 4 nodes, so that one may lie")
+        require_counts(self.nodes, self.rounds)
 
     @property
     def attacker(self) -> int:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from msgspec import Meta, Struct
 
 from defl.cards import RELAY_ORIGIN, Card, Reach
+from defl.committee import SECONDS_MAX
 from defl.errors import UserError
 from defl.ids import NO_DIGEST, Digest
 from defl.node.files import NEWER_CARDS
@@ -75,8 +76,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_format: LogFormat = LogFormat.TEXT
     log_level: LogLevel = LogLevel.INFO
     track: Track = Track.NONE
-    work_time_max_s: Annotated[float, Meta(gt=0)] = WORK_TIME_MAX_S
-    evaluation_time_max_s: Annotated[float, Meta(gt=0)] = 60.0
+    work_time_max_s: Annotated[float, Meta(gt=0, le=SECONDS_MAX)] = WORK_TIME_MAX_S
+    evaluation_time_max_s: Annotated[float, Meta(gt=0, le=SECONDS_MAX)] = 60.0
     keep_best: Annotated[str, Meta(pattern="^(-?[^-].*)?$")] = ""
 
     def __post_init__(self) -> None:
