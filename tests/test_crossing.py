@@ -372,7 +372,7 @@ def test_a_guest_speaks_for_its_own_key_alone() -> None:
     ready = ready_of(churn, churn.cluster.signers[joiner])
     others: tuple[Transaction, ...] = (
         ready_of(churn, MALLORY),
-        Approve(ready.round, NodeId(3), member.state.changes[0].digest, bytes(64)),
+        Approve(ready.round, NodeId(3), member.state.changes[0].digest, True, bytes(64)),
         Change(ready.round, NodeId(3), (Rounds(Round(50)),), bytes(64)),
     )
 
@@ -385,7 +385,9 @@ def test_nobody_verifies_approvals_and_readies_that_cannot_count() -> None:
     churn, _, _ = guest_bench()
     member = churn.participant(0)
     round_ = Round(member.state.round + 1)
-    unknown = tuple(Approve(round_, NodeId(1), Digest(name(f"{i}")), bytes(64)) for i in range(40))
+    unknown = tuple(
+        Approve(round_, NodeId(1), Digest(name(f"{i}")), True, bytes(64)) for i in range(40)
+    )
     readies = tuple(ready_of(churn, NoopSigner(name(f"key {i}"))) for i in range(40))
 
     assert member.wanted(NodeId(1), Gossip(unknown)) is None

@@ -6,12 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from defl.changes import Approve, Ready, Remove, Rounds
+from defl.duty import Report
 from defl.fields import bitmap_of
 from defl.ids import Digest, NodeId, Round
 from defl.ledger import decode_state
 from defl.messages import Offer, Proposal, Transaction, Upd, Vote, ack_statement
 from defl.output import Envelope, Event, Finished, Output, Response
 from defl.sim.byzantine.liar import Item, Liar
+from defl.sim.sim_node import SimNode
 from support.builders import name
 from support.epochs import Churn
 
@@ -49,6 +51,59 @@ def submit_ready(churn: Churn, joiner: int) -> None:
     unsigned = Ready(Round(member.state.round + 1), signer.public_key, closed.base, b"")
     signature = signer.sign(unsigned.statement(facts.chain, facts.epoch))
     member.replica.submit(replace(unsigned, signature=signature), churn.cluster.now)
+
+
+def test_a_joiner_whose_approval_was_withdrawn_stays_outside_until_it_is_given_again() -> None:
+    """The joiner starts only afterwards, and somebody repeats the old APPROVE in each round."""
+    churn = Churn(4, rounds=14)
+    joiner = churn.add_machine("joiner")
+    churn.switch_off(joiner)
+    churn.run_until_round(1)
+    digest = churn.propose(0, churn.add(joiner, "eve"))
+    old: list[Approve] = []
+    remember_answers(churn, old)
+    churn.approve(digest, 1, 2)
+    churn.run_until(lambda: approvals_of(churn, digest) == (0, 1, 2))
+    churn.withdraw(digest, 2)
+    churn.run_until(lambda: approvals_of(churn, digest) == (0, 1))
+    churn.switch_on(joiner)
+    start = churn.newest.state.round
+    for round_ in range(start + 1, start + 5):
+        for answer in old:
+            churn.participant(3).replica.submit(answer, churn.cluster.now)
+        churn.run_until_round(round_, 0, 1, 2, 3)
+        assert approvals_of(churn, digest) == (0, 1)
+    assert any(answer.author == 2 and answer.agrees for answer in old)
+    assert churn.newest.epoch == 0
+
+    churn.approve(digest, 2)
+    churn.run_until_epoch(1, 0, 1, 2, 3, joiner)
+    assert churn.one_history()
+    assert not churn.accusations
+
+
+def test_an_approval_that_is_withdrawn_at_once_does_not_take_effect() -> None:
+    """Its operator thinks better of it before the log has recorded the approval."""
+    churn = Churn(4)
+    churn.run_until_round(1)
+    digest = churn.propose(0, Rounds(Round(20)))
+    churn.approve(digest, 1, 2)
+    churn.withdraw(digest, 2)
+    churn.run_until_round(churn.newest.state.round + 2)
+
+    assert churn.newest.epoch == 0
+    assert approvals_of(churn, digest) == (0, 1)
+    churn.approve(digest, 3)
+    churn.run_until_epoch(1)
+    assert churn.one_history()
+
+
+def remember_answers(churn: Churn, answers: list[Approve]) -> None:
+    def watch(_node: SimNode, report: Report) -> None:
+        for committed in report.committed:
+            answers.extend(tx for tx in committed.block.transactions if isinstance(tx, Approve))
+
+    churn.cluster.watchers.append(watch)
 
 
 # --- Scenario 10: a thief --------------------------------------------------------------------
@@ -180,7 +235,7 @@ class SuffixLeader(Liar):
         yield replace(upd, signature=self._signed(upd))
         for change in state.changes:
             if self._me not in change.approvals:
-                approve = Approve(Round(state.round + 1), self._me, change.digest, b"")
+                approve = Approve(Round(state.round + 1), self._me, change.digest, True, b"")
                 yield replace(approve, signature=self._signed(approve))
 
     def _signed(self, unsigned: Upd | Approve) -> bytes:

@@ -57,7 +57,10 @@ class StaysOn(Liar):
         for unsigned in (
             Agg(open_round, GONE, b""),
             Change(open_round, GONE, (Rounds(Round(50)),), b""),
-            *(Approve(open_round, GONE, c.digest, b"") for c in self.participant.state.changes),
+            *(
+                Approve(open_round, GONE, c.digest, True, b"")
+                for c in self.participant.state.changes
+            ),
         ):
             signature = self._signer.sign(unsigned.statement(chain, epoch))
             yield Gossip((replace(unsigned, signature=signature),)), epoch
@@ -205,8 +208,8 @@ class FloodsChanges(Liar):
         model = self.participant.state.closed[-1].base if self.participant.state.closed else b""
         lies: list[Transaction] = [
             Ready(open_round, bytes(self._noise()), Digest(model or bytes(32)), b""),
-            Approve(open_round, self._me, self._noise(), b""),
-            Approve(Round(open_round + 1), self._me, self._noise(), b""),
+            Approve(open_round, self._me, self._noise(), True, b""),
+            Approve(Round(open_round + 1), self._me, self._noise(), True, b""),
         ]
         if self._changed < open_round:
             self._changed = open_round

@@ -19,7 +19,7 @@ from defl.changes import (
 from defl.committee import Federation
 from defl.ids import Digest, NodeId, Round
 from defl.ledger import Ledger, LedgerState
-from defl.messages import Transaction
+from defl.messages import Transaction, slot_of
 from defl.output import Response
 from defl.sim.signer import NoopSigner
 from defl.succession import PendingChange, ReadyKey, next_membership, wanted_keys
@@ -161,6 +161,109 @@ def test_the_same_operations_of_another_author_are_another_change() -> None:
 
     assert [len(pending.approvals) for pending in log.state.changes] == [2, 2]
     assert not log.state.ended
+
+
+APPROVES, WITHDRAWS = True, False
+
+
+@pytest.mark.parametrize(
+    ("said", "counts"),
+    [
+        # (round, agrees) of one member's statements, in the order of the log
+        ([(1, APPROVES)], True),
+        ([(1, APPROVES), (1, WITHDRAWS)], False),
+        ([(1, WITHDRAWS), (1, APPROVES)], False),  # the approval was on its way: it is too late
+        ([(1, APPROVES), (1, WITHDRAWS), (1, APPROVES)], False),  # the old one is repeated
+        ([(1, APPROVES), (2, WITHDRAWS)], False),
+        ([(1, APPROVES), (2, WITHDRAWS), (2, APPROVES)], False),
+        ([(1, APPROVES), (2, WITHDRAWS), (1, APPROVES)], False),
+        ([(1, APPROVES), (1, WITHDRAWS), (2, APPROVES)], True),
+        ([(1, APPROVES), (1, WITHDRAWS), (2, APPROVES), (1, WITHDRAWS)], True),
+        ([(1, APPROVES), (1, WITHDRAWS), (2, APPROVES), (2, WITHDRAWS)], False),
+        ([(1, WITHDRAWS), (2, APPROVES)], True),
+    ],
+)
+def test_an_approval_counts_until_it_is_withdrawn_and_no_old_one_revives_it(
+    said: list[tuple[int, bool]], counts: bool
+) -> None:
+    log = Log(SMALL)
+    proposal = change(0, 1, LONGER)
+    log.commit(proposal)
+    for round_, agrees in said:
+        while log.state.round + 1 < round_:
+            log.close_round()
+        log.commit(SMALL.approve(1, round_, proposal, agrees=agrees))
+
+    (pending,) = log.state.changes
+    assert pending.approvals == (nodes(0, 1) if counts else nodes(0))
+
+
+def test_a_withdrawn_approval_keeps_an_agreed_change_from_taking_effect() -> None:
+    log = Log(SMALL)
+    proposal = agreed(log, 0, LONGER)
+    assert log.answer(SMALL.approve(1, 1, proposal, agrees=False)) is OK
+    log.close_round()
+    assert not log.state.ended
+
+    assert log.answer(SMALL.approve(4, 2, proposal)) is OK
+    log.close_round()
+    assert log.state.ended
+
+
+def test_one_block_may_hold_an_approval_and_its_withdrawal() -> None:
+    log = Log(SMALL)
+    proposal = change(0, 1, LONGER)
+    answers = [SMALL.approve(1, 1, proposal, agrees=agrees) for agrees in (True, False)]
+
+    assert len({slot_of(answer) for answer in answers}) == 2
+    assert log.commit(proposal, *answers) == (OK, OK, OK)
+    assert log.state.changes[0].approvals == nodes(0)
+
+
+def test_the_signature_of_an_approval_is_none_of_a_withdrawal() -> None:
+    approval = SMALL.approve(1, 1, change(0, 1, LONGER))
+    withdrawal = replace(approval, agrees=False)
+    chain, epoch = SMALL.federation.chain, SMALL.federation.epoch
+
+    assert approval.statement(chain, epoch) != withdrawal.statement(chain, epoch)
+
+
+def test_a_member_withdraws_a_change_once_per_round() -> None:
+    log = Log(SMALL)
+    proposal = change(0, 1, LONGER)
+    log.commit(proposal)
+    withdraw = SMALL.approve(1, 1, proposal, agrees=False)
+
+    assert log.commit(withdraw, withdraw) == (OK, NOT_PENDING)
+    log.close_round()
+    assert log.state.changes[0].withdrawn == (), "it is forgotten when the round closes"
+
+
+def test_a_repeated_proposal_revives_no_withdrawn_approval_of_its_round() -> None:
+    """The same operations of the same author have the same digest."""
+    log = Log(SMALL)
+    proposal = change(0, 1, LONGER)
+    log.commit(proposal)
+    log.close_round()
+    approval = SMALL.approve(1, 2, proposal)
+    for author in (0, 1):
+        log.commit(SMALL.approve(author, 2, proposal, agrees=False))
+
+    assert log.commit(change(0, 2, LONGER), approval) == (OK, NOT_PENDING)
+    assert log.state.changes[0].approvals == ()
+
+
+def test_the_author_of_a_leave_that_withdraws_its_approval_stays() -> None:
+    log = Log(Small(8, real=False, rounds=10))
+    small = log.small
+    leave = small.change(7, 1, Remove(NodeId(7)))
+    log.commit(leave, small.approve(7, 1, leave, agrees=False))
+    log.close_round()
+    assert not log.state.ended
+
+    log.commit(small.approve(7, 2, leave))
+    log.close_round()
+    assert log.state.ended
 
 
 def test_a_change_of_the_future_cannot_be_approved() -> None:

@@ -57,6 +57,29 @@ def test_a_new_machine_is_proposed_approved_ready_and_then_a_member(operators: O
     assert operators.run("federation", "show", "federation.toml", "--json").json["epoch"] == 0
 
 
+def test_an_approval_is_withdrawn_before_the_machine_is_ready(operators: Operators) -> None:
+    operators.join("eve")
+    proposed = operators.propose("alice", "--add", "eve/eve.join.toml")
+    digest = proposed.json["digest"][:8]
+    agreed = operators.run("federation", "approve", "bob", digest, "--yes")
+    assert "your approval stands until you withdraw it" in agreed.text
+    approved(operators, proposed, "carol")
+
+    nothing = operators.run("federation", "approve", "dan", digest, "--withdraw")
+    assert (nothing.code, "nothing to withdraw" in nothing.text) == (2, True)
+    withdrawn = operators.run("federation", "approve", "bob", digest, "--withdraw", "--json")
+    assert (withdrawn.code, withdrawn.json) == (0, {"withdrawn": True})
+    text = operators.run("federation", "changes", "bob").text
+    assert "approved by  alice, carol; 3 are needed" in text
+    assert "withdrawn by bob" in text
+
+    operators.start_guest("eve")
+    operators.pass_rounds(3)
+    assert operators.participant("alice").epoch == 0
+    approved(operators, proposed, "bob")
+    operators.pass_until(in_epoch(operators, 1, "bob", "eve"))
+
+
 def test_a_change_says_what_it_lacks_until_it_takes_effect(operators: Operators) -> None:
     operators.join("eve")
     proposed = operators.propose("alice", "--add", "eve/eve.join.toml")

@@ -95,13 +95,66 @@ def test_an_approval_is_signed_once_its_change_is_recorded_and_again_in_each_rou
     assert not mine.pending
 
 
+def answers(mine: OwnChanges, now: LedgerState) -> list[tuple[int, bool]]:
+    """Round and answer of each APPROVE that is due."""
+    return [(tx.round, tx.agrees) for tx in mine.due(now) if isinstance(tx, Approve)]
+
+
+def test_an_approval_is_withdrawn_until_the_ledger_has_it() -> None:
+    mine = own()
+    approved = pending(1, LONGER, approvals=nodes(0, 1))
+    mine.approve(approved.digest, agrees=False)
+
+    assert answers(mine, state(0, approved)) == [(1, False)]
+    assert answers(mine, state(0, approved)) == []
+    assert answers(mine, state(1, approved)) == [(2, False)]
+    assert answers(mine, state(1, approved.withdrawn_by(NodeId(0)))) == []
+    assert not mine.pending
+
+
+def test_an_approval_that_is_on_its_way_is_withdrawn_too() -> None:
+    """The ledger does not have it yet, and it may have been signed by an earlier process."""
+    mine = own()
+    change = pending(1, LONGER, approvals=nodes(1))
+    mine.approve(change.digest, agrees=False)
+
+    assert answers(mine, state(0, change)) == [(1, False)]
+    assert mine.pending
+    assert answers(mine, state(1, change)) == [], "an approval of round 1 counts no more"
+    assert not mine.pending
+
+
+def test_a_withdrawal_ends_with_its_change() -> None:
+    mine = own()
+    mine.approve(pending(1, LONGER).digest, agrees=False)
+
+    assert answers(mine, state(1)) == []
+    assert not mine.pending
+
+
+def test_after_a_withdrawal_the_member_may_agree_again_in_the_next_round() -> None:
+    mine = own()
+    approved = pending(1, LONGER, approvals=nodes(0, 1))
+    withdrawn = approved.withdrawn_by(NodeId(0))
+    mine.approve(approved.digest, agrees=False)
+    mine.due(state(0, approved))
+    mine.approve(approved.digest)
+
+    assert answers(mine, state(0, approved)) == []
+    assert mine.pending, "its withdrawal is still on its way"
+    assert answers(mine, state(0, withdrawn)) == []
+    assert answers(mine, state(1, replace(withdrawn, withdrawn=()))) == [(2, True)]
+    assert answers(mine, state(1, approved)) == []
+    assert not mine.pending
+
+
 def test_approvals_that_wait_are_bounded() -> None:
     mine = own()
     for number in range(2 * APPROVALS_MAX):
         mine.approve(Digest(name(str(number))))
     first, last = (pending(1, LONGER), pending(2, LONGER))
 
-    assert len(mine._approved) == APPROVALS_MAX
+    assert len(mine._answers) == APPROVALS_MAX
     mine.approve(last.digest)
     assert mine.due(state(0, first, last)) == []
 

@@ -114,7 +114,7 @@ def samples() -> list[Message]:
         Rounds(Round(500)),
     )
     change = Change(Round(2), NodeId(1), operations, signature(19))
-    approve = Approve(Round(2), NodeId(3), digest(0xC0), signature(20))
+    approve = Approve(Round(2), NodeId(3), digest(0xC0), True, signature(20))
     ready = Ready(Round(2), b"e" * 32, digest(0xB1), signature(21))
     header = Header(
         epoch=0,
@@ -410,7 +410,7 @@ def largest_of(members: int) -> list[Message]:
     )  # fmt: skip
     change, approve = (
         largest_change(),
-        Approve(Round(NUMBER_MAX), NodeId(99), digest(1), signature(1)),
+        Approve(Round(NUMBER_MAX), NodeId(99), digest(1), True, signature(1)),
     )
     ready = Ready(Round(NUMBER_MAX), b"k" * 32, digest(1), signature(1))
     of_one = (upd, agg, change, *[approve] * APPROVALS_AT_ONCE, *[ready] * OPERATIONS_MAX)

@@ -72,15 +72,17 @@ class Change(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Approve(Struct, frozen=True, array_like=True, tag=4):
-    """TX("APPROVE"): the author agrees to a proposed change."""
+    """TX("APPROVE"): the author agrees to a proposed change, or withdraws its approval of it."""
 
     round: ARound
     author: AMember
     change: ADigest
+    agrees: bool  # False: withdrawn, and final for this round
     signature: ASignature
 
     def statement(self, chain: Digest, epoch: int) -> Digest:
-        return statement(Tag.APPROVE, chain, epoch, self.round, self.author, self.change)
+        fields = self.round, self.author, self.change, int(self.agrees)
+        return statement(Tag.APPROVE, chain, epoch, *fields)
 
 
 class Ready(Struct, frozen=True, array_like=True, tag=5):

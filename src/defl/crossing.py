@@ -70,8 +70,8 @@ class Crossing:
     def propose(self, operations: tuple[Operation, ...]) -> None:
         self._changes.propose(operations)
 
-    def approve(self, change: Digest) -> None:
-        self._changes.approve(change)
+    def approve(self, change: Digest, *, agrees: bool) -> None:
+        self._changes.approve(change, agrees=agrees)
 
     def due(self) -> list[Transaction]:
         """What this node, as a member, has to say about the membership now."""

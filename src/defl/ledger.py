@@ -106,9 +106,11 @@ class Ledger:
             case Change(author=author):
                 pending = state.change_of(author)
                 return pending is None or pending.round < open_round
-            case Approve(author=author, change=change):
-                approved = state.change(change)
-                return approved is not None and author not in approved.approvals
+            case Approve(author=author, change=digest, agrees=agrees):
+                change = state.change(digest)
+                if change is None or author in change.withdrawn:
+                    return False  # a withdrawal is final for its round: no old APPROVE undoes it
+                return not agrees or author not in change.approvals
 
     def wanted(self, state: LedgerState, transaction: Transaction) -> bool:
         """Is it live, or may it become live when the open round closes?"""
@@ -162,18 +164,18 @@ class Ledger:
             return state, Response.NOT_PENDING
         match transaction:
             case Change(author=author):
+                digest, same = transaction.digest, state.change(transaction.digest)
+                withdrawn = same.withdrawn if same is not None else ()
+                approvals = (author,) if author not in withdrawn else ()  # who proposes it approves
                 pending = PendingChange(
-                    transaction.round,
-                    author,
-                    transaction.digest,
-                    transaction.operations,
-                    (author,),  # who proposes it approves it
+                    transaction.round, author, digest, transaction.operations, approvals, withdrawn
                 )
                 others = tuple(change for change in state.changes if change.author != author)
                 state = msgspec.structs.replace(state, changes=(*others, pending))
-            case Approve(author=author, change=digest):
+            case Approve(author=author, change=digest, agrees=agrees):
+                answered = PendingChange.approved_by if agrees else PendingChange.withdrawn_by
                 changes = tuple(
-                    change.approved_by(author) if change.digest == digest else change
+                    answered(change, author) if change.digest == digest else change
                     for change in state.changes
                 )
                 state = msgspec.structs.replace(state, changes=changes)
@@ -198,7 +200,11 @@ class Ledger:
         updates = tuple(ref for ref in state.current if ref.base == base)
         newest = ClosedRound(round_, block, base, updates, facts.epoch, facts.updates_faults_max)
         closed = (*state.closed, newest)[-self._tau :]
-        changes = tuple(change for change in state.changes if change.operations)
+        changes = tuple(
+            msgspec.structs.replace(change, withdrawn=())
+            for change in state.changes
+            if change.operations
+        )
         following = next_membership(facts, round_, changes, state.ready)
         return LedgerState(
             round_, (), (), closed, changes, state.ready, ended=following is not None

@@ -91,15 +91,15 @@ Transaction = Upd | Agg | Change | Approve | Ready
 TRANSACTIONS_PER_MEMBER = 7 + OPERATIONS_MAX
 TRANSACTIONS_MAX = TRANSACTIONS_PER_MEMBER * MEMBERS_MAX
 Transactions = Annotated[tuple[Transaction, ...], Meta(max_length=TRANSACTIONS_MAX)]
-Slot = tuple[type[Transaction], Round, NodeId | bytes, Digest | None]
+Slot = tuple[type[Transaction], Round, NodeId | bytes, tuple[Digest, bool] | None]
 
 
 def slot_of(transaction: Transaction) -> Slot:
     """An honest author fills each slot with one transaction."""
     kind, round_ = type(transaction), transaction.round
     match transaction:
-        case Approve(author=author, change=change):
-            return kind, round_, author, change
+        case Approve(author=author, change=change, agrees=agrees):
+            return kind, round_, author, (change, agrees)
         case Ready(key=key):
             return kind, round_, key, None
         case _:

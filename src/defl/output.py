@@ -389,9 +389,10 @@ class Propose(Struct, frozen=True):
 
 
 class ApproveChange(Struct, frozen=True):
-    """The operator agrees to a proposed change."""
+    """The operator agrees to a proposed change, or withdraws its approval."""
 
     change: Digest
+    agrees: bool = True
 
 
 class Validated(Struct, frozen=True):

@@ -13,6 +13,7 @@ from defl.crypto import Signer
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.ledger import LedgerState
 from defl.messages import Transaction
+from defl.succession import PendingChange
 
 # Approvals that wait for the ledger; the operator gives them one by one.
 APPROVALS_MAX = 100
@@ -24,19 +25,20 @@ class OwnChanges:
         self._me = me
         self._signer = signer
         self._proposed: tuple[Operation, ...] | None = None
-        self._approved: dict[Digest, None] = {}
+        self._answers: dict[Digest, bool] = {}  # does the operator agree to this change?
         self._signed_in: dict[object, Round] = {}  # the newest round of each transaction
 
     @property
     def pending(self) -> bool:
-        return self._proposed is not None or bool(self._approved)
+        return self._proposed is not None or bool(self._answers)
 
     def propose(self, operations: tuple[Operation, ...]) -> None:
         self._proposed = operations
 
-    def approve(self, change: Digest) -> None:
-        if len(self._approved) < APPROVALS_MAX:
-            self._approved[change] = None
+    def approve(self, change: Digest, *, agrees: bool = True) -> None:
+        """Agree to a change, or withdraw this node's approval; the newest answer counts."""
+        if change in self._answers or len(self._answers) < APPROVALS_MAX:
+            self._answers[change] = agrees
 
     def due(self, state: LedgerState) -> list[Transaction]:
         """The transactions to submit now, each once per round."""
@@ -49,11 +51,14 @@ class OwnChanges:
         may_change = own is None or own.round < round_
         if self._proposed is not None and may_change and self._first(Change, round_):
             due.append(self._sign(Change(round_, self._me, self._proposed, b"")))
-        due.extend(
-            self._sign(Approve(round_, self._me, digest, b""))
-            for digest in self._approved
-            if state.change(digest) is not None and self._first(digest, round_)
-        )
+        for digest, agrees in self._answers.items():
+            change = state.change(digest)
+            if change is None or self._me in change.withdrawn:  # then it may agree in the next
+                continue
+            if agrees and self._me in change.approvals:
+                continue
+            if self._first((digest, agrees), round_):
+                due.append(self._sign(Approve(round_, self._me, digest, agrees, b"")))
         return due
 
     def ready(self, state: LedgerState, has: set[Digest], *, again: bool) -> Transaction | None:
@@ -73,10 +78,24 @@ class OwnChanges:
         recorded = own.operations if own is not None else ()
         if self._proposed is not None and self._proposed == recorded:
             self._proposed = None
-        for digest in list(self._approved):
+        for digest, agrees in list(self._answers.items()):
             change = state.change(digest)
-            if change is not None and self._me in change.approvals:
-                del self._approved[digest]
+            if self._is_answered(change, digest, agrees, Round(state.round + 1)):
+                del self._answers[digest]
+
+    def _is_answered(
+        self, change: PendingChange | None, digest: Digest, agrees: bool, open_round: Round
+    ) -> bool:
+        """Whether the ledger has recorded this answer, and no transaction of this node's that is
+        still on its way can undo it."""
+        if change is None:
+            return not agrees
+        withdrew_in = self._signed_in.get((digest, False), Round(0))
+        if agrees:
+            return self._me in change.approvals and withdrew_in < open_round
+        if self._me in change.approvals:
+            return False
+        return self._me in change.withdrawn or 0 < withdrew_in < open_round
 
     def _first(self, what: object, round_: Round) -> bool:
         if self._signed_in.get(what, Round(0)) >= round_:

@@ -163,8 +163,8 @@ class Participant(ParticipantParts):
                 self._crossing.met_epoch(peer, epoch, now)
             case Propose(operations=operations):
                 self._crossing.propose(operations)
-            case ApproveChange(change=change):
-                self._crossing.approve(change)
+            case ApproveChange(change=change, agrees=agrees):
+                self._crossing.approve(change, agrees=agrees)
             case Connected(peer=peer, epoch=epoch) if epoch is not None and epoch != self.epoch:
                 self._crossing.met_epoch(peer, epoch, now)
             case Connected(peer=peer) if self._contacts.role_of(peer) is PeerRole.FORMER:

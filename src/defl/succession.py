@@ -38,14 +38,20 @@ class PendingChange(Struct, frozen=True, array_like=True):
     digest: Digest
     operations: tuple[Operation, ...]
     approvals: tuple[NodeId, ...]  # sorted
+    withdrawn: tuple[NodeId, ...] = ()  # who withdrew its approval in the open round, sorted
 
     def approved_by(self, member: NodeId) -> "PendingChange":
         return replace(self, approvals=tuple(sorted({*self.approvals, member})))
 
+    def withdrawn_by(self, member: NodeId) -> "PendingChange":
+        approvals = tuple(other for other in self.approvals if other != member)
+        withdrawn = tuple(sorted({*self.withdrawn, member}))
+        return replace(self, approvals=approvals, withdrawn=withdrawn)
+
     @property
     def is_leave(self) -> bool:
         """The author removes itself and asks for nothing else."""
-        return self.operations == (Remove(self.author),)
+        return self.operations == (Remove(self.author),) and self.author in self.approvals
 
 
 class ReadyKey(Struct, frozen=True, array_like=True):

@@ -310,8 +310,8 @@ class Small:
         signature = self.sign(author, unsigned.statement(self.chain, self.epoch))
         return replace(unsigned, signature=signature)
 
-    def approve(self, author: int, round_: int, change: Change) -> Approve:
-        unsigned = Approve(Round(round_), NodeId(author), change.digest, UNSIGNED)
+    def approve(self, author: int, round_: int, change: Change, *, agrees: bool = True) -> Approve:
+        unsigned = Approve(Round(round_), NodeId(author), change.digest, agrees, UNSIGNED)
         signature = self.sign(author, unsigned.statement(self.chain, self.epoch))
         return replace(unsigned, signature=signature)
 

@@ -146,6 +146,11 @@ class Churn:
             self.run_until(lambda m=machine: self.participant(m).state.change(digest) is not None)
             self.cluster.operator(NodeId(machine), ApproveChange(digest))
 
+    def withdraw(self, digest: Digest, *machines: int) -> None:
+        """Their operators withdraw their approval; returns at once."""
+        for machine in machines:
+            self.cluster.operator(NodeId(machine), ApproveChange(digest, agrees=False))
+
     def change(self, *operations: Operation, by: int = 0, approvers: tuple[int, ...] = ()) -> None:
         """Propose a change and approve it: by default as many of the other members as needed."""
         digest = self.propose(by, *operations)

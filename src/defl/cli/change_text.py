@@ -44,6 +44,8 @@ def review_text(present: Present, review: Review) -> str:
         counts_text(before, review.after),
         _line("approved by", f"{', '.join(map(printable, review.approvals))}{_needed(review)}"),
     ]
+    if review.withdrawn:
+        lines.append(_line("withdrawn by", f"{', '.join(map(printable, review.withdrawn))}"))
     if review.missing:
         lines += [
             _line("missing" if place == 0 else "", printable(missing))

@@ -3,6 +3,7 @@
 A command asks the running node of this organisation. The node signs, and the members' log decides.
 """
 
+import sys
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from defl.cli.change_text import (
     review_text,
     reviews_of,
 )
+from defl.cli.exit_codes import ExitCode
 from defl.cli.federation import federation
 from defl.cli.proposing import (
     conclude,
@@ -31,6 +33,7 @@ from defl.cli.running_node import (
     RunningNode,
     has_approval,
     has_no_proposal,
+    has_withdrawn,
 )
 from defl.errors import UserError
 from defl.fields import NUMBER_MAX, WEIGHT_DEFAULT, WEIGHT_MAX
@@ -63,13 +66,14 @@ Example:
 Exit code 0: shown; 2: the node is not running.
 """
 APPROVE_EXAMPLES = """
-Example:
+Examples:
 
 \b
   defl federation approve alice 3f9a01
+  defl federation approve alice 3f9a01 --withdraw
 
-Exit code 0: recorded in the members' log; 1: not recorded in time; 2: refused, and the message
-says why; 130: you said no.
+Exit code 0: recorded in the members' log; 1: not recorded in time, or the change took effect
+before its approval was withdrawn; 2: refused, and the message says why; 130: you said no.
 """
 
 node_argument = click.argument("folder", metavar="NODE", type=click.Path(path_type=Path))
@@ -174,24 +178,38 @@ def changes(folder: Path, as_json: bool) -> None:
 @federation.command(epilog=APPROVE_EXAMPLES)
 @node_argument
 @click.argument("prefix", metavar="DIGEST-PREFIX")
+@click.option("--withdraw", is_flag=True, help="Withdraw this node's approval.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @timeout_option
 @json_option
-def approve(folder: Path, prefix: str, yes: bool, timeout_s: float, as_json: bool) -> None:
+def approve(
+    folder: Path, prefix: str, withdraw: bool, yes: bool, timeout_s: float, as_json: bool
+) -> None:
     """Approve a pending change, after showing what it does to n, f and the quorums.
 
     DIGEST-PREFIX is the beginning of its digest, as `defl federation changes` prints it.
+
+    An approval stands until you withdraw it, or until another change takes effect first. The change
+    takes effect at the first close at which nothing is missing any more, whenever that is: with a
+    new machine, when that says that it is ready.
     """
-    if as_json and not yes:
+    if as_json and not yes and not withdraw:
         raise UserError("--json asks nothing, so add --yes")
     node = RunningNode(folder)
     present = node.present()
     review = _review(present, prefix)
     change = _change(present, review)
+    if withdraw:
+        _withdraw_approval(node, present, change, timeout_s, as_json=as_json)
+        return
     if present.me in change.approvals:
         raise UserError("this member has approved it already; look with: defl federation changes")
     tell = silent if as_json else click.echo
     tell(review_text(present, review))
+    tell(
+        "your approval stands until you withdraw it (--withdraw): the change takes effect at the "
+        "first close at which nothing is missing, whenever that is"
+    )
     if not yes:
         click.confirm("Approve this change?", abort=True)
     node.send(ApproveRequest(review.digest))
@@ -203,6 +221,29 @@ def approve(folder: Path, prefix: str, yes: bool, timeout_s: float, as_json: boo
         tell,
     )
     conclude(outcome, present, change.digest, as_json=as_json)
+
+
+def _withdraw_approval(
+    node: RunningNode, present: Present, change: PendingChange, timeout_s: float, *, as_json: bool
+) -> None:
+    if present.me not in change.approvals and not present.report.unsent:
+        raise UserError("this member has not approved it; there is nothing to withdraw")
+    tell = silent if as_json else click.echo
+    since = Round(present.report.round)
+    node.send(ApproveRequest(change.digest.hex(), withdraw=True))
+    outcome, present = node.await_log(
+        present,
+        change.operations,
+        lambda report: has_withdrawn(report, change.digest, since),
+        timeout_s,
+        tell,
+    )
+    if outcome is Outcome.EFFECTIVE:
+        conclude(outcome, present, change.digest, as_json=as_json)
+        sys.exit(ExitCode.FAILED)
+    if outcome not in (Outcome.RECORDED, Outcome.LAPSED):
+        not_recorded(outcome, as_json=as_json)
+    show({"withdrawn": True}, "the approval is withdrawn", as_json=as_json)
 
 
 def _review(present: Present, prefix: str) -> Review:

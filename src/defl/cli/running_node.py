@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import Federation
 from defl.errors import UserError
-from defl.ids import Digest, NodeId
+from defl.ids import Digest, NodeId, Round
 from defl.node.report.membership import MembershipReport
 from defl.node.report.requests import Request
 from defl.node.report.status_client import running_membership, running_status, send_request
@@ -124,6 +124,14 @@ def has_approval(report: MembershipReport, digest: Digest) -> bool:
     return any(
         change.digest == digest and report.me in change.approvals for change in report.changes
     )
+
+
+def has_withdrawn(report: MembershipReport, digest: Digest, since: Round) -> bool:
+    """Whether no approval of this member counts, in the round after `since` or later."""
+    change = next((change for change in report.changes if change.digest == digest), None)
+    if change is None or report.me in change.withdrawn:
+        return True
+    return report.me not in change.approvals and report.round > since
 
 
 def has_no_proposal(report: MembershipReport) -> bool:

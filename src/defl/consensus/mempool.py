@@ -1,7 +1,7 @@
 """Transactions on their way into a block, kept and gossiped until committed or obsolete.
 
 Bounded by what they are: one UPD, AGG and CHANGE per author for each of the next two rounds, and
-one APPROVE per author and one READY per key for each change that the ledger has recorded.
+two APPROVEs per author and one READY per key for each change that the ledger has recorded.
 """
 
 from collections import Counter

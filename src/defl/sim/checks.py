@@ -362,9 +362,11 @@ class Checker:
                 return author in state.voters
             case Change(author=author):
                 return state.change_of(author) is not None
-            case Approve(author=author, change=digest):
+            case Approve(author=author, change=digest, agrees=agrees):
                 change = state.change(digest)
-                return change is None or author in change.approvals
+                if change is None or author in change.withdrawn:
+                    return True
+                return agrees == (author in change.approvals)
             case Ready():
                 return True
 

@@ -3,6 +3,7 @@
 In each round, by chance, one of them proposes something: a new machine, to leave, to expel another,
 a new key for a member whose machine may be gone, other rounds. The others approve whatever leaves
 no more faulty members than the next epoch tolerates: more than that nobody promises anything about.
+Some of them withdraw their approval for a while.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ from defl.succession import PendingChange, refusal
 # Operators answer after this long on average, and again if the node has forgotten it.
 ANSWER_S = 0.5
 ANSWER_AGAIN_S = 10.0
+# Share of approvals that are withdrawn after a while; the operator agrees again later.
+WITHDRAWN_SHARE = 0.1
 # Nobody can take part in that many epochs that it would take longer to simulate.
 MACHINES_MAX = 40
 # Share of proposals that break a limit, and do nothing.
@@ -77,7 +80,12 @@ class Churn:
             if asked is None or now > asked + ANSWER_AGAIN_S:
                 self._asked[node.id, change.digest] = now
                 answer = partial(self._cluster.operator, node.id, ApproveChange(change.digest))
-                self._cluster.after(self._rng.expovariate(1.0) * ANSWER_S, answer)
+                after_s = self._rng.expovariate(1.0) * ANSWER_S
+                self._cluster.after(after_s, answer)
+                if self._rng.random() < WITHDRAWN_SHARE:
+                    doubt = ApproveChange(change.digest, agrees=False)
+                    after_s += self._rng.expovariate(1.0) * ANSWER_S
+                    self._cluster.after(after_s, partial(self._cluster.operator, node.id, doubt))
 
     def _approves(self, participant: Participant, change: PendingChange) -> bool:
         return self.is_safe(participant.federation, change.operations)

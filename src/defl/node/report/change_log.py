@@ -39,6 +39,9 @@ class ChangeLog:
             for member in change.approvals if known is not None else ():
                 if known is not None and member not in known.approvals:
                     self._line("a change is approved", digest, by=self._names.of(member))
+            for member in known.approvals if known is not None else ():
+                if member not in change.approvals:
+                    self._line("an approval is withdrawn", digest, by=self._names.of(member))
         for digest, change in before.items():
             if digest not in now and change.operations:
                 self._line("a change is withdrawn", digest, by=self._names.of(change.author))

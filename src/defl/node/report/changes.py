@@ -49,6 +49,7 @@ class Review(Struct, frozen=True):
     needs: int  # so many approvals
     after: Counts  # if it takes effect alone
     missing: list[str]  # empty: it takes effect when the open round closes
+    withdrawn: list[str] = []  # who withdrew its approval in the open round, for the rest of it
 
 
 def counts_of(federation: Federation) -> Counts:
@@ -109,6 +110,7 @@ def reviews(
             needs=_needs(federation, change),
             after=counts_after(federation, change.operations),
             missing=_missing(federation, Round(closed + 1), change, ready, chosen),
+            withdrawn=[name_of(federation, member) for member in change.withdrawn],
         )
         for change in pending
     ]

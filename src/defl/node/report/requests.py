@@ -1,5 +1,5 @@
-"""What an operator asks of the running node: to propose a change of the membership, or to approve
-one. The node checks it against its own state and answers with the reason if it refuses.
+"""Requests of an operator to the running node: to propose a change of the membership, to approve
+one or to withdraw that. The node checks each against its own state and says why it refuses.
 """
 
 from collections.abc import Callable
@@ -30,6 +30,7 @@ class ProposeRequest(Struct, frozen=True, tag="propose"):
 
 class ApproveRequest(Struct, frozen=True, tag="approve"):
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    withdraw: bool = False
 
 
 Request = ProposeRequest | ApproveRequest
@@ -61,8 +62,8 @@ def event_of(request: Request, participant: "Participant") -> Propose | ApproveC
         _check_proposal(request.operations, participant)
         return Propose(request.operations)
     digest = Digest(bytes.fromhex(request.digest))
-    _check_approval(digest, participant)
-    return ApproveChange(digest)
+    _check_approval(digest, participant, withdraw=request.withdraw)
+    return ApproveChange(digest, agrees=not request.withdraw)
 
 
 def _require_member(participant: "Participant") -> None:
@@ -100,12 +101,14 @@ def _check_proposal(operations: tuple[Operation, ...], participant: "Participant
         raise UserError(f"this can never take effect: {reason}")
 
 
-def _check_approval(digest: Digest, participant: "Participant") -> None:
+def _check_approval(digest: Digest, participant: "Participant", *, withdraw: bool) -> None:
     change = participant.state.change(digest)
     if change is None or not change.operations:
         raise UserError(
             "no such change is pending any more: it was withdrawn or replaced, or has lapsed"
         )
+    if withdraw:
+        return  # of an approval in the log, or of one that is on its way there
     if participant.me in change.approvals:
         raise UserError("this node has approved it already")
     _check_cards(participant.federation, change.operations)

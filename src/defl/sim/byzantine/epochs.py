@@ -41,7 +41,7 @@ EPOCHS_KEPT = 8
 
 class Agitator(Liar):
     """In every round it proposes another change, half of them nonsense, approves all that are
-    pending, and says READY for a machine that does not exist."""
+    pending or withdraws that, and says READY for a machine that does not exist."""
 
     def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
         super().__init__(participant, signer, rng)
@@ -62,7 +62,8 @@ class Agitator(Liar):
         if now >= self._next_at:
             self._next_at = now + LIE_PERIOD_S
             for change in state.changes[:4]:
-                yield self._said(Approve(round_, self._me, change.digest, b""))
+                agrees = self._rng.random() < 0.5
+                yield self._said(Approve(round_, self._me, change.digest, agrees, b""))
             bases = [closed.base for closed in state.closed] or [self._noise()]
             yield self._said(Ready(round_, self._ghost.public_key, bases[-1], b""), self._ghost)
 
@@ -207,7 +208,7 @@ class Suffixer(WrongRound):
                 yield self._approve(Round(round_ + 1), change.digest)
 
     def _approve(self, round_: Round, change: Digest) -> Approve:
-        unsigned = Approve(round_, self._me, change, b"")
+        unsigned = Approve(round_, self._me, change, True, b"")
         message = unsigned.statement(self._chain, self._epoch)
         return replace(unsigned, signature=self._signer.sign(message))
 
