@@ -14,7 +14,7 @@ from defl.node.relay.file_watch import FileWatch, follow_files, report_regularly
 from defl.node.relay.files import RelayConfig, create_relay, read_relay, relay_card
 from defl.node.relay.service import Relay
 from defl.node.report.log import Log, configure_logging
-from defl.node.report.peer_log import report_crowd
+from defl.node.report.peer_log import FloodLog, report_crowd
 from defl.node.report.service_manager import ServiceManager
 from defl.node.setup.config import read_identity
 from defl.node.setup.fingerprint import fingerprint
@@ -102,7 +102,8 @@ async def _serve(
     identity = read_identity(folder, config.name)
     watch = FileWatch(folder, federation, lineage, log)
     card = relay_card(watch.agreement, identity, federation)
-    running = Relay(identity, watch.agreement.federation.origin, config.listen_at)
+    origin, on_flood = watch.agreement.federation.origin, FloodLog(log).report
+    running = Relay(identity, origin, config.listen_at, on_flood=on_flood)
     running.agree(watch.members)
     await running.start()
     loop = asyncio.get_running_loop()

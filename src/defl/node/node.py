@@ -26,6 +26,7 @@ from defl.node.files import PORT_FILE, STATUS_FILE, TOKEN_FILE
 from defl.node.intake import Intake
 from defl.node.net.proxy import proxies_of
 from defl.node.net.sessions import key_in_use, place_is_taken
+from defl.node.net.tls_transport import RecordFlood
 from defl.node.net.transport import Lane, Transport
 from defl.node.net.verifier import FrameVerifier
 from defl.node.report.best_model import BestModel
@@ -34,7 +35,7 @@ from defl.node.report.history import RoundHistory, discard
 from defl.node.report.log import Log
 from defl.node.report.membership import membership_report
 from defl.node.report.metrics import Measures, NodeMetrics
-from defl.node.report.names import Names
+from defl.node.report.names import STRANGER, Names
 from defl.node.report.notices import NoticeQueue
 from defl.node.report.peer_log import PeerLog, report_crowd
 from defl.node.report.requests import event_of
@@ -136,6 +137,7 @@ class Node:
             on_connected=lambda peer, epoch: self._driver.feed(Connected(peer, epoch)),
             on_disconnected=self._disconnected,
             on_elsewhere=self._key_in_use,
+            on_flood=self._flooded,
             is_letter=says_handover,  # the one message that strangers hand in
         )
         self.worker = Worker(
@@ -390,6 +392,11 @@ class Node:
     def _disconnected(self, peer: NodeId) -> None:
         self._peer_log.disconnected(peer)
         self._driver.feed(Disconnected(peer))
+
+    def _flooded(self, peer: NodeId | None, flood: RecordFlood) -> None:
+        name = STRANGER if peer is None else self.names.of(peer)
+        self.measures.floods[name] += 1
+        self._peer_log.floods.report(name, flood)
 
     def _key_in_use(self, claiming: list[NodeId]) -> None:
         """These members are connected with another process that has this node's key."""

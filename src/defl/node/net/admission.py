@@ -11,6 +11,7 @@ from defl.ids import NO_DIGEST, Digest, NodeId
 from defl.node.net.framing import Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello
 from defl.node.net.refusal import Refusal, Refused
+from defl.node.net.tls_transport import RecordFlood
 
 NOT_A_HELLO = Refused(Refusal.HELLO, "the first frame is not a hello: is it another program?")
 
@@ -79,6 +80,8 @@ def refusal_of(error: OSError | TimeoutError, link: Link | None) -> Refused:
     match error:
         case _ if link is not None and link.broken is not None:
             return Refused(Refusal.HELLO, link.broken)
+        case RecordFlood():
+            return Refused(Refusal.RECORDS, str(error))
         case ssl.SSLCertVerificationError():
             return Refused(Refusal.CERTIFICATE, error.verify_message)
         case ssl.SSLError(reason="PEER_DID_NOT_RETURN_A_CERTIFICATE"):

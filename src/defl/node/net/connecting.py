@@ -23,6 +23,7 @@ from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import looking_context, server_name
+from defl.node.net.tls_transport import secure
 from defl.node.setup.identity import split_address
 
 # A name server that does not answer would otherwise look like a firewall in front of the peer.
@@ -68,12 +69,12 @@ async def shown_certificate(address: str, proxy: Proxy | None) -> bytes | None:
     described. None if no TLS handshake succeeds."""
     try:
         connection, _ = await connected_socket(address, proxy)
-        transport, _ = await asyncio.get_running_loop().create_connection(
-            asyncio.Protocol,
-            sock=connection,
-            ssl=looking_context(),
-            server_hostname=server_name(address),
-            ssl_handshake_timeout=LOOK_S,
+        transport = await secure(
+            connection,
+            asyncio.Protocol(),
+            looking_context(),
+            handshake_s=LOOK_S,
+            server_name=server_name(address),
         )
     except OSError:
         return None

@@ -12,11 +12,12 @@ from time import monotonic
 from defl.budget import TokenBucket
 from defl.cards import Card
 from defl.ids import NodeId
-from defl.node.net.framing import CLOSE_S, Lane, Link
+from defl.node.net.framing import Lane, Link
 from defl.node.net.letterbox import LetterboxLink
 from defl.node.net.send_queue import SendQueue, Traffic
 from defl.node.net.sessions import KeySeat, TakenClaim
 from defl.node.net.tls import unusable
+from defl.node.net.tls_transport import CLOSE_S
 from defl.node.net.who_dials import Part, is_member
 from defl.node.setup.identity import card_defect
 

@@ -20,12 +20,11 @@ from defl.node.net.beats import BEAT_S, Heart, beat_of, header_of
 from defl.node.net.route import DIRECT, Route
 from defl.node.net.send_queue import Frame, SendQueue, Traffic
 from defl.node.net.sockets import allow_round_trip, is_stalled
+from defl.node.net.tls_transport import RecordFlood
 
 HEADER_BYTES = 4
 # Ours has about 110; a stranger must not make us hold much more.
 HELLO_BYTES_MAX = 256
-# For the bytes that are already written, when this end closes.
-CLOSE_S = 1.0
 # Small frames are parsed from this buffer; an idle connection costs nothing else.
 SCRATCH_BYTES = 64 * 2**10
 # Encrypted and written at once: larger pieces would delay other connections, and make the event
@@ -158,7 +157,6 @@ class Link(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        # Early releases of Python 3.11 cannot abort a TLS transport that has closed itself.
         if self._transport is not None and not self.closed.done():
             self._transport.abort()
 
@@ -184,7 +182,8 @@ class Link(asyncio.BufferedProtocol):
             # A peer that reconnects again and again must not leave a frame behind each time.
             self._handling.cancel()
         if not self.hello.done():
-            self.hello.set_exception(ConnectionResetError(reason))
+            flood = error if isinstance(error, RecordFlood) else None
+            self.hello.set_exception(flood or ConnectionResetError(reason))
             self.hello.exception()  # marks it as retrieved: there may be no waiter any more
         if not self.closed.done():
             self.closed.set_result(reason)

@@ -19,7 +19,7 @@ from defl.node.net.admission import (
 from defl.node.net.challenge import is_in_use, second_process
 from defl.node.net.connecting import connected_socket, explained_refusal
 from defl.node.net.contact import Contact, ContactBook
-from defl.node.net.framing import CLOSE_S, Lane, Link
+from defl.node.net.framing import Lane, Link
 from defl.node.net.hello import PROTOCOL_VERSION, Hello, decode_hello, encode_hello
 from defl.node.net.obstacles import CallStage
 from defl.node.net.proxy import Proxies
@@ -34,6 +34,7 @@ from defl.node.net.tls import (
     server_context,
     server_name,
 )
+from defl.node.net.tls_transport import CLOSE_S, OnFlood, secure
 from defl.node.net.who_dials import Part
 from defl.node.setup.identity import Identity
 
@@ -50,6 +51,7 @@ class Greeter:
         proxies: Proxies,
         stated: Digest | None = None,
         session: bytes | None = None,
+        on_flood: OnFlood = lambda _: None,
     ) -> None:
         """`stated`: the federation in our hellos, if not `origin`. `session`: this process's, if
         not a new one."""
@@ -61,6 +63,7 @@ class Greeter:
         self._proxies = proxies
         self._stated = origin if stated is None else stated
         self._session = session or secrets.token_bytes(SESSION_BYTES)
+        self._on_flood = on_flood
         self._letterbox_context = letterbox_server_context(identity)
         self._server_context: ssl.SSLContext | None = None
         self.epoch = 0
@@ -117,12 +120,8 @@ class Greeter:
         self, link: Link, connection: socket.socket, context: ssl.SSLContext
     ) -> Hello | None:
         set_options(connection)
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: link,
-            connection,
-            ssl=context,
-            ssl_handshake_timeout=self._handshake_s,
-            ssl_shutdown_timeout=CLOSE_S,
+        await secure(
+            connection, link, context, handshake_s=self._handshake_s, on_flood=self._on_flood
         )
         return decode_hello(await link.hello)
 
@@ -161,14 +160,13 @@ class Greeter:
     async def _secure(
         self, link: Link, connection: socket.socket, host: str, context: ssl.SSLContext
     ) -> None:
-        """From here on the connection belongs to asyncio, which closes it whatever happens."""
-        await asyncio.get_running_loop().create_connection(
-            lambda: link,
-            sock=connection,
-            ssl=context,
-            server_hostname=host,
-            ssl_handshake_timeout=self._connect_s,
-            ssl_shutdown_timeout=CLOSE_S,
+        await secure(
+            connection,
+            link,
+            context,
+            handshake_s=self._connect_s,
+            server_name=host,
+            on_flood=self._on_flood,
         )
 
     # ------------------------------------------------------------------ through a relay

@@ -13,6 +13,7 @@ class Refusal(StrEnum):
     SLOW = "slow"  # no hello in time
     GONE = "gone"  # closed before its hello
     NOT_TLS = "not_tls"
+    RECORDS = "records"  # TLS records that bring nothing (tls_transport.py)
     CERTIFICATE = "certificate"  # not a contact's, or expired
     HELLO = "hello"  # not a hello
     VERSION = "version"

@@ -16,13 +16,14 @@ from defl.ids import Digest, digest_of
 from defl.node.net.beats import BEAT_S
 from defl.node.net.contact import Channel, Contact
 from defl.node.net.dialler import STABLE_S, Dialler
-from defl.node.net.framing import CLOSE_S, Lane, Link
+from defl.node.net.framing import Lane, Link
 from defl.node.net.greeter import Greeter
 from defl.node.net.hello import Hello
 from defl.node.net.obstacles import WITHOUT_RELAY, CallStage, Obstacle, dial_refusal
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.route import DIRECT, Route, RouteKind
 from defl.node.net.tls import relay_client_context, server_name
+from defl.node.net.tls_transport import OnFlood, secure
 from defl.node.net.who_dials import is_member
 from defl.node.relay.leg import Leg, splice
 from defl.node.relay.protocol import (
@@ -67,6 +68,7 @@ class RelayedCalls:
         report: Report,
         *,
         connect_s: float,
+        on_flood: OnFlood,
     ) -> None:
         self._identity = identity
         self._origin = origin
@@ -76,6 +78,7 @@ class RelayedCalls:
         self._adopt = adopt
         self._report = report
         self._connect_s = connect_s
+        self._on_flood = on_flood
         self._turns: dict[bytes, asyncio.Semaphore] = {}
         self._failing: set[bytes] = set()  # the keys of relays whose last answer was none
         self._standing = tuple(relays)  # which are no members
@@ -212,7 +215,7 @@ class RelayedCalls:
         try:
             async with turn:
                 leg, _ = await _asked(
-                    relay, request, self._identity, self._connect, self._connect_s
+                    relay, request, self._identity, self._connect, self._connect_s, self._on_flood
                 )
         except RelayFault:
             self._failing.add(relay.key)
@@ -240,7 +243,12 @@ async def probe_relay(
 
 
 async def _asked(
-    relay: Card, request: Request, identity: Identity, connect: Connect, connect_s: float
+    relay: Card,
+    request: Request,
+    identity: Identity,
+    connect: Connect,
+    connect_s: float,
+    on_flood: OnFlood = lambda _: None,
 ) -> tuple[Leg, Route]:
     """A connection to the relay, with our request on its way."""
     leg, stage, route = Leg(), CallStage.CONNECTING, DIRECT
@@ -248,13 +256,9 @@ async def _asked(
         context = relay_client_context(identity, relay)
         connection, route = await connect(relay.address)
         stage = CallStage.SECURING
-        await asyncio.get_running_loop().create_connection(
-            lambda: leg,
-            sock=connection,
-            ssl=context,
-            server_hostname=server_name(relay.address),
-            ssl_handshake_timeout=connect_s,
-            ssl_shutdown_timeout=CLOSE_S,
+        host = server_name(relay.address)
+        await secure(
+            connection, leg, context, handshake_s=connect_s, server_name=host, on_flood=on_flood
         )
     except OSError as error:
         obstacle = Obstacle(error, stage, route, None, datetime.now(UTC))

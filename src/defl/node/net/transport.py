@@ -37,6 +37,7 @@ from defl.node.net.relayed import RelayedCalls
 from defl.node.net.send_queue import Frame, Traffic
 from defl.node.net.sockets import listening
 from defl.node.net.stats import Stats
+from defl.node.net.tls_transport import RecordFlood
 from defl.node.net.who_dials import Part, is_member, part_of
 from defl.node.relay.server import RelayServer
 from defl.node.setup.identity import Identity
@@ -62,6 +63,7 @@ class Transport:
         on_connected: Callable[[NodeId, int], None] = lambda _peer, _epoch: None,
         on_disconnected: Callable[[NodeId], None] = lambda _: None,
         on_elsewhere: Callable[[list[NodeId]], None] = lambda _: None,
+        on_flood: Callable[[NodeId | None, RecordFlood], None] = lambda _peer, _flood: None,
         is_letter: Callable[[Frame], bool] = lambda _: True,
         limits: TransportLimits | None = None,
         proxies: Proxies = Proxies(),  # noqa: B008  (frozen)
@@ -80,6 +82,7 @@ class Transport:
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
         self._on_elsewhere = on_elsewhere
+        self._on_flood = on_flood
         self._is_letter = is_letter
         self._limits = limits or TransportLimits()
         self.stats = Stats()
@@ -111,6 +114,7 @@ class Transport:
             handshake_s=self._limits.accept.handshake_s,
             proxies=proxies,
             session=session,
+            on_flood=self._flooded,
         )
         self._relayed = RelayedCalls(
             identity,
@@ -122,11 +126,14 @@ class Transport:
             self._adopt,
             self._refused,
             connect_s=self._limits.connect_s,
+            on_flood=self._flooded,
         )
         self.relay: RelayServer | None = None
         if relay:
             handshake_s = self._limits.accept.handshake_s
-            self.relay = RelayServer(identity, origin, handshake_s=handshake_s, wait=wait)
+            self.relay = RelayServer(
+                identity, origin, handshake_s=handshake_s, wait=wait, on_flood=self._flooded
+            )
         self.set_contacts(contacts, epoch, me)
 
     # ------------------------------------------------------------------ for the node
@@ -440,6 +447,11 @@ class Transport:
         if was_connected:
             contact.lost_at = monotonic()
             self._on_disconnected(contact.peer)
+
+    def _flooded(self, flood: RecordFlood) -> None:
+        """The handshake has proved the certificate, if there is one."""
+        certificates = {contact.card.certificate: contact.peer for contact in self._contacts}
+        self._on_flood(certificates.get(flood.certificate or b""), flood)
 
     def _deliver_of(self, contact: Contact, lane: Lane, frame: Frame) -> Awaitable[None] | None:
         """A contact that is gone may have left frames in the link's buffer."""

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from defl.node.net.framing import CLOSE_S, HEADER_BYTES
+from defl.node.net.framing import HEADER_BYTES
+from defl.node.net.tls_transport import CLOSE_S
 from defl.node.relay.protocol import RELAY_FRAME_BYTES_MAX
 
 # Unsent bytes of one direction, beyond which its source is not read. asyncio may add what it reads

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from defl.budget import TokenBucket
 from defl.cards import Card
 from defl.ids import Digest
-from defl.node.net.framing import CLOSE_S, Link
+from defl.node.net.framing import Link
 from defl.node.net.pending import Caller, RelayCaller
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.sockets import set_options
 from defl.node.net.tls import server_context
+from defl.node.net.tls_transport import CLOSE_S, OnFlood, secure
 from defl.node.relay.leg import Leg, splice
 from defl.node.relay.protocol import Signal, decode_notice, decode_request, encode
 from defl.node.relay.switchboard import CONNECTIONS_MAX, TICK_S, Decision, Switchboard
@@ -51,11 +52,13 @@ class RelayServer:
         handshake_s: float,
         connections_max: int = CONNECTIONS_MAX,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        on_flood: OnFlood = lambda _: None,
     ) -> None:
         """`wait` sleeps between ticks."""
         self._identity = identity
         self._handshake_s = handshake_s
         self._wait = wait
+        self._on_flood = on_flood
         self._board: Switchboard[Leg] = Switchboard(origin, connections_max)
         self._keys: dict[bytes, bytes] = {}  # certificate -> key
         self._cards: tuple[Card, ...] = ()
@@ -77,12 +80,8 @@ class RelayServer:
         if self._context is None:
             self._context = server_context(self._identity, self._cards)
         set_options(connection)
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: link,
-            connection,
-            ssl=self._context,
-            ssl_handshake_timeout=self._handshake_s,
-            ssl_shutdown_timeout=CLOSE_S,
+        await secure(
+            connection, link, self._context, handshake_s=self._handshake_s, on_flood=self._on_flood
         )
         request = decode_request(bytes(await link.hello))
         key = self._keys.get(link.certificate or b"")

@@ -12,9 +12,11 @@ from defl.node.net.framing import Link
 from defl.node.net.pending import Caller, Stranger
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.sockets import listening
+from defl.node.net.tls_transport import RecordFlood
 from defl.node.relay.protocol import Signal
 from defl.node.relay.server import RelayServer
 from defl.node.relay.switchboard import CONNECTIONS_MAX
+from defl.node.report.names import STRANGER
 from defl.node.setup.identity import Identity
 
 NO_LETTERBOX = Refused(Refusal.UNKNOWN, "a relay has no letterbox")
@@ -30,24 +32,31 @@ class Relay:
         limits: AcceptLimits | None = None,
         connections_max: int = CONNECTIONS_MAX,
         wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        on_flood: Callable[[str, RecordFlood], None] = lambda _who, _flood: None,
     ) -> None:
         limits = limits or AcceptLimits()
         self._listen = listen
         self._listener: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.refusals: Counter[Refusal] = Counter()
+        self.floods = 0  # connections ended because their TLS records brought nothing
+        self._on_flood = on_flood
+        self._names: dict[bytes, str] = {}  # by certificate
         self.server = RelayServer(
             identity,
             origin,
             handshake_s=limits.handshake_s,
             connections_max=connections_max,
             wait=wait,
+            on_flood=self._flooded,
         )
         self._acceptor = Acceptor(identity, limits, self._admit, _serve_nobody, self.refusals, wait)
 
     def agree(self, members: Iterable[Card]) -> None:
         """From now on these members are served, and nobody else."""
-        self._acceptor.expect(self.server.agree(members))
+        cards = tuple(members)
+        self._names = {card.certificate: card.name for card in cards}
+        self._acceptor.expect(self.server.agree(cards))
 
     async def start(self) -> None:
         self._listener = await listening(self._listen)
@@ -82,8 +91,13 @@ class Relay:
             "absent": stats.answers[Signal.ABSENT],
             "turned_away": self.turned_away,
             "refused": stats.answers[Signal.REFUSED] + self.refusals.total(),
+            "floods": self.floods,
             "bytes": stats.bytes,
         }
+
+    def _flooded(self, flood: RecordFlood) -> None:
+        self.floods += 1
+        self._on_flood(self._names.get(flood.certificate or b"", STRANGER), flood)
 
     async def _admit(self, link: Link, connection: socket.socket, caller: Caller) -> Refused | None:
         if caller is Stranger.LETTERBOX:

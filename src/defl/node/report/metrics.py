@@ -37,6 +37,7 @@ class Measures:
         self._clock = clock
         self.registry = CollectorRegistry()
         self.peer_faults: Counter[str] = Counter()  # by name
+        self.floods: Counter[str] = Counter()  # by name: links ended for empty TLS records
         self._submitted_at: dict[Slot, float] = {}
         self._commits_s: deque[float] = deque(maxlen=COMMITS_KEPT)
         self._commit_latency = Histogram(
@@ -105,6 +106,12 @@ class NodeMetrics(Collector):
             "Bytes of frames received from a peer",
             labels,
             ((key, traffic.bytes_in) for key, traffic in by_lane.items()),
+        )
+        yield _counters(
+            "tls_floods",
+            "Connections ended because their TLS records brought nothing",
+            ("peer",),
+            (((name,), count) for name, count in self._node.measures.floods.items()),
         )
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from defl.ids import NodeId
+from defl.node.net.tls_transport import RecordFlood
 from defl.node.report.log import LineLimit, Log
 from defl.node.report.names import Names
 
@@ -37,10 +38,32 @@ async def report_crowd(
         await wait(pause_s)
 
 
+class FloodLog:
+    """Links that were ended because their TLS records bring nothing."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._limit = LineLimit(PEER_LINES_BURST, PEER_LINES_EVERY_S)
+
+    def report(self, who: str, flood: RecordFlood) -> None:
+        """`who` is a member, or one word for all strangers."""
+        withheld = self._limit.withheld(who, asyncio.get_running_loop().time())
+        if withheld is not None:
+            fields = {"withheld": withheld} if withheld else {}
+            self._log.warning(
+                "connection ended: its TLS records bring nothing",
+                peer=who,
+                address=flood.remote,
+                records=flood.records,
+                **fields,
+            )
+
+
 class PeerLog:
     def __init__(self, log: Log, names: Names) -> None:
         self._log = log
         self._names = names
+        self.floods = FloodLog(log)
         self._limit = LineLimit(PEER_LINES_BURST, PEER_LINES_EVERY_S)
 
     def disconnected(self, peer: NodeId) -> None:

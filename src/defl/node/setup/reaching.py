@@ -21,6 +21,7 @@ from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.relayed import RelayFault, probe_relay
 from defl.node.net.route import DIRECT
 from defl.node.net.tls import relay_client_context, server_name
+from defl.node.net.tls_transport import secure
 from defl.node.setup.identity import Identity
 from defl.node.setup.requirements import Check
 
@@ -128,12 +129,12 @@ async def _probe_relay(outlook: Outlook, relay: Card) -> Check:
     try:
         connection, route = await connected_socket(relay.address, proxy)
         stage = CallStage.SECURING
-        transport, _ = await asyncio.get_running_loop().create_connection(
-            asyncio.Protocol,
-            sock=connection,
-            ssl=relay_client_context(outlook.identity, relay),
-            server_hostname=server_name(relay.address),
-            ssl_handshake_timeout=GREETING_S,
+        transport = await secure(
+            connection,
+            asyncio.Protocol(),
+            relay_client_context(outlook.identity, relay),
+            handshake_s=GREETING_S,
+            server_name=server_name(relay.address),
         )
     except OSError as error:
         refused = await explained_refusal(error, stage, route, relay, proxy)
