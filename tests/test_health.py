@@ -331,6 +331,8 @@ def test_the_operator_reads_of_own_problems() -> None:
             worker_error="ValueError: x",
             own_update_late=LateUpdate(40, 2.34),
             evaluation_error="no data",
+            crowded=True,
+            turned_away=7,
         )
     ).notes
 
@@ -338,6 +340,10 @@ def test_the_operator_reads_of_own_problems() -> None:
         "Training failed: ValueError: x; it is tried again.",
         "This node's own update was 2.3 s late in round 40.",
         "The newest model is not evaluated: no data.",
+        (
+            "Too many connect to this node without a member's proof; 7 connections were turned "
+            "away since its start. Members still get in: see `crowded` in docs/OPERATING.md."
+        ),
     ]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from defl.node.event_loop import LOOP_LINES_EVERY_S, TRACEBACKS_BURST, LoopErrors
 from defl.node.report.log import HumanFormatter, LineLimit, Log, configure_logging
+from defl.node.report.peer_log import CROWD_EVERY_S, report_crowd
 from support.logs import log_to
 from support.virtual_links import VirtualLoop
 
@@ -112,3 +113,25 @@ def test_a_line_for_people_shows_control_characters_as_escapes() -> None:
     )
 
     assert HumanFormatter().format(record).endswith("x error=a\\r\\x1b[31m\nb")
+
+
+def test_a_crowded_node_says_so_once_a_minute_however_many_are_turned_away() -> None:
+    stream = io.StringIO()
+    waited: list[float] = []
+
+    async def wait(pause_s: float) -> None:
+        waited.append(pause_s)
+        if sum(waited) > 600.0:
+            raise asyncio.CancelledError
+
+    def turned_away() -> int:
+        """A thousand a second, in the first five minutes."""
+        return int(min(sum(waited), 300.0)) * 1000
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(report_crowd(log_to(stream), turned_away, wait))
+
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert {line["level"] for line in lines} == {"warning"}
+    assert sum(line["turned_away"] for line in lines) == 300_000
+    assert 2 <= len(lines) <= 300 / CROWD_EVERY_S + 1

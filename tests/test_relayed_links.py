@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,11 +15,12 @@ from msgspec import structs
 
 from defl.cards import Card, Reach
 from defl.ids import NodeId, digest_of
+from defl.node.net import marks
 from defl.node.net.connecting import connected_socket
 from defl.node.net.framing import HEADER_BYTES, Lane
 from defl.node.net.relayed import RelayFault, _until_go, probe_relay
 from defl.node.net.route import DIRECT, Route, RouteKind
-from defl.node.net.tls import server_context
+from defl.node.net.tls import relay_client_context, server_context
 from defl.node.relay.leg import Leg
 from defl.node.relay.protocol import Notice, Request, Signal, encode
 from defl.node.relay.server import NOTICES_BURST, NOTICES_PER_S
@@ -34,6 +37,7 @@ from support.relays import (
     dialling_cards,
     relay_at,
 )
+from support.strangers import SOURCES, connect_until, first_record
 from support.transports import ORIGIN, QUICK, Peer, address_of, listener, running
 from support.virtual_links import run_virtually
 
@@ -125,6 +129,58 @@ def test_a_member_that_becomes_a_relay_is_used_at_once() -> None:
             assert members[0].transport.update_card(newer)
             assert members[2].transport.update_card(newer)
             await until_connected(*members)
+
+    asyncio.run(scenario())
+
+
+def test_a_former_member_does_not_keep_a_pair_from_meeting_at_a_relay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has every card and listens on the line, and calls from many addresses."""
+
+    async def scenario() -> None:
+        bound = listener()
+        card = make_card(RELAY, address_of(bound))
+        async with relay_at(bound, dialling_cards(LOW, MIDDLE, HIGH)) as relay:
+            relay.agree(dialling_cards(LOW, HIGH))
+            copied = [
+                first_record(relay_client_context(identity, card)) for identity in (LOW, HIGH)
+            ]
+            own = first_record(relay_client_context(MIDDLE, card))
+            stop = threading.Event()
+            words = (*copied, own, b"")
+            flood = asyncio.to_thread(connect_until, stop, bound.getsockname(), words, SOURCES)
+            flooding = asyncio.ensure_future(flood)
+            while relay.turned_away < 300:
+                await asyncio.sleep(0.01)
+            low, high = low_and_high([card])
+            async with running(low, high):
+                await until_connected(low, high)
+                stop.set()
+                assert await flooding > 300
+            assert relay.counts()["turned_away"] == relay.turned_away > 300
+
+    asyncio.run(scenario())
+
+
+def test_a_member_with_a_wrong_clock_is_served_by_a_member_that_relays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its mark is not valid, but says that the call is for the relay."""
+
+    async def scenario() -> None:
+        bound = listener()
+        low, high = dialling_cards(LOW, HIGH)
+        cards = [low, make_card(MIDDLE, address_of(bound), relay=True), high]
+        members = [
+            DiallingPeer(0, cards, LOW),
+            Peer(1, cards, bound, identity=MIDDLE, relay=True),
+            DiallingPeer(2, cards, HIGH),
+        ]
+        monkeypatch.setattr(marks.time, "time", lambda: time.time_ns() / 1e9 - 86_400)
+        async with running(*members):
+            await until_connected(*members)
+            assert members[1].transport._acceptor._marks._clock() - marks.time.time() > 3600
 
     asyncio.run(scenario())
 

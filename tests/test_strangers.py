@@ -7,7 +7,6 @@ Member 2 is the victim, member 0 its honest peer, and member 1 is Byzantine.
 import asyncio
 import contextlib
 import gc
-import itertools
 import os
 import resource
 import socket
@@ -15,8 +14,8 @@ import ssl
 import threading
 import time
 import tracemalloc
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -36,6 +35,7 @@ from defl.node.net.sessions import SESSION_BYTES
 from defl.node.net.tls import client_context
 from defl.node.net.transport import Refusal, TransportLimits
 from defl.node.setup.identity import Identity, make_identity
+from support.strangers import SOURCES, connect_until, first_record
 from support.transports import (
     CONTROL_BYTES_MAX,
     FRAME_BYTES_MAX,
@@ -443,11 +443,7 @@ async def strangers_send(victim: Peer, count: int, data: bytes) -> list[Streams]
 
 def client_hello(victim: Peer) -> bytes:
     """The first record of a stranger that has the victim's card, and no member's certificate."""
-    outgoing = ssl.MemoryBIO()
-    context = context_of(victim, make_identity("member 1"))
-    with contextlib.suppress(ssl.SSLWantReadError):
-        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=None).do_handshake()
-    return outgoing.read()
+    return first_record_of(victim, make_identity("member 1"))
 
 
 def abort_all(connections: list[Streams]) -> None:
@@ -519,40 +515,8 @@ async def admitted_within_tries(victim: Peer, identity: Identity) -> None:
                 return
 
 
-def connect_until(
-    stop: threading.Event,
-    address: tuple[str, int],
-    words: Sequence[bytes],
-    sources: Sequence[str] = ("127.0.0.1",),
-) -> int:
-    """In a thread: opens connections as fast as it can and keeps the newest few."""
-    connections = 0
-    open_ones: deque[socket.socket] = deque()
-    for data, source in zip(itertools.cycle(words), itertools.cycle(sources), strict=False):
-        if stop.is_set():
-            break
-        caller = socket.create_connection(address, source_address=(source, 0))
-        with contextlib.suppress(OSError):
-            caller.sendall(data)
-        connections += 1
-        open_ones.append(caller)
-        if len(open_ones) > 300:
-            open_ones.popleft().close()
-    for caller in open_ones:
-        caller.close()
-    return connections
-
-
-SOURCES = [f"127.8.{i // 125}.{i % 125 + 1}" for i in range(250)]
-
-
 def first_record_of(victim: Peer, identity: Identity) -> bytes:
-    """As somebody on the line sees it."""
-    outgoing = ssl.MemoryBIO()
-    with contextlib.suppress(ssl.SSLWantReadError):
-        context = context_of(victim, identity)
-        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=None).do_handshake()
-    return outgoing.read()
+    return first_record(context_of(victim, identity))
 
 
 def all_that_strangers_know(

@@ -106,12 +106,14 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         for accepted in itertools.count(1):
             connection, host = await self._next_connection(listener)
-            loser = self._pending.add(connection, host, loop.time())
+            first_bytes = _peeked(connection)
+            caller = self._marks.caller_of(first_bytes) if first_bytes else Stranger.SILENT
+            loser = self._pending.add(connection, host, loop.time(), caller)
             if loser is connection:
                 self._turn_away(connection)
                 connection.close()
             else:
-                self.admissions[connection] = loop.create_task(self._admit(connection))
+                self.admissions[connection] = loop.create_task(self._admit(connection, caller))
                 self.admissions[connection].add_done_callback(partial(self._done, connection))
                 self._evict(loser)
             if accepted % ACCEPTED_AT_ONCE_MAX == 0:
@@ -161,15 +163,15 @@ class Acceptor:
         if admission.cancelled():
             connection.close()
 
-    async def _admit(self, connection: socket.socket) -> None:
-        caller: Caller = Stranger.UNMARKED
+    async def _admit(self, connection: socket.socket, caller: Caller) -> None:
         link: Link | None = None  # has buffers, so none before the caller has sent something
         refused: Refused | None = Refused(Refusal.CROWDED, "")
         try:
             async with asyncio.timeout(self._limits.handshake_s):
-                caller = self._marks.caller_of(await _first_bytes(connection))
-                if not self._has_place(connection, caller):
-                    return
+                if caller is Stranger.SILENT:
+                    caller = self._marks.caller_of(await _first_bytes(connection))
+                    if not self._has_place(connection, caller):
+                        return
                 await self._await_turn(caller)
                 link = Link()
                 self._in_handshake.add(connection)
@@ -218,6 +220,15 @@ class Acceptor:
         if caller is Stranger.LETTERBOX:
             return TokenBucket(limits.letterbox_per_s, limits.letterbox_burst, now)
         return TokenBucket(limits.handshakes_per_s, limits.handshakes_burst, now)
+
+
+def _peeked(connection: socket.socket) -> bytes:
+    """A first record that is complete at once, or nothing: then _first_bytes finds out why."""
+    with contextlib.suppress(OSError):
+        data = connection.recv(FIRST_BYTES_MAX, socket.MSG_PEEK)
+        if data and is_first_record(data):
+            return data
+    return b""
 
 
 async def _first_bytes(connection: socket.socket) -> bytes:

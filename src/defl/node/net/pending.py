@@ -110,21 +110,20 @@ class PendingConnections(Generic[Connection]):
             known.popitem(last=False)
         self.expect(self._proved.keys())
 
-    def add(self, connection: Connection, host: str, now: float) -> Connection | None:
-        """Add a new, silent connection; return the one that loses its place, which may be it."""
+    def add(
+        self, connection: Connection, host: str, now: float, caller: Caller = Stranger.SILENT
+    ) -> Connection | None:
+        """Add a new connection, whose first bytes may be there already; return the one that loses
+        its place, which may be it."""
         address = _network(host)
         self._count_call(address, now)
-        return self._place(connection, address, Stranger.SILENT)
+        return self._place(connection, address, caller)
 
     def classify(self, connection: Connection, caller: Caller) -> Connection | None:
         """Move a silent connection whose first bytes bear this caller's mark; return the one that
         loses its place, which may be it."""
         _, address = self._places[connection]
         self.remove(connection)
-        if caller is Stranger.UNMARKED_AT_RELAY:
-            caller = Stranger.UNMARKED
-        if not isinstance(caller, Stranger) and self._is_full(caller):
-            caller = Stranger.UNMARKED  # rather than to evict a contact's handshake
         return self._place(connection, address, caller)
 
     def remove(self, connection: Connection) -> None:
@@ -137,6 +136,10 @@ class PendingConnections(Generic[Connection]):
                 del self._classes[pending_class]
 
     def _place(self, connection: Connection, address: Address, caller: Caller) -> Connection | None:
+        if caller is Stranger.UNMARKED_AT_RELAY:
+            caller = Stranger.UNMARKED
+        if not isinstance(caller, Stranger) and self._is_full(caller):
+            caller = Stranger.UNMARKED  # rather than to evict a contact's handshake
         has_reserved = caller in (Stranger.SILENT, Stranger.UNMARKED) and address in self._known
         pending_class: PendingClass = caller
         if isinstance(caller, Stranger) and has_reserved:
