@@ -85,6 +85,14 @@ def test_units_notify_and_are_not_restarted_when_that_cannot_help(path: Path) ->
     assert "LimitFSIZE" not in service
 
 
+def test_the_dashboards_token_goes_to_a_private_folder_and_not_to_the_journal() -> None:
+    (path,) = [path for path in UNITS if "dashboard" in path.name]
+    service = Unit(path)["Service"]
+
+    assert service["RuntimeDirectoryMode"] == "0700"
+    assert f"--address-file %t/{service['RuntimeDirectory']}/" in service["ExecStart"]
+
+
 def test_training_that_takes_too_much_memory_does_not_stop_the_node() -> None:
     (path,) = [path for path in UNITS if "node" in path.name]
     service = Unit(path)["Service"]
@@ -289,6 +297,56 @@ def test_a_founder_without_members_is_refused_before_anything_is_made(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def defl_command(folder: Path) -> str:
+    """A PATH in which `defl` is this one."""
+    folder.mkdir()
+    command = folder / "defl"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m defl.cli.main "$@"\n')
+    command.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("linked", ["initial.safetensors", "bob.card.toml"])
+def test_a_link_that_another_member_publishes_is_not_followed(tmp_path: Path, linked: str) -> None:
+    """It could lead to this member's own key, and from there into what it publishes."""
+    state, public = tmp_path / "state", tmp_path / "public"
+    theirs = tmp_path / "members" / "bob"
+    for folder in (state, public, theirs):
+        folder.mkdir(parents=True)
+    secret = state / "alice" / "node.key"
+    (theirs / linked).symlink_to(secret)
+    settings = {"FOUNDER": "bob"} if linked == "initial.safetensors" else {"FOUNDER": "alice"}
+    for name in ("federation.toml", "bob.card.toml"):
+        if name != linked:
+            (theirs / name).write_text("theirs", encoding="utf-8")
+    # The card is a plain file when it is looked for, and a link when it is copied.
+    script = MEMBER.read_text(encoding="utf-8")
+    script = script.replace('is_file "$(from "$member")/', 'test -e "$(from "$member")/')
+    done = subprocess.run(
+        ["/bin/sh"],
+        input=script,
+        env={
+            "PATH": defl_command(tmp_path / "bin"),
+            "STATE": str(state),
+            "PUBLIC": str(public),
+            "MEMBERS_PUBLIC": str(tmp_path / "members"),
+            "MEMBER_NAME": "alice",
+            "MEMBERS": "alice bob",
+            **settings,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+    assert done.returncode == ExitCode.REFUSED, done.stdout + done.stderr
+    assert f"{theirs / linked} is not a plain file" in done.stderr
+    key = secret.read_bytes()
+    copies = [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == key]
+    assert {path.resolve() for path in copies} == {secret.resolve()}
+
+
 def compose() -> dict[str, Any]:
     (document,) = documents((DEPLOY / "compose" / "compose.yaml").read_text(encoding="utf-8"))
     return document
@@ -322,11 +380,7 @@ def test_no_organisation_can_reach_what_is_anothers() -> None:
 def test_four_members_found_a_federation_by_themselves_and_train(tmp_path: Path) -> None:
     """What compose runs, as processes with folders instead of containers with volumes."""
     services = compose()["services"]
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    command = bin_folder / "defl"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m defl.cli.main "$@"\n')
-    command.chmod(0o755)
+    path = defl_command(tmp_path / "bin")
     members = []
     for (name, service), port in zip(services.items(), free_ports(len(NAMES)), strict=True):
         state, public, others = (tmp_path / name / part for part in ("state", "public", "members"))
@@ -339,7 +393,7 @@ def test_four_members_found_a_federation_by_themselves_and_train(tmp_path: Path)
         environment = {
             **os.environ,
             **{key: str(value) for key, value in service["environment"].items()},
-            "PATH": f"{bin_folder}:{os.environ['PATH']}",
+            "PATH": path,
             "MEMBER_ADDRESS": f"127.0.0.1:{port}",
             "ROUNDS": "2",
             "STATE": str(state),

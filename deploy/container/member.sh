@@ -88,8 +88,20 @@ publish() {
     mv "$public/.new" "$public/${1##*/}"
 }
 
+# $1: another member's file, $2: where to. A link is never followed: it could lead to this member's
+# own key. It is copied as a link, if its owner puts one there after the check, and then refused.
+copy_of() {
+    is_file "$1" || refuse "$1 is not a plain file"
+    rm -f "$2"
+    cp -P "$1" "$2"
+    is_file "$2" || {
+        rm -f "$2"
+        refuse "$1 is not a plain file"
+    }
+}
+
 take() {
-    cp "$1" "$node/.new"
+    copy_of "$1" "$node/.new"
     mv "$node/.new" "$node/${1##*/}"
 }
 
@@ -140,7 +152,9 @@ if [ "${FOUNDER:-}" = "$name" ] && [ ! -f "$public/federation.toml" ]; then
     draft=$state/.founding
     rm -rf "$draft"
     mkdir "$draft"
-    for member in $MEMBERS; do cp "$(from "$member")/$member.card.toml" "$draft"; done
+    for member in $MEMBERS; do
+        copy_of "$(from "$member")/$member.card.toml" "$draft/$member.card.toml"
+    done
     defl federation create "$draft"/*.card.toml --model "${MEMBER_CLIENT:-client:client}" \
         --project "$project" --rounds "${ROUNDS:-20}" -o "$draft/federation.toml" >/dev/null
     publish "$draft/initial.safetensors"

@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,6 +116,63 @@ def test_with_a_token_file_the_cookie_outlives_a_restart(founded: Path, tmp_path
     with serving(founded / "alice", "--port", browser.port, "--token-file", token) as (_, again):
         assert again == address
         browser.get("/api/overview")
+
+
+@pytest.mark.slow
+def test_with_an_address_file_the_token_is_in_that_file_alone(
+    founded: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "address"
+    file.symlink_to(tmp_path / "thesis")  # not followed
+    options = ("--port", 0, "--address-file", file)
+    with serving(founded / "alice", *options) as (process, shown):
+        address = file.read_text(encoding="ascii").strip()
+        assert stat.S_IMODE(file.lstat().st_mode) == 0o600
+        Browser(address)
+        assert (urlsplit(shown).port, urlsplit(shown).query) == (urlsplit(address).port, "")
+        process.send_signal(signal.SIGTERM)
+        rest, _ = process.communicate(timeout=LIMIT_S)
+
+    assert urlsplit(address).query.removeprefix("token=") not in rest
+    assert str(file) in rest
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("journal", [True, False], ids=["journal", "another file"])
+def test_the_token_is_not_written_to_the_journal(
+    founded: Path, tmp_path: Path, journal: bool
+) -> None:
+    output = tmp_path / "output"
+    with output.open("wb") as stream:
+        state = os.fstat(stream.fileno())
+        inode = state.st_ino if journal else state.st_ino + 1
+        process = subprocess.Popen(
+            [sys.executable, "-m", "defl.cli.main", "dashboard", founded / "alice", "--port", "0"],
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "JOURNAL_STREAM": f"{state.st_dev}:{inode}"},
+        )
+    try:
+        while "Ctrl-C" not in output.read_text(encoding="utf-8"):
+            assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+    printed = output.read_text(encoding="utf-8")
+    assert ("token=" in printed) is not journal
+    assert ("--address-file FILE" in printed) is journal
+
+
+def test_an_address_file_that_cannot_be_written_is_refused(founded: Path, tmp_path: Path) -> None:
+    file = tmp_path / "missing" / "address"
+
+    with (
+        pytest.raises(UserError, match="cannot be written: No such file"),
+        command._written(file, "http://127.0.0.1/"),
+    ):
+        pass
 
 
 # --- Errors --------------------------------------------------------------------------------------

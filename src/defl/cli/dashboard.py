@@ -6,9 +6,10 @@ import os
 import re
 import socket
 import stat
+import sys
 import tempfile
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from html import escape
 from importlib.util import find_spec
@@ -40,6 +41,9 @@ From another machine, through ssh, with the same port on both sides:
 
 Without --port it listens on 8400, or on any free port if that is taken.
 
+As a service, use --address-file: a service manager keeps what is printed, and others may read that.
+The token is never written to systemd's journal.
+
 Exit code 0: ended by Ctrl-C or SIGTERM; 2: it cannot be started as asked, and the message says what
 to do.
 """
@@ -47,6 +51,8 @@ to do.
 LOOPBACK = "127.0.0.1"
 PORT = 8400
 TOKEN_FORM = re.compile(r"[A-Za-z0-9_-]{32,256}")
+ADDRESS_FILE_ADVICE = "To get it, start the dashboard with --address-file FILE."
+JOURNAL = "JOURNAL_STREAM"  # systemd's variable: which file the journal reads, DEVICE:INODE
 MAKE_TOKEN = "(umask 077; openssl rand -hex 32 > {})"  # noqa: S105 - a command
 
 
@@ -72,6 +78,12 @@ MAKE_TOKEN = "(umask 077; openssl rand -hex 32 > {})"  # noqa: S105 - a command
     metavar="FILE",
     help="Use this token instead of a new one; only you may be able to read the file.",
 )
+@click.option(
+    "--address-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the address with its token to this file, for your eyes alone, and do not print it.",
+)
 @click.option("--open", "open_", is_flag=True, help="Open the page in the browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address as a JSON object.")
 def dashboard(
@@ -79,6 +91,7 @@ def dashboard(
     port: int | None,
     listen: str,
     token_file: Path | None,
+    address_file: Path | None,
     open_: bool,
     as_json: bool,
 ) -> None:
@@ -105,10 +118,20 @@ def dashboard(
     listening = _listen(listen, port)
     bound: int = listening.getsockname()[1]
     guard = Guard(listen, bound, token)
-    address = f"http://{bracketed(listen)}:{bound}/?token={token}"
+    bare = f"http://{bracketed(listen)}:{bound}/"
+    address = f"{bare}?token={token}"
 
     def announce() -> None:
-        click.echo(json.dumps({"address": address}) if as_json else address)
+        if address_file is not None:
+            stack.enter_context(_written(address_file, address))
+            shown, hint = bare, f"The address with its token is in {address_file}."
+        elif _is_journal(os.environ):
+            shown, hint = bare, f"Its token is not written to the journal. {ADDRESS_FILE_ADVICE}"
+        else:
+            shown, hint = address, ""
+        click.echo(json.dumps({"address": shown}) if as_json else shown)
+        if hint:
+            click.echo(hint, err=True)
         if not as_json:
             click.echo("Ctrl-C ends it; the nodes go on.")
         if not is_loopback(listen):
@@ -193,6 +216,31 @@ def _bound(host: str, port: int) -> socket.socket:
             raise UserError(f"--listen {host} is not an address of this machine") from error
         raise UserError(f"{host} port {port}: {error.strerror}") from error
     return listening
+
+
+def _is_journal(environment: Mapping[str, str]) -> bool:
+    """Whether systemd's journal keeps what is printed."""
+    if JOURNAL not in environment:
+        return False
+    state = os.fstat(sys.stdout.fileno())
+    return environment[JOURNAL] == f"{state.st_dev}:{state.st_ino}"
+
+
+@contextmanager
+def _written(path: Path, address: str) -> Iterator[None]:
+    """The address in a file that only its owner can read, deleted at the end."""
+    from defl.node.report.telemetry import write_private  # noqa: PLC0415 - seldom needed
+
+    try:
+        write_private(path, f"{address}\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; name another file") from (
+            error
+        )
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager
