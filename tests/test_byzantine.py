@@ -21,6 +21,7 @@ from defl.messages import (
     Offer,
     Proposal,
     Snapshot,
+    Statements,
     StoreAck,
     Timeout,
     Upd,
@@ -28,6 +29,8 @@ from defl.messages import (
 )
 from defl.output import EvidenceFound, Notice, PeerMisbehaved, RoundClosed
 from defl.participant import Participant
+from defl.pool.pool import Pool
+from defl.sim import verdicts
 from defl.sim.byzantine import KINDS
 from defl.sim.byzantine.changing import Changing
 from defl.sim.byzantine.costly import UPD_FRAMES, Exhauster
@@ -131,6 +134,7 @@ def test_every_byzantine_kind_has_a_name() -> None:
         "braggart",
         "two-faced",
         "malformed",
+        "recall-staller",
         "wrong-round",
         "early-agg",
         "replayer",
@@ -439,6 +443,76 @@ def test_rounds_close_without_the_updates_of_two_of_seven(kind: str) -> None:
     _, recording = run_with(kind, Rules.HOTSTUFF, nodes=7, liars=(1, 4), rounds=2)
 
     assert recording.closed() == {1: (0, 2, 3, 5, 6), 2: (0, 2, 3, 5, 6)}
+
+
+def start_late(seed: int, rules: Rules, recording: Recording | None = None) -> Cluster:
+    """Node 3 starts late, so the liar's answer decides when nodes 0 and 2 may sign. A check takes
+    long enough that it can answer meanwhile."""
+    cluster = cluster_of(
+        4,
+        rounds=2,
+        seed=seed,
+        rules=rules,
+        conditions=Conditions(work_s=4.0, jitter_s=0.002),
+        byzantine={LIAR: KINDS["recall-staller"]},
+        transcript=recording,
+    )
+    cluster.crash(NodeId(3), downtime_s=10.0, power=False)
+    cluster.run()
+    cluster.conclude()
+    return cluster
+
+
+@BOTH_RULES
+@pytest.mark.parametrize("seed", range(4))
+def test_a_member_that_ends_the_recall_when_it_likes_gets_no_ack_for_a_malformed_update(
+    seed: int, rules: Rules
+) -> None:
+    recording = Recording()
+    cluster = start_late(seed, rules, recording)
+
+    assert cluster.checker.violations == []
+    assert cluster.rounds_closed == 2
+    assert all("NaN" in reason for reason in recording.reasons(LIAR))
+    assert 1 in recording.closed()
+    assert LIAR not in recording.closed()[1], "its update is refused"
+    for node in (0, 2):
+        served, answered = (
+            [at for at, to, _ in recording.of(LIAR, kind) if to == node]
+            for kind in (Chunk, Statements)
+        )
+        assert min(served) < min(answered), "it answers once its update is served"
+
+
+@BOTH_RULES
+def test_members_that_restart_acknowledge_no_malformed_update_either(rules: Rules) -> None:
+    conditions = Conditions(all_crash_at_s=(1.0, 4.0, 12.0), work_s=2.0)
+    _, recording = run_with("recall-staller", rules, conditions=conditions, rounds=4)
+
+    assert any("NaN" in reason for reason in recording.reasons(LIAR))
+    assert any(LIAR in authors for authors in recording.closed().values()), "honest when calm"
+
+
+def acknowledge_what_waited(pool: Pool) -> None:
+    """The mistake: the end of the pause takes the place of the check."""
+    for offer in pool._offers.values():
+        pool._index.mark_checked(offer.manifest.digest)
+        pool._acknowledge(offer)
+
+
+def test_the_checker_detects_a_member_that_acknowledges_what_waited_for_the_recall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Pool, "resume", acknowledge_what_waited)
+    failed = {
+        check
+        for seed in range(2)
+        for check, holds in start_late(seed, Rules.HOTSTUFF).checker.verdicts.items()
+        if not holds
+    }
+
+    # No honest member has the bytes of the certified update any more.
+    assert failed == {verdicts.ACKS_OBEY, verdicts.RETRIEVABLE, verdicts.ROUNDS_CLOSE}
 
 
 @pytest.mark.parametrize("kind", ["slow", "forger", "withholder", "wrong-round", "replayer"])

@@ -362,6 +362,7 @@ SEEN_BY_A_TEST = (
     verdicts.SAME_LEDGER,
     verdicts.NOTHING_SIGNED_TWICE,
     verdicts.CERTIFICATES,
+    verdicts.ACKS_OBEY,  # in test_durability.py
     verdicts.RETRIEVABLE,
     verdicts.ONE_UPDATE,
     verdicts.TRANSACTIONS,

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -9,14 +10,26 @@ from defl.committee import Timing
 from defl.duty import WriteRecords
 from defl.ids import Digest, NodeId, Round, View
 from defl.messages import ChunkRequest, Message
-from defl.output import Notice, Persist, Received, ServeChunk, Validate, WorkFailing
+from defl.output import (
+    Aggregate,
+    Notice,
+    Persist,
+    Received,
+    ServeChunk,
+    Train,
+    Validate,
+    WorkFailing,
+)
+from defl.pool.weights import manifest_of, payload_bytes
+from defl.schema import Codec
 from defl.sim import verdicts
 from defl.sim.byzantine import KINDS
 from defl.sim.conditions import Conditions, WriteTimes
 from defl.sim.disk import Disk
-from defl.sim.durability import InputsCheck, RecordCheck
+from defl.sim.durability import AckedValues, InputsCheck, RecordCheck
 from defl.sim.scenario import cluster_of
 from defl.sim.writes import Write, Writes
+from defl.work import validate
 from support.builders import Small, name
 
 SMALL = Small(real=False)
@@ -84,6 +97,47 @@ def test_a_promise_without_its_bytes_is_detected(
     violations = Violations()
     RecordCheck(ME, violations).sent(message, disk, ME, 0)
     assert [check for check, _ in violations] == [verdicts.NOTHING_BEFORE_ITS_RECORD]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_an_ack_of_an_update_that_breaks_the_rules_is_detected(codec: Codec) -> None:
+    """The judge has rules of its own; they agree with those that nodes check."""
+    federation = Small(real=False, values=40, codec=codec).federation
+    rng = np.random.default_rng(1)
+    judged = set()
+    for _ in range(100):
+        payload = rng.bytes(payload_bytes(federation.schema, codec))
+        payload = bytes(3) + payload[3:] if rng.random() < 0.5 else payload
+        if codec in (Codec.FP32, Codec.BF16) and rng.random() < 0.5:
+            bits = np.frombuffer(payload, "<u2") & 0x3FFF  # at most 2 in magnitude
+            payload = bits.astype("<u2").tobytes()
+        elif rng.random() < 0.5:
+            payload = payload.replace(b"\x80", b"\x00")
+        manifest = manifest_of(payload, federation.schema, codec, federation.chunk_bytes)
+        here, violations = Disk(SMALL.durable()), Violations()
+        here.store_blob(manifest, payload, federation.chunk_bytes)
+        ack = SMALL.ack(ME, SMALL.offer(PEER, 1, manifest))
+        AckedValues(federation, violations).acknowledged(ME, ack, here)
+        obeys = validate(federation, payload) is None
+        judged.add(obeys)
+        assert [check for check, _ in violations] == ([] if obeys else [verdicts.ACKS_OBEY])
+
+    assert judged == {True, False}
+
+
+def test_everything_that_a_worker_does_takes_time_that_is_drawn() -> None:
+    """Otherwise nothing could happen while it is under way."""
+    cluster = cluster_of(4)
+    node = cluster.nodes[0]
+    train, check = Train(Round(1), BASE.digest), Validate(OTHERS)
+    aggregate = Aggregate(Round(1), BASE.digest, (), name("closing"), 1, ())
+    for work in (train, aggregate, check):
+        times = [cluster._work_takes_s(node, work) for _ in range(100)]
+        assert min(times) > 0
+        assert len(set(times)) == 100
+    assert sum(cluster._work_takes_s(node, check) for _ in range(1000)) == pytest.approx(
+        1000 * 0.05 * cluster.conditions.work_s, rel=0.2
+    )
 
 
 def test_work_without_its_inputs_is_detected(disk: Disk) -> None:

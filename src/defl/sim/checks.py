@@ -44,7 +44,7 @@ from defl.output import (
 from defl.participant import Participant
 from defl.sim.bounds import Bounds
 from defl.sim.disk import Disk
-from defl.sim.durability import PowerCutCheck
+from defl.sim.durability import AckedValues, PowerCutCheck
 from defl.sim.epoch_checks import EpochChecks
 from defl.sim.epoch_facts import EpochFacts
 from defl.sim.presence import MemberPresence
@@ -94,6 +94,7 @@ class Checker:
         self._verdicts = CheckVerdicts()
         self._epochs = EpochChecks(self.facts, scheme, honest, self.violate)
         self._slots = SigningSlots(self.facts, honest, self.violate)
+        self._acked_values = AckedValues(federation, self.violate)
         self._member_presence = MemberPresence(self.violate)
         self._power_cuts = PowerCutCheck(self.violate)
         self._recounts: dict[int, Recount] = {}  # by epoch
@@ -198,8 +199,10 @@ class Checker:
         self.power_was_lost = True
         self._power_cuts.check(disks.values(), self._models)
 
-    def sent(self, node: NodeId, message: Message, epoch: int = 0) -> None:
-        """An honest node sends this, in a frame of this epoch."""
+    def sent(
+        self, node: NodeId, message: Message, epoch: int = 0, disk: Disk | None = None
+    ) -> None:
+        """An honest node, which has this disk, sends a message in a frame of this epoch."""
         sign = self._slots.sign
         match message:
             case Vote():
@@ -226,6 +229,8 @@ class Checker:
                 self._epochs.signed((node, "offer", round_, author), epoch)
             case StoreAck(round=round_, author=author):
                 sign(node, "ack", (epoch, round_, author), message.digest)
+                if disk is not None:
+                    self._acked_values.acknowledged(node, message, disk)
                 if self._honest_member(author, epoch):  # a liar may offer too early
                     self._epochs.signed((node, "ack", round_, author), epoch)
             case Attestation(round=round_, author=author) if self._is(node, author, epoch):

@@ -1,16 +1,23 @@
 """Checks of honest nodes' disks: of each when it sends and while it works, of all at any time.
 
-These checks look at the simulated disk alone; they share nothing with duty.py, which they judge.
+These checks look at the simulated disk alone; they share nothing with duty.py and the pool, which
+they judge.
 """
 
 from collections.abc import Callable, Collection, Mapping
 
+import numpy as np
+
+from defl.committee import Federation
 from defl.ids import Digest, NodeId, Round
 from defl.ledger import LedgerState
 from defl.messages import Gossip, Message, Offer, Proposal, StoreAck, Timeout, Upd, Vote
 from defl.output import Work
+from defl.pool.mask import sent_values
+from defl.schema import VALUE_MAX, Codec
 from defl.sim.disk import Disk
-from defl.sim.verdicts import INPUTS_IN_PLACE, NOTHING_BEFORE_ITS_RECORD, RETRIEVABLE
+from defl.sim.recount import forget_oldest
+from defl.sim.verdicts import ACKS_OBEY, INPUTS_IN_PLACE, NOTHING_BEFORE_ITS_RECORD, RETRIEVABLE
 from defl.work import inputs_of
 
 # Older offers are not repeated any more.
@@ -135,3 +142,44 @@ class InputsCheck:
                 self._violate(
                     INPUTS_IN_PLACE, f"node {self._node}: {name} lacks blob {digest.hex()[:16]}"
                 )
+
+
+class AckedValues:
+    """An honest member acknowledges only updates whose bytes obey the rules of their codec."""
+
+    def __init__(self, federation: Federation, violate: Violate) -> None:
+        self._schema, self._codec = federation.schema, federation.codec
+        self._violate = violate
+        self._obeys: dict[Digest, bool] = {}
+
+    def acknowledged(self, node: NodeId, ack: StoreAck, disk: Disk) -> None:
+        """Judge an ack that leaves; `disk` is the one of its sender."""
+        digest = ack.digest
+        if digest not in self._obeys:
+            if not disk.holds(digest):
+                return  # RecordCheck judges missing bytes
+            self._obeys[digest] = self._obey(disk.read(digest))
+            forget_oldest(self._obeys)
+        if not self._obeys[digest]:
+            update = f"update of member {ack.author} for round {ack.round}"
+            self._violate(ACKS_OBEY, f"node {node} acknowledged a malformed {update}")
+
+    def _obey(self, payload: bytes) -> bool:
+        if self._codec is Codec.FP32:
+            values = np.frombuffer(payload, "<f4")
+        elif self._codec is Codec.BF16:
+            values = np.frombuffer(np.frombuffer(payload, "<u2").astype("<u4") << 16, "<f4")
+        else:
+            return self._int8_obey(np.frombuffer(payload, np.int8))
+        whole = values.size == sum(entry.size for entry in self._schema.shared)
+        return whole and bool((np.abs(values) <= np.float32(VALUE_MAX)).all())
+
+    def _int8_obey(self, codes: "np.ndarray[tuple[int], np.dtype[np.int8]]") -> bool:
+        """For each entry there is a scale from -126 to 33, then codes from -127 to 127."""
+        masked = self._codec is Codec.INT8_MASKED
+        for entry in self._schema.shared:
+            end = 1 + (sent_values(entry) if masked else entry.size)
+            part, codes = codes[:end], codes[end:]
+            if part.size != end or not -126 <= part[0] <= 33 or (part[1:] == -128).any():
+                return False
+        return codes.size == 0

@@ -62,7 +62,7 @@ class ClusterTraffic:
                 members = participant.federation.committee.members
                 targets = item.to if item.to is not None else members
         if node.honest:
-            self._checker.sent(node.id, message, epoch)
+            self._checker.sent(node.id, message, epoch, node.disk)
             if node.records is not None:
                 me = self._checker.facts.member_of(node.id, epoch)
                 node.records.sent(message, node.disk, me, epoch)

@@ -8,6 +8,7 @@ SAME_LOG = "same log prefix"
 SAME_LEDGER = "same ledger"
 NOTHING_SIGNED_TWICE = "no honest member signed twice"
 CERTIFICATES = "certificates have q distinct members"
+ACKS_OBEY = "acknowledged updates obey the rules"
 RETRIEVABLE = "committed updates retrievable"
 ONE_UPDATE = "one update per author and round"
 TRANSACTIONS = "honest transactions committed or round closed"
@@ -30,6 +31,7 @@ CHECKS = (
     SAME_LEDGER,
     NOTHING_SIGNED_TWICE,
     CERTIFICATES,
+    ACKS_OBEY,
     RETRIEVABLE,
     ONE_UPDATE,
     TRANSACTIONS,

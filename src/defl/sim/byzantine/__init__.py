@@ -11,7 +11,14 @@ from defl.sim.byzantine.consensus import DoubleVoter, Equivocator, Forger, Heigh
 from defl.sim.byzantine.costly import Exhauster
 from defl.sim.byzantine.epochs import Agitator, Revenant, Suffixer, Usurper
 from defl.sim.byzantine.past import Rewinder
-from defl.sim.byzantine.pool import Braggart, LateWithholder, MalformedBlob, TwoFaced, Withholder
+from defl.sim.byzantine.pool import (
+    Braggart,
+    LateWithholder,
+    MalformedBlob,
+    RecallStaller,
+    TwoFaced,
+    Withholder,
+)
 from defl.sim.byzantine.promises import PROMISE_BREAKERS
 from defl.sim.byzantine.rounds import EarlyAgg, WrongRound
 from defl.sim.byzantine.traffic import Flooder, Replayer, Silent, Slow
@@ -29,6 +36,7 @@ _CONSTANT: dict[str, Wrap] = {
     "braggart": Braggart,
     "two-faced": TwoFaced,
     "malformed": MalformedBlob,
+    "recall-staller": RecallStaller,
     "wrong-round": WrongRound,
     "early-agg": EarlyAgg,
     "replayer": Replayer,

@@ -1,5 +1,5 @@
 """Attacks on the pool: withheld blobs, false announcements, two blobs for one round, blobs that
-break the schema.
+break the schema, also while a member that starts may not sign yet.
 """
 
 import random
@@ -21,11 +21,13 @@ from defl.messages import (
     ManifestAnswer,
     NotHeld,
     Offer,
+    Statements,
+    StatementsRequest,
     StoreAck,
     Upd,
     ack_statement,
 )
-from defl.output import Envelope, Event, Received, ServeChunk
+from defl.output import Envelope, Event, Output, Received, ServeChunk
 from defl.participant import Participant
 from defl.pool.announcing import bitmap_of_chunks
 from defl.pool.weights import Base, encode, manifest_of
@@ -34,6 +36,9 @@ from defl.sim.byzantine.liar import Item, Liar
 
 # Rounds whose blobs are kept: as long as honest nodes request them.
 ROUNDS_REMEMBERED = 8
+# A recall-staller answers within this time after the last chunk that it serves: while the update is
+# being checked. By default a message takes some 40 ms, a check 25 ms.
+ANSWERS_WITHIN_S = 0.03
 
 
 class Withholder(Liar):
@@ -290,3 +295,56 @@ class MalformedBlob(BlobLiar):
         chunks = tuple(chunk + bytes(8) for chunk in blob.chunks)
         manifest = replace(blob.manifest, chunks=tuple(digest_of(chunk) for chunk in chunks))
         return self._offer_blob(round_, manifest, chunks)
+
+
+class RecallStaller(MalformedBlob):
+    """Chooses when a member that starts may sign: it withholds its answer to the recall, offers the
+    member an update with NaN, serves it, and answers while the update is being checked. Otherwise
+    honest. Once the update is certified, nobody gets its bytes any more."""
+
+    def __init__(self, participant: Participant, signer: Signer, rng: random.Random) -> None:
+        super().__init__(participant, signer, rng)
+        self._withheld: dict[NodeId, Item] = {}  # answers, by asker
+        self._due: dict[NodeId, float] = {}  # when they are given
+        self._hidden: set[Digest] = set()
+
+    def handle(self, event: Event, now: float) -> Output:
+        output = super().handle(event, now)
+        times = [at for at in (output.wake_at, *self._due.values()) if at is not None]
+        return replace(output, wake_at=min(times, default=None))
+
+    def instead(self, item: Item) -> Iterable[Item]:
+        match item:
+            case Envelope(to=(asker,), message=Statements()):
+                self._withheld[asker] = item
+                return ()
+            case Envelope(message=Offer(author=author, round=round_)) if author == self._me:
+                if self._existing_offer(round_) is None:
+                    return (item,)
+        return super().instead(item)
+
+    def besides(self, event: Event, now: float) -> Iterator[Item]:
+        match event:
+            case Received(peer=peer, message=StatementsRequest()):
+                yield Envelope((peer,), self._offer_to_starter())
+            case Received(peer=peer, message=ChunkRequest(digest=digest)) if digest in self._false:
+                if digest in self._hidden:
+                    return
+                if peer in self._withheld:
+                    self._due[peer] = now + self._rng.uniform(0.0, ANSWERS_WITHIN_S)
+        yield from super().besides(event, now)
+        for peer in [peer for peer, at in self._due.items() if at <= now]:
+            del self._due[peer]
+            yield self._withheld.pop(peer)
+
+    def _offer_to_starter(self) -> Offer:
+        """For the next round if it has an honest offer out for the open one."""
+        round_ = Round(self._round + 1)
+        if self.participant.pool.offer_for(round_) and not self._existing_offer(round_):
+            round_ = Round(round_ + 1)
+        base = self.participant.model or self._federation.initial
+        return self._existing_offer(round_) or self._not_a_number(round_, base).offer
+
+    def _certified(self, upd: Upd) -> Iterable[Item]:
+        self._hidden.add(upd.digest)
+        return (Envelope(None, Gossip((upd,))),)
