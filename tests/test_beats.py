@@ -18,7 +18,7 @@ from defl.node.net.beats import (
     beat_of,
     header_of,
 )
-from defl.node.net.framing import SLICE_BYTES
+from defl.node.net.framing import BEAT_MESSAGES, SLICE_BYTES
 from defl.node.net.letterbox import LetterboxLimits, LetterboxLink
 from defl.node.net.send_queue import Frame
 from support.virtual_links import (
@@ -283,10 +283,10 @@ def test_many_pings_get_one_pong() -> None:
     run_virtually(scenario)
 
 
-def test_beats_are_charged_like_messages() -> None:
+def test_a_beat_is_charged_like_many_messages() -> None:
     async def scenario() -> None:
         end = alone()
-        end.open(messages_per_s=1.0, messages_burst=10.0)
+        end.open(messages_per_s=BEAT_MESSAGES, messages_burst=10 * BEAT_MESSAGES)
         end.wire.receive(beats(*(ping(i) for i in range(30))) + framed(b"vote"))
         await asyncio.sleep(10)
         assert not end.received

@@ -14,15 +14,25 @@ from msgspec.structs import replace
 
 import defl.budget
 import defl.node.epoch_parts
-from defl.budget import verifications_at_once, verifications_per_s
+from defl.budget import price_of, verifications_at_once, verifications_per_s
 from defl.crypto import Ed25519Scheme
 from defl.fields import bitmap_of
 from defl.ids import Digest, NodeId, Round, View, digest_of
 from defl.lab.experiments.processes import Nodes
-from defl.messages import Agg, Gossip, Message, Upd, Vote, ack_statement, vote_statement
+from defl.messages import (
+    Agg,
+    Gossip,
+    Message,
+    StatementsRequest,
+    Upd,
+    Vote,
+    ack_statement,
+    vote_statement,
+)
 from defl.node.net.transport import Lane
 from defl.node.setup.config import read_identity
 from defl.node.setup.identity import Identity
+from defl.wire import encode
 from support.in_process_node import InProcessNode, Member, until
 
 GOOD, BAD, NODE = NodeId(0), NodeId(1), NodeId(2)
@@ -80,11 +90,12 @@ def test_a_member_over_its_budget_waits_without_delaying_others(
         async with here.running(), bad.connected(NODE), good.connected(NODE):
             began = clock()
             burst = verifications_at_once(committee)
+            price = 1 + 2 * price_of(None, 200, committee)  # its signature, and at most a fault
             frames = burst + per_s
             for i in range(frames):
                 bad.send(NODE, forged_vote(1 + i % 60))
             faults = node.measures.peer_faults
-            await until(lambda: faults[bad.name] >= burst)
+            await until(lambda: faults[bad.name] >= burst / price)
             good.send(NODE, true_vote(good, read_identity(folders[GOOD], "node-0"), 1))
             tally = node.participant.replica._tally
             await until(lambda: tally.vote(View(1), GOOD))
@@ -95,6 +106,40 @@ def test_a_member_over_its_budget_waits_without_delaying_others(
                 await asyncio.sleep(0.01)
             assert Counting.checked == frames + 1
             assert tally.vote(View(1), BAD) is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["question", "fault"])
+def test_frames_without_signatures_are_paid_for_too(
+    folders: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A real node reads them no faster than the budget allows, on both lanes together."""
+    per_s = 40
+    monkeypatch.setattr(defl.budget, "LIARS_VERIFICATIONS_PER_S", per_s)
+    frame = encode(StatementsRequest()) if kind == "question" else b"not a message"
+
+    async def scenario() -> None:
+        here, bad = InProcessNode(folders[NODE]), Member(folders[BAD])
+        node, committee = here.node, bad.federation.committee
+        clock = asyncio.get_running_loop().time
+
+        def frames_read() -> int:
+            return sum(node.transport.stats.traffic[BAD, lane].frames_in for lane in Lane)
+
+        async with here.running(), bad.connected(NODE):
+            before, began = frames_read(), clock()
+            burst = verifications_at_once(committee)
+            frames = 4 * burst
+            for _ in range(frames // 2):
+                for lane in Lane:
+                    assert bad.transport.send(NODE, frame, lane)
+            await until(lambda: frames_read() - before >= burst)
+            while clock() < began + 1.0:
+                await asyncio.sleep(0.01)
+                most = (burst + per_s * (clock() - began)) / 0.5 + 2 * len(Lane)
+                assert frames_read() - before <= most
+            assert frames_read() - before < frames, "most of them wait"
 
     asyncio.run(scenario())
 

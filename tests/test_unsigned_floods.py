@@ -12,9 +12,16 @@ from functools import partial
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
-from defl.budget import PRICES, Budget, price_of, verifications_per_s
+from defl.budget import PRICES, Budget, price_of, verifications_at_once, verifications_per_s
 from defl.committee import Committee
+from defl.consensus.answers import (
+    BLOCK_ANSWERS_PER_PERIOD_MAX,
+    SNAPSHOTS_PER_PERIOD_MAX,
+    STATUSES_PER_PERIOD_MAX,
+)
+from defl.crypto import Signer
 from defl.ids import Digest, NodeId, View
 from defl.ingress import Ingress
 from defl.messages import (
@@ -31,12 +38,19 @@ from defl.messages import (
     ManifestRequest,
     Message,
     NotHeld,
+    Snapshot,
     StatementsRequest,
     Status,
 )
-from defl.output import Connected, Event, Received
+from defl.output import Connected, Envelope, Event, Output, Received
 from defl.participant import Participant
+from defl.sim.byzantine import KINDS
+from defl.sim.byzantine.liar import Liar
+from defl.sim.cluster import Cluster
+from defl.sim.conditions import Conditions, Partition
 from defl.sim.processor import Processor, ProcessorWorld
+from defl.sim.scenario import cluster_of
+from defl.sim.sim_node import Wrap
 from defl.sim.virtual_clock import VirtualClock
 from defl.wire import encode
 from support.builders import Small, let_sign, name
@@ -82,7 +96,7 @@ def test_unwanted_transactions_are_charged_one_by_one() -> None:
     size = len(encode(many))
 
     cheap, dear = (price_of(gossip, size, committee) for gossip in (few, many))
-    assert dear > 5 * cheap
+    assert dear > 3 * cheap
     assert price_of(Blocks((block,)), size, committee) == dear
     assert price_of(SMALL.proposal(block), size, committee) == dear
 
@@ -96,6 +110,17 @@ def test_a_frame_that_is_a_fault_costs_more_than_any_reading_of_its_bytes() -> N
 
 
 # --- One node, f members that flood ----------------------------------------------------------
+
+
+def counting_budget(committee: Committee, work: Counter[NodeId]) -> Budget:
+    """A budget that adds up what each peer has cost."""
+
+    class Counting(Budget):
+        def _spend(self, peer: NodeId, amount: float, now: float) -> float:
+            work[peer] += amount  # type: ignore[assignment]
+            return super()._spend(peer, amount, now)
+
+    return Counting(committee)
 
 
 class FloodedNode:
@@ -117,24 +142,13 @@ class FloodedNode:
             refused=self._refused,
         )
         self.work: Counter[NodeId] = Counter()
-        self.budget = self._counting()
+        self.budget = counting_budget(SMALL.federation.committee, self.work)
         self.processor = Processor(ingress, self.budget, UNIT_S, world)
         self.offers = [SMALL.offer(peer, 1, SMALL.blob(peer)[0]) for peer in (3, 4, 5)]
         for offer in self.offers:
             self.participant.handle(Received(offer.author, offer), 0.0)
         for peer in range(1, SIZE):
             self.participant.handle(Connected(NodeId(peer)), 0.0)
-
-    def _counting(self) -> Budget:
-        """A budget that adds up what each peer has cost."""
-        work = self.work
-
-        class Counting(Budget):
-            def _spend(self, peer: NodeId, work_of_frame: float, now: float) -> float:
-                work[peer] += work_of_frame  # type: ignore[assignment]
-                return super()._spend(peer, work_of_frame, now)
-
-        return Counting(SMALL.federation.committee)
 
     def _handle(self, event: Event) -> None:
         self.participant.handle(event, self.clock.now)
@@ -202,7 +216,8 @@ FLOODS: dict[str, Callable[[random.Random], bytes]] = {
 def test_f_members_that_flood_use_less_than_half_of_a_core(kind: str) -> None:
     """Each sends 5,000 frames a second, which would use more than a core. A quarter of a core
     follows from the rate; the rest is the burst after a quiet time."""
-    node, rng, seconds = FloodedNode(), random.Random(1), 2.0
+    node, seconds = FloodedNode(), 2.0
+    rng = random.Random(1)  # noqa: S311
     frames = [FLOODS[kind](rng) for _ in range(16)]
 
     node.flood(lambda: rng.choice(frames), per_s=5000, seconds=seconds)
@@ -211,3 +226,192 @@ def test_f_members_that_flood_use_less_than_half_of_a_core(kind: str) -> None:
     assert node.work[BYZANTINE[0]] * UNIT_S * len(BYZANTINE) < 0.5 * node.clock.now
     assert node.budget.wait_s(BYZANTINE[0], seconds) > 0, "more than it could pay for"
     assert max(delays) < 0.05
+
+
+def test_frames_beyond_a_budget_are_late_and_not_lost() -> None:
+    node, frame = FloodedNode(), encode(StatementsRequest())
+    node.flood(lambda: frame, per_s=3000, seconds=1.0)
+    while node.clock.planned:
+        node.clock.step()
+
+    sent = 3000 * len(BYZANTINE)
+    assert len(node.handled) == sent
+    assert node.clock.now > 2.0
+
+
+@pytest.mark.parametrize("kind", ["bytes that are no message", "another epoch"])
+def test_frames_that_are_not_read_are_paid_for(kind: str) -> None:
+    node = FloodedNode()
+    frame = FLOODS[kind](random.Random(1))  # noqa: S311
+    for _ in range(3 * verifications_at_once(SMALL.federation.committee)):
+        node.processor.receive(BYZANTINE[0], frame, heavy=False)
+    while node.clock.planned:
+        node.clock.step()
+
+    assert node.clock.now > 1.0
+
+
+def test_a_requested_chunk_is_free_and_any_other_is_not() -> None:
+    """What a source sends on request must not delay its votes, however small the chunks are."""
+    node = FloodedNode()
+    manifest, payload = SMALL.blob(3)
+    requests = node.participant.pool._transfer._fetches[manifest.digest].asked
+    index, source = next((i, source) for i, source in requests.items() if i >= 0)
+    size = SMALL.federation.chunk_bytes
+    data = memoryview(payload)[index * size : (index + 1) * size]
+    frame = encode(Chunk(manifest.digest, index, data))
+    other = next(peer for peer in BYZANTINE if peer != source)
+
+    false = encode(Chunk(manifest.digest, index, memoryview(bytes(len(data)))))
+    paid = []
+    for peer, sent in ((other, false), (source, frame), (source, frame)):
+        before = node.work[peer]
+        node.processor.receive(peer, sent, heavy=True)
+        while node.clock.planned:
+            node.clock.step()
+        paid.append(node.work[peer] > before)
+    assert paid == [True, False, True], "not requested of it, requested, requested no longer"
+
+
+# --- Answers ---------------------------------------------------------------------------------
+
+
+def answers_to(message: Message, times: int, now: float = 50.0) -> list[type[Message]]:
+    """What a node that has committed blocks answers to a member that repeats one message."""
+    cluster = cluster_of(4, rounds=3, seed=1)
+    cluster.run()
+    participant = cluster.nodes[0].behaviour.participant
+    if isinstance(message, BlockRequest):
+        message = BlockRequest(participant.replica.head.id, message.height)
+    answers = []
+    for _ in range(times):
+        answers += participant.handle(Received(NodeId(1), message), cluster.now + now).send
+    return [type(answer.message) for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "most"),
+    [
+        (Status(View(2**40), View(2**40)), Status, STATUSES_PER_PERIOD_MAX),
+        (BlockRequest(name("any"), 0), Snapshot, SNAPSHOTS_PER_PERIOD_MAX),
+        (BlockRequest(name("any"), 2**40), Blocks, BLOCK_ANSWERS_PER_PERIOD_MAX),
+    ],
+    ids=["Status", "Snapshot", "Blocks"],
+)
+def test_a_small_question_gets_a_few_answers_per_period(
+    question: Message, answer: type[Message], most: int
+) -> None:
+    answers = answers_to(question, 100)
+
+    assert answers.count(answer) <= most
+    if answer is not Blocks:
+        assert answers.count(answer) == most
+
+
+# --- The whole federation --------------------------------------------------------------------
+
+
+class Spammer(Liar):
+    """Takes no part, and sends the same kind of frame to all, all the time."""
+
+    def __init__(
+        self,
+        make: Callable[[Liar], Message],
+        per_batch: int,
+        participant: Participant,
+        signer: Signer,
+        rng: random.Random,
+    ) -> None:
+        super().__init__(participant, signer, rng)
+        self._make = make
+        self._per_batch = per_batch
+        self._next_at = 0.0
+
+    def handle(self, event: Event, now: float) -> Output:
+        output = self.participant.handle(event, now)
+        flood: tuple[Envelope, ...] = ()
+        if now >= self._next_at:
+            self._next_at = now + BATCH_S
+            flood = (Envelope(None, self._make(self)),) * self._per_batch
+        return replace(output, send=flood, wake_at=self._next_at)
+
+
+BATCH_S = 0.02
+REQUESTS_PER_BATCH = 10
+
+
+def one_round(wrap: Wrap) -> tuple[float, float]:
+    """How long it takes, and the share of an honest node's time that f such members use."""
+    conditions = Conditions(signature_s=2 * UNIT_S, work_s=0.001, latency_s=0.005, jitter_s=0.005)
+    byzantine = dict.fromkeys(BYZANTINE, wrap)
+    cluster = cluster_of(SIZE, rounds=1, seed=1, conditions=conditions, byzantine=byzantine)
+    work: Counter[NodeId] = Counter()
+    for node in cluster.honest:
+        node.processor.budget = counting_budget(cluster.federation.committee, work)
+    cluster.run(until=lambda: cluster.rounds_closed == 1 or cluster.now > 20)
+    assert cluster.checker.violations == []
+    used = sum(work[peer] for peer in BYZANTINE) / len(cluster.honest)
+    return cluster.now, used * 2 * UNIT_S / cluster.now
+
+
+def test_a_round_takes_less_than_twice_as_long_with_f_floods_as_with_f_silent_members() -> None:
+    """On a machine that is half as fast as usual, with requests for manifests."""
+    silent_s, _ = one_round(KINDS["silent"])
+    flood = partial(
+        Spammer, lambda liar: ManifestRequest(liar._federation.initial), REQUESTS_PER_BATCH
+    )
+    flooded_s, share = one_round(flood)
+
+    assert flooded_s < 2 * silent_s
+    assert share < 0.6
+
+
+# --- Honest members --------------------------------------------------------------------------
+
+
+def apart(alone: int, size: int) -> Partition:
+    others = frozenset(NodeId(i) for i in range(size) if i != alone)
+    return Partition((frozenset({NodeId(alone)}), others), 1.0, 8.0)
+
+
+HONEST: dict[str, tuple[int, int, dict[str, int], Conditions]] = {
+    "a LAN with the smallest chunks": (
+        4, 1, {"values": 20_000, "chunk_bytes": 256},
+        Conditions(latency_s=0.0002, jitter_s=0.0, work_s=0.05, bandwidth_bytes_s=1e9),
+    ),
+    "a slow network with the smallest chunks": (
+        10, 1, {"values": 2000, "chunk_bytes": 256},
+        Conditions(latency_s=0.1, bandwidth_bytes_s=2e4, work_s=0.2),
+    ),
+    "a member that catches up": (
+        7, 5, {"values": 1000, "chunk_bytes": 256},
+        Conditions(latency_s=0.01, work_s=0.2, partitions=(apart(0, 7),)),
+    ),
+    "31 members": (31, 1, {}, Conditions(latency_s=0.001, jitter_s=0.001, work_s=0.05)),
+    "100 members": (100, 1, {}, Conditions(latency_s=0.001, jitter_s=0.001, work_s=0.05)),
+}  # fmt: skip
+SLOW = ("31 members", "100 members")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in HONEST]
+)
+def test_an_honest_member_uses_at_most_half_of_its_budget(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, rounds, facts, conditions = HONEST[case]
+    least = [1.0]
+    take = Budget._spend
+
+    def spend(budget: Budget, peer: NodeId, work: float, now: float) -> float:
+        wait_s = take(budget, peer, work, now)
+        bucket = budget._buckets[peer]
+        least.append(bucket._tokens / bucket._burst)
+        return wait_s
+
+    monkeypatch.setattr(Budget, "_spend", spend)
+    cluster: Cluster = cluster_of(size, rounds=rounds, seed=3, conditions=conditions, **facts)
+    cluster.run(until=lambda: cluster.rounds_closed == rounds or cluster.now > 300)
+
+    assert cluster.rounds_closed == rounds
+    assert min(least) > 0.5

@@ -80,8 +80,8 @@ PRICES: dict[type[Message], Price] = {
     StoreAck: WHOLE,
     ManifestRequest: Price(4.5, 1 / 64),  # the longest manifest is encoded and sent
     ManifestAnswer: WHOLE,
-    ChunkRequest: Price(1.5, 1 / 64),  # the chunk is read and sent
-    Chunk: Price(1.5, 1 / 64, bytes_per_unit=64 * 2**10),  # in a thread; only hashed
+    ChunkRequest: Price(1.0, 1 / 64),  # the chunk is read and sent
+    Chunk: Price(1.0, 1 / 64, bytes_per_unit=64 * 2**10),  # in a thread; only hashed
     NotHeld: WHOLE,
     Have: Price(0.5, 1 / 16),  # all requests are weighed again
     Attestation: WHOLE,
@@ -91,9 +91,9 @@ PRICES: dict[type[Message], Price] = {
     Statements: WHOLE,
 }
 # A transaction is decoded, encoded and looked up, whether it is wanted or not.
-TRANSACTION_PRICE = 0.07
+TRANSACTION_PRICE = 0.04
 # A frame that is a fault or of another epoch may hold anything, such as transactions.
-UNREAD = Price(1.0, 1 / 64, bytes_per_unit=1024)
+UNREAD = Price(1.0, 1 / 64, bytes_per_unit=1600)
 
 
 def price_of(message: Message | None, size: int, committee: Committee) -> float:

@@ -34,6 +34,9 @@ SLICE_BYTES = 256 * 2**10
 # signature checks).
 PUMP_BYTES = SLICE_BYTES
 PARSE_FRAMES = 8
+# What a beat counts for in a peer's messages: it is not charged to the peer's budget, and an honest
+# peer sends a few in BEAT_S.
+BEAT_MESSAGES = 50
 
 Handler = Callable[[Frame], Awaitable[None] | None]
 
@@ -237,7 +240,7 @@ class Link(asyncio.BufferedProtocol):
         if beat is None:
             return False
         self._start = body
-        self._charge(HEADER_BYTES, use)
+        self._charge(HEADER_BYTES, use, messages=BEAT_MESSAGES)
         if self._heart.take(beat, self._loop.time()) and self._transport is not None:
             usual_s = self._heart.usual_round_trip_s or 0.0
             allow_round_trip(self._transport.get_extra_info("socket"), usual_s)
@@ -291,10 +294,10 @@ class Link(asyncio.BufferedProtocol):
             self._handling = asyncio.ensure_future(result)
             self._handling.add_done_callback(self._handled)
 
-    def _charge(self, size: int, use: Use) -> None:
+    def _charge(self, size: int, use: Use, messages: int = 1) -> None:
         """A peer over its rates is read more slowly."""
         now = self._loop.time()
-        wait_s = max(use.messages.take(1, now), use.volume.take(size, now))
+        wait_s = max(use.messages.take(messages, now), use.volume.take(size, now))
         if wait_s > 0:
             self._hold()
             self._loop.call_later(wait_s, self._release)
