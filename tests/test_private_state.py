@@ -17,7 +17,7 @@ from defl.node.setup.local import founding_folder
 from defl.node.store import private
 from defl.node.store.storage import Storage
 from defl.node.work.local_entries import LOCAL_FILE, write_local
-from defl.output import Persist
+from defl.output import Persist, Train
 from support.doors import Doors, failed_checks
 from support.founding import defl
 from support.stores import SMALL, chunks_of, create_state, new_storage, record
@@ -202,14 +202,10 @@ def test_only_its_owner_can_read_what_the_workers_write_whatever_the_umask(
     async def scenario() -> None:
         async with bench(project) as b:
             await b.worker.start()
-            await b.train(1)
-            folder = b.worker._work.parent
-            found = {name: mode for name, mode in modes(folder).items() if name.endswith(".log")}
-            outputs = [path for paths in b.worker._outputs.values() for path in paths]
-            outputs += [b.worker._work]
-            assert found
+            await b.worker.run(Train(Round(1), b.base), b.paths)
+            found = modes(b.worker._work.parent)
+            assert {"work", "work/output-0", "worker.log", "arithmetic.log"} <= set(found)
             assert not any(mode & 0o077 for mode in found.values()), oct(umask)
-            assert not any(private.open_to_others(path) for path in outputs)
 
     run(scenario())
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import textwrap
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -139,11 +139,20 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    project: Path, client: str | None = "my_client:factory", **options: Any
+    project: Path,
+    client: str | None = "my_client:factory",
+    client_environment: Sequence[str] = (),
+    **options: Any,
 ) -> AsyncIterator[Bench]:
     folder = project.parent / "state"
-    limits = ChildLimits(**options)
-    worker = Worker(client, folder, SMALL.federation, limits, project=project)
+    worker = Worker(
+        client,
+        folder,
+        SMALL.federation,
+        ChildLimits(**options),
+        project=project,
+        client_environment=client_environment,
+    )
     try:
         yield Bench(worker, project.parent)
     finally:

@@ -102,8 +102,6 @@ class Node:
         self.measures = Measures()
         self.storage = Storage.open(folder / config.state, chain=origin.chain)
         durable = self.storage.recovered()
-        for note in self.storage.notes:
-            log.warning("state folder closed to other users", what=note)
         for fault in self.storage.faults:
             log.warning("damage found at start", what=fault)
         federation = present_epoch(origin, durable)
@@ -146,6 +144,7 @@ class Node:
             federation,
             ChildLimits(client_s=config.work_time_max_s, evaluation_s=config.evaluation_time_max_s),
             project=folder / config.project,
+            client_environment=config.client_environment,
         )
         self._tracking = start_tracking(
             config.track, folder, origin.chain.hex()[:16], config.name, log

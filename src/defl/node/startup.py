@@ -4,6 +4,7 @@ The state is created at the first start and never again: a node that lost it has
 signed, and may only observe. So does one whose key came without its birth record.
 """
 
+import os
 from pathlib import Path
 
 from defl.errors import UserError
@@ -19,6 +20,7 @@ from defl.node.store.birth import WITHOUT_BIRTH, consume_birth, has_birth
 from defl.node.store.disk import disk_faults, sync_folder
 from defl.node.store.records import DATABASE
 from defl.node.store.storage import Storage
+from defl.node.work.environment import unset_names
 
 # Why a node observes that was started with --observer on an empty state.
 LOST = (
@@ -55,6 +57,10 @@ def open_node(folder: Path, log: Log, *, observer: bool = False) -> Node:
     consume_birth(folder)
     _mark_started(started)
     node = Node(folder, config, agreement, identity, log)
+    for note in node.storage.notes:
+        log.warning("state folder closed to other users", what=note)
+    if unset := unset_names(config.client_environment, os.environ):
+        log.warning("variables of client_environment are not set", names=",".join(unset))
     node.learn(lineage_handovers(folder, agreement.federation))
     for path, card in read_newer_cards(folder).items():
         if node.transport.update_card(card):

@@ -35,6 +35,7 @@ from defl.node.setup.identity import (
 from defl.node.setup.typed_toml import parse, quoted, read_bytes
 from defl.node.store.birth import write_birth
 from defl.node.store.private import open_to_others
+from defl.node.work.environment import NAMED_FORM
 
 CONFIG_FILE = "node.toml"
 KEY_FILE = "node.key"
@@ -71,6 +72,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     federation: str = "federation.toml"
     client: str = ""  # "module:attribute"; empty until the organisation has one
     project: str = "."
+    client_environment: tuple[str, ...] = ()
     state: str = "state"
     telemetry_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     log_format: LogFormat = LogFormat.TEXT
@@ -95,6 +97,12 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"client: {self.client!r} is not a client: write module:attribute, "
                 "for example my_project:client"
             )
+        for variable in self.client_environment:
+            if not NAMED_FORM.fullmatch(variable):
+                raise UserError(
+                    f"client_environment: {variable!r} names no environment variable: write its "
+                    'name, such as "DATA_FOLDER", or how it begins, such as "AWS_*"'
+                )
         if self.proxy not in ("", WITHOUT_PROXY):
             parse_proxy(self.proxy, "proxy")
         for field in ("work_time_max_s", "evaluation_time_max_s"):
@@ -139,6 +147,9 @@ federation = {quoted(config.federation)}
 # folder.
 client = {quoted(config.client)}
 project = {quoted(config.project)}
+# Your training code gets the usual environment variables (docs/CLIENTS.md) and those named here:
+# "DATA_FOLDER", or "AWS_*" for all that begin like this. No others: they may hold passwords.
+client_environment = [{", ".join(map(quoted, config.client_environment))}]
 
 # The folder of the log, the safety record and the weights. Never copy it to a second machine and
 # never restore an old copy: a node that forgets what it signed could contradict itself.

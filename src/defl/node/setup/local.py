@@ -186,6 +186,8 @@ def make_nodes(
             federation=f"../{FEDERATION_FILE}",
             client=client,
             project=str(project.resolve()),
+            # The whole federation is the user's, and so is the shell that it was started from.
+            client_environment=("*",),
             log_format=log_format,
             log_level=log_level,
             work_time_max_s=work_time_max_s,

@@ -1,6 +1,7 @@
 """An organisation's client, "module:attribute" in its project folder: loading it, its errors."""
 
 import importlib
+import os
 import sys
 import traceback
 from functools import reduce
@@ -58,6 +59,21 @@ def load_client(spec: str, project: Path) -> Client:
 def _how_to_install(module: str | None) -> str:
     extra = EXTRAS.get((module or "").partition(".")[0])
     return f"; install it with: {install_command(extra)}" if extra else ""
+
+
+def missing_variable(error: BaseException | None) -> str:
+    """Advice to add if user code looked for an environment variable that it does not have."""
+    while error is not None:
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        if last is not None and last.tb_frame.f_code is type(os.environ).__getitem__.__code__:
+            return (
+                f"\nThe training code gets no variable {error.args[0]}. If it is set where the "
+                f'node is started, name it in node.toml: client_environment = ["{error.args[0]}"]'
+            )
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def reason_of(error: BaseException) -> str:

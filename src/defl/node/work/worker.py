@@ -22,7 +22,7 @@ from defl.node.store.private import make_folder
 from defl.node.store.storage import WORK
 from defl.node.work.child import Child, ChildLimits
 from defl.node.work.compiled_code import cache_settings
-from defl.node.work.environment import KEPT_MEMORY, ONE_THREAD, THREAD_SETTINGS
+from defl.node.work.environment import KEPT_MEMORY, ONE_THREAD, THREAD_SETTINGS, passed
 from defl.node.work.local_entries import LOCAL_FILE
 from defl.node.work.worker_process import (
     POSTPONE,
@@ -67,7 +67,10 @@ class Worker:
         *,
         project: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        client_environment: Sequence[str] = (),
     ) -> None:
+        """`environment` is added to that of the node, of which the client also gets the variables
+        that `client_environment` names."""
         self._federation = federation
         self._limits = limits
         self._work = folder / WORK
@@ -83,13 +86,15 @@ class Worker:
         self.training: WorkReport | None = None  # the newest of each kind, for people
         self.aggregation: WorkReport | None = None
         log, state = folder / WORKER_LOG, folder / LOCAL_FILE
-        variables = {**KEPT_MEMORY, **os.environ, **(environment or {})}
+        added = environment or {}
+        variables = {**KEPT_MEMORY, **passed(os.environ), **added}
+        clients = {**KEPT_MEMORY, **passed(os.environ, client_environment), **added}
         threads = dict.fromkeys(THREAD_SETTINGS, str(limits.threads))
         place = str(project.resolve()) if project is not None else None
         self._client = Child(
             SetUp(federation, client or None, place, str(state.resolve())),
             log,
-            {**threads, **variables},
+            {**threads, **clients},
             limits,
             limits.niceness,
         )

@@ -36,7 +36,7 @@ from defl.messages import Manifest
 from defl.node.store.private import create_file
 from defl.node.work.local_entries import read_local, write_local
 from defl.node.work.orphans import die_with
-from defl.node.work.user_code import load_client, reason_of
+from defl.node.work.user_code import load_client, missing_variable, reason_of
 from defl.output import Aggregate
 from defl.pool.weights import Base, Payload
 from defl.schema import Array, Weights
@@ -251,7 +251,7 @@ class Runner:
         except Postponed:
             postponed = True
         except Exception as error:  # noqa: BLE001 - user code may raise anything
-            fault = reason_of(error)
+            fault = reason_of(error) + missing_variable(error)
             with contextlib.suppress(OSError):  # the log's disk may be full
                 sys.stderr.write(f"{fault}\n")
         finally:
@@ -307,7 +307,7 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
     def report(_: type[BaseException], error: BaseException, __: TracebackType | None) -> None:
-        reason = reason_of(error)
+        reason = reason_of(error) + missing_variable(error)
         sys.stderr.write(f"{reason}\n")
         with contextlib.suppress(OSError):
             channel.sendall(frame_of(Failed(reason)))
