@@ -1,5 +1,6 @@
 """Marks: only the two nodes of a pair can make one, and it is good for one connection."""
 
+import hmac
 from collections.abc import Callable
 
 import pytest
@@ -128,6 +129,14 @@ def test_whoever_knows_everything_but_a_private_key_has_no_mark(clock: Clock) ->
     for mark in (forged, name + forged[len(name) :], name + b"0" * 64, name, b""):
         assert expected.caller_of(first_record(mark)) is Stranger.UNMARKED
     assert expected.caller_of(first_record(genuine)) == CALLER
+
+
+def test_the_key_of_a_mark_does_not_follow_from_public_keys(clock: Clock) -> None:
+    public = MarkUse.MEMBER.value + ALICE.public_key + BOB.public_key
+    for guess in (bytes(32), b"", ALICE.public_key, BOB.public_key):
+        key = hmac.digest(guess, public, "sha256")
+        mark = marks.mark_of(key, int(NOW), bytes(8), MarkUse.MEMBER)
+        assert bob_expects(clock).caller_of(first_record(mark)) is Stranger.UNMARKED
 
 
 @pytest.mark.parametrize("at", range(0, marks.HEX_DIGITS, 7))

@@ -20,7 +20,7 @@ from defl.errors import UserError
 from defl.ids import NodeId, digest_of
 from defl.lab.experiments.processes import Nodes
 from defl.node.net import connecting
-from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal
+from defl.node.net.obstacles import CallStage, Obstacle, dial_refusal, is_about_certificate
 from defl.node.net.proxy import Proxies
 from defl.node.net.refusal import Refusal
 from defl.node.net.route import DIRECT, Route, RouteKind
@@ -392,6 +392,20 @@ def test_the_names_that_an_inspector_chose_are_shown_escaped_and_shortened() -> 
 
 
 # --- What loopback cannot do ---------------------------------------------------------------------
+
+
+def test_a_crowded_node_is_not_taken_for_a_firewall_nor_called_for_a_second_look() -> None:
+    error = ssl.SSLError(1, "[SSL: TLSV1_ALERT_INTERNAL_ERROR] tlsv1 alert internal error")
+    card = make_card(make_identity("bob"), "bob.example.org:7400")
+
+    obstacle = Obstacle(error, CallStage.SECURING, DIRECT, None, datetime.now(UTC))
+    refused = dial_refusal(obstacle, card)
+
+    assert not is_about_certificate(error, CallStage.SECURING)
+    assert refused.kind == "crowded"
+    assert "too many call it at once" in refused.text
+    assert "ask bob" in refused.text
+    assert "firewall" not in refused.text
 
 
 @pytest.mark.parametrize(

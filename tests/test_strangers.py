@@ -575,6 +575,29 @@ def test_a_mark_copied_from_the_line_takes_none_of_the_members_places() -> None:
     asyncio.run(scenario())
 
 
+def test_a_member_without_a_mark_has_a_place_where_a_member_was_admitted_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The victim has no places for strangers, and its honest peer calls from 127.0.0.1."""
+
+    async def scenario() -> None:
+        limits = receiving(handshake_s=60.0, pending=PendingLimits(unmarked=0))
+        async with served(limits) as (victim, _):
+            monkeypatch.setattr(marks.time, "time", lambda: time.time_ns() / 1e9 - 86_400)
+            with pytest.raises(OSError):  # noqa: PT011  (an alert, or the connection is closed)
+                await asyncio.open_connection(
+                    *victim.transport.address,
+                    ssl=context_of(victim, BAD),
+                    server_hostname="",
+                    local_addr=("127.0.0.9", 0),
+                )
+            assert victim.transport.turned_away == 1
+            await admitted_within_tries(victim, BAD)
+            assert victim.transport.turned_away == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_caller_without_a_place_learns_that_the_node_is_crowded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -621,8 +644,8 @@ def test_strangers_get_few_handshakes_a_second_and_members_do_not_wait_for_their
 
 def test_a_members_mark_is_recognised_in_a_fragmented_first_record() -> None:
     async def scenario() -> None:
-        limits = receiving(handshake_s=60.0, pending=PendingLimits(unmarked=0))
-        async with served(limits) as (victim, _):
+        pending = PendingLimits(unmarked=0, reserved=0)
+        async with served(receiving(handshake_s=60.0, pending=pending)) as (victim, _):
             member = Handshaking(await plain(victim), context_of(victim, BAD))
             with contextlib.suppress(ssl.SSLWantReadError):
                 member._tls.do_handshake()

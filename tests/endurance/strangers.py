@@ -1,12 +1,12 @@
 """How long a member that restarts needs to get in again while strangers flood the node it calls.
 
     python tests/endurance/strangers.py [--rate N] [--addresses N] [--trials N] [--relay]
-        [--restart-called] [--wrong-clock] [--all-words]
+        [--restart-called] [--wrong-clock] [--all-words] [--delay-ms N]
 
 The strangers call from many loopback addresses with the member's own first records, which they have
 copied from the line, now and an hour ago; with --all-words also with nothing at all, half a record
-and a valid one without a mark. The control has the same load, on another node of the same machine.
-Nodes, the member and the strangers are processes of their own.
+and a valid one without a mark. The member's line delays each way. The control has the same load, on
+another node of the same machine. Nodes, the member and the strangers are processes of their own.
 """
 
 import argparse
@@ -61,6 +61,29 @@ def serve(bound: socket.socket, cards: Sequence[Card], me: int) -> None:
         called = Peer(me, cards, bound, limits=LIMITS)
         await called.transport.start()
         await asyncio.Event().wait()
+
+    run(forever())
+
+
+def delay_line(bound: socket.socket, called: tuple[str, int], delay_s: float) -> None:
+    """Passes connections on, each byte this much later."""
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(2**16):
+                await asyncio.sleep(delay_s)
+                writer.write(data)
+        await asyncio.sleep(delay_s)
+        writer.close()
+
+    async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            far_reader, far_writer = await asyncio.open_connection(*called)
+            await asyncio.gather(pass_on(reader, far_writer), pass_on(far_reader, writer))
+        writer.close()
+
+    async def forever() -> None:
+        await (await asyncio.start_server(join, sock=bound)).serve_forever()
 
     run(forever())
 
@@ -145,11 +168,15 @@ def started(target: Callable[..., None], *options: object) -> BaseProcess:
 def measure(options: argparse.Namespace, *, rate: float, at_called: bool) -> None:
     listeners = [listener() for _ in range(4)]
     cards = cards_of(listeners)
+    line = listener()
     member: Identity = IDENTITIES[0]
-    relay = make_card(RELAY, address_of(listeners[2])) if options.relay else None
+    relay = make_card(RELAY, address_of(line)) if options.relay else None
+    as_dialled = [*cards[:2], make_card(IDENTITIES[2], address_of(line)), cards[3]]
     serving = (listeners[2], cards, -1 if options.relay else 2)
     called = started(serve, *serving)
     other = started(serve, listeners[3], cards, 3)
+    delay_s = options.delay_ms / 1000
+    delaying = started(delay_line, line, listeners[2].getsockname(), delay_s)
 
     def context() -> ssl.SSLContext:
         return relay_client_context(LOW, relay) if relay else client_context(member, cards[2])
@@ -173,7 +200,7 @@ def measure(options: argparse.Namespace, *, rate: float, at_called: bool) -> Non
                 called = started(serve, *serving)
                 cpu, began = cpu_s(called), time.monotonic()
             ours, theirs = FORK.Pipe()
-            trial = started(member_starts, cards, relay, off_s, theirs)
+            trial = started(member_starts, as_dialled, relay, off_s, theirs)
             theirs.close()
             seconds, trouble = ours.recv()
             took.append(seconds)
@@ -184,10 +211,10 @@ def measure(options: argparse.Namespace, *, rate: float, at_called: bool) -> Non
         here.send("stop")
         achieved = here.recv()
     finally:
-        for process in (called, other, flooding):
+        for process in (called, other, delaying, flooding):
             process.kill()
             process.join()
-        for bound in listeners:
+        for bound in (*listeners, line):
             bound.close()
     where = "the called node" if at_called else "another node"
     out = sum(seconds >= LIMIT_S for seconds in took)
@@ -210,6 +237,9 @@ def main() -> None:
     parser.add_argument("--restart-called", action="store_true", help="it forgets what it knew")
     parser.add_argument("--wrong-clock", action="store_true", help="the member's, by a day")
     parser.add_argument("--all-words", action="store_true", help="and silence, and other records")
+    parser.add_argument(
+        "--delay-ms", type=float, default=25.0, help="of the member's line, one way"
+    )
     options = parser.parse_args()
     measure(options, rate=1.0, at_called=True)
     measure(options, rate=options.rate, at_called=False)
