@@ -208,7 +208,7 @@ def test_a_name_that_no_variable_has_is_refused(tmp_path: Path, name: str) -> No
 def test_a_run_on_this_machine_gets_the_users_whole_environment(
     tmp_path: Path,
 ) -> None:
-    """It is the user's own shell, and the user's own code."""
+    """The shell and the code both belong to the user."""
     node = Nodes(tmp_path / "federation", 4, 1).local.nodes[0]
     assert read_node(node).client_environment == ("*",)
 

@@ -308,7 +308,7 @@ def defl_command(folder: Path) -> str:
 
 @pytest.mark.parametrize("linked", ["initial.safetensors", "bob.card.toml"])
 def test_a_link_that_another_member_publishes_is_not_followed(tmp_path: Path, linked: str) -> None:
-    """It could lead to this member's own key, and from there into what it publishes."""
+    """A link could lead to this member's own key, and the key into what this member publishes."""
     state, public = tmp_path / "state", tmp_path / "public"
     theirs = tmp_path / "members" / "bob"
     for folder in (state, public, theirs):

@@ -50,7 +50,7 @@ def modes(state: Path) -> dict[str, int]:
 
 
 def expose(state: Path) -> None:
-    """As older versions left it, outside the node's folder."""
+    """Give the state the modes that older versions left outside the node's folder."""
     for path in (state, *state.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
 

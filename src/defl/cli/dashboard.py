@@ -228,7 +228,7 @@ def _is_journal(environment: Mapping[str, str]) -> bool:
 
 @contextmanager
 def _written(path: Path, address: str) -> Iterator[None]:
-    """The address in a file that only its owner can read, deleted at the end."""
+    """Keep the address in a file that only its owner can read; delete it at the end."""
     from defl.node.report.telemetry import write_private  # noqa: PLC0415 - seldom needed
 
     try:

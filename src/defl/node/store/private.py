@@ -20,7 +20,7 @@ IsOurs = Callable[[str], bool]  # whether a file's name is of the form that the 
 
 
 def open_to_others(path: Path) -> int:
-    """The mode of a file or folder that others can access; 0 if only its owner can."""
+    """Return the mode of a file or folder that others can access; 0 if only its owner can."""
     mode = stat.S_IMODE(path.stat().st_mode)
     return mode if mode & 0o077 else 0
 
@@ -59,7 +59,7 @@ def require_real(path: Path) -> None:
 
 
 def own_files(folder: Path, is_ours: IsOurs) -> Iterator[Path]:
-    """The regular files directly in a folder whose names are of the node's form, sorted."""
+    """Return the regular files directly in a folder whose names have the node's form, sorted."""
     with os.scandir(folder) as entries:
         names = [
             entry.name
@@ -70,7 +70,7 @@ def own_files(folder: Path, is_ours: IsOurs) -> Iterator[Path]:
 
 
 def exposed(folder: Path, is_ours: IsOurs) -> list[Path]:
-    """The folder and those of the node's files in it that other users can access."""
+    """Return the folder and the node's files in it, as far as other users can access them."""
     if not folder.exists():
         return []
     return [path for path in (folder, *own_files(folder, is_ours)) if open_to_others(path)]

@@ -205,7 +205,7 @@ def require_real_state(state: Path) -> None:
 
 
 def exposed_to_others(state: Path) -> list[Path]:
-    """The parts of a state that other users can read; none if there is no state yet."""
+    """Return the parts of a state that other users can read; none if there is no state yet."""
     return [path for folder, is_ours in _folders(state) for path in exposed(folder, is_ours)]
 
 

@@ -47,7 +47,7 @@ NAMED_FORM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
 
 
 def passed(environment: Mapping[str, str], named: Iterable[str] = ()) -> dict[str, str]:
-    """The variables for a process that computes; `named`: by the operator, as in `NAMED_FORM`."""
+    """Return the variables for a process that computes; `named`: by the operator, as in `NAMED_FORM`."""
     patterns = tuple(named)
     return {
         name: value
@@ -57,7 +57,7 @@ def passed(environment: Mapping[str, str], named: Iterable[str] = ()) -> dict[st
 
 
 def unset_names(named: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """The variables that the operator named and that are not set; perhaps a slip of the pen."""
+    """Return the variables that the operator named and that are not set, perhaps misspelled."""
     return [name for name in named if not name.endswith("*") and name not in environment]
 
 

@@ -62,7 +62,7 @@ def _how_to_install(module: str | None) -> str:
 
 
 def missing_variable(error: BaseException | None) -> str:
-    """Advice to add if user code looked for an environment variable that it does not have."""
+    """Return advice if user code looked for an environment variable that it does not have."""
     while error is not None:
         last = error.__traceback__
         while last is not None and last.tb_next is not None:
