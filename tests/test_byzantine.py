@@ -145,6 +145,7 @@ def test_every_byzantine_kind_has_a_name() -> None:
         "staggered",
         "silent-then-claiming",
         "imitating",
+        "stalling",
         "exhauster",
         "rewinder",
         "height-liar",
@@ -356,7 +357,7 @@ def _is_upd(tx: Upd | Agg) -> bool:
 
 @BOTH_RULES
 def test_a_malformed_update_is_never_acknowledged(rules: Rules) -> None:
-    cluster, recording = run_with("malformed", rules, rounds=9)
+    cluster, recording = run_with("malformed", rules, rounds=12)
 
     size = 4 * cluster.federation.schema.values
     reasons = " / ".join(recording.reasons(LIAR))

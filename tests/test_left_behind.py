@@ -4,10 +4,12 @@ from functools import cache
 
 import pytest
 
-from defl.committee import Timing
+from defl.committee import Timing, faults_of
 from defl.ids import NodeId, Round
 from defl.lab.experiments.bench_waiting import NOISY, STEADY, WaitingCase, measure
-from defl.sim.conditions import Conditions
+from defl.output import Notice, RoundClosed
+from defl.sim.byzantine import KINDS
+from defl.sim.conditions import AccessLine, Conditions, LateStart
 from defl.sim.presence import (
     LEFT_OUT_IN_A_ROW_MAX,
     ROUNDS_JUDGED_MIN,
@@ -16,6 +18,7 @@ from defl.sim.presence import (
 )
 from defl.sim.scenario import cluster_of
 from defl.sim.verdicts import NO_MEMBER_LEFT_BEHIND
+from defl.waiting import LONGEST_FIRST
 
 TIMING = Timing()
 
@@ -67,6 +70,74 @@ def test_the_first_round_does_not_wait_for_silent_members() -> None:
     silent = measure(WaitingCase("silent", liars="silent"), 4, 4, seed=1)
 
     assert silent.first_round_s < 5 * TIMING.gst_lt_min_s
+
+
+# Half a second of training with little noise, and the transfer.
+HONEST_WORK_S = 0.8
+
+
+@cache
+def closing_times(nodes: int, kind: str, late_s: float) -> list[float]:
+    """Return when rounds 1 to 3 close, if f members are Byzantine and f others start late."""
+    faults = faults_of(nodes)
+    late = tuple(LateStart(NodeId(nodes - 1 - i), late_s) for i in range(faults))
+    cluster = cluster_of(
+        nodes,
+        rounds=3,
+        conditions=Conditions(work_s=0.5, work_sigma=STEADY, late_starts=late),
+        byzantine={NodeId(i): KINDS[kind] for i in range(faults)},
+    )
+    cluster.run()
+    assert cluster.conclude() == []
+    return [cluster.checker.closed_at[Round(round_)] for round_ in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("nodes", "late_s"), [(4, 30.0), (7, 30.0), (10, 30.0), (4, 300.0)])
+@pytest.mark.parametrize("kind", ["claiming", "stalling"])
+def test_the_first_round_does_not_multiply_a_late_start(
+    nodes: int, late_s: float, kind: str
+) -> None:
+    """Regression: 30 s became 1,943 s, and the rounds that followed took 200 s more each."""
+    first, _, third = closing_times(nodes, kind, late_s)
+    quiet_first, _, quiet_third = closing_times(nodes, "silent", late_s)
+
+    assert quiet_first < late_s + 5 * TIMING.gst_lt_min_s
+    assert first <= quiet_first + LONGEST_FIRST * HONEST_WORK_S
+    assert third - first <= 2 * (quiet_third - quiet_first)
+
+
+@pytest.mark.parametrize("apart_s", [0.5, 2.0])
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_a_member_50_times_slower_is_in_the_first_round_in_whatever_order_all_start(
+    place: int, apart_s: float
+) -> None:
+    """Early members have trained, or half trained, when a quorum is up at last."""
+    starts = tuple(LateStart(NodeId(i), 0.1 + i * apart_s) for i in range(7))
+    factors = ((NodeId(place), 50.0),)
+    conditions = Conditions(work_s=2.0, work_sigma=STEADY, work_factors=factors, late_starts=starts)
+
+    assert place in authors_of_the_first_round(7, conditions)
+
+
+def test_a_member_with_a_slow_line_is_in_the_first_round() -> None:
+    """Training takes no time, so all that tells how long a member needs are the transfers."""
+    lines = tuple(AccessLine(NodeId(i), 500.0 if i == 3 else 10e3, 10e3) for i in range(4))
+    conditions = Conditions(work_s=0.05, work_sigma=STEADY, lines=lines)
+
+    assert 3 in authors_of_the_first_round(4, conditions, values=5000)
+
+
+def authors_of_the_first_round(nodes: int, conditions: Conditions, **facts: int) -> set[NodeId]:
+    closed: dict[Round, tuple[NodeId, ...]] = {}
+
+    def on_notice(_node: NodeId, notice: Notice) -> None:
+        if isinstance(notice, RoundClosed):
+            closed[notice.round] = notice.updates
+
+    cluster = cluster_of(nodes, rounds=2, conditions=conditions, on_notice=on_notice, **facts)
+    cluster.run()
+    assert cluster.conclude() == []
+    return set(closed[Round(1)])
 
 
 @pytest.mark.parametrize("factor", [1.0, 20.0])

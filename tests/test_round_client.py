@@ -141,6 +141,40 @@ def test_a_node_whose_update_was_committed_too_late_states_the_longer_time_next_
     assert paces(bench, 30.0) == [(2, 30_000)]
 
 
+@pytest.mark.parametrize(("trained_s", "stated_s"), [(60.0, 60), (9000.0, 7200)])
+def test_a_node_that_waited_until_it_could_sign_states_how_long_it_has_trained(
+    trained_s: float, stated_s: int
+) -> None:
+    """It started two hours before the others. Its update comes at once, or sooner than theirs."""
+    bench = ClientBench()
+    bench.client.muted = True
+    assert len(bench.at(0.0).work) == 1
+    if trained_s < 7200.0:
+        bench.client.trained(Trained(Round(1), bench.small.blob(1)[0]), trained_s)
+    assert paces(bench, 7199.0) == []
+    bench.client.muted = False
+
+    assert paces(bench, 7200.0) == [(1, 1000 * stated_s)]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_the_time_until_a_quorum_is_up_is_no_part_of_a_nodes_pace(is_committed: bool) -> None:
+    bench = ClientBench()
+    bench.at(0.0)
+    bench.client.trained(Trained(Round(1), bench.small.blob(1)[0]), 1.5)
+    for member in (1, 2):
+        bench.client.receive_pace(NodeId(member), bench.small.pace(member, 1, 0), 7200.0)
+    if is_committed:
+        bench.commit(bench.small.upd(ME, 1, base=bench.model.digest), now=7203.0)
+        bench.close_round(1, 2, now=7204.0)
+        bench.close_round(1, 2, 3, now=7208.0)
+    else:
+        bench.close_round(1, 2, 3, now=7203.0)
+
+    ((_, stated_ms),) = paces(bench, 7208.0)
+    assert stated_ms == 3000
+
+
 def test_another_members_pace_is_relayed_once_to_the_members_that_lack_it() -> None:
     bench = ClientBench()
     bench.close_round(0, 1, 2, now=1.0)

@@ -18,6 +18,7 @@ from defl.node.setup.requirements import require_conditions
 from defl.output import Event, Received
 from defl.schema import Codec
 from defl.sim.byzantine import KINDS
+from defl.sim.byzantine.promises import PROMISE_BREAKERS
 from defl.sim.conditions import (
     Censor,
     Conditions,
@@ -69,6 +70,9 @@ def test_scenarios_use_every_size_kind_of_fault_and_rule_set() -> None:
     assert {censor.kind for c in conditions for censor in c.censors} >= {"Vote", "Timeout", "Chunk"}
     assert any(c.kills for c in conditions)
     assert any(c.rollbacks for c in conditions)
+    late = [options for options in SCENARIOS if options.conditions.late_starts]
+    assert len(late) > len(SCENARIOS) / 20
+    assert {kind for options in late for kind, _ in options.byzantine} == set(PROMISE_BREAKERS)
     assert any(("changing", 1) in options.byzantine for options in SCENARIOS)
     assert all(options.rounds <= 2 for options in SCENARIOS if options.nodes == LARGE)
 

@@ -30,8 +30,10 @@ FOREVER_S = 1e6
 class Bench:
     """One node of four, with a state that the tests commit to. A quorum is three, f is one."""
 
-    def __init__(self, start_round: int = 0, *, max_s: float = MAX_S, at: float = 0.0) -> None:
-        committee = Committee(tuple(bytes([i]) * 32 for i in range(4)))
+    def __init__(
+        self, start_round: int = 0, *, max_s: float = MAX_S, at: float = 0.0, size: int = 4
+    ) -> None:
+        committee = Committee(tuple(bytes([i]) * 32 for i in range(size)))
         self.waiting = Waiting(committee, Timing(gst_lt_min_s=MIN_S, gst_lt_max_s=max_s))
         closed = (ClosedRound(Round(start_round), NO_DIGEST, BASE, _references(0, 1, 2, 3), 0, 1),)
         self.state = LedgerState(Round(start_round), (), (), closed if start_round else ())
@@ -46,6 +48,10 @@ class Bench:
         self._show(
             LedgerState(self.state.round, current, self.state.voters, self.state.closed), now
         )
+
+    def hold(self, *members: int, now: float) -> None:
+        for member in members:
+            self.waiting.add_held(NodeId(member), now)
 
     def vote(self, *members: int, now: float) -> None:
         voters = (*self.state.voters, *(NodeId(member) for member in members))
@@ -134,7 +140,7 @@ def test_in_the_first_round_only_members_that_announce_themselves_are_awaited() 
     assert bench.waiting.vote_at == 2.0
 
     bench.promise(3, 0.0, 2.0)
-    assert bench.waiting.vote_at == LONGEST_FIRST * 2.0
+    assert bench.waiting.vote_at == 2.0 + LONGEST_FIRST * 2.0
 
 
 def test_the_first_round_begins_when_a_quorum_has_announced_itself() -> None:
@@ -152,10 +158,92 @@ def test_an_announcement_after_the_first_update_does_not_restart_the_round() -> 
     """Other announcements were lost; a late one must not make the quorum look fast."""
     bench = Bench()
     bench.promise(0, 0.0, 0.0)
-    bench.deliver(0, 1, 2, now=2.0)
+    bench.deliver(0, now=2.0)
     bench.promise(3, 0.0, 3.0)
+    bench.deliver(1, 2, now=4.0)
 
-    assert bench.waiting.vote_at == LONGEST_FIRST * 2.0
+    assert bench.waiting.vote_at == 3.0 + LONGEST_FIRST * 4.0
+
+
+def test_the_first_round_does_not_multiply_the_time_until_a_late_member_starts() -> None:
+    """Member 0 only announces itself, so the quorum needs member 3, which starts at 30 s."""
+    bench = Bench()
+    for member in range(3):
+        bench.promise(member, 0.0, 0.0)
+    bench.deliver(1, 2, now=1.0)
+    bench.promise(3, 0.0, 30.0)
+    bench.deliver(3, now=31.5)
+
+    assert bench.waiting.vote_at == LONGEST_FIRST * 1.5
+
+
+def test_an_update_that_waits_for_enough_members_to_commit_it_does_not_look_slow() -> None:
+    """Member 0 announces itself and helps to commit nothing until member 3 has started."""
+    bench = Bench()
+    for member in range(3):
+        bench.promise(member, 0.0, 0.0)
+    bench.hold(1, 2, now=1.0)
+    bench.promise(3, 0.0, 30.0)
+    bench.hold(3, now=31.5)
+    bench.deliver(1, 2, 3, now=32.0)
+
+    assert bench.waiting.vote_at == LONGEST_FIRST * 1.5
+
+
+def test_a_byzantine_member_that_delivers_late_does_not_keep_the_first_round_open_for_another() -> (
+    None
+):
+    """Of seven, members 0 and 1 are Byzantine. Member 0 delivers just before the late member 6."""
+    bench = Bench(size=7)
+    for member in range(6):
+        bench.promise(member, FOREVER_S if member < 2 else 0.0, 0.0)
+    bench.deliver(2, 3, 4, 5, now=1.5)
+    bench.promise(6, 0.0, 30.0)
+    bench.deliver(0, now=31.0)
+
+    assert bench.waiting.deadline(NodeId(1)) == LONGEST_FIRST * 1.5
+    assert bench.waiting.vote_at == 30.0 + LONGEST_FIRST * 1.5, "for the late member"
+
+
+def test_members_that_announce_themselves_one_after_the_other_cost_as_much_as_one() -> None:
+    bench = Bench(size=10)
+    for member in range(7):
+        bench.promise(member, 0.0, 0.0)
+    bench.deliver(*range(7), now=1.0)
+    for member, now in ((7, 0.5), (8, 60.0), (9, 64.0)):
+        bench.promise(member, 0.0, now)
+        assert bench.waiting.deadline(NodeId(member)) <= 1.0 + LONGEST_FIRST * 1.0
+
+
+def test_a_member_that_trained_before_it_announced_itself_states_how_long_it_took() -> None:
+    """It was up early and could sign nothing until a quorum was. Its update came at once; that
+    does not make the others look slow."""
+    bench = Bench(size=7)
+    for member in range(4):
+        bench.promise(member, 30.0, 0.0)
+    bench.promise(4, 0.0, 0.0)
+    bench.promise(5, 0.0, 0.0)
+    bench.deliver(0, 1, 2, 3, now=0.5)
+    bench.deliver(4, now=30.0)
+
+    assert bench.waiting.vote_at == LONGEST_FIRST * 30.5
+
+
+def test_the_time_until_a_late_member_started_is_no_part_of_later_budgets() -> None:
+    bench = Bench()
+    for member in range(3):
+        bench.promise(member, 0.0, 0.0)
+    bench.hold(1, 2, now=1.0)
+    bench.promise(3, 0.0, 30.0)
+    bench.hold(3, now=31.0)
+    bench.deliver(1, 2, 3, now=31.5)
+    bench.close(100.0)
+    bench.promise(0, 20.0, now=100.0)
+    bench.deliver(1, 2, 3, now=101.0)
+    budget_s = (VAIN_ROUNDS + VAIN_SHARE) * 1.0
+
+    assert bench.waiting.vote_at is not None
+    assert bench.waiting.vote_at <= 101.0 + budget_s
 
 
 def test_a_member_of_the_last_round_gets_twice_its_slowest_time() -> None:
@@ -379,7 +467,7 @@ def test_a_node_that_has_just_started_expects_only_members_that_announce_themsel
     assert bench.waiting.vote_at == 5.0
 
     bench.promise(3, 0.0, now=5.1)
-    assert bench.waiting.vote_at == LONGEST * 5.0
+    assert bench.waiting.vote_at == 5.0 + LONGEST * 5.0
 
 
 def test_a_promise_gains_a_member_of_the_last_round_no_time() -> None:

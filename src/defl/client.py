@@ -164,11 +164,16 @@ class RoundClient:
             ref.author != self._me for ref in state.last.updates
         )
         self._just_started = started or (self._just_started and not opened)
+        # The first round opens when a quorum is up; this node may have started long before.
+        before = self._waiting.open
+        opened_at = self._opened_at
+        if before is not None:
+            opened_at = max(opened_at, before.opened_at)
         self._waiting.set_state(state, now)
         if started or opened:
-            self._open_round(state, now)
+            self._open_round(state, opened_at, now)
         elif self._has_delivered and not delivered_before:
-            self._own_pace.record(now - self._opened_at)
+            self._own_pace.record(now - opened_at)
         # Fetch a committed update at once, not when the round closes: by then its holders may have
         # failed one by one. After a restart, also fetch what a power cut has lost.
         if now >= self._fetch_at:
@@ -200,10 +205,10 @@ class RoundClient:
         present = (m for m in (*holders, *members) if m in members)
         return (*dict.fromkeys(present), *self._leavers)
 
-    def _open_round(self, state: LedgerState, now: float) -> None:
+    def _open_round(self, state: LedgerState, last_opened_at: float, now: float) -> None:
         if self._left_out and self._pool.offer_for(state.round) is not None:
             # Trained in time but not committed: a round takes this node at least this long.
-            self._own_pace.record(now - self._opened_at)
+            self._own_pace.record(now - last_opened_at)
         self._pool.set_round(state.round)
         if self._late_since is None and any(isinstance(work, Train) for work in self._working):
             self._late_since = now
@@ -246,6 +251,7 @@ class RoundClient:
             return
         self._advanced_at = now
         self._announce_pace(now)
+        self._note_held(now)
         if self._vote_at is not None and now >= self._vote_at and not self.muted:
             self._voted = True
             self._waiting.record_vote(now)
@@ -281,12 +287,21 @@ class RoundClient:
             return
         takes_s = self._own_pace.statement_s(now)
         if takes_s is None and self._waiting.is_blind:
-            takes_s = 0.0  # its pace may be unknown, but all must know that it is working
+            # Its pace may be unknown, but all must know that it is working, and for how long: it
+            # has trained all the while that it was muted.
+            takes_s = self._own_pace.elapsed_s(now)
         if takes_s is None:
             return
         pace = self._sign_pace(takes_s)
         self._waiting.add_promise(self._me, pace.round, takes_s, now)
         self._effects.send.append(Envelope(None, pace))
+
+    def _note_held(self, now: float) -> None:
+        """Note whose updates have arrived, as long as nobody's pace is known."""
+        if self._waiting.is_blind:
+            for member in self._federation.committee.members:
+                if self._pool.has_update(Round(self.round + 1), member):
+                    self._waiting.add_held(member, now)
 
     def _sign_pace(self, takes_s: float) -> Pace:
         unsigned = Pace(Round(self.round + 1), self._me, round(takes_s * MILLISECONDS_PER_S), b"")

@@ -26,7 +26,8 @@ TIMES_KEPT = 16
 # bounds what a liar gains by delivering ever later.
 LONGEST = 128.0
 # The same in the first round, when no times are known and nothing is charged: 50 times slower, with
-# little noise. A member that announces itself and never delivers costs this once.
+# little noise. A member that announces itself and never delivers costs this once. It is a multiple
+# of honest work alone (`Waiting._work_s`): the time until a late member starts is not multiplied.
 LONGEST_FIRST = 64.0
 # The budget for waiting in vain: this share of the useful time so far, for all members together and
 # again divided among f of them, so half of the useful time at worst ...
@@ -70,8 +71,10 @@ class OpenRound:
     whole: bool  # seen from its opening, so its times are valid
     promises: dict[NodeId, Promise] = field(default_factory=dict)
     delivered_at: dict[NodeId, float] = field(default_factory=dict)
+    held_at: dict[NodeId, float] = field(default_factory=dict)  # whole here; while blind
     base: Digest | None = None  # shared by a quorum of updates
     quorum_at: float | None = None
+    work_s: float = 0.0  # how long a member of that quorum needs
     newest_at: float = 0.0  # commit of the newest update with that base
     voters: frozenset[NodeId] = frozenset()  # whose AGG is committed
     given_up: set[NodeId] = field(default_factory=set)  # this node itself, if its training failed
@@ -92,6 +95,18 @@ class OpenRound:
         if promise is None or member in self.last:
             return self.opened_at
         return max(self.opened_at, promise.at)
+
+    def took_s(self, member: NodeId) -> float:
+        """How long a member that has delivered needed. A commit may have had to wait until enough
+        others were up. So while this node is blind, the update's arrival here counts, from the
+        member's announcement on: both are up to the member and this node alone."""
+        delivered_at = self.delivered_at[member]
+        held_at = self.held_at.get(member)
+        if held_at is None:
+            return max(0.0, delivered_at - self.began_at(member))
+        promise = self.promises.get(member)
+        began_at = self.opened_at if promise is None or member in self.last else promise.at
+        return max(0.0, min(held_at, delivered_at) - began_at)
 
 
 class Waiting:
@@ -127,6 +142,7 @@ class Waiting:
             self._open.last &= frozenset(committee.members)
             promises = self._open.promises
             self._open.promises = {m: made for m, made in promises.items() if m in stays}
+            self._open.held_at.clear()  # offers of the last epoch count no more
 
     def set_state(self, state: LedgerState, now: float) -> None:
         """The ledger's state after the newest committed block."""
@@ -172,6 +188,11 @@ class Waiting:
             current.opened_at = now
         return True
 
+    def add_held(self, member: NodeId, now: float) -> None:
+        """This node has all bytes of the member's update for the open round."""
+        if self._open is not None:
+            self._open.held_at.setdefault(member, now)
+
     def give_up(self, member: NodeId) -> None:
         """The member's training failed: stop waiting for it in this round."""
         if self._open is not None:
@@ -206,9 +227,21 @@ class Waiting:
             return
         if current.quorum_at is None:
             current.quorum_at = current.newest_at = now
+            current.work_s = self._work_s(current, [m for m in bases if bases[m] == base])
         current.base = base
         if any(bases[member] == base for member in new):
             current.newest_at = now
+
+    def _work_s(self, current: OpenRound, authors: Iterable[NodeId]) -> float:
+        """How long a member of this quorum needs: what it states, since it may have trained before
+        it announced itself, and what it took from then on. If a Byzantine member is awaited, at
+        most f - 1 of the quorum are Byzantine, so without the f - 1 longest times no lie makes
+        this longer than honest work. If none is awaited, no wait is wasted."""
+        times = sorted(
+            current.took_s(m) + (current.promises[m].takes_s if m in current.promises else 0.0)
+            for m in authors
+        )
+        return times[self._committee.quorum - self._committee.faults]
 
     # --- Deadlines -------------------------------------------------------------------------
 
@@ -255,10 +288,13 @@ class Waiting:
         """How long after its opening a round should stay open for a member, budget permitting."""
         quorum_at = current.opened_at if current.quorum_at is None else current.quorum_at
         quorum_s = quorum_at - current.opened_at
+        began_s = current.began_at(member) - current.opened_at
         if not self._rounds_seen:
             longest = LONGEST_FIRST if current.number == 1 else LONGEST
-            return min(self._timing.gst_lt_max_s, longest * quorum_s)
-        began_s = current.began_at(member) - current.opened_at
+            # An announcement after the quorum's updates gains nothing: members that announce
+            # themselves one after the other cost as much as one.
+            until_s = min(began_s, quorum_s) + longest * current.work_s
+            return min(self._timing.gst_lt_max_s, until_s)
         newest_s = current.newest_at - current.opened_at
         needed = max(began_s + GRANT * self.usual_s(member), 2 * newest_s)
         return min(self._timing.gst_lt_max_s, LONGEST * quorum_s, needed)
@@ -289,9 +325,9 @@ class Waiting:
         if self._rounds_seen:
             self._charge(late)
         for member in bases:
-            took_s = current.delivered_at[member] - current.began_at(member)
-            self._accounts[member].times.append(max(0.0, took_s))
-        useful_s = min(current.newest_at - current.opened_at, self._timing.gst_lt_max_s)
+            self._accounts[member].times.append(current.took_s(member))
+        # What an author needed; not the time until it was there.
+        useful_s = min(max(map(current.took_s, bases)), self._timing.gst_lt_max_s)
         self._useful_s += useful_s
         self._recent.append(useful_s)
         self._rounds_seen += 1
@@ -366,12 +402,16 @@ class OwnPace:
     def slowest_s(self) -> float:
         return max(self._times, default=0.0)
 
+    def elapsed_s(self, now: float) -> float:
+        """How long this node has been training."""
+        return 0.0 if self._since is None else now - self._since
+
     def statement_s(self, now: float) -> float | None:
         """How long this node will need for a round that opens now; None: unknown."""
         usual = self.slowest_s
         if self._since is None:
             return usual
-        elapsed = now - self._since
+        elapsed = self.elapsed_s(now)
         if elapsed > OVERDUE * usual:
             return None
         return usual + max(0.0, usual - elapsed)

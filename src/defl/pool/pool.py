@@ -145,6 +145,11 @@ class Pool:
         """This node's own offer, even from before a restart: it is resumed, never replaced."""
         return self._offers.get((round_, self._me))
 
+    def has_update(self, round_: Round, author: NodeId) -> bool:
+        """Are all bytes of the update here that this member has offered?"""
+        offer = self._offers.get((round_, author))
+        return offer is not None and self._index.has(offer.manifest.digest)
+
     def ack_for(self, round_: Round, author: NodeId) -> Digest | None:
         """Which update of this author and round this node has acknowledged."""
         ack = self._certifier.given_for(round_, author)

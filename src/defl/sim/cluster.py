@@ -218,6 +218,8 @@ class Cluster:
         for node in self.nodes:
             start = partial(self._start, node, node.incarnation)
             self._clock.at(self._rng.random() * 0.1, start)
+        for late in self.conditions.late_starts:
+            self.crash(late.node, downtime_s=late.at_s, power=False)
         for cut in self.conditions.cuts:
             self._clock.at(cut.end_s, self.traffic.reconnect_all)
         for when in self.conditions.all_crash_at_s:

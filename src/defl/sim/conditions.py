@@ -91,6 +91,14 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class LateStart:
+    """One node's process is not started before."""
+
+    node: NodeId
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class AccessLine:
     """A member's own line, which all chunks that it sends or receives share."""
 
@@ -144,6 +152,7 @@ class Conditions:
     one_way: tuple[OneWay, ...] = ()
     censors: tuple[Censor, ...] = ()
     kills: tuple[Kill, ...] = ()
+    late_starts: tuple[LateStart, ...] = ()
     work_s: float = 0.5  # mean time that training takes
     work_factors: tuple[tuple[NodeId, float], ...] = ()  # members whose work takes longer or less
     # Noise of each work's time: lognormal with this sigma around work_s; None: exponential.
@@ -181,8 +190,8 @@ class Conditions:
     @property
     def disturbing(self) -> bool:
         """Does anything other than liars hinder progress?"""
-        planned = self.all_crash_at_s or self.kills or self.rollbacks or any(self._spans())
-        return bool(self._by_chance or planned)
+        planned = self.all_crash_at_s or self.kills or self.late_starts or self.rollbacks
+        return bool(self._by_chance or planned or any(self._spans()))
 
     @property
     def _by_chance(self) -> bool:
@@ -203,8 +212,9 @@ class Conditions:
         """When the last planned fault is over."""
         ends = (span.end_s for span in self._spans())
         kills = (kill.at_s for kill in self.kills)
+        late_starts = (late.at_s for late in self.late_starts)
         rollbacks = (rollback.at_s for rollback in self.rollbacks)
-        return max([0.0, *self.all_crash_at_s, *kills, *rollbacks, *ends])
+        return max([0.0, *self.all_crash_at_s, *kills, *late_starts, *rollbacks, *ends])
 
     @property
     def last_trouble_s(self) -> float:

@@ -19,11 +19,13 @@ from defl.engine.tasks import EngineTask
 from defl.ids import NodeId
 from defl.schema import Codec
 from defl.sim.byzantine import KINDS
+from defl.sim.byzantine.promises import PROMISE_BREAKERS
 from defl.sim.conditions import (
     MESSAGE_KINDS,
     Censor,
     Conditions,
     Kill,
+    LateStart,
     OneWay,
     Partition,
     Rollback,
@@ -50,6 +52,8 @@ CHURN_NODES_MAX = 10
 # Share of the crashes that are power cuts: some, or nearly all, so that all holders of a blob are
 # often among them.
 POWER_LOSS_SHARES = (0.3, 0.3, 0.95)
+# Share of scenarios in which up to f members start late while the liars break promises.
+LATE_START_SHARE = 0.1
 # Planned faults begin within this time and last no longer than the second one.
 FAULTS_WITHIN_S = 30.0
 FAULT_S_MAX = 30.0
@@ -96,6 +100,7 @@ def scenario(seed: int) -> Options:
         conditions=conditions,
     )
     options = _with_churn(options, random.Random(f"soak/churn/{seed}"))
+    options = _with_late_starts(options, random.Random(f"soak/late/{seed}"))
     power_loss_share = random.Random(f"soak/power/{seed}").choice(POWER_LOSS_SHARES)
     conditions = replace(options.conditions, power_loss_share=power_loss_share)
     options = replace(options, conditions=conditions)
@@ -112,6 +117,18 @@ def _with_churn(options: Options, rng: random.Random) -> Options:
         return options
     conditions = replace(options.conditions, churn=rng.choice((0.2, 0.5, 1.0)))
     return replace(options, rounds=rng.randint(*CHURN_ROUNDS), conditions=conditions)
+
+
+def _with_late_starts(options: Options, rng: random.Random) -> Options:
+    """A quorum needs the late members, and is told that the liars are training."""
+    if rng.random() >= LATE_START_SHARE:
+        return options
+    faults = faults_of(options.nodes)
+    options = replace(options, byzantine=((rng.choice(list(PROMISE_BREAKERS)), faults),))
+    honest = [NodeId(i) for i in range(options.nodes) if i not in placed(options)]
+    late = rng.sample(honest, rng.randint(1, faults))
+    starts = tuple(LateStart(node, rng.uniform(1, FAULTS_WITHIN_S)) for node in late)
+    return replace(options, conditions=replace(options.conditions, late_starts=starts))
 
 
 def _rule_and_codec(rng: random.Random) -> tuple[str, Codec]:

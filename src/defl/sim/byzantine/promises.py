@@ -1,7 +1,7 @@
 """Promise breakers: they announce that they are training, are waited for, and do not deliver.
 
 One class with different plans. A plan says for each round whether the liar announces itself, and
-whether and when it delivers. All of them take part in consensus honestly.
+whether and when it delivers. All but one of them take part in consensus honestly.
 """
 
 import random
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from defl.committee import Committee
 from defl.crypto import Signer
 from defl.ids import NodeId, Round
-from defl.messages import Gossip, Offer, Pace, Upd
+from defl.messages import Gossip, Offer, Pace, Proposal, StoreAck, Timeout, Upd, Vote
 from defl.output import Envelope, Event, Output
 from defl.participant import Participant
 from defl.sim.byzantine.liar import Item, Liar
@@ -22,6 +22,7 @@ from defl.sim.sim_node import Wrap
 
 FOREVER_MS = 10**12
 NEVER = float("inf")
+HELPFUL = (Proposal, Vote, Timeout, StoreAck, Gossip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Move:
     slowness: float | None = None
     after_close: bool = False  # it leaves when it no longer counts
     speaks: bool = True  # False: sends nothing at all
+    stalls: bool = False  # helps to commit nothing before all members have announced themselves
 
 
 Plan = Callable[[Round, NodeId, Committee], Move]
@@ -63,6 +65,11 @@ def _silent_then_claiming(round_: Round, _me: NodeId, _committee: Committee) -> 
 def _imitating(round_: Round, _me: NodeId, _committee: Committee) -> Move:
     """Slow but reliable at first, so that the others learn to wait."""
     return Move(slowness=IMITATED_SLOWNESS if round_ <= IMITATED_ROUNDS else None)
+
+
+def _stalling(round_: Round, _me: NodeId, _committee: Committee) -> Move:
+    """Without its help a late member is needed: all updates wait until that one has started."""
+    return Move(stalls=round_ == 1)
 
 
 SILENT_ROUNDS = 5
@@ -100,7 +107,8 @@ class PromiseBreaker(Liar):
         return opened_at + move.slowness * (self._ready_at.get(round_, NEVER) - opened_at)
 
     def instead(self, item: Item) -> Iterable[Item]:
-        if not self._move(Round(self._round + 1)).speaks:
+        move = self._move(Round(self._round + 1))
+        if not move.speaks or (move.stalls and self._is_helping(item)):
             return ()
         match item:
             case Envelope(message=Pace(author=author)) if author == self._me:
@@ -115,6 +123,12 @@ class PromiseBreaker(Liar):
                 if any(self._due(upd.round) > self._now for upd in mine):
                     return ()
         return (item,)
+
+    def _is_helping(self, item: Item) -> bool:
+        """Would this help to commit something while a member has not announced itself?"""
+        open_round = self.participant.client.waiting.open
+        all_up = open_round is not None and open_round.promises.keys() >= set(self._peers)
+        return not all_up and isinstance(item, Envelope) and isinstance(item.message, HELPFUL)
 
     def besides(self, event: Event, now: float) -> Iterator[Item]:  # noqa: ARG002
         open_round = Round(self._round + 1)
@@ -137,4 +151,5 @@ PROMISE_BREAKERS: dict[str, Wrap] = {
     "staggered": partial(PromiseBreaker, plan=_staggered),
     "silent-then-claiming": partial(PromiseBreaker, plan=_silent_then_claiming),
     "imitating": partial(PromiseBreaker, plan=_imitating),
+    "stalling": partial(PromiseBreaker, plan=_stalling),
 }
