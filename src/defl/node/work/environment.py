@@ -47,7 +47,7 @@ NAMED_FORM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*")
 
 
 def passed(environment: Mapping[str, str], named: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables for a process that computes; `named`: by the operator, as in `NAMED_FORM`."""
+    """Return the variables for a process that computes; the operator `named` some of them."""
     patterns = tuple(named)
     return {
         name: value
