@@ -258,6 +258,16 @@ def test_the_check_names_a_link_and_a_start_refuses_it(doors: Doors, tmp_path: P
     assert list((tmp_path / "real").iterdir()) == []
 
 
+def test_an_empty_disk_of_its_own_is_closed_to_others(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    (disk / "lost+found").mkdir(parents=True)
+    disk.chmod(0o755)
+
+    create_state(disk)
+
+    assert stat.S_IMODE(disk.stat().st_mode) == 0o700
+
+
 def test_an_open_folder_with_other_files_is_refused_and_its_mode_is_kept(tmp_path: Path) -> None:
     """Somebody else may need what is in it."""
     shared = tmp_path / "shared"

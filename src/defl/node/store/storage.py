@@ -43,7 +43,7 @@ _STATE_FILE = re.compile(
     r"lock|mark|used|state\.db(\.new)?(-wal|-shm|-journal)?|(worker|arithmetic)\.log(\.1)?"
     r"|client-local\.npz(\.new)?"
 )
-_STATE_FOLDERS = frozenset({BLOBS, WORK, "compiled"})
+_STATE_FOLDERS = frozenset({BLOBS, WORK, "compiled", "lost+found"})  # the last: a disk of its own
 _WORK_FILE = re.compile(r"output-[0-9]+")  # what worker.py names its results
 
 # Blobs leave this much free, and records, which are small, a quarter of it. So a disk that fills up
