@@ -64,7 +64,7 @@ def test_two_members_with_one_key_are_refused() -> None:
 def test_a_member_with_a_replaced_key_is_refused() -> None:
     facts = facts_of()
     with pytest.raises(UserError, match="a key that was replaced"):
-        replace(facts.membership, former_keys=(facts.members[0].key,))
+        replace(facts.membership, replaced_keys=(facts.members[0].key,))
 
 
 @pytest.mark.parametrize("bounds", [{"view_base_s": 0.0}, {"gst_lt_min_s": 9e9}, {"grace_s": -1.0}])
@@ -94,7 +94,7 @@ OTHER_MEMBERSHIPS: dict[str, object] = {
     "first_round": 2,
     "rounds": 4,
     "members": facts_of(nodes=5).members,
-    "former_keys": (b"\x01" * 32,),
+    "replaced_keys": (b"\x01" * 32,),
 }
 
 

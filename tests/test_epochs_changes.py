@@ -165,7 +165,7 @@ def test_a_stolen_key_that_was_replaced_is_not_let_in_again() -> None:
     assert churn.newest.epoch == 2
     for member in churn.members:
         facts = churn.participant(member).federation
-        assert facts.membership.former_keys == (churn.node(stolen).key,)
+        assert facts.membership.replaced_keys == (churn.node(stolen).key,)
     assert churn.one_history()
 
 

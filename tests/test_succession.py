@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from defl.aggregation.rules import RULES
 from defl.cards import Card
 from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
-from defl.committee import FORMER_KEYS_MAX, Federation, Member, Membership
+from defl.committee import REPLACED_KEYS_MAX, Federation, Member, Membership
 from defl.fields import MEMBERS_MAX
 from defl.ids import NO_DIGEST, Digest, NodeId, Round, digest_of
 from defl.node.setup.requirements import computable
@@ -41,7 +41,8 @@ def card(name: str, text: str) -> Card:
 
 def pending(author: int, operations: Sequence[Operation], approvals: int) -> PendingChange:
     digest = digest_of(msgpack.encode((author, operations)))
-    approved = tuple(map(NodeId, range(approvals)))
+    others = [NodeId(member) for member in range(approvals) if member != author]
+    approved = tuple(sorted([NodeId(author), *others[: approvals - 1]]))
     return PendingChange(Round(1), NodeId(author), digest, tuple(operations), approved)
 
 
@@ -306,7 +307,7 @@ def test_a_replaced_key_never_returns() -> None:
     third = after(second, replace_key(second, 5))  # one that had left returns
     fourth = after(third, remove(3))
 
-    assert fourth.membership.former_keys == (old.key, old_gone.key)
+    assert fourth.membership.replaced_keys == (old.key, old_gone.key)
     for later in (second, third, fourth):
         for operation in (
             Add(card_of(old, "eve")),
@@ -322,7 +323,7 @@ def test_the_keys_of_one_close_are_remembered_in_the_order_of_the_operations() -
     facts = federation(7)
     both = after(facts, (*replace_key(facts, 4), *replace_key(facts, 2)))
 
-    assert both.membership.former_keys == (facts.members[4].key, facts.members[2].key)
+    assert both.membership.replaced_keys == (facts.members[4].key, facts.members[2].key)
 
 
 def test_a_federation_replaces_a_bounded_number_of_keys() -> None:
@@ -330,9 +331,9 @@ def test_a_federation_replaces_a_bounded_number_of_keys() -> None:
 
     def with_former(count: int) -> Federation:
         keys = tuple(digest_of(b"key %d" % number) for number in range(count))
-        return replace(facts, membership=replace(facts.membership, former_keys=keys))
+        return replace(facts, membership=replace(facts.membership, replaced_keys=keys))
 
-    full, almost = with_former(FORMER_KEYS_MAX), with_former(FORMER_KEYS_MAX - 1)
+    full, almost = with_former(REPLACED_KEYS_MAX), with_former(REPLACED_KEYS_MAX - 1)
     assert outcome(full, approved(full, 0, replace_key(full, 3))) == []
     assert outcome(full, approved(full, 0, add("eve"))) == [0]
     assert outcome(almost, approved(almost, 0, replace_key(almost, 3))) == [0]

@@ -30,7 +30,7 @@ from defl.schema import Codec, Entry, Schema
 MEMBERS_MIN = 4
 # Keys that were replaced, in all epochs: ten for each of 100 members, 32 kB. None of them may
 # return, so none is forgotten: when the list is full, no further key is replaced.
-FORMER_KEYS_MAX = 1000
+REPLACED_KEYS_MAX = 1000
 # Aggregation needs two rounds: the last one, and the base that it was trained from.
 TAU_MIN = 2
 # A state holds the references of tau rounds; those of 100 members must fit in a snapshot's frame.
@@ -200,7 +200,7 @@ class Membership(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rounds: Annotated[int, Meta(ge=1)]  # the last round, counted from epoch 0
     members: tuple[Member, ...]  # it only grows: a member's place, its id, never moves
     # Keys that were members' and were replaced, oldest first; it only grows as well.
-    former_keys: Annotated[tuple[Key, ...], Meta(max_length=FORMER_KEYS_MAX)] = ()
+    replaced_keys: Annotated[tuple[Key, ...], Meta(max_length=REPLACED_KEYS_MAX)] = ()
 
     def __post_init__(self) -> None:
         require_counts(sum(member.active for member in self.members), self.rounds)
@@ -210,7 +210,7 @@ class Membership(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             values = [getattr(member, field) for member in self.members]
             if len(set(values)) != len(values):
                 raise UserError(f"two members have the same {field}")
-        if not {member.key for member in self.members}.isdisjoint(self.former_keys):
+        if not {member.key for member in self.members}.isdisjoint(self.replaced_keys):
             raise UserError("a member has a key that was replaced; a key is used once")
         for member in self.members:
             require_weight(member.weight, member.name)

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from defl.cards import Card
 from defl.changes import Add, Operation, Remove, ReplaceKey, Rounds
 from defl.committee import (
-    FORMER_KEYS_MAX,
     MEMBERS_MIN,
+    REPLACED_KEYS_MAX,
     Federation,
     Member,
     Membership,
@@ -92,7 +92,10 @@ def next_membership(
         first_round=closing + 1,
         rounds=rounds,
         members=_members_after(federation.members, operations),
-        former_keys=federation.membership.former_keys + _replaced_keys(federation, operations),
+        replaced_keys=(
+            *federation.membership.replaced_keys,
+            *_keys_replaced_by(federation, operations),
+        ),
     )
 
 
@@ -137,8 +140,8 @@ def refusal(federation: Federation, closing: Round, operations: list[Operation])
     if sum(isinstance(op, Rounds) for op in operations) > 1:
         return "it sets the last round twice"
     names = [member.name for member in members]
-    former_keys = federation.membership.former_keys
-    keys = {member.key for member in members}.union(former_keys)
+    replaced_keys = federation.membership.replaced_keys
+    keys = {member.key for member in members}.union(replaced_keys)
     added = [op for op in operations if isinstance(op, Add)]
     if len(members) + len(added) > MEMBERS_MAX:
         return f"a federation has at most {MEMBERS_MAX} members in all its epochs"
@@ -170,8 +173,8 @@ def refusal(federation: Federation, closing: Round, operations: list[Operation])
     needed = _updates_needed(federation, faults_of(after))
     if after - faults_of(after) < needed:
         return f"{federation.aggregation} cannot be computed with fewer than {needed} updates"
-    if len(former_keys) + replaced > FORMER_KEYS_MAX:
-        return f"a federation replaces at most {FORMER_KEYS_MAX} keys in all its epochs"
+    if len(replaced_keys) + replaced > REPLACED_KEYS_MAX:
+        return f"a federation replaces at most {REPLACED_KEYS_MAX} keys in all its epochs"
     if removed + replaced > committee.faults:
         return f"at most {committee.faults} members may leave or get another key at once"
     if len(added) + replaced > faults_of(after):
@@ -195,7 +198,7 @@ def _changed_member(operation: Operation) -> NodeId | None:
     return operation.member if isinstance(operation, Remove | ReplaceKey) else None
 
 
-def _replaced_keys(federation: Federation, operations: Iterable[Operation]) -> tuple[bytes, ...]:
+def _keys_replaced_by(federation: Federation, operations: Iterable[Operation]) -> tuple[bytes, ...]:
     replaced = (op.member for op in operations if isinstance(op, ReplaceKey))
     return tuple(federation.members[member].key for member in replaced)
 

@@ -190,8 +190,8 @@ def approve(
     DIGEST-PREFIX is the beginning of its digest, as `defl federation changes` prints it.
 
     An approval stands until you withdraw it, or until another change takes effect first. The change
-    takes effect at the first close at which nothing is missing any more, whenever that is: with a
-    new machine, when that says that it is ready.
+    takes effect at the first close at which nothing is missing, whenever that is. With a new
+    machine, that is the first close after its READY.
     """
     if as_json and not yes and not withdraw:
         raise UserError("--json asks nothing, so add --yes")
