@@ -205,7 +205,7 @@ def test_records_that_queue_up_behind_a_slow_disk_share_a_write(
         add(writes, write)
 
     monkeypatch.setattr(Writes, "add", watch)
-    slow = WriteTimes(record_s=0.3)
+    slow = WriteTimes(record_s=1.0)
     cluster = cluster_of(4, rounds=2, conditions=Conditions(writes=slow))
     cluster.run()
     assert cluster.conclude() == []
