@@ -347,6 +347,8 @@ def test_former_members_that_flood_do_not_make_a_guest_wait() -> None:
         assert budget.wait_s(NodeId(former), 5.0) > 0, "they share one budget"
 
     assert budget.wait_s(GUEST_IDS[0], 5.0) == 0
+    budget.spend(NodeId(STRANGERS_FROM), verifications_at_once(committee) + 1000, 5.0)
+    assert budget.wait_s(GUEST_IDS[0], 5.0) == 0
 
 
 def test_strangers_that_flood_do_not_make_a_former_member_wait() -> None:

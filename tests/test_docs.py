@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -21,6 +22,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from defl.budget import PRICES, UNREAD, Price
 from defl.cards import Card
 from defl.changes import Add, Approve, Change, Ready, Remove, ReplaceKey, Rounds
 from defl.cli.sim import sim
@@ -156,6 +158,19 @@ def test_the_protocol_states_the_policy_of_each_message() -> None:
         )
         for kind, policy in POLICIES.items()
     }
+
+
+def test_the_protocol_states_the_price_of_each_message() -> None:
+    *rows, (_, *unread) = rows_after(protocol(), "Prices:")
+
+    def price(cells: list[str]) -> Price:
+        frame, member, size = cells
+        return Price(float(frame), float(Fraction(member)), int(size))
+
+    assert {kind: price(cells) for kinds, *cells in rows for kind in kinds.split(", ")} == {
+        kind.__name__: price for kind, price in PRICES.items()
+    }
+    assert price(unread) == UNREAD
 
 
 def test_the_protocol_states_what_each_role_may_send() -> None:

@@ -2,7 +2,7 @@
 
 Every message has a price, all frames of a peer are paid from its one budget, and a peer over its
 budget is read more slowly. So f members that flood use a bounded share of a node's processor, and
-honest members never wait. Processor time is virtual: 0.11 ms for one unit of work.
+honest members never wait. CPU time is virtual: 0.11 ms for one unit of work.
 """
 
 import random
@@ -252,7 +252,7 @@ def test_frames_that_are_not_read_are_paid_for(kind: str) -> None:
 
 
 def test_a_requested_chunk_is_free_and_any_other_is_not() -> None:
-    """What a source sends on request must not delay its votes, however small the chunks are."""
+    """A source that answers many requests for small chunks must not wait with its votes."""
     node = FloodedNode()
     manifest, payload = SMALL.blob(3)
     requests = node.participant.pool._transfer._fetches[manifest.digest].asked
@@ -277,7 +277,7 @@ def test_a_requested_chunk_is_free_and_any_other_is_not() -> None:
 
 
 def answers_to(message: Message, times: int, now: float = 50.0) -> list[type[Message]]:
-    """What a node that has committed blocks answers to a member that repeats one message."""
+    """Return the answers of a node with committed blocks to a member that repeats a message."""
     cluster = cluster_of(4, rounds=3, seed=1)
     cluster.run()
     participant = cluster.nodes[0].behaviour.participant
@@ -341,7 +341,7 @@ REQUESTS_PER_BATCH = 10
 
 
 def one_round(wrap: Wrap) -> tuple[float, float]:
-    """How long it takes, and the share of an honest node's time that f such members use."""
+    """Return its duration, and the share of an honest node's time that f such members use."""
     conditions = Conditions(signature_s=2 * UNIT_S, work_s=0.001, latency_s=0.005, jitter_s=0.005)
     byzantine = dict.fromkeys(BYZANTINE, wrap)
     cluster = cluster_of(SIZE, rounds=1, seed=1, conditions=conditions, byzantine=byzantine)
@@ -355,7 +355,7 @@ def one_round(wrap: Wrap) -> tuple[float, float]:
 
 
 def test_a_round_takes_less_than_twice_as_long_with_f_floods_as_with_f_silent_members() -> None:
-    """On a machine that is half as fast as usual, with requests for manifests."""
+    """The flood is requests for manifests; the machine is half as fast as usual."""
     silent_s, _ = one_round(KINDS["silent"])
     flood = partial(
         Spammer, lambda liar: ManifestRequest(liar._federation.initial), REQUESTS_PER_BATCH

@@ -1,4 +1,4 @@
-"""How much work a peer may cause: the price of each message, token buckets, and the agreed rates.
+"""Budgets for the work that a peer causes: the price of each message, token buckets, agreed rates.
 
 The unit of work is one signature check, about 0.11 ms. A node reads nothing more from a peer that
 is over its budget, and loses nothing that the peer sent. The numbers follow from n, so that a node
@@ -39,7 +39,7 @@ from defl.messages import (
 
 # Work that all f liars together may cause in the long run, signatures and everything else: about a
 # quarter of one core. It is also two thirds of a core divided by n for each member. So if all
-# members are equally busy, the node runs out of processor time before a peer runs out of budget.
+# members are equally busy, the node runs out of CPU time before a peer runs out of budget.
 LIARS_VERIFICATIONS_PER_S = 2048
 # Honest members send one certified UPD per round, and no federation needs more than two rounds a
 # second. Where this is the larger rate (n > 67) a round takes seconds, so one UPD of the two leaves
@@ -97,8 +97,8 @@ UNREAD = Price(1.0, 1 / 64, bytes_per_unit=1600)
 
 
 def price_of(message: Message | None, size: int, committee: Committee) -> float:
-    """The work for a frame of this many bytes, apart from signatures; without a message, for one
-    that is a fault or of another epoch."""
+    """Return the work for a frame of `size` bytes, apart from its signatures. The message is None
+    if the frame is a fault or of another epoch."""
     price = UNREAD if message is None else PRICES[type(message)]
     work = price.frame + price.member * committee.size + size / price.bytes_per_unit
     match message:
@@ -154,14 +154,14 @@ class Budget:
         self.spent = dict.fromkeys(peers, 0)  # on signatures
 
     def _payer(self, peer: NodeId) -> NodeId:
-        """Guests are approved; former members share one budget and strangers another. Neither must
-        make a guest wait, nor strangers a former member."""
+        """Return whose budget pays for the peer. Former members share one and strangers another:
+        neither may make a guest wait, nor strangers a former member."""
         if peer in self._buckets:
             return peer
         return NodeId(FORMER_FROM) if FORMER_FROM <= peer < STRANGERS_FROM else OUTSIDER
 
     def wait_s(self, peer: NodeId, now: float) -> float:
-        """How long the peer must wait before its next frame is read."""
+        """Return the seconds that the peer must wait before its next frame is read."""
         return self._spend(peer, 0.0, now)
 
     def price_of(self, message: Message | None, size: int) -> float:

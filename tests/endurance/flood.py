@@ -1,9 +1,9 @@
-"""How much of a core f members use that flood a node with frames without valid signatures.
+"""Measurement of the cores that f members use when they flood a node with unsigned frames.
 
     python tests/endurance/flood.py [--nodes 13] [--frames 300]
 
 A node in the middle of a round reads, judges and handles frames of each kind, and their answers are
-encoded. The table shows the processor time per frame, and what f members use that send as much as
+encoded. The table shows the CPU time per frame, and what f members use that send as much as
 they can: first with the transport's limit alone (5,000 frames a second on each of two lanes), then
 within their budgets. "price" is what the budget charges for a frame, in microseconds; a price below
 the measured time means that PRICES in budget.py has to be corrected.
