@@ -1,5 +1,8 @@
 """Prometheus metrics of a node, as a scraper reads them."""
 
+import asyncio
+import io
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +15,17 @@ from prometheus_client.samples import Sample
 from defl.ids import Digest, NodeId, Round
 from defl.lab.experiments.processes import Nodes
 from defl.messages import Agg
+from defl.node.net.tls_transport import RecordFlood
 from defl.node.node import Node
 from defl.node.report.changes import Counts, Review
 from defl.node.report.log import Log
 from defl.node.report.metrics import Measures, NodeMetrics, _of_changes, _of_peers
+from defl.node.report.peer_log import PEER_LINES_BURST
 from defl.node.report.status import LinkStatus
 from defl.node.startup import open_node
 from defl.node.work.worker_process import WorkReport
 from defl.output import Aggregate, MemberLate, Reference, RoundClosed, RoundSeen
+from support.logs import log_to
 from support.statuses import status
 
 NOTHING = Digest(bytes(32))
@@ -66,6 +72,30 @@ def test_counts_since_the_start_are_counters(node: Node) -> None:
     assert "# TYPE defl_sent_bytes_total counter" in text
     assert 'defl_sent_bytes_total{lane="weights",peer="node-1"} 0.0' in text
     assert "# TYPE defl_round gauge" in text
+
+
+def test_floods_of_tls_records_are_counted_and_logged_a_few_times(folder: Path) -> None:
+    lines = io.StringIO()
+    node = open_node(folder, log_to(lines))
+
+    async def floods() -> None:
+        for peer in (NodeId(1), None, *[None] * 100):
+            node._flooded(peer, RecordFlood(24, "192.0.2.7 port 4711", None))
+
+    try:
+        asyncio.run(floods())
+        text = node._metrics.text().decode()
+    finally:
+        node.writing.close()
+        node.storage.close()
+
+    assert 'defl_tls_floods_total{peer="node-1"} 1.0' in text
+    assert 'defl_tls_floods_total{peer="a stranger"} 101.0' in text
+    told = [json.loads(line) for line in lines.getvalue().splitlines()]
+    told = [line for line in told if "TLS records" in line["event"]]
+    assert [line["peer"] for line in told[:2]] == ["node-1", "a stranger"]
+    assert {(line["address"], line["records"]) for line in told} == {("192.0.2.7 port 4711", 24)}
+    assert len(told) == 1 + PEER_LINES_BURST
 
 
 def test_epoch_members_and_pending_changes_are_shown(node: Node) -> None:

@@ -5,6 +5,7 @@ where the victim listens. The hostile ends make their records themselves (suppor
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ from defl.node.net.tls_transport import (
     TURN_RECORDS,
     RecordFlood,
     TlsTransport,
+    secure,
 )
 from defl.node.net.transport import Refusal
 from defl.node.relay.protocol import RELAY_VERSION, Notice, Request, Signal, Verb, encode
@@ -382,6 +384,7 @@ class Called:
         while rest and not self.wire.is_paused and not self.wire.is_closed:
             buffer = self.transport.get_buffer(-1)
             count = min(len(buffer), len(rest))
+            assert count, "the kernel is read, but there is no room"
             buffer[:count] = rest[:count]
             rest = rest[count:]
             self.transport.buffer_updated(count)
@@ -449,13 +452,48 @@ def test_a_reader_that_pauses_stops_the_kernel_and_gets_everything_later() -> No
             received += 2**14
         assert called.reader.count == 0
         assert received <= tls_transport.RECEIVED_BYTES_MAX
-        called.transport.eof_received()
+        assert called.transport.eof_received()  # the connection stays open
 
         called.transport.resume_reading()
         for _ in range(10):
             await asyncio.sleep(0)
         assert called.reader.count == received
         assert called.wire.is_closed  # after all was read
+
+    asyncio.run(scenario())
+
+
+class Canceller(asyncio.Protocol):
+    """Cancels the call whose handshake has just ended."""
+
+    def __init__(self) -> None:
+        self.call: asyncio.Task[TlsTransport] | None = None
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: ARG002
+        assert self.call is not None
+        self.call.cancel()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        self.lost.set()
+
+
+def test_a_call_that_is_cancelled_as_its_handshake_ends_leaves_no_connection() -> None:
+    async def scenario() -> None:
+        async with attacked() as (victim, _):
+            connection = socket.socket()
+            connection.setblocking(False)
+            address = victim.transport.address
+            await asyncio.get_running_loop().sock_connect(connection, address)
+            context = letterbox_client_context(victim.card)
+            caller = Canceller()
+            caller.call = asyncio.create_task(
+                secure(connection, caller, context, handshake_s=TIME_LIMIT_S, server_name="")
+            )
+            await asyncio.wait([caller.call])
+            assert caller.call.cancelled()
+            await caller.lost.wait()
+            await victim.until(lambda: victim.transport.stats.refusals[Refusal.GONE] == 1)
 
     asyncio.run(scenario())
 

@@ -14,6 +14,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, cast
 
+import numpy as np
+
 from defl.budget import TokenBucket
 
 # What was received and not decrypted yet: some full records.
@@ -116,7 +118,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._state = _State.HANDSHAKE
         self._tcp: asyncio.Transport | None = None
         self._fault: Exception | None = None  # why this end has ended the connection
-        self._received = memoryview(bytearray(RECEIVED_BYTES_MAX))
+        # Not filled with zeros first: what an idle connection never fills costs nothing.
+        self._received: memoryview = np.empty(RECEIVED_BYTES_MAX, np.uint8).data
         self._start = 0  # received[start:end] is not decrypted yet
         self._end = 0
         self._fed = 0  # records that OpenSSL has, and that have brought nothing yet
