@@ -15,7 +15,7 @@ from msgspec import structs
 
 from defl.cards import Card, Reach
 from defl.ids import NodeId, digest_of
-from defl.node.net import marks
+from defl.node.net import dial_hints
 from defl.node.net.connecting import connected_socket
 from defl.node.net.framing import HEADER_BYTES, Lane
 from defl.node.net.relayed import RelayFault, _until_go, probe_relay
@@ -177,10 +177,10 @@ def test_a_member_with_a_wrong_clock_is_served_by_a_member_that_relays(
             Peer(1, cards, bound, identity=MIDDLE, relay=True),
             DiallingPeer(2, cards, HIGH),
         ]
-        monkeypatch.setattr(marks.time, "time", lambda: time.time_ns() / 1e9 - 86_400)
+        monkeypatch.setattr(dial_hints.time, "time", lambda: time.time_ns() / 1e9 - 86_400)
         async with running(*members):
             await until_connected(*members)
-            assert members[1].transport._acceptor._marks._clock() - marks.time.time() > 3600
+            assert members[1].transport._acceptor._marks._clock() - dial_hints.time.time() > 3600
 
     asyncio.run(scenario())
 

@@ -25,7 +25,7 @@ import msgspec
 import pytest
 
 from defl.ids import NodeId, digest_of
-from defl.node.net import marks
+from defl.node.net import dial_hints
 from defl.node.net.acceptor import AcceptLimits, Acceptor
 from defl.node.net.beats import Beat, header_of
 from defl.node.net.framing import HELLO_BYTES_MAX, Lane
@@ -526,10 +526,10 @@ def all_that_strangers_know(
     hour ago; and the mark of older releases, which follows from the certificates."""
     now = first_record_of(victim, member)
     with monkeypatch.context() as an_hour_ago:
-        an_hour_ago.setattr(marks.time, "time", lambda: time.time_ns() / 1e9 - 3600)
+        an_hour_ago.setattr(dial_hints.time, "time", lambda: time.time_ns() / 1e9 - 3600)
         before = first_record_of(victim, member)
     certificates = digest_of(member.certificate), digest_of(victim.identity.certificate)
-    at = now.index(marks.MARK_PREFIX) + len(marks.MARK_PREFIX)
+    at = now.index(dial_hints.MARK_PREFIX) + len(dial_hints.MARK_PREFIX)
     guessed = digest_of(b"".join(certificates)).hex()[:32].encode()
     older = now[:at] + guessed + now[at + len(guessed) :]
     return [b"", client_hello(victim), now, before, older]
@@ -548,7 +548,7 @@ def test_a_restarted_member_is_back_while_strangers_from_everywhere_use_all_that
             flood = asyncio.to_thread(connect_until, stop, victim.transport.address, words, SOURCES)
             flooding = asyncio.ensure_future(flood)
             await victim.until(lambda: victim.transport.turned_away > 500)
-            monkeypatch.setattr(marks.time, "time", lambda: time.time_ns() / 1e9 + clock_off_s)
+            monkeypatch.setattr(dial_hints.time, "time", lambda: time.time_ns() / 1e9 + clock_off_s)
             for _ in range(3):
                 await admitted_within_tries(victim, BAD)
             stop.set()
@@ -583,7 +583,7 @@ def test_a_member_without_a_mark_has_a_place_where_a_member_was_admitted_before(
     async def scenario() -> None:
         limits = receiving(handshake_s=60.0, pending=PendingLimits(unmarked=0))
         async with served(limits) as (victim, _):
-            monkeypatch.setattr(marks.time, "time", lambda: time.time_ns() / 1e9 - 86_400)
+            monkeypatch.setattr(dial_hints.time, "time", lambda: time.time_ns() / 1e9 - 86_400)
             with pytest.raises(OSError):  # noqa: PT011  (an alert, or the connection is closed)
                 await asyncio.open_connection(
                     *victim.transport.address,
@@ -604,7 +604,7 @@ def test_a_caller_without_a_place_learns_that_the_node_is_crowded(
     """And suspects no firewall. Its clock is wrong, so that it has no mark."""
 
     async def scenario() -> None:
-        monkeypatch.setattr(marks.time, "time", lambda: time.time_ns() / 1e9 - 86_400)
+        monkeypatch.setattr(dial_hints.time, "time", lambda: time.time_ns() / 1e9 - 86_400)
         limits = receiving(pending=PendingLimits(unmarked=0, reserved=0))
         listeners = [listener() for _ in range(4)]
         cards = cards_of(listeners)

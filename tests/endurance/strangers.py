@@ -1,4 +1,4 @@
-"""How long a member that restarts needs to get in again while strangers flood the node it calls.
+"""Time that a restarted member needs to get in again while strangers flood the node it calls.
 
     python tests/endurance/strangers.py [--rate N] [--addresses N] [--trials N] [--relay]
         [--restart-called] [--wrong-clock] [--all-words] [--delay-ms N]

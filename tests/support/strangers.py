@@ -1,4 +1,4 @@
-"""For tests of floods: strangers that call from many loopback addresses, and copy first records."""
+"""Strangers that flood a node: they call from many loopback addresses and copy first records."""
 
 import contextlib
 import itertools
@@ -12,7 +12,7 @@ SOURCES = [f"127.8.{i // 125}.{i % 125 + 1}" for i in range(250)]
 
 
 def first_record(context: ssl.SSLContext) -> bytes:
-    """As somebody on the line sees it."""
+    """Return the first record of a call, as an eavesdropper sees it."""
     outgoing = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=None).do_handshake()
@@ -25,7 +25,7 @@ def connect_until(
     words: Sequence[bytes],
     sources: Sequence[str] = ("127.0.0.1",),
 ) -> int:
-    """In a thread: opens connections as fast as it can and keeps the newest few."""
+    """Open connections as fast as possible, keep the newest few; return their number."""
     connections = 0
     open_ones: deque[socket.socket] = deque()
     for data, source in zip(itertools.cycle(words), itertools.cycle(sources), strict=False):

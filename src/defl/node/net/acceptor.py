@@ -3,7 +3,7 @@
 Nothing is spent on a connection before its first record is complete: until then it stays in the
 kernel. The record decides which class of pending connections the caller belongs to (pending.py).
 Handshakes of one class begin one by one, at a bounded rate. So strangers neither evict a member nor
-cost the node more than a fraction of a core. Who loses its place is told so by a TLS alert. A
+cost the node more than a fraction of a core. A caller that loses its place gets a TLS alert. A
 caller of the letterbox stays pending to its end.
 """
 
@@ -20,8 +20,8 @@ from time import monotonic
 
 from defl.budget import TokenBucket
 from defl.node.net.admission import refusal_of
+from defl.node.net.dial_hints import ExpectedMarks
 from defl.node.net.framing import Link
-from defl.node.net.marks import ExpectedMarks
 from defl.node.net.pending import Caller, PendingConnections, PendingLimits, Stranger
 from defl.node.net.refusal import Refusal, Refused
 from defl.node.net.tls import FIRST_BYTES_MAX, is_first_record
@@ -34,8 +34,8 @@ ACCEPTED_AT_ONCE_MAX = 8
 # How often a partial first record is looked at: a socket with some bytes is always readable, so
 # waiting for readability would not wait.
 PEEK_AGAIN_S = 0.02
-# TLS's fatal alert internal_error, in plaintext, for a caller that has no place: nothing that the
-# caller did is wrong (RFC 8446, 6.2).
+# TLS's fatal alert internal_error, in plaintext, for a caller that is turned away: it did nothing
+# wrong (RFC 8446, 6.2).
 NO_PLACE_ALERT = bytes.fromhex("15 0303 0002 02 50")
 # The node counts as crowded for this long after it has turned a caller away.
 CROWDED_S = 60.0
@@ -94,8 +94,7 @@ class Acceptor:
         return self._crowded_at is not None and monotonic() - self._crowded_at < CROWDED_S
 
     def expect(self, callers: Mapping[Caller, bytes]) -> None:
-        """From now on a connection with the mark of one of these callers, each with its public key,
-        is pending as that caller's."""
+        """Expect the marks of these callers only, each given with its public key."""
         self._marks.expect(callers)
         self._pending.expect(set(callers.values()))
         expected = {*callers, *Stranger}
@@ -146,8 +145,8 @@ class Acceptor:
             self.admissions[connection].cancel()
 
     def _turn_away(self, connection: socket.socket) -> None:
-        """Count a connection that has no place, and tell its caller. Bytes that are not read would
-        make the kernel throw the alert away."""
+        """Count a connection that loses its place, and alert its caller. Unread bytes would make
+        the kernel discard the alert."""
         self._refusals[Refusal.CROWDED] += 1
         self.turned_away += 1
         self._crowded_at = monotonic()

@@ -29,7 +29,7 @@ WITHOUT_RELAY = Refused(
     "let a member that can be dialled relay (relay = true in its node.toml, then defl node card)",
 )
 
-# The alert of a node that has no place for its caller (acceptor.py), as OpenSSL names it.
+# The alert of a node that turns its caller away (acceptor.py), as OpenSSL names it.
 NO_PLACE = "ALERT_INTERNAL_ERROR"
 
 

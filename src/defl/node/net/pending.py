@@ -5,7 +5,7 @@ the middle of its handshake. Each pending connection belongs to one class, and e
 a limit of its own:
 
     silent     nothing was received yet. A member's first bytes follow its connection at once.
-    unmarked   something was received, but no contact's mark (marks.py).
+    unmarked   something was received, but no contact's mark (dial_hints.py).
     marked     one class for each contact. Nobody else can make its marks, and nothing evicts it.
     relayed    one class for each key that may call the relay of this node, if it is one.
     letterbox  bears the mark of a letterbox (letterbox.py), and stays pending as long as it lives:
@@ -171,8 +171,8 @@ class PendingConnections(Generic[Connection]):
                 return self._limits.per_member
 
     def _loser(self, connections: dict[Connection, Address]) -> Connection:
-        """Of two addresses, the one that calls ten times as often loses a hundred times as often.
-        There is no threshold that somebody could stay just below."""
+        """Draw the connection that loses its place. An address that calls ten times as often as
+        another loses a hundred times as often: there is no threshold to stay just below."""
         once = (1.0, 0.0)
         weights = [self._calls.get(address, once)[0] ** 2 for address in connections.values()]
         return self._rng.choices(list(connections), weights)[0]

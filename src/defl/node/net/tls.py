@@ -5,9 +5,9 @@ certificate. There is no plaintext mode and no certification authority. Only a l
 caller for no certificate (letterbox.py); the caller still pins the certificate of the node it
 calls.
 
-A member marks its first record (marks.py), so that the node it dials can tell it from a stranger
-before it spends anything on the connection. A context for dialling is good for one connection: its
-mark is used up.
+A member marks its first record (dial_hints.py), so that the node it dials can tell it from
+a stranger before it spends anything on the connection. A context for dialling is good for one
+connection: its mark is used up.
 """
 
 import os
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from defl.cards import Card, Reach
 from defl.errors import UserError
-from defl.node.net.marks import LETTERBOX_MARK, MarkUse, fresh_mark
+from defl.node.net.dial_hints import LETTERBOX_MARK, MarkUse, fresh_mark
 from defl.node.setup.identity import (
     Identity,
     certificate_key,

@@ -1,4 +1,4 @@
-"""Marks: how a called node tells a contact from a stranger before TLS has cost anything.
+"""Dial hints, called marks: a called node tells contacts from strangers before TLS costs anything.
 
 A mark is the name of a second application protocol (ALPN) in the caller's first record. Only the
 two nodes of a pair can make it: its key is the X25519 secret of their Ed25519 keys, converted as
@@ -45,7 +45,7 @@ FIELD = 2**255 - 19
 
 
 class MarkUse(Enum):
-    """What the caller wants: the node itself, or its relay."""
+    """Purpose of a call: the node itself, or its relay."""
 
     MEMBER = b"defl/mark/member"
     RELAY = b"defl/mark/relay"
@@ -76,7 +76,7 @@ class ExpectedMarks:
         self._used: dict[bytes, OrderedDict[bytes, int]] = {}  # name -> nonce -> stated time
 
     def expect(self, callers: Mapping[Caller, bytes]) -> None:
-        """From now on these callers have marks, and nobody else; each with its public key."""
+        """Believe the marks of these callers only, each given with its public key."""
         self._expected = {}
         for caller, public_key in callers.items():
             use = MarkUse.RELAY if isinstance(caller, RelayCaller) else MarkUse.MEMBER

@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from defl.ids import NodeId
-from defl.node.net import marks
-from defl.node.net.marks import (
+from defl.node.net import dial_hints
+from defl.node.net.dial_hints import (
     FIELD,
     MARK_SKEW_S,
     USED_MARKS_MAX,
@@ -38,7 +38,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(marks.time, "time", clock)
+    monkeypatch.setattr(dial_hints.time, "time", clock)
     return clock
 
 
@@ -123,7 +123,7 @@ def test_whoever_knows_everything_but_a_private_key_has_no_mark(clock: Clock) ->
     """Names of keys are seen on the line; a former member knows every card."""
     expected = bob_expects(clock)
     genuine = fresh_mark(ALICE, BOB.public_key, MarkUse.MEMBER)
-    name = genuine[: len(marks.MARK_PREFIX) + 2 * marks.NAME_BYTES]
+    name = genuine[: len(dial_hints.MARK_PREFIX) + 2 * dial_hints.NAME_BYTES]
     forged = fresh_mark(MALLORY, BOB.public_key, MarkUse.MEMBER)
 
     for mark in (forged, name + forged[len(name) :], name + b"0" * 64, name, b""):
@@ -135,21 +135,21 @@ def test_the_key_of_a_mark_does_not_follow_from_public_keys(clock: Clock) -> Non
     public = MarkUse.MEMBER.value + ALICE.public_key + BOB.public_key
     for guess in (bytes(32), b"", ALICE.public_key, BOB.public_key):
         key = hmac.digest(guess, public, "sha256")
-        mark = marks.mark_of(key, int(NOW), bytes(8), MarkUse.MEMBER)
+        mark = dial_hints.mark_of(key, int(NOW), bytes(8), MarkUse.MEMBER)
         assert bob_expects(clock).caller_of(first_record(mark)) is Stranger.UNMARKED
 
 
-@pytest.mark.parametrize("at", range(0, marks.HEX_DIGITS, 7))
+@pytest.mark.parametrize("at", range(0, dial_hints.HEX_DIGITS, 7))
 def test_a_mark_with_one_changed_digit_is_not_believed(at: int, clock: Clock) -> None:
     expected = bob_expects(clock)
     mark = bytearray(fresh_mark(ALICE, BOB.public_key, MarkUse.MEMBER))
-    mark[len(marks.MARK_PREFIX) + at] ^= 1
+    mark[len(dial_hints.MARK_PREFIX) + at] ^= 1
 
     assert expected.caller_of(first_record(bytes(mark))) is Stranger.UNMARKED
 
 
 def test_a_mark_is_good_for_one_connection(clock: Clock) -> None:
-    """Whoever listens on the line has it a moment later."""
+    """An eavesdropper has it a moment later."""
     expected = bob_expects(clock)
     record = first_record(fresh_mark(ALICE, BOB.public_key, MarkUse.MEMBER))
 
@@ -213,7 +213,7 @@ def test_a_relays_callers_are_told_from_those_of_the_node_behind_the_same_port(
 def test_a_mark_does_not_serve_for_the_other_purpose(clock: Clock) -> None:
     expected = bob_expects(clock)
     to_node = fresh_mark(ALICE, BOB.public_key, MarkUse.MEMBER)
-    disguised = marks.RELAY_PREFIX + to_node[len(marks.MARK_PREFIX) :]
+    disguised = dial_hints.RELAY_PREFIX + to_node[len(dial_hints.MARK_PREFIX) :]
 
     assert expected.caller_of(first_record(disguised)) is Stranger.UNMARKED_AT_RELAY
 
@@ -259,9 +259,9 @@ def test_used_marks_are_bounded_and_forgotten_after_their_time(
         lambda mark: mark[: len(mark) // 2],
         lambda mark: mark.replace(b"defl", b"DEFL"),
         lambda mark: b"\xff" * len(mark),
-        lambda _: marks.MARK_PREFIX + b"\xff" * 80,
-        lambda _: marks.MARK_PREFIX + b" " * 80,
-        lambda _: marks.MARK_PREFIX,
+        lambda _: dial_hints.MARK_PREFIX + b"\xff" * 80,
+        lambda _: dial_hints.MARK_PREFIX + b" " * 80,
+        lambda _: dial_hints.MARK_PREFIX,
         lambda _: b"defl/mark/" + b"ab" * 16,  # as an older release made it
     ],
 )
