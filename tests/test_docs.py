@@ -86,6 +86,10 @@ WORDS = {
     "DEFL_DATA",  # likewise
     "DEFL_NODE",  # likewise
     "DEFL_NODES",  # likewise
+    # Variables that a client gets, or has to be given by name.
+    *("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+    *("TOKENIZERS_PARALLELISM", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+    *("CURL_CA_BUNDLE", "HTTP_PROXY", "ALL_PROXY", "HF_TOKEN", "DATA_FOLDER"),
 }
 
 
