@@ -9,11 +9,12 @@ from copy import deepcopy
 import pytest
 from msgspec.structs import replace
 
-from defl.committee import Rules
+from defl.committee import Rules, Timing
 from defl.consensus.answers import BLOCK_ANSWERS_PER_PERIOD_MAX
 from defl.ids import Digest, NodeId, Round, digest_of
 from defl.messages import (
     Agg,
+    Attestation,
     BlockRequest,
     Certificates,
     Gossip,
@@ -26,7 +27,7 @@ from defl.messages import (
     Vote,
     genesis_qc,
 )
-from defl.output import Event, Observing, Output, Received, Tick, Train, Trained
+from defl.output import Attested, Event, Observing, Output, Received, Tick, Train, Trained
 from defl.schema import Role
 from defl.sim.byzantine import KINDS
 from defl.sim.cluster import Cluster
@@ -54,6 +55,61 @@ def all_vote_now(cluster: Cluster, round_: int) -> None:
     for node in cluster.nodes:
         node.behaviour.participant.client._submit_agg(Round(round_))
         node.handle(Tick())
+
+
+def test_a_member_killed_right_after_its_last_attestation_still_gets_the_proof() -> None:
+    """Its attestation reaches all others, and theirs do not reach it. Regression: the others ended
+    at once, and it had nobody left to get the proof of the last model from."""
+    killed, proven = NodeId(3), []
+    cluster = cluster_of(
+        4,
+        rounds=2,
+        conditions=Conditions(latency_s=0.05, jitter_s=0.001),
+        on_notice=lambda node, notice: (
+            proven.append(node) if isinstance(notice, Attested) else None
+        ),
+    )
+    cluster.traffic.censor = lambda _source, target, message: (
+        target == killed and isinstance(message, Attestation) and cluster.crashes == 0
+    )
+    own = participant(cluster, killed)._finish
+    run_until(cluster, lambda: own.agreeing > 0)
+    cluster.after(0.04, lambda: cluster.crash(killed, downtime_s=20.0, power=False))
+    run_until(cluster, lambda: killed in proven)
+
+    assert sorted(proven) == [0, 1, 2, 3]
+    run_until(cluster, lambda: all(cluster.nodes[member].ended for member in range(3)))
+    assert cluster.now < 20.0 + Timing().grace_s / 2, "at once, when all have the proof"
+    finish(cluster)
+
+
+def test_a_member_killed_after_it_showed_its_proof_has_it_when_all_others_are_gone() -> None:
+    """They ended because it had shown that it can do without them."""
+    killed, proven = NodeId(3), []
+    cluster = cluster_of(
+        4,
+        rounds=2,
+        on_notice=lambda node, notice: (
+            proven.append(node) if isinstance(notice, Attested) else None
+        ),
+    )
+    run_until(cluster, lambda: killed in proven)
+    cluster.crash(killed, downtime_s=1000.0, power=True)
+    run_until(cluster, lambda: all(cluster.nodes[member].ended for member in range(3)))
+    proven.clear()
+    run_until(cluster, lambda: killed in proven)
+
+    assert cluster.now > 1000.0
+    finish(cluster)
+
+
+def test_nodes_end_at_once_when_all_have_the_proof_of_the_last_model() -> None:
+    cluster = cluster_of(7, rounds=2)
+    run_until(cluster, lambda: all(node.behaviour.participant.attesting for node in cluster.nodes))
+    last_model_at = cluster.now
+    run_until(cluster, lambda: all(node.ended for node in cluster.nodes))
+
+    assert cluster.now < last_model_at + Timing().view_base_s
 
 
 def finish(cluster: Cluster) -> None:

@@ -19,6 +19,7 @@ from defl.messages import (
     Vote,
 )
 from defl.output import (
+    Attested,
     Committed,
     ModelReady,
     Observing,
@@ -354,6 +355,19 @@ def test_an_honest_node_that_becomes_an_observer_is_detected(checker: Checker) -
     checker.notice(NodeId(0), Observing("another node reports it"), 1.0, participant)
 
     assert failed(checker) == {verdicts.NO_MEMBER_LEFT_BEHIND}
+
+
+def test_an_honest_member_that_ends_without_proof_of_the_last_model_is_detected(
+    checker: Checker,
+) -> None:
+    ended = [ParticipantStub(NodeId(i), ALL_CLOSED, finished=True) for i in range(3)]
+    for member in (0, 1, 2):
+        attested = Attested(Round(3 if member else 2), digest("model"), ())
+        checker.notice(NodeId(member), attested, 1.0, ended[member])
+    checker.conclude(honest_nodes(ended), rounds_due=True)
+
+    assert failed(checker) == {verdicts.NO_MEMBER_LEFT_BEHIND}
+    assert len(checker.violations) == 1
 
 
 SEEN_BY_A_TEST = (

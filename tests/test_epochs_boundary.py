@@ -3,6 +3,8 @@
 import pytest
 
 from defl.changes import Remove
+from defl.contacts import PeerRole
+from defl.finish import ALONE_S
 from defl.ids import NodeId, Round
 from defl.messages import (
     Blocks,
@@ -16,7 +18,7 @@ from defl.messages import (
     Timeout,
     Vote,
 )
-from defl.output import Departed, Envelope, Received
+from defl.output import Departed, Envelope, Isolated, Received
 from defl.wire import EPOCHLESS, encode
 from support.epochs import Churn
 
@@ -91,6 +93,39 @@ def test_a_leaver_that_hears_from_nobody_for_long_is_accused_of_nothing() -> Non
     assert churn.participant(leaver).state.round == last
     assert "Certificates" not in heard
     assert not churn.accusations
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_leaver_that_comes_back_after_the_end_stops_by_itself(knows: bool) -> None:
+    """It was down when the others would have told it that it may go, or even before the boundary.
+    Regression: it ran for ever. It does not claim that it has left or finished."""
+    leaver = 4
+    churn = Churn(5, rounds=4)
+    churn.run_until_round(1)
+    if not knows:
+        digest = churn.propose(0, Remove(NodeId(leaver)))
+        churn.switch_off(leaver)
+        churn.approve(digest, 1, 2, 3)
+    else:
+        churn.cluster.traffic.censor = lambda _source, target, _message: (
+            target == leaver and churn.participant(leaver).epoch == 1
+        )
+        churn.propose(leaver, Remove(NodeId(leaver)))
+        churn.run_until_epoch(1)
+        churn.switch_off(leaver)
+        churn.cluster.traffic.censor = None
+    churn.run_until(lambda: all(churn.node(machine).ended for machine in range(4)))
+    churn.switch_on(leaver)
+    back_at = churn.cluster.now
+    assert churn.participant(leaver).role is (PeerRole.FORMER if knows else PeerRole.MEMBER)
+    while churn.node(leaver).alive and churn.cluster.now < back_at + 2 * ALONE_S:
+        churn.cluster.step()
+
+    assert churn.node(leaver).ended
+    assert churn.cluster.now <= back_at + ALONE_S + 1.0
+    assert churn.notices_of(Isolated, leaver)
+    assert not churn.participant(leaver).finished
+    assert not churn.participant(leaver).departed
 
 
 def test_a_former_member_does_not_ask_for_blocks() -> None:

@@ -1,10 +1,13 @@
 """The end of a federation: attestations of the last model, and how long a node keeps serving."""
 
-from defl.committee import Timing
+from defl.committee import Committee, Timing
+from defl.finish import ALONE_S, Finish, Isolation
 from defl.ids import NodeId, Round
 from defl.messages import Attestation
 from defl.output import (
     Attested,
+    Connected,
+    Disconnected,
     EvidenceFound,
     Finished,
     Trained,
@@ -51,28 +54,79 @@ def test_an_attestation_is_repeated_while_a_member_is_silent() -> None:
     for author in (1, 2, 3):
         attestation = bench.small.attestation(author, 2, bench.model.digest)
         bench.finish.receive(NodeId(author), attestation, 11.5)
+        bench.serve(author, now=11.5)
     bench.attestations(12.0)
     assert bench.attestations(13.0) == []
 
 
-def test_q_equal_attestations_prove_the_model_and_all_of_them_finish_the_node() -> None:
+def test_q_equal_attestations_prove_the_model_and_are_durable_before_they_are_returned() -> None:
     bench = finished_bench()
     bench.attestations(10.0)
-    notices = []
+    effects = []
     for author, digest in ((3, bench.model.digest), (2, name("a lie")), (1, bench.model.digest)):
-        assert not bench.finish.finished
         bench.finish.receive(NodeId(author), bench.small.attestation(author, 2, digest), 11.0)
+        bench.finish.take()
         bench.at(11.0)
-        notices.append(bench.finish.take().notices)
+        effects.append(bench.finish.take())
 
-    assert notices[:2] == [[], []]
-    attested, finished = notices[2]
+    assert [effect.notices for effect in effects[:2]] == [[], []]
+    assert [effect.attestations for effect in effects[:2]] == [(), ()]
+    (attested,) = effects[2].notices
     assert isinstance(attested, Attested)
     assert (attested.round, attested.digest) == (2, bench.model.digest)
     assert [attestation.author for attestation in attested.attestations] == [0, 1, 3]
-    assert finished == Finished(Round(2))
+    assert effects[2].attestations == attested.attestations
+    returned = [(item.to, item.message.author) for item in effects[2].send]
+    assert returned == [(nodes(1), 1), (nodes(3), 3)]
+
+
+def test_a_node_serves_until_every_member_has_shown_that_it_has_the_proof() -> None:
+    """One that attests another model can never have it, so nobody waits for that one."""
+    bench = finished_bench()
+    bench.attestations(10.0)
+    for author, digest in ((3, bench.model.digest), (2, name("a lie")), (1, bench.model.digest)):
+        bench.finish.receive(NodeId(author), bench.small.attestation(author, 2, digest), 11.0)
+    bench.serve(1, now=11.0)
+    bench.at(11.0)
+    assert not bench.finish.finished
+    bench.finish.take()
+    (repeated,) = bench.attestations(12.0)
+    assert (repeated.to, repeated.message.author) == (nodes(3), ME)
+
+    bench.serve(3, now=12.5)
+    bench.at(12.5)
+
+    assert bench.finish.take().notices == [Finished(Round(2))]
     assert bench.finish.finished
     assert bench.finish.wake_at is None
+
+
+def test_a_member_that_comes_back_gets_the_attestation_and_its_own_one_back() -> None:
+    bench = finished_bench()
+    bench.attestations(10.0)
+    back = bench.small.attestation(3, 2, bench.model.digest)
+    for author in (1, 2, 3):
+        attestation = bench.small.attestation(author, 2, bench.model.digest)
+        bench.finish.receive(NodeId(author), attestation, 10.5)
+    bench.attestations(10.5)
+    bench.finish.answer(NodeId(3), back, 40.0)
+
+    sent = bench.finish.take().send
+    assert [(item.to, item.message.author) for item in sent] == [(nodes(3), ME), (nodes(3), 3)]
+
+
+def test_a_node_that_stopped_with_the_proof_has_it_when_it_starts_again() -> None:
+    """It had shown the others that they may go, and was killed before it wrote its files."""
+    bench = finished_bench(muted=True)
+    digest = bench.model.digest
+    proof = tuple(bench.small.attestation(author, 2, digest) for author in (0, 1, 3))
+    bench.finish = Finish(bench.small.federation, ME, bench.small.signers[ME], proof)
+    bench.finish.muted = True
+    bench.finish.attest(Round(2), digest, 10.0)
+
+    (attested,) = bench.finish.take().notices
+    assert isinstance(attested, Attested)
+    assert attested.attestations == proof
 
 
 def test_members_that_attest_this_nodes_model_are_counted_after_it_is_proven_too() -> None:
@@ -152,3 +206,55 @@ def test_an_observer_signs_nothing_and_follows_to_the_end() -> None:
     assert bench.finish.take().send == []
     bench.at(10.0 + GRACE_S)
     assert bench.finish.finished
+
+
+# --- A node that hears of nobody -------------------------------------------------------------
+
+
+COMMITTEE = Committee(tuple(bytes([i]) * 32 for i in range(7)))  # f is two
+
+
+def isolation(*connected: int) -> Isolation:
+    result = Isolation()
+    assert not result.judge(COMMITTEE, Round(3), 0.0)
+    for member in connected:
+        result.saw(COMMITTEE, Connected(NodeId(member)), 0.0)
+    return result
+
+
+def test_a_node_that_hears_of_at_most_f_members_for_days_stops() -> None:
+    """All of them may be Byzantine, and stay connected for ever."""
+    isolated = isolation(5, 6)
+    assert isolated.wake_at == ALONE_S
+    assert not isolated.judge(COMMITTEE, Round(3), ALONE_S - 1.0)
+    assert isolated.judge(COMMITTEE, Round(3), ALONE_S)
+    assert isolated.stops
+
+
+def test_a_node_that_is_connected_with_an_honest_member_goes_on() -> None:
+    """Training may take longer than that, and nobody says anything meanwhile."""
+    joined = isolation(4, 5, 6)
+    assert not joined.judge(COMMITTEE, Round(3), ALONE_S)
+    assert not joined.judge(COMMITTEE, Round(3), 2 * ALONE_S)
+
+    joined.saw(COMMITTEE, Disconnected(NodeId(4)), 2.5 * ALONE_S)
+    assert not joined.judge(COMMITTEE, Round(3), 3.0 * ALONE_S)
+    assert joined.wake_at == 3.5 * ALONE_S
+    assert joined.judge(COMMITTEE, Round(3), 3.5 * ALONE_S)
+
+
+def test_a_node_waits_for_the_first_round_for_as_long_as_it_takes() -> None:
+    """Others may not have started yet."""
+    waiting = isolation()
+
+    assert not waiting.judge(COMMITTEE, Round(0), 10 * ALONE_S)
+    assert not waiting.stops
+
+
+def test_strangers_are_not_remembered() -> None:
+    isolated = isolation()
+    for number in range(1000, 3000):
+        isolated.saw(COMMITTEE, Connected(NodeId(number)), 1.0)
+
+    assert isolated._seen_at == {}
+    assert isolated.judge(COMMITTEE, Round(3), ALONE_S)

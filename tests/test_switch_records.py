@@ -34,13 +34,17 @@ def assert_boundary(durable: Durable) -> None:
     assert (durable.blocks, durable.snapshot) == ((), None)
     assert durable.acks == BOUNDARY.acks
     assert durable.offers == (BOUNDARY.offer,)
+    assert durable.attestations == ()
     assert durable.models == ((Round(0), SMALL.initial), BOUNDARY.model)
 
 
 def test_the_new_epoch_replaces_what_belongs_to_the_old_one(storage: Storage) -> None:
     storage.records.persist(Persist(snapshot=SMALL.snapshot()))
     storage.records.persist(BEFORE)
+    proof = tuple(SMALL.attestation(author, 3, SMALL.initial.digest) for author in (0, 1, 2))
+    storage.records.persist(Persist(attestations=proof))
     assert storage.recovered().blocks
+    assert storage.recovered().attestations == proof
     storage.records.persist(BOUNDARY)
 
     durable = reopened(storage)

@@ -76,7 +76,7 @@ class SafetyRecord(Struct, frozen=True, array_like=True):
 
 class Switch(Struct, frozen=True, array_like=True):
     """Another epoch begins. Written with it: its record. Deleted with it: the blocks, the snapshot,
-    the acks and the offers of the epoch before. Handovers are kept for ever."""
+    the acks, the offers and the attestations of the epoch before. Handovers are kept for ever."""
 
     membership: Membership
     closed: tuple[ClosedRound, ...]  # the rounds of earlier epochs that are still kept
@@ -94,6 +94,7 @@ class Persist(Struct, frozen=True):
     offer: Offer | None = None
     model: tuple[Round, Manifest] | None = None
     evidence: tuple[Evidence, ...] = ()
+    attestations: tuple[Attestation, ...] = ()  # a quorum's, of the last model
     forget_round: Round | None = None  # acks, offers and models of this round and older
     switch: Switch | None = None
 
@@ -108,6 +109,7 @@ class Durable(Struct):
     offers: tuple[Offer, ...] = ()
     models: tuple[tuple[Round, Manifest], ...] = ()
     evidence: tuple[Evidence, ...] = ()
+    attestations: tuple[Attestation, ...] = ()
     held: tuple[tuple[Manifest, frozenset[int]], ...] = ()  # chunks that are really on disk
     switch: Switch | None = None  # into the present epoch; None in epoch 0
 
@@ -266,6 +268,13 @@ class WorkFailing(Struct, frozen=True):
     reason: str
 
 
+class Isolated(Struct, frozen=True):
+    """For so long this node has heard of at most f members, so it stops."""
+
+    seconds: float
+    faults: int
+
+
 class Attested(Struct, frozen=True):
     """q members computed the same final model."""
 
@@ -311,6 +320,7 @@ Notice = (
     | PeerMisbehaved
     | WorkFailing
     | Attested
+    | Isolated
     | Finished
     | EpochBegan
     | Departed

@@ -9,7 +9,16 @@ from defl.consensus.effects import ConsensusEffects
 from defl.crossing import CrossingEffects
 from defl.finish import FinishEffects
 from defl.ids import Digest, Round
-from defl.messages import Block, Evidence, Manifest, Message, Offer, Snapshot, StoreAck
+from defl.messages import (
+    Attestation,
+    Block,
+    Evidence,
+    Manifest,
+    Message,
+    Offer,
+    Snapshot,
+    StoreAck,
+)
 from defl.output import (
     Committed,
     Envelope,
@@ -44,6 +53,7 @@ class OutputBuilder:
         self._acks: list[StoreAck] = []
         self._offer: Offer | None = None
         self._model: tuple[Round, Manifest] | None = None
+        self._attestations: tuple[Attestation, ...] = ()
         self._store: list[StoreChunk] = []
         self._committed: list[Committed] = []
         self._work: list[Work] = []
@@ -60,6 +70,7 @@ class OutputBuilder:
         self._snapshot = None
         self._acks.clear()
         self._offer = None
+        self._attestations = ()
         self.keep_said(lambda message: isinstance(message, EPOCHLESS))
 
     def add_sent(self, items: Iterable[Envelope | ServeChunk | ServeHandover]) -> None:
@@ -102,6 +113,7 @@ class OutputBuilder:
         self.notices += effects.notices
 
     def add_finish(self, effects: FinishEffects) -> None:
+        self._attestations = effects.attestations or self._attestations
         self.add_sent(effects.send)
         self.notices += effects.notices
 
@@ -130,6 +142,7 @@ class OutputBuilder:
             offer=self._offer,
             model=self._model,
             evidence=tuple(self.evidence),
+            attestations=self._attestations,
             forget_round=self.forget_round,
             switch=self._switch,
         )

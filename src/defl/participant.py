@@ -11,6 +11,7 @@ from defl.consensus.effects import ConsensusEffects
 from defl.consensus.replica import REPLICA_MESSAGES
 from defl.contacts import Contacts, PeerRole, former_after, id_of
 from defl.evidence import EvidenceLog
+from defl.finish import ALONE_S
 from defl.ids import OUTSIDER, NodeId, Round
 from defl.ledger import Ledger, LedgerState, decode_state
 from defl.messages import (
@@ -46,6 +47,7 @@ from defl.output import (
     Event,
     EvidenceFound,
     Faulted,
+    Isolated,
     Observing,
     OtherEpoch,
     Output,
@@ -89,6 +91,8 @@ class Participant(ParticipantParts):
     # --- The entry point -------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> Output:
+        if isinstance(event, Received | ReceivedChunk | Connected | Disconnected):
+            self._isolation.saw(self.federation.committee, event, now)
         if self._is_stale(event):
             event = Tick()
         if not self._started:
@@ -105,12 +109,16 @@ class Participant(ParticipantParts):
             self._route(event, now, output)
         self._settle(now, output)
         self._release_leavers(output)
+        committee = self.federation.committee
+        if not self.finished and self._isolation.judge(committee, self.state.round, now):
+            output.notices.append(Isolated(ALONE_S, committee.faults))
         others = (
             self._pool.wake_at,
             self._client.wake_at,
             self._finish.wake_at,
             self._recall.wake_at,
             self._crossing.wake_at,
+            self._isolation.wake_at,
         )
         self._others_wake_at = min([at for at in others if at is not None], default=NEVER)
         if self.me == OUTSIDER:
@@ -155,8 +163,8 @@ class Participant(ParticipantParts):
                 self._pool.receive_chunk(event, now)
             case Question(peer=peer, message=Offer() as offer):
                 self._pool.answer_offer(peer, offer)
-            case Question(peer=peer, message=Attestation()):
-                self._finish.answer(peer, now)
+            case Question(peer=peer, message=Attestation() as attestation):
+                self._finish.answer(peer, attestation, now)
             case Tick():
                 self._replica.tick(now)
             case OtherEpoch(peer=peer, epoch=epoch):

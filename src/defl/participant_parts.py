@@ -12,7 +12,7 @@ from defl.contacts import Contacts, PeerRole
 from defl.crossing import Crossing
 from defl.crypto import Signer
 from defl.evidence import EvidenceLog
-from defl.finish import Finish
+from defl.finish import Finish, Isolation
 from defl.ids import OUTSIDER, Digest, NodeId, Round
 from defl.interest import Interest
 from defl.ledger import Ledger, LedgerState
@@ -78,6 +78,7 @@ class ParticipantParts:
         self._evidence = EvidenceLog(me, durable.evidence, federation.epoch)
         self._proven: Round = Round(-1)
         self._leavers_wait = True  # to be shown that they may go
+        self._isolation = Isolation()
         self._started = False
         self._others_wake_at = 0.0  # when a part other than the replica next needs a Tick
         self._join_parts()
@@ -98,7 +99,7 @@ class ParticipantParts:
         self._replica: Replica[LedgerState] = Replica(
             federation, me, signer, ledger, durable, safety=self._safety
         )
-        self._finish = Finish(federation, me, signer)
+        self._finish = Finish(federation, me, signer, durable.attestations)
         self._contacts.set_changes(self._replica.state.changes)
 
     def _join_parts(self) -> None:
@@ -157,6 +158,16 @@ class ParticipantParts:
     def finished(self) -> bool:
         """Nobody needs this node any more."""
         return self._finish.finished or self.departed
+
+    @property
+    def isolated(self) -> bool:
+        """This node has been cut off for so long that it stops."""
+        return self._isolation.stops
+
+    @property
+    def is_over(self) -> bool:
+        """It decides nothing more: nobody needs it, or it is isolated."""
+        return self.finished or self.isolated
 
     @property
     def departed(self) -> bool:

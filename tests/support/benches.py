@@ -202,6 +202,11 @@ class ClientBench:
             self.at(now)
             self.aggregated(self.state.round)
 
+    def serve(self, member: int, now: float) -> None:
+        """This member returns the node's own attestation: it has the proof."""
+        own = self.small.attestation(ME, self.state.round, self.model.digest)
+        self.finish.answer(NodeId(member), own, now)
+
     def attestations(self, now: float) -> list[Envelope]:
         self.at(now)
         return [item for item in self.finish.take().send if isinstance(item.message, Attestation)]

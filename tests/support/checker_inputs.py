@@ -151,6 +151,7 @@ class ParticipantStub:
     view: int = 9
     federation: Federation = FEDERATION
     departed: bool = False
+    finished: bool = False
 
     @property
     def epoch(self) -> int:

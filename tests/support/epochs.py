@@ -161,10 +161,11 @@ class Churn:
 
     @property
     def members(self) -> list[int]:
-        """The machines that are alive and active members of the newest epoch."""
+        """The machines that are active members of the newest epoch, and have not been killed."""
         committee = self.newest.federation.committee
         keys = {committee.keys[member] for member in committee.members}
-        return [node.id for node in self.cluster.nodes if node.alive and node.key in keys]
+        up = (node for node in self.cluster.nodes if node.alive or node.ended)
+        return [node.id for node in up if node.key in keys]
 
     # --- Running ---------------------------------------------------------------------------
 

@@ -40,8 +40,8 @@ Example:
   defl node start alice
 
 Exit code 0: the federation is finished, or the node was stopped; 1: the node's own state is
-damaged or its disk fails; 2: it cannot start, or another process
-has its key, and the message says what to do.
+damaged, its disk fails, or it has heard of nobody for three days; 2: it cannot start, or another
+process has its key, and the message says what to do.
 """
 STOP_EXAMPLES = """
 Example:

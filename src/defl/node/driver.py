@@ -145,7 +145,7 @@ class Driver:
                     self._do_all(self._duty.done(self._completions.popleft()))
                 else:
                     self._handle(self._events.popleft())
-            if self._participant.finished and self._duty.settled:
+            if self._participant.is_over and self._duty.settled:
                 self._end()
         self._going = False
         if not self._events:
@@ -163,7 +163,7 @@ class Driver:
         return error is not None
 
     def _handle(self, event: Event) -> None:
-        if self._participant.finished:
+        if self._participant.is_over:
             return
         output = self._participant.handle(event, asyncio.get_running_loop().time())
         self._outlets.follow()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from defl.committee import Federation
-from defl.contacts import id_of
+from defl.contacts import PeerRole, id_of
 from defl.crypto import ReportingSigner
 from defl.duty import Report
 from defl.errors import ChunkRotten, LocalFault, UserError
@@ -39,7 +39,7 @@ from defl.node.report.names import STRANGER, Names
 from defl.node.report.notices import NoticeQueue
 from defl.node.report.peer_log import PeerLog, report_crowd
 from defl.node.report.requests import event_of
-from defl.node.report.results import Results
+from defl.node.report.results import Results, isolation_text
 from defl.node.report.round_log import FactWriter
 from defl.node.report.status import encode_status, status_of
 from defl.node.report.telemetry import Server, write_private
@@ -62,6 +62,7 @@ from defl.output import (
     Disconnected,
     Envelope,
     EpochBegan,
+    Isolated,
     ModelReady,
     PeerMisbehaved,
     Received,
@@ -215,6 +216,7 @@ class Node:
         )
         self._notices = NoticeQueue(self._results, log)
         self.safety_broken: str | None = None  # since the start: why
+        self._isolated: Isolated | None = None  # it stops for this reason
         self._tasks: set[asyncio.Task[None]] = set()
         self.elsewhere: str | None = None  # why it stops: another process has its key
         self._stopping = asyncio.Event()
@@ -307,6 +309,8 @@ class Node:
     async def _run_to_completion(self) -> None:
         await self._driver.run()
         await self._notices.join()
+        if self._isolated is not None and self.participant.role is not PeerRole.FORMER:
+            raise LocalFault(isolation_text(self._isolated))
         await self._evaluations.finish()  # of the last model
 
     # --- Carrying out ----------------------------------------------------------------------
@@ -324,6 +328,8 @@ class Node:
                 self._epoch_parts.boundary_written(notice.federation.epoch)
             if isinstance(notice, SafetyBroken):
                 self.safety_broken = notice.reason
+            if isinstance(notice, Isolated):
+                self._isolated = notice
             if isinstance(notice, ModelReady) and notice.round == self.federation.rounds:
                 self._evaluations.begin(notice.round, notice.digest)
 

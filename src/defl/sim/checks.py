@@ -33,6 +33,7 @@ from defl.messages import (
     Vote,
 )
 from defl.output import (
+    Attested,
     Committed,
     EvidenceFound,
     ModelReady,
@@ -104,6 +105,7 @@ class Checker:
         self._models: dict[Round, Digest] = {}
         self._updates: dict[tuple[Round, NodeId], Digest] = {}
         self._submitted: set[tuple[int, Transaction]] = set()  # with their epochs
+        self._attested: dict[NodeId, Round] = {}  # the last model of which a node has proof
         self._round = Round(0)  # the newest closed one
         self._since: tuple[int, View] = (0, View(0))  # from this epoch and view on it is open
         self.closed_at: dict[Round, float] = {}
@@ -281,6 +283,8 @@ class Checker:
                 self.violate(NOTHING_SIGNED_TWICE, f"there is evidence against honest {accused}")
             case Observing(reason=reason) if node not in self.rolled_back:
                 self.violate(NO_MEMBER_LEFT_BEHIND, f"honest node {node} fell silent: {reason}")
+            case Attested(round=round_):
+                self._attested[node] = round_
             case RoundClosed(round=round_, updates=authors):
                 self._round_closed(round_, now, participant, authors)
             case _:
@@ -347,6 +351,11 @@ class Checker:
         state = newest.participant.state
         self._retrievable(state, facts.epoch, [node.disk for node in members])
         slowest = min(node.participant.state.round for node in members)
+        for node in members if rounds_due else ():
+            proven = self._attested.get(node.machine) == node.participant.federation.rounds
+            if node.participant.finished and not proven and node.machine not in self.rolled_back:
+                sentence = f"honest member {node.machine} ended without proof of the last model"
+                self.violate(NO_MEMBER_LEFT_BEHIND, sentence)
         if rounds_due and slowest < facts.rounds:
             self.violate(ROUNDS_CLOSE, f"{slowest} of {facts.rounds} rounds closed")
         largest = max(epoch.committee.size for epoch in self.facts.all)

@@ -199,6 +199,8 @@ class Cluster:
             work=partial(self._work, node, Unsent(self.federation.schema, self.federation.codec)),
             dies=partial(self.faults.dies, node),
             crash=partial(self.crash, node.id),
+            is_over=lambda: node.honest and node.behaviour.participant.is_over,
+            end=partial(self._end, node),
             written=partial(self.faults.written, node),
             sync_fails=partial(self.faults.sync_fails, node),
         )
@@ -392,12 +394,8 @@ class Cluster:
         self.crashes += downtime_s != inf
         self.checker.forgot(member)
         self.checker.down(member)
-        node.alive = False
-        node.incarnation += 1
-        node.tick_at = None
-        node.driver.die()
+        self._stop_process(node)
         node.disk.full = False
-        node.processor.stop()
         if power is None:
             power = self.faults.loses_power()
         if power:
@@ -411,6 +409,19 @@ class Cluster:
             downtime_s = self.faults.downtime_s()
         if downtime_s < inf:
             self._clock.after(downtime_s, partial(self.restart, member))
+
+    def _end(self, node: SimNode) -> None:
+        """Its process ends by itself, as that of a real node does."""
+        node.ended = True
+        self._stop_process(node)
+        self._clock.after(CONNECT_S, partial(self._disconnect, node, node.incarnation))
+
+    def _stop_process(self, node: SimNode) -> None:
+        node.alive = False
+        node.incarnation += 1
+        node.tick_at = None
+        node.driver.die()
+        node.processor.stop()
 
     def _disconnect(self, node: SimNode, incarnation: int) -> None:
         """A process that is killed ends its connections, a machine without power does not."""

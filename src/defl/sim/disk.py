@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 from msgspec.msgpack import encode
 
 from defl.ids import Digest, NodeId, Round, digest_of
-from defl.messages import Block, Evidence, Handover, Manifest, Offer, Snapshot, StoreAck
+from defl.messages import (
+    Block,
+    Evidence,
+    Handover,
+    Manifest,
+    Offer,
+    Snapshot,
+    StoreAck,
+)
 from defl.output import Durable, Persist, SafetyRecord, StoreChunk, Switch
 
 
@@ -43,6 +51,7 @@ class Disk:
         self.offers: dict[Round, Offer] = {}
         self.models: dict[Round, Manifest] = dict(durable.models)
         self.evidence: list[Evidence] = list(durable.evidence)
+        self.attestations = {(a.round, a.author): a for a in durable.attestations}
         self.blobs: dict[Digest, StoredBlob] = {}
         self.switch: Switch | None = durable.switch
         self.handovers: dict[int, Handover] = {}
@@ -52,7 +61,7 @@ class Disk:
     def copy(self) -> "Disk":
         """A copy, as an operator would copy the folder."""
         copied = copy(self)
-        for name in ("blocks", "acks", "offers", "models", "handovers"):
+        for name in ("blocks", "acks", "offers", "models", "handovers", "attestations"):
             setattr(copied, name, dict(getattr(self, name)))
         copied.evidence = list(self.evidence)
         copied.blobs = {
@@ -77,6 +86,7 @@ class Disk:
         if persist.model is not None:
             self.models[persist.model[0]] = persist.model[1]
         self.evidence.extend(persist.evidence)
+        self.attestations.update(((a.round, a.author), a) for a in persist.attestations)
         forget = persist.forget_round
         if forget is not None:
             self.acks = {slot: ack for slot, ack in self.acks.items() if slot[0] > forget}
@@ -90,6 +100,7 @@ class Disk:
         self.blocks.clear()
         self.acks.clear()
         self.offers.clear()
+        self.attestations.clear()
 
     def store_chunk(self, chunk: StoreChunk) -> None:
         digest = chunk.manifest.digest
@@ -186,6 +197,7 @@ class Disk:
             offers=tuple(self.offers.values()),
             models=tuple(self.models.items()),
             evidence=tuple(self.evidence),
+            attestations=tuple(self.attestations.values()),
             held=tuple((blob.manifest, frozenset(blob.chunks)) for blob in self.blobs.values()),
             switch=self.switch,
         )

@@ -61,6 +61,8 @@ class DriverWorld:
     work: Callable[[Work, Inputs], WorkDone]
     dies: Callable[[], bool]  # is the process killed while it carries this out?
     crash: Callable[[], None]
+    is_over: Callable[[], bool]  # does the participant decide nothing more?
+    end: Callable[[], None]
     written: Callable[[], None]  # the disk has changed
     sync_fails: Callable[[], bool]
 
@@ -123,6 +125,10 @@ class VirtualDriver:
         while not self._busy and not self._dead:
             if self._chunks and self._duty.has_room_for_chunks:
                 self._events.append(self._chunks.popleft())
+            if self._world.is_over():
+                if self._duty.settled:
+                    self._world.end()
+                return
             if not self._events or not self._duty.has_room:
                 return
             self._do_all(self._duty.take(self._world.decide(self._events.popleft())))

@@ -55,6 +55,7 @@ class SimNode:
     rate: float = 1.0  # of its clock
     alive: bool = True
     stopped: bool = False  # for ever: it has left, or the machine is gone
+    ended: bool = False  # its process has ended by itself
     incarnation: int = 0
     tick_at: float | None = None  # on the world's clock
     copies: deque[Disk] | None = None  # of its disk after each of the last writes

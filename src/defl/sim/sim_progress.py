@@ -50,7 +50,10 @@ class SimProgress:
 
     @property
     def is_over(self) -> bool:
-        return all(node.stopped or (node.alive and self._is_done(node)) for node in self._honest)
+        return all(
+            node.stopped or node.ended or (node.alive and self._is_done(node))
+            for node in self._honest
+        )
 
     def _is_done(self, node: SimNode) -> bool:
         """It is finished, or has left, or nobody has made it a member."""

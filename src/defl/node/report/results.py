@@ -29,6 +29,7 @@ from defl.output import (
     EpochBegan,
     EvidenceFound,
     Finished,
+    Isolated,
     ModelReady,
     Notice,
     Observing,
@@ -53,6 +54,18 @@ MODEL = "model.safetensors"
 # The newest model that q members vouch for, and the certificate that says so.
 PROVEN = "proven.safetensors"
 CERTIFICATE = "round-certificate.json"
+
+HOURS_S = 3600
+
+
+def isolation_text(notice: Isolated) -> str:
+    """What the node knows, and what it does not."""
+    return (
+        f"for {notice.seconds / HOURS_S:g} hours at most {notice.faults} of the other members "
+        "could be heard. Either the federation has ended or gone on without this node, or this "
+        "machine's network is cut; this node does not know which. Its state is kept: ask another "
+        "member, and start it again if the federation goes on"
+    )
 
 
 class Results:
@@ -174,6 +187,8 @@ class Results:
                     "departed: this node has left, and enough members know it; it stops",
                     epoch=epoch,
                 )
+            case Isolated():
+                self._log.warning("isolated: this node stops", why=isolation_text(notice))
             case Finished(round=round_):
                 await self._keep_state()
                 self._log.info("finished", rounds=round_)

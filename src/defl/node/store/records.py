@@ -20,7 +20,16 @@ from defl.committee import Federation, Membership
 from defl.contacts import Former
 from defl.errors import LocalFault
 from defl.ids import Digest, Round, digest_of
-from defl.messages import Block, Evidence, Handover, Manifest, Offer, Snapshot, StoreAck
+from defl.messages import (
+    Attestation,
+    Block,
+    Evidence,
+    Handover,
+    Manifest,
+    Offer,
+    Snapshot,
+    StoreAck,
+)
 from defl.node.store.database import NO_OLD_COPY, connect, database_faults, transaction
 from defl.node.store.disk import disk_faults, require_room, sync_folder
 from defl.node.store.mark import Mark
@@ -52,7 +61,7 @@ _FORGET = "DELETE FROM records WHERE kind = ? AND number <= ?"
 _ALL = "SELECT slot, number, data, checksum FROM records WHERE kind = ? ORDER BY rowid"
 _NUMBERED = "SELECT slot, number, data, checksum FROM records WHERE kind = ? AND number = ?"
 # They belong to one epoch and must not be seen in the next.
-_OF_ONE_EPOCH = ("safety", "block", "snapshot", "ack", "offer")
+_OF_ONE_EPOCH = ("safety", "block", "snapshot", "ack", "offer", "attestation")
 
 T = TypeVar("T")
 Row = tuple[str, bytes, int, bytes, bytes]
@@ -185,6 +194,7 @@ class Records:
                 offers=tuple(self._many("offer", Offer)),
                 models=tuple(self._many("model", tuple[Round, Manifest])),
                 evidence=tuple(self._many("evidence", Evidence)),
+                attestations=tuple(self._many("attestation", Attestation)),
                 switch=self._switch(),
             )
 
@@ -273,6 +283,9 @@ def _rows(persist: Persist) -> Iterator[Row]:
         yield _row("model", _encoded(persist.model[0]), persist.model[0], persist.model)
     for evidence in persist.evidence:
         yield _row("evidence", digest_of(_encoded(evidence)), 0, evidence)
+    for attestation in persist.attestations:
+        slot = _encoded((attestation.round, attestation.author))
+        yield _row("attestation", slot, attestation.round, attestation)
 
 
 def _switch_rows(switch: Switch) -> Iterator[Row]:
