@@ -18,7 +18,7 @@ class Overdue:
         self.events = 0
 
     @property
-    def finished(self) -> bool:
+    def is_over(self) -> bool:
         return self.events == 4
 
     def handle(self, _event: Event, now: float) -> Output:
@@ -50,7 +50,7 @@ def test_an_event_that_comes_before_an_overdue_tick_is_handled() -> None:
         await running
 
     asyncio.run(scenario())
-    assert participant.finished
+    assert participant.is_over
 
 
 def test_of_a_peers_connections_that_wait_the_newest_counts() -> None:
@@ -84,4 +84,4 @@ def test_a_driver_that_is_stopped_decides_nothing_more(before: bool) -> None:
             await running
 
     asyncio.run(scenario())
-    assert not participant.finished
+    assert not participant.is_over

@@ -18,7 +18,7 @@ from defl.messages import (
     Timeout,
     Vote,
 )
-from defl.output import Departed, Envelope, Isolated, Received
+from defl.output import Departed, Envelope, EpochBegan, Isolated, Received
 from defl.wire import EPOCHLESS, encode
 from support.epochs import Churn
 
@@ -111,7 +111,7 @@ def test_a_leaver_that_comes_back_after_the_end_stops_by_itself(knows: bool) -> 
             target == leaver and churn.participant(leaver).epoch == 1
         )
         churn.propose(leaver, Remove(NodeId(leaver)))
-        churn.run_until_epoch(1)
+        churn.run_until(lambda: bool(churn.notices_of(EpochBegan, leaver)))
         churn.switch_off(leaver)
         churn.cluster.traffic.censor = None
     churn.run_until(lambda: all(churn.node(machine).ended for machine in range(4)))
