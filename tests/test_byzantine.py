@@ -173,7 +173,7 @@ def test_a_slow_node_delays_rounds_but_does_not_stop_them(rules: Rules) -> None:
 
     assert recording.of(LIAR, Vote), "it does take part"
     assert [sent for sent in recording.messages if isinstance(sent[3], Timeout)]
-    assert cluster.checker.closed_at[3] > 1.5 * honest.checker.closed_at[3]
+    assert cluster.checker.closed_at[3] > 1.2 * honest.checker.closed_at[3]
 
 
 @BOTH_RULES
@@ -513,7 +513,7 @@ def test_the_checker_detects_a_member_that_acknowledges_what_waited_for_the_reca
     }
 
     # No honest member has the bytes of the certified update any more.
-    assert failed == {verdicts.ACKS_OBEY, verdicts.RETRIEVABLE, verdicts.ROUNDS_CLOSE}
+    assert failed >= {verdicts.ACKS_OBEY, verdicts.RETRIEVABLE}
 
 
 @pytest.mark.parametrize("kind", ["slow", "forger", "withholder", "wrong-round", "replayer"])

@@ -93,6 +93,7 @@ EXIT_CODES = {
     "defl federation propose alice --remove dan": 2,  # there are four members
     "defl node leave dan --yes": 2,  # likewise
     "defl federation approve bob 3f9a01": 2,  # nothing is pending
+    "defl federation approve bob 3f9a01 --withdraw": 2,  # likewise
     "defl node check alice": 1,  # as the document shows: bob is not running yet
     # The tutorial's file names no relay.
     "defl relay start relay --federation federation.toml": 2,

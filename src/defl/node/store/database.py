@@ -87,8 +87,8 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 def connect(path: Path) -> sqlite3.Connection:
     with disk_faults(f"open {path}"):
-        size = path.stat().st_size
-    if size == 0:  # SQLite would begin a new database, and delete the log of the old one
+        is_empty = path.exists() and path.stat().st_size == 0
+    if is_empty:  # SQLite would begin a new database, and delete the log of the old one
         raise LocalFault(f"{path} is empty: its content is lost; {NO_OLD_COPY}")
     with database_faults(f"open {path}"):
         database = sqlite3.connect(
