@@ -145,7 +145,7 @@ def empty_data(keys: WriteKeys) -> bytes:
 
 
 def updates_among_frames(keys: WriteKeys) -> bytes:
-    """As much data as key updates."""
+    """Follows each frame by a key update."""
     frame = framed(b"x")
     return b"".join(
         keys.record(APPLICATION_DATA, frame) + keys.key_update() for _ in range(SENT // 10)
@@ -379,7 +379,7 @@ class Called:
             self.keys = WriteKeys(cipher_of(secured), secret())
 
     def receive(self, data: bytes) -> None:
-        """As from the kernel, as far as it is read; the rest is lost."""
+        """Takes data as from the kernel, as far as it is read; the rest is lost."""
         rest = memoryview(data)
         while rest and not self.wire.is_paused and not self.wire.is_closed:
             buffer = self.transport.get_buffer(-1)

@@ -1,4 +1,4 @@
-"""For tests of what TLS records cost: a TLS 1.3 connection whose records are made by hand.
+"""Makes the records of a TLS 1.3 connection by hand, for tests of what they cost.
 
 The `ssl` module makes the handshake, with whatever certificate, and says the traffic secret; from
 then on this end's records are its own, so that it can send what `ssl` cannot: key updates, empty
@@ -57,7 +57,7 @@ class WriteKeys:
 
 
 class Arrivals:
-    """What comes from a socket, for `ssl` to read."""
+    """Keeps what comes from a socket for `ssl` to read."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -106,7 +106,7 @@ class RawTls:
         return cls(connection, arrivals, secured, keys)
 
     async def send(self, data: bytes) -> None:
-        """As one record."""
+        """Sends it as one record."""
         await self.send_records(self.keys.record(APPLICATION_DATA, data))
 
     async def send_records(self, records: bytes) -> None:

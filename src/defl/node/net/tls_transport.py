@@ -60,7 +60,7 @@ OnFlood = Callable[[RecordFlood], None]
 class _State(Enum):
     HANDSHAKE = "handshake"
     OPEN = "open"
-    CLOSING = "closing"  # nothing is read or written any more
+    CLOSING = "closing"  # nothing more is read or written
     LOST = "lost"
 
 
@@ -167,7 +167,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 self._tcp.abort()
 
     def is_closing(self) -> bool:
-        return self._state in (_State.CLOSING, _State.LOST)
+        is_lost = self._tcp is None or self._tcp.is_closing()
+        return is_lost or self._state is _State.CLOSING
 
     def pause_reading(self) -> None:
         self._is_paused = True
@@ -223,7 +224,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             protocol.connection_lost(fault)
         elif not self.handshake.done():
             self.handshake.set_exception(fault or ConnectionResetError("closed in the handshake"))
-            self.handshake.exception()  # marks it as retrieved: there may be no waiter any more
+            self.handshake.exception()  # marks it as retrieved: nobody may be waiting
 
     def eof_received(self) -> bool:
         """The connection stays open while there is something to read."""
@@ -264,7 +265,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._control_reading()
 
     def _turn(self) -> None:
-        """What one turn of the event loop does with received records."""
+        """Opens the records that one turn of the event loop may open."""
         if self._state is _State.HANDSHAKE:
             self._take_handshake()
         if self._state is not _State.OPEN or self._is_paused or self._is_held:
@@ -308,9 +309,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._turn_soon()
 
     def _deliver(self) -> None:
-        protocol = self._protocol
         try:
             while self._fed and not self._is_paused and self._state is _State.OPEN:
+                protocol = self._protocol
                 if isinstance(protocol, asyncio.BufferedProtocol):
                     self._fill(protocol)
                 elif protocol is not None:
@@ -364,7 +365,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._end_flood(self._empty_records)
 
     def _hear_the_end(self) -> None:
-        """What may follow is not read."""
+        """Ignores what may follow."""
         self._is_at_end = True
         self._fed, self._start = 0, self._end
 
@@ -437,7 +438,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _end_flood(self, records: int) -> None:
         name = self.get_extra_info("peername")
-        remote = f"{name[0]} port {name[1]}" if isinstance(name, tuple) else "a relay"
+        known = f"{name[0]} port {name[1]}" if isinstance(name, tuple) else "behind a relay"
+        remote = "already gone" if name is None else known
         certificate = self._tls.getpeercert(binary_form=True) if self.is_made else None
         flood = RecordFlood(records, remote, certificate)
         self._fail(flood)
