@@ -102,8 +102,8 @@ def test_a_withheld_update_survives_at_its_ackers_when_another_member_is_switche
     )
     cluster.run(until=is_committed(cluster, AUTHOR))
     state = max((n.behaviour.participant.state for n in cluster.honest), key=lambda s: s.round)
-    updates = state.current or state.closed[-1].updates
-    (bits,) = [int.from_bytes(ref.ackers, "little") for ref in updates if ref.author == AUTHOR]
+    updates = [*state.current, *(ref for closed in state.closed for ref in closed.updates)]
+    bits = next(int.from_bytes(ref.ackers, "little") for ref in updates if ref.author == AUTHOR)
     others = [n.id for n in cluster.honest if not bits >> n.id & 1]
     cut_power(cluster, [node.id for node in cluster.honest])
     for member in others[:1]:  # with the Byzantine member that is f

@@ -301,7 +301,7 @@ class RoundClient:
         if self._waiting.is_blind:
             for member in self._federation.committee.members:
                 if self._pool.has_update(Round(self.round + 1), member):
-                    self._waiting.add_held(member, now)
+                    self._waiting.add_held(member, now, is_own=member == self._me)
 
     def _sign_pace(self, takes_s: float) -> Pace:
         unsigned = Pace(Round(self.round + 1), self._me, round(takes_s * MILLISECONDS_PER_S), b"")

@@ -72,6 +72,7 @@ class OpenRound:
     promises: dict[NodeId, Promise] = field(default_factory=dict)
     delivered_at: dict[NodeId, float] = field(default_factory=dict)
     held_at: dict[NodeId, float] = field(default_factory=dict)  # whole here; while blind
+    own: NodeId | None = None  # this node, if its own update is among them
     base: Digest | None = None  # shared by a quorum of updates
     quorum_at: float | None = None
     work_s: float = 0.0  # how long a member of that quorum needs
@@ -96,6 +97,9 @@ class OpenRound:
             return self.opened_at
         return max(self.opened_at, promise.at)
 
+    def committed_s(self, member: NodeId) -> float:
+        return max(0.0, self.delivered_at[member] - self.began_at(member))
+
     def took_s(self, member: NodeId) -> float:
         """How long a member that has delivered needed. A commit may have had to wait until enough
         others were up. So while this node is blind, the update's arrival here counts, from the
@@ -103,7 +107,7 @@ class OpenRound:
         delivered_at = self.delivered_at[member]
         held_at = self.held_at.get(member)
         if held_at is None:
-            return max(0.0, delivered_at - self.began_at(member))
+            return self.committed_s(member)
         promise = self.promises.get(member)
         began_at = self.opened_at if promise is None or member in self.last else promise.at
         return max(0.0, min(held_at, delivered_at) - began_at)
@@ -188,10 +192,12 @@ class Waiting:
             current.opened_at = now
         return True
 
-    def add_held(self, member: NodeId, now: float) -> None:
-        """This node has all bytes of the member's update for the open round."""
+    def add_held(self, member: NodeId, now: float, *, is_own: bool = False) -> None:
+        """Note that this node has all bytes of the member's update for the open round."""
         if self._open is not None:
             self._open.held_at.setdefault(member, now)
+            if is_own:
+                self._open.own = member
 
     def give_up(self, member: NodeId) -> None:
         """The member's training failed: stop waiting for it in this round."""
@@ -325,7 +331,10 @@ class Waiting:
         if self._rounds_seen:
             self._charge(late)
         for member in bases:
-            self._accounts[member].times.append(current.took_s(member))
+            # A node has its own update long before the others: it waits for its own commit.
+            is_own = member == current.own
+            took_s = current.committed_s(member) if is_own else current.took_s(member)
+            self._accounts[member].times.append(took_s)
         # What an author needed; not the time until it was there.
         useful_s = min(max(map(current.took_s, bases)), self._timing.gst_lt_max_s)
         self._useful_s += useful_s

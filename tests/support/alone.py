@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 # Every process loads this first. It blocks connections to other machines and hides the
-# packages that HIDDEN names.
+# packages that HIDDEN names: the variable, or the line in front of this text.
 ALONE = """
 import importlib.abc, os, socket, sys
 
@@ -21,7 +21,7 @@ for name in ("connect", "connect_ex"):
 
 class Hide(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in os.environ["HIDDEN"].split():
+        if name.partition(".")[0] in os.environ.get("HIDDEN", HIDDEN).split():
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Hide())
@@ -31,6 +31,8 @@ sys.meta_path.insert(0, Hide())
 def machine_without_network(folder: Path, hidden: str = "") -> dict[str, str]:
     """`folder` is created; `hidden` names packages that seem not to be installed."""
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(ALONE, encoding="utf-8")
+    # A process that computes gets the usual variables alone.
+    start = f"HIDDEN = {hidden!r}\n{ALONE}"
+    (folder / "sitecustomize.py").write_text(start, encoding="utf-8")
     path = os.pathsep.join((str(folder), *filter(None, sys.path)))
-    return {**os.environ, "PYTHONPATH": path, "HIDDEN": hidden}
+    return {**os.environ, "PYTHONPATH": path}
