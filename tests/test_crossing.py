@@ -462,6 +462,23 @@ def test_a_leaver_may_go_once_a_member_has_offered_its_update_and_is_told_once()
     assert sorted(shown) == [(source, True) for source in nodes(0, 1, 2, 3)]
 
 
+def test_a_former_member_that_asks_often_is_answered_once_per_period() -> None:
+    churn = in_epoch_1()
+    member = churn.participant(0)
+    former = member.contacts.peer_of(churn.node(4).key)
+    assert former is not None
+    churn.run_until_round(member.federation.first_round, 0, 1, 2, 3)
+    period_s = member.federation.timing.view_base_s
+    question = Received(former, churn.participant(4).replica.status, 1)
+    start = churn.cluster.now + period_s
+    answers = []
+    for after_s in (0.0, 0.0, period_s / 2, period_s):
+        output = member.handle(question, start + after_s)
+        answers.append(len([one for one in sent(output, Status) if one.to == (former,)]))
+
+    assert answers == [1, 0, 0, 1]
+
+
 def test_an_answer_that_was_on_its_way_when_its_sender_left_is_no_fault() -> None:
     """It was asked as a member. Blobs are named by digest, so it does not matter who sends them."""
     churn = in_epoch_1()

@@ -258,6 +258,17 @@ def test_a_blob_that_is_wanted_again_before_its_drop_is_kept() -> None:
     assert duty.done(Worked(VALIDATE, validated)) == [Deliver(validated)]
 
 
+def test_a_blob_is_not_dropped_while_a_result_takes_its_place() -> None:
+    duty = Duty()
+    duty.take(Output(work=(TRAIN,)))
+    assert duty.done(Worked(TRAIN, TRAINED)) == [PlaceBlob(UPDATE)]
+    assert duty.take(Output(drop=(UPDATE.digest,))) == []
+    assert duty.done(NotPlaced(UPDATE.digest, "no such file")) == [
+        Deliver(WorkFailed(TRAIN, "no such file")),
+        DropBlob(UPDATE.digest),
+    ]
+
+
 def test_chunks_that_are_not_on_disk_yet_are_counted() -> None:
     duty = Duty()
     chunks = [StoreChunk(OTHERS, index, b"") for index in range(order.CHUNKS_UNDER_WAY_MAX)]

@@ -139,6 +139,15 @@ def test_members_that_attest_this_nodes_model_are_counted_after_it_is_proven_too
     assert bench.finish.agreeing == 3
 
 
+def test_a_member_that_attests_twice_counts_with_its_first_attestation() -> None:
+    bench = finished_bench()
+    bench.attestations(10.0)
+    for author, model in ((1, bench.model.digest), (1, name("two")), (2, bench.model.digest)):
+        bench.finish.receive(NodeId(author), bench.small.attestation(author, 2, model), 10.5)
+
+    assert bench.finish.agreeing == 3
+
+
 def test_a_node_serves_until_the_grace_period_ends_if_a_member_stays_silent() -> None:
     bench = finished_bench()
     bench.at(10.0)

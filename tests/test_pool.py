@@ -101,6 +101,18 @@ def test_one_ack_per_author_and_round_even_across_a_restart() -> None:
     assert not acks_sent(checked)
 
 
+def test_an_ack_from_before_a_restart_binds_for_as_long_as_its_round_is_open_to_offers() -> None:
+    """The offer itself is forgotten at a restart; tau is 2."""
+    bench = PoolBench(SMALL)
+    bench.acknowledge(AUTHOR, 2, BLOB, BYTES)
+    bench.restart()
+    bench.pool.set_round(Round(3))
+    bench.settle()
+
+    assert not bench.receive(AUTHOR, SMALL.offer(1, 2, BLOB_2)).send
+    assert bench.pool.ack_for(Round(2), AUTHOR) == BLOB.digest
+
+
 def test_an_ack_binds_across_a_restart_even_if_another_blob_was_committed() -> None:
     """The other blob is complete and wanted, but is still the author's second one."""
     bench = PoolBench(SMALL)
@@ -228,6 +240,17 @@ def test_an_invalid_blob_is_dropped_and_not_fetched_again() -> None:
     assert not again.send
 
 
+def test_an_offer_for_a_refused_slot_is_not_worth_verifying() -> None:
+    bench = PoolBench(SMALL)
+    offer = SMALL.offer(1, 1, BLOB)
+    assert bench.pool.wants_offer(offer, lambda _author, _kind: False)
+    bench.receive(AUTHOR, offer)
+    bench.deliver(AUTHOR, BLOB, BYTES)
+    bench.pool.validated(BLOB.digest, "it has a NaN")
+
+    assert bench.pool.wants_offer(offer, lambda _author, _kind: False) is None
+
+
 @pytest.mark.parametrize(
     "manifest",
     [
@@ -288,6 +311,17 @@ def test_an_update_is_certified_by_exactly_q_acks_the_authors_own_included() -> 
     SMALL.verifier().verify(upd)
     assert (upd.round, upd.digest, upd.base, upd.size) == (1, BLOB.digest, BLOB.base, 400)
     assert upd.ackers == b"\x0b"
+
+
+def test_acks_certify_an_update_in_whatever_order_they_arrive() -> None:
+    bench = PoolBench(SMALL)
+    bench.publish(1, BLOB, BYTES)
+    offer = bench.pool.offer_for(Round(1))
+    assert offer is not None
+    bench.receive(3, SMALL.ack(3, offer))
+    (upd,) = bench.receive(1, SMALL.ack(1, offer)).certified
+
+    SMALL.verifier().verify(upd)
 
 
 def test_each_acker_counts_once_and_acks_of_another_blob_do_not_count() -> None:
@@ -421,6 +455,25 @@ def test_acknowledged_bytes_lost_in_a_power_cut_are_fetched_back_at_once() -> No
 
     assert {to for to, _ in sent(back, ManifestRequest)} <= {(node,) for node in nodes(1, 2, 3)}
     assert sent(back, ManifestRequest)
+
+
+def test_a_chunk_that_is_lost_while_others_are_fetched_is_fetched_with_them() -> None:
+    bench = PoolBench(SMALL)
+    bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    bench.chunk(AUTHOR, BLOB.digest, 0, BYTES[:256])
+    bench.pool.refetch(BLOB.digest, (0,))
+
+    assert {index for _, index in chunk_requests(bench.settle())} == {0, 1}
+
+
+def test_a_model_that_was_computed_meanwhile_is_fetched_no_more() -> None:
+    bench = PoolBench(SMALL)
+    bench.pool.need((Round(1), None), BLOB.digest, (AUTHOR,))
+    bench.settle()
+    assert bench.pool.stored["fetches"] == 1
+    bench.pool.keep_model(Round(1), BLOB)
+
+    assert bench.pool.stored["fetches"] == 0
 
 
 def test_the_oldest_round_of_a_blob_follows_its_labels() -> None:

@@ -240,6 +240,26 @@ def test_a_peer_is_shown_its_newest_statements_of_each_kind(small: Small) -> Non
     assert envelope.message.proposal == header
 
 
+def test_a_newer_timeout_and_proposal_take_the_place_of_older_ones(small: Small) -> None:
+    recall = Recall(small.federation, NodeId(1))
+    newest = proposal_of(small, 6, "newest")
+    for message in (
+        small.timeout(0, 4),
+        small.timeout(0, 6),
+        small.timeout(0, 5),
+        proposal_of(small, 4, "oldest"),
+        newest,
+        proposal_of(small, 5, "older"),
+    ):
+        recall.remember(message)
+    (envelope,) = recall.answer(ME, (), 0.0)
+
+    shown = envelope.message
+    assert isinstance(shown, Statements)
+    assert shown.timeout == small.timeout(0, 6)
+    assert shown.proposal == SignedHeader(newest.block.header, newest.signature)
+
+
 def test_all_acks_of_the_rounds_that_are_kept_fit_an_answer() -> None:
     """A node collects acks for its offers of rounds R - tau + 1 to R + 2."""
     assert TAU_MAX + 2 <= ACKS_RECALLED_MAX
@@ -399,6 +419,16 @@ def test_only_what_the_record_cannot_explain_is_beyond_it(
     unknown = beyond_record(answered, record_of(small), pool, Round(0))
 
     assert (unknown is None) is is_known
+
+
+def test_another_offer_for_a_round_is_beyond_the_record(small: Small) -> None:
+    pool = Pool(small.federation, ME, small.signers[ME], small.durable(), Round(0))
+    (own, _), (other, _) = small.blob(1), small.blob(2)
+    pool.publish(Round(1), own)
+    for manifest, is_known in ((own, True), (other, False)):
+        answered = replace(NOTHING_SEEN, offer=small.offer(0, 1, manifest))
+        unknown = beyond_record(answered, record_of(small), pool, Round(0))
+        assert (unknown is None) is is_known
 
 
 # --- Rolled back ----------------------------------------------------------------------------

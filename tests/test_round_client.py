@@ -65,6 +65,17 @@ def test_no_agg_is_submitted_after_the_last_round() -> None:
     assert bench.aggs_at(1000.0) == []
 
 
+def test_no_agg_is_submitted_before_the_node_may_sign() -> None:
+    bench = ClientBench()
+    bench.client.muted = True
+    bench.at(0.0)
+    bench.commit(*(bench.small.upd(author, 1) for author in (ME, 1, 2)), now=1.0)
+    assert bench.aggs_at(1.0 + GST_LT_S) == []
+    bench.client.muted = False
+
+    assert bench.aggs_at(2.0 + GST_LT_S) == [1]
+
+
 def test_the_node_reports_whom_it_waits_for_and_who_was_late() -> None:
     bench = ClientBench()
     bench.client.receive_pace(NodeId(3), bench.small.pace(3, 1, 0), 0.0)
@@ -276,6 +287,21 @@ def test_a_node_that_lost_its_blobs_fetches_those_of_all_kept_rounds_back() -> N
     assert bench.requested(2.0) >= kept
 
 
+def test_a_round_is_aggregated_once_its_base_is_here_too() -> None:
+    bench = ClientBench()
+    bench.to_round(1, now=1.0)
+    base = bench.model
+    bench.close_round(1, 2, 3, now=2.0)
+    bench.restart(3.0, blobs_lost=True)
+    bench.at(3.0)
+    assert bench.requested(3.0) >= {base.digest, *(ref.digest for ref in bench.state.last.updates)}
+    bench.fetch()
+    assert bench.at(4.0).work == []
+    bench.pool.keep_model(Round(1), base)
+
+    assert [type(work) for work in bench.at(5.0).work] == [Aggregate]
+
+
 def test_a_node_between_two_handovers_fetches_committed_updates_when_its_wait_is_over() -> None:
     """No other commit has to come first: an update's holders may fail one by one."""
     bench = ClientBench()
@@ -478,3 +504,15 @@ def test_a_node_whose_training_fails_lets_the_round_close_without_it() -> None:
 
     (agg,) = bench.at(2.0 + GST_LT_S).submit
     assert isinstance(agg, Agg)
+
+
+def test_a_node_whose_training_fails_while_it_is_awaited_stops_waiting_for_itself() -> None:
+    bench = ClientBench()
+    bench.at(0.0)
+    base = bench.small.initial.digest
+    bench.commit(*(bench.small.upd(author, 1, base=base) for author in (1, 2, 3)), now=2.0)
+    assert bench.aggs_at(2.0 + GST_LT_S) == []
+    train = Train(Round(1), base)
+    bench.client.failed(WorkFailed(train, "the labels are missing"), 3.0 + GST_LT_S)
+
+    assert bench.aggs_at(3.0 + GST_LT_S) == [1]

@@ -307,6 +307,14 @@ def test_an_early_promise_is_kept_until_its_round_opens_here() -> None:
     assert bench.waiting.vote_at == 4.5 + GRANT * 5.0
 
 
+def test_a_member_may_promise_early_for_one_round_after_the_other() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.deliver(0, 1, 2, now=4.0)
+        assert bench.promise(3, 5.0, now=4.0, ahead=2)
+        bench.close(4.5)
+
+
 @pytest.mark.parametrize(("max_s", "longest"), [(MAX_S, LONGEST * 1.0), (30.0, 30.0)])
 def test_no_wait_exceeds_the_bounds(max_s: float, longest: float) -> None:
     bench = Bench(max_s=max_s)
@@ -370,6 +378,19 @@ def test_a_round_that_was_open_at_the_start_is_not_seen_whole() -> None:
     bench = Bench(start_round=3, at=100.0)
     bench.deliver(0, 1, 2, now=101.0)
     bench.close(102.0)
+
+    assert bench.waiting.seen is not None
+    assert not bench.waiting.seen.whole
+
+
+def test_a_round_that_this_node_first_sees_with_updates_in_it_is_not_seen_whole() -> None:
+    """The last round closed in the same step, but nobody knows when this one opened."""
+    bench = Bench()
+    bench.deliver(0, 1, 2, 3, now=1.0)
+    closed = ClosedRound(Round(1), NO_DIGEST, BASE, _references(0, 1, 2, 3), 0, 1)
+    bench._show(LedgerState(Round(1), _references(0, 1), (), (closed,)), 10.0)
+    bench.deliver(2, 3, now=10.1)
+    bench.close(10.2)
 
     assert bench.waiting.seen is not None
     assert not bench.waiting.seen.whole
