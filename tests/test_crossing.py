@@ -412,6 +412,19 @@ def test_a_guest_without_a_model_is_not_ready() -> None:
     churn.run_until_epoch(1)
 
 
+def test_a_guest_that_observes_is_not_ready() -> None:
+    """It would be a member that never signs."""
+    churn = Churn(4, rounds=30)
+    joiner = churn.add_machine("joiner")
+    churn.run_until_round(2)
+    churn.participant(joiner).replica.observe("its state is an old copy")
+    churn.change(churn.add(joiner, "eve"))
+    churn.run_until(lambda: bool(churn.participant(joiner).state.wanted_keys))
+    churn.run_until_round(churn.newest.state.round + 3, 0, 1, 2, 3)
+
+    assert (churn.newest.epoch, churn.newest.state.ready) == (0, ())
+
+
 # --- Former members --------------------------------------------------------------------------
 
 

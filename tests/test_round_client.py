@@ -152,6 +152,17 @@ def test_a_node_whose_update_was_committed_too_late_states_the_longer_time_next_
     assert paces(bench, 30.0) == [(2, 30_000)]
 
 
+def test_a_node_whose_training_failed_announces_itself_in_the_next_round() -> None:
+    """Nothing is overdue: the training that took so long runs no more."""
+    bench = ClientBench()
+    bench.at(0.0)
+    train = Train(Round(1), bench.small.initial.digest)
+    bench.client.failed(WorkFailed(train, "out of memory"), 100.0)
+    bench.close_round(1, 2, 3, now=100.5)
+
+    assert paces(bench, 100.5) == [(2, 0)]
+
+
 @pytest.mark.parametrize(("trained_s", "stated_s"), [(60.0, 60), (9000.0, 7200)])
 def test_a_node_that_waited_until_it_could_sign_states_how_long_it_has_trained(
     trained_s: float, stated_s: int
