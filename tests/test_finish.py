@@ -129,6 +129,14 @@ def test_a_node_that_stopped_with_the_proof_has_it_when_it_starts_again() -> Non
     assert attested.attestations == proof
 
 
+def test_the_proof_of_an_earlier_end_counts_no_more_after_an_extension() -> None:
+    small = ClientBench(rounds=2).small
+    earlier = tuple(small.attestation(author, 1, name("model")) for author in range(3))
+    finish = Finish(small.federation, ME, small.signers[ME], earlier)
+
+    assert finish.agreeing == 0
+
+
 def test_members_that_attest_this_nodes_model_are_counted_after_it_is_proven_too() -> None:
     bench = finished_bench()
     assert bench.finish.agreeing == 0

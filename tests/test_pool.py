@@ -85,6 +85,17 @@ def test_a_second_offer_that_a_third_party_relays_is_evidence_but_not_answered()
     assert not sent(again, Offer)
 
 
+def test_a_third_party_with_another_unverified_offer_is_not_shown_the_first() -> None:
+    bench = PoolBench(SMALL)
+    bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    answers = []
+    for peer in (OTHER, AUTHOR):
+        bench.pool.answer_offer(peer, SMALL.offer(1, 1, BLOB_2))
+        answers.append([to for to, _ in sent(bench.settle(), Offer)])
+
+    assert answers == [[], [(AUTHOR,)]]
+
+
 def test_one_ack_per_author_and_round_even_across_a_restart() -> None:
     bench = PoolBench(SMALL)
     bench.acknowledge(AUTHOR, 1, BLOB, BYTES)
@@ -457,6 +468,17 @@ def test_acknowledged_bytes_lost_in_a_power_cut_are_fetched_back_at_once() -> No
     assert sent(back, ManifestRequest)
 
 
+def test_acknowledged_bytes_that_a_committed_update_replaced_are_not_fetched_back() -> None:
+    """No label names them, so nothing would ever drop them again."""
+    bench = PoolBench(SMALL)
+    bench.acknowledge(AUTHOR, 1, BLOB, BYTES)
+    bench.pool.keep((Round(1), AUTHOR), BLOB_2.digest)
+    assert bench.settle().drop == [BLOB.digest]
+    bench.pool.resume()
+
+    assert bench.pool.stored["fetches"] == 0
+
+
 def test_a_chunk_that_is_lost_while_others_are_fetched_is_fetched_with_them() -> None:
     bench = PoolBench(SMALL)
     bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
@@ -472,6 +494,15 @@ def test_a_model_that_was_computed_meanwhile_is_fetched_no_more() -> None:
     bench.settle()
     assert bench.pool.stored["fetches"] == 1
     bench.pool.keep_model(Round(1), BLOB)
+
+    assert bench.pool.stored["fetches"] == 0
+
+
+def test_an_offer_that_the_last_epoch_did_not_close_is_fetched_no_more() -> None:
+    bench = PoolBench(SMALL)
+    bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    assert bench.pool.stored["fetches"] == 1
+    bench.pool.enter(SMALL.federation, ME)
 
     assert bench.pool.stored["fetches"] == 0
 
