@@ -21,6 +21,7 @@ from defl.participant import Participant
 from defl.sim.byzantine import KINDS
 from defl.sim.churn import Churn
 from defl.sim.conditions import Conditions, Partition
+from defl.sim.disk import Disk
 from defl.sim.run import Options, SimReport, simulate
 from defl.sim.scenario import cluster_of, signer_of
 from support.epochs import Churn as Scripted
@@ -154,10 +155,12 @@ def test_a_boundary_costs_no_round_and_less_than_a_commit(rules: Rules) -> None:
     waits: list[float] = []
     sent, committed, notice = checker.sent, checker.committed, checker.notice
 
-    def watch_sent(node: NodeId, message: Message, epoch: int = 0) -> None:
+    def watch_sent(
+        node: NodeId, message: Message, epoch: int = 0, disk: Disk | None = None
+    ) -> None:
         if isinstance(message, Proposal):
             proposed.setdefault(message.block.id, churn.cluster.now)
-        sent(node, message, epoch)
+        sent(node, message, epoch, disk)
 
     def watch_committed(node: NodeId, items: Iterable[Committed]) -> None:
         blocks = tuple(items)
