@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from defl.cli.main import cli
 from defl.ids import NodeId
 from defl.node.setup.joining import awaited_chain
-from support.founding import CommandResult
 from support.simulated_operators import Operators
 
 
@@ -22,13 +21,6 @@ def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operators:
     operators.install(monkeypatch)
     operators.pass_rounds(2)
     return operators
-
-
-def approved(operators: Operators, proposed: CommandResult, *names: str) -> None:
-    assert proposed.code == 0, proposed.text
-    for name in names:
-        result = operators.run("federation", "approve", name, proposed.json["digest"][:8], "--yes")
-        assert result.code == 0, result.text
 
 
 def in_epoch(operators: Operators, epoch: int, *names: str) -> Callable[[], bool]:
@@ -45,7 +37,7 @@ def test_a_new_machine_is_proposed_approved_ready_and_then_a_member(operators: O
     assert proposed.json["operations"][0].endswith("with weight 7")
     asked = operators.run("federation", "changes", "bob").text
     assert "its share of the mean: 33.3 %" in asked, "7 of 11, capped"
-    approved(operators, proposed, "bob", "carol")
+    operators.approve(proposed, "bob", "carol")
     operators.pass_until(in_epoch(operators, 1, "bob", "eve"))
 
     assert proposed.json["after"] == {"n": 5, "f": 1, "q": 4}
@@ -63,7 +55,7 @@ def test_an_approval_is_withdrawn_before_the_machine_is_ready(operators: Operato
     digest = proposed.json["digest"][:8]
     agreed = operators.run("federation", "approve", "bob", digest, "--yes")
     assert "your approval stands until you withdraw it" in agreed.text
-    approved(operators, proposed, "carol")
+    operators.approve(proposed, "carol")
 
     nothing = operators.run("federation", "approve", "dan", digest, "--withdraw")
     assert (nothing.code, "nothing to withdraw" in nothing.text) == (2, True)
@@ -76,7 +68,7 @@ def test_an_approval_is_withdrawn_before_the_machine_is_ready(operators: Operato
     operators.start_guest("eve")
     operators.pass_rounds(3)
     assert operators.participant("alice").epoch == 0
-    approved(operators, proposed, "bob")
+    operators.approve(proposed, "bob")
     operators.pass_until(in_epoch(operators, 1, "bob", "eve"))
 
 
@@ -88,7 +80,7 @@ def test_a_change_says_what_it_lacks_until_it_takes_effect(operators: Operators)
         "2 more approvals, of bob, carol or dan",
         "eve's machine is not ready: it must run, reach the members and catch up",
     ]
-    approved(operators, proposed, "bob", "carol")
+    operators.approve(proposed, "bob", "carol")
     operators.pass_until(lambda: len(operators.participant("dan").state.changes[0].approvals) == 3)
     [pending] = operators.run("federation", "changes", "dan", "--json").json["changes"]
     assert pending["missing"] == [
@@ -109,7 +101,7 @@ def test_a_replaced_key_belongs_to_the_new_machine(operators: Operators) -> None
     operators.down.add("bob")
 
     proposed = operators.propose("alice", "--replace-key", "bob-2/bob.join.toml")
-    approved(operators, proposed, "carol", "dan")
+    operators.approve(proposed, "carol", "dan")
     operators.pass_until(in_epoch(operators, 1, "alice", "bob-2"))
 
     assert operators.participant("bob-2").me == NodeId(1)
@@ -120,7 +112,7 @@ def test_a_replaced_key_belongs_to_the_new_machine(operators: Operators) -> None
 
 def test_another_last_round_takes_effect_with_the_approvals_alone(operators: Operators) -> None:
     proposed = operators.propose("alice", "--rounds", 50)
-    approved(operators, proposed, "bob", "carol")
+    operators.approve(proposed, "bob", "carol")
     operators.pass_until(in_epoch(operators, 1, "alice"))
 
     assert operators.run("federation", "show", "alice", "--json").json["rounds"] == 50
@@ -172,7 +164,7 @@ def test_approving_shows_members_cards_and_evidence_and_asks(operators: Operator
 
 def test_a_change_that_takes_effect_while_one_waits_is_reported_so(operators: Operators) -> None:
     proposed = operators.propose("alice", "--rounds", 50)
-    approved(operators, proposed, "bob")
+    operators.approve(proposed, "bob")
     operators.poll_takes_s = 60.0
 
     last = operators.run("federation", "approve", "carol", proposed.json["digest"], "--yes")
@@ -188,7 +180,7 @@ def grown(operators: Operators) -> None:
     """A federation of five."""
     operators.join("eve")
     operators.start_guest("eve")
-    approved(operators, operators.propose("alice", "--add", "eve/eve.join.toml"), "bob", "carol")
+    operators.approve(operators.propose("alice", "--add", "eve/eve.join.toml"), "bob", "carol")
     operators.pass_until(in_epoch(operators, 1, "alice", "bob", "carol", "dan", "eve"))
 
 
@@ -228,7 +220,7 @@ def test_a_joiner_awaits_the_epoch_that_it_was_told_of_and_remembers_it(
 
     assert awaited_chain(folder, origin, []) == told
     assert awaited_chain(folder, origin, handovers) == b""
-    approved(operators, operators.propose("alice", "--rounds", 50), "bob", "carol", "dan")
+    operators.approve(operators.propose("alice", "--rounds", 50), "bob", "carol", "dan")
     operators.pass_until(in_epoch(operators, 2, "alice"))
     assert awaited_chain(folder, origin, operators.handovers("alice")) == b""
     assert awaited_chain(operators.folder / "alice", origin, []) == b""  # a founder awaits nothing
@@ -237,7 +229,7 @@ def test_a_joiner_awaits_the_epoch_that_it_was_told_of_and_remembers_it(
 def test_a_joiner_that_was_told_of_another_history_is_never_ready(operators: Operators) -> None:
     operators.join("eve", told="0000 " * 8)
     operators.start_guest("eve", awaits=True)
-    approved(operators, operators.propose("alice", "--add", "eve/eve.join.toml"), "bob", "carol")
+    operators.approve(operators.propose("alice", "--add", "eve/eve.join.toml"), "bob", "carol")
 
     operators.pass_rounds(4)
 

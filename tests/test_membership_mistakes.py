@@ -219,8 +219,7 @@ def test_a_node_that_ends_while_one_waits(
 
 def test_a_proposal_lapses_when_another_change_takes_effect_first(operators: Operators) -> None:
     theirs = operators.propose("bob", "--rounds", 10)
-    for name in ("carol", "dan"):
-        operators.run("federation", "approve", name, theirs.json["digest"], "--yes")
+    operators.approve(theirs, "carol", "dan")
     operators.poll_takes_s = 60.0
 
     ours = operators.run("federation", "propose", "alice", "--rounds", 9)

@@ -67,10 +67,26 @@ class Operators:
     # --- What operators do --------------------------------------------------------------------
 
     def run(self, *arguments: object) -> CommandResult:
+        """A command starts when all nodes know what is pending: operators speak on the phone."""
+        self.pass_until(lambda: self.is_over or self.all_agree)
         return defl(*arguments)
+
+    @property
+    def all_agree(self) -> bool:
+        """Whether the members of the newest epoch list the same pending changes."""
+        members = [self.participant(name) for name in NAMES if name not in self.down]
+        newest = max(member.epoch for member in members)
+        return len({member.state.changes for member in members if member.epoch == newest}) == 1
 
     def propose(self, name: str, *arguments: object) -> CommandResult:
         return self.run("federation", "propose", name, *arguments, "--json")
+
+    def approve(self, proposed: CommandResult, *names: str) -> None:
+        assert proposed.code == 0, proposed.text
+        digest = proposed.json["digest"]
+        for name in names:
+            result = self.run("federation", "approve", name, digest[:8], "--yes")
+            assert result.code == 0, result.text
 
     def fingerprint(self, name: str) -> str:
         """Of the epoch that this member's node is in."""
