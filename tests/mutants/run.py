@@ -37,7 +37,7 @@ def verdict(mutant: Mutant) -> str:
     """'killed', or the reason why not."""
     with tempfile.TemporaryDirectory(prefix="defl-mutant-") as folder:
         copy = Path(folder) / "src"
-        shutil.copytree(PROJECT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PROJECT / "src", copy)  # with __pycache__: only one file is compiled
         file = copy / "defl" / mutant.file
         text = file.read_text(encoding="utf-8")
         if text.count(mutant.old) != 1:
