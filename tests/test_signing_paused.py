@@ -360,15 +360,16 @@ def own_paces(bench: ClientBench, now: float) -> Iterator[int]:
 def test_the_length_of_a_pause_does_not_count_as_this_nodes_pace() -> None:
     """Others decide when it ends. Otherwise the node would ask them to wait that long for it."""
     bench = ClientBench()
+    bench.to_round(1, now=1.0)
     bench.client.muted = True
-    bench.at(0.0)
-    manifest, _ = bench.small.blob(1)
-    bench.client.trained(Trained(Round(1), manifest), 1.5)
+    bench.at(1.0)
+    manifest, _ = bench.small.blob(1, bench.model.digest)
+    bench.client.trained(Trained(Round(2), manifest), 2.5)
     bench.client.muted = bench.pool.muted = False
-    bench.at(600.0)
-    assert bench.pool.offer_for(Round(1)) is not None, "the update is offered now"
+    bench.at(601.0)
+    assert bench.pool.offer_for(Round(2)) is not None, "the update is offered now"
 
-    bench.close_round(1, 2, 3, now=601.0)
+    bench.close_round(1, 2, 3, now=602.0)
 
-    (stated_ms,) = own_paces(bench, 601.0)
+    (stated_ms,) = own_paces(bench, 602.0)
     assert 1500 <= stated_ms <= 2500, "the training, perhaps the transfer, and not the pause"
