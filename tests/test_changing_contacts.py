@@ -148,9 +148,11 @@ def test_frames_left_in_the_link_of_a_contact_that_is_gone_are_not_delivered() -
             for i in range(10):
                 a.send(b, b"%d" % i)
             await b.until(lambda: b.received)
+            gone = next(each for each in b.transport._contacts if each.peer == a.me)
             gate.set()  # the link goes on with its buffer in the loop's next turn
             set_of(b, {})
             await a.until(lambda: ("disconnected", b.me) in a.events)
+            assert b.transport._deliver_of(gone, Lane.CONTROL, b"late") is None
             assert len(b.received) == 1
 
     asyncio.run(scenario())

@@ -370,6 +370,23 @@ def test_beside_a_hostile_relay_an_honest_one_is_enough(answer: bytes) -> None:
     asyncio.run(scenario())
 
 
+def test_one_call_asks_every_relay_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    relays = [make_card(RELAY, "127.0.0.1:1"), make_card(OTHER_RELAY, "127.0.0.1:2")]
+    low, high = low_and_high(relays)
+    calls, (contact,) = low.transport._relayed, low.transport._contacts
+    asked: list[bytes] = []
+
+    async def refuse(relay: Card, *_: object) -> None:
+        asked.append(relay.key)
+        raise OSError("nobody listens")
+
+    monkeypatch.setattr(calls, "_called", refuse)
+    asyncio.run(calls.call(contact, Lane.CONTROL))
+
+    assert contact.peer == high.me
+    assert sorted(asked) == sorted(relay.key for relay in relays)
+
+
 class BeatingLeg(Leg):
     """Of a relay that sends beats as fast as they are read."""
 
