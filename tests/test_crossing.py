@@ -10,6 +10,7 @@ from defl.contacts import STRANGERS_FROM, PeerRole
 from defl.crypto import Signer
 from defl.errors import BadCertificate, BadSignature, PeerFault
 from defl.fields import bitmap_of
+from defl.finish import ALONE_S
 from defl.ids import OUTSIDER, Digest, NodeId, Round, View, digest_of
 from defl.ledger import decode_state
 from defl.messages import (
@@ -32,7 +33,10 @@ from defl.messages import (
     vote_statement,
 )
 from defl.output import (
+    Aggregated,
     Connected,
+    Departed,
+    Disconnected,
     Envelope,
     Event,
     OtherEpoch,
@@ -42,10 +46,13 @@ from defl.output import (
     Received,
     ReceivedChunk,
     RoundClosed,
+    RoundProven,
     ServeChunk,
     ServeHandover,
     Tick,
+    Train,
     Validated,
+    WorkFailed,
 )
 from defl.output_builder import OutputBuilder
 from defl.participant import Participant
@@ -150,7 +157,8 @@ def test_a_peer_that_names_ever_newer_epochs_is_answered_once() -> None:
 
 
 def test_epochs_far_apart_are_handed_over_one_at_a_time() -> None:
-    """A peer five epochs behind gets the end of its own epoch; the next one when it is there."""
+    """A peer five epochs behind gets the end of its own epoch; the next one as soon as it is
+    there, however short a time after the first."""
     churn = in_epoch_1()
     machine = churn.add_machine("eve")
     churn.change(churn.add(machine, "eve"), by=0, approvers=(1, 2, 3))
@@ -158,7 +166,7 @@ def test_epochs_far_apart_are_handed_over_one_at_a_time() -> None:
     now, participant = churn.cluster.now + 100.0, churn.participant(0)
 
     first = participant.handle(OtherEpoch(NodeId(1), 0), now)
-    second = participant.handle(OtherEpoch(NodeId(1), 1), now + 1.0)
+    second = participant.handle(OtherEpoch(NodeId(1), 1), now)
     assert handovers(first) == [ServeHandover(NodeId(1), 0)]
     assert handovers(second) == [ServeHandover(NodeId(1), 1)]
 
@@ -227,6 +235,49 @@ def test_the_rounds_that_a_handover_closes_are_reported_and_its_bearer_is_answer
     assert [status.epoch for status in sent(output, Status) if status.to == (stranger,)] == [1]
 
 
+def test_a_round_is_proven_in_the_epoch_that_closed_it() -> None:
+    """Only the members of that epoch signed the updates that prove it."""
+    participant = node(0)
+    output = participant.handle(Received(NodeId(1), SMALL.handover()), 1.0)
+    proven = [notice for notice in output.notices if isinstance(notice, RoundProven)]
+
+    assert participant.epoch == 1
+    assert [(notice.round, notice.epoch) for notice in proven] == [(0, 0)]
+
+
+def at_the_end() -> Participant:
+    """Member 4, whose log has ended its epoch, before it has the proof. It signed no QC."""
+    participant = node(4)
+    ending = SMALL.ending_chain()
+    for block in ending:
+        participant.handle(Received(block.header.author, SMALL.proposal(block)), 0.0)
+    third = ending[2]
+    participant.handle(Received(NodeId(1), Certificates(SMALL.qc(third.view, third.id), None)), 1.0)
+    assert (participant.epoch, participant.state.ended) == (0, True)
+    return participant
+
+
+def test_a_node_whose_log_proves_the_end_shows_its_new_epoch_in_the_same_step() -> None:
+    participant = at_the_end()
+    last = SMALL.ending_chain()[-1]
+    proof = Certificates(SMALL.qc(last.view, last.id), None)
+    output = participant.handle(Received(NodeId(1), proof), 2.0)
+
+    assert participant.epoch == 1
+    assert [status.epoch for status in sent(output, Status)] == [1]
+
+
+@pytest.mark.parametrize("was_behind", [False, True])
+def test_only_a_node_that_was_behind_waits_for_another_handover(was_behind: bool) -> None:
+    participant = node(4) if was_behind else at_the_end()
+    participant.handle(WorkFailed(Train(Round(1), SMALL.initial.digest), "no memory"), 1.0)
+    participant.handle(Received(NodeId(1), SMALL.handover()), 2.0)
+    assert participant.epoch == 1
+    output = participant.handle(Aggregated(Round(1), SMALL.blob(1)[0]), 2.1)
+
+    assert [type(work) for work in output.work] == ([] if was_behind else [Train])
+
+
 def test_a_handover_whose_state_is_not_the_certified_one_is_refused() -> None:
     participant = node(0)
     genuine = SMALL.handover()
@@ -256,6 +307,18 @@ def test_a_handover_of_another_epoch_is_not_worth_verifying() -> None:
     before = participant.federation
     participant.handle(Received(NodeId(1), handover), 1.0)
     assert participant.federation == before
+
+
+def test_a_handover_of_an_epoch_that_this_node_has_not_reached_changes_nothing() -> None:
+    ahead = node(1)
+    ahead.handle(Received(NodeId(2), SMALL.handover()), 1.0)
+    later = SMALL.in_epoch_of(ahead).handover()
+    assert later.epoch == 1
+    participant = node(0)
+    output = participant.handle(Received(NodeId(1), later), 1.0)
+
+    assert participant.epoch == 0
+    assert (output.persist, output.notices) == (None, ())
 
 
 def test_an_observer_stays_one_in_the_next_epoch() -> None:
@@ -323,6 +386,18 @@ def test_what_an_author_offered_before_the_boundary_does_not_bind_its_next_epoch
 
     (ack,) = sent(participant.handle(Validated(manifest.digest, None), 3.0), StoreAck)
     small.verifier().verify(ack.message)
+
+
+def test_an_offer_for_a_round_that_the_last_epoch_closed_is_ignored() -> None:
+    participant = node(0)
+    let_sign(participant)
+    participant.handle(Received(NodeId(1), SMALL.handover()), 2.0)
+    small = SMALL.in_epoch_of(participant)
+    offer = small.offer(1, 1, small.blob(9)[0])
+
+    assert participant.wanted(NodeId(1), offer) is None
+    participant.handle(Received(NodeId(1), offer, 1), 3.0)
+    assert participant.pool.stored["offers"] == 0
 
 
 def test_what_another_epochs_facts_admitted_is_dropped() -> None:
@@ -412,6 +487,29 @@ def test_a_guest_without_a_model_is_not_ready() -> None:
     churn.run_until_epoch(1)
 
 
+def test_a_guest_repeats_its_ready_once_per_period_until_it_is_recorded() -> None:
+    churn = Churn(4, rounds=30)
+    joiner = churn.add_machine("joiner")
+    churn.run_until_round(2)
+    lost: list[Message] = []
+
+    def lose(source: NodeId, _target: NodeId, message: Message) -> bool:
+        if source == joiner and isinstance(message, Gossip):
+            lost.append(message)
+            return True
+        return False
+
+    churn.cluster.traffic.censor = lose
+    churn.change(churn.add(joiner, "eve"))
+    churn.run_until(lambda: bool(lost))
+    guest, now = churn.participant(joiner), churn.cluster.now
+    period_s = guest.federation.timing.view_base_s
+    outputs = [guest.handle(Tick(), now + after_s) for after_s in (0.0, 0.0, period_s, period_s)]
+
+    assert sum(len(sent(output, Gossip)) for output in outputs[:2]) == 0
+    assert [len(sent(output, Gossip)) for output in outputs[2:]] == [1, 0]
+
+
 def test_a_guest_that_observes_is_not_ready() -> None:
     """It would be a member that never signs."""
     churn = Churn(4, rounds=30)
@@ -475,6 +573,31 @@ def test_a_leaver_may_go_once_a_member_has_offered_its_update_and_is_told_once()
     assert sorted(shown) == [(source, True) for source in nodes(0, 1, 2, 3)]
 
 
+def test_a_leaver_that_connects_again_is_shown_again_that_it_may_go() -> None:
+    """The first Status may have been lost with the link."""
+    churn = in_epoch_1()
+    member = churn.participant(0)
+    former = member.contacts.peer_of(churn.node(4).key)
+    assert former is not None
+    churn.run_until_round(member.federation.first_round, 0, 1, 2, 3)
+    output = member.handle(Connected(former, 1), churn.cluster.now)
+
+    assert [one.to for one in sent(output, Status)] == [(former,)]
+
+
+def test_former_members_of_earlier_epochs_stay_contacts() -> None:
+    """One that was away for an epoch still needs somebody that takes its call."""
+    churn = Churn(6, rounds=12)
+    churn.run_until_round(2)
+    churn.propose(5, Remove(NodeId(5)))
+    churn.run_until_epoch(1, 0, 1, 2, 3)
+    churn.propose(4, Remove(NodeId(4)))
+    churn.run_until_epoch(2, 0, 1, 2, 3)
+
+    former = [known.member.key for known in churn.participant(0).contacts.former]
+    assert former == [churn.node(machine).key for machine in (5, 4)]
+
+
 def test_a_former_member_that_asks_often_is_answered_once_per_period() -> None:
     churn = in_epoch_1()
     member = churn.participant(0)
@@ -490,6 +613,27 @@ def test_a_former_member_that_asks_often_is_answered_once_per_period() -> None:
         answers.append(len([one for one in sent(output, Status) if one.to == (former,)]))
 
     assert answers == [1, 0, 0, 1]
+
+
+def test_a_former_member_says_once_that_it_has_departed() -> None:
+    churn = in_epoch_1()
+    churn.run_until(lambda: churn.participant(4).departed)
+    (said,) = churn.notices_of(Departed)
+    assert said == (4, Departed(1))
+
+    question = Received(NodeId(0), churn.participant(0).replica.status, 1)
+    assert churn.participant(4).handle(question, churn.cluster.now).notices == ()
+
+
+def test_a_former_member_that_has_departed_does_not_say_that_it_is_isolated() -> None:
+    churn = in_epoch_1()
+    churn.run_until(lambda: churn.participant(4).departed)
+    former, now = churn.participant(4), churn.cluster.now
+    for member in nodes(0, 1, 2, 3):
+        former.handle(Disconnected(member), now)
+
+    assert former.handle(Tick(), now + 2 * ALONE_S).notices == ()
+    assert not former.isolated
 
 
 def test_an_answer_that_was_on_its_way_when_its_sender_left_is_no_fault() -> None:

@@ -280,6 +280,17 @@ def test_chunks_that_are_not_on_disk_yet_are_counted() -> None:
     assert duty.has_room_for_chunks
 
 
+def test_chunks_that_wait_for_a_drop_are_counted_too() -> None:
+    duty = Duty()
+    assert duty.take(Output(drop=(OTHERS.digest,))) == [DropBlob(OTHERS.digest)]
+    chunks = [StoreChunk(OTHERS, index, b"") for index in range(order.CHUNKS_UNDER_WAY_MAX)]
+    assert duty.take(Output(store=tuple(chunks))) == []
+    assert not duty.has_room_for_chunks
+
+    assert duty.done(Dropped(OTHERS.digest)) == chunks
+    assert not duty.has_room_for_chunks
+
+
 # --- Results ---------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from defl.committee import Committee, Timing
 from defl.finish import ALONE_S, Finish, Isolation
 from defl.ids import NodeId, Round
-from defl.messages import Attestation
+from defl.messages import Attestation, Message
 from defl.output import (
     Attested,
     Connected,
@@ -14,6 +14,7 @@ from defl.output import (
 )
 from support.benches import ME, ClientBench
 from support.builders import name, nodes
+from support.epochs import Churn
 
 GRACE_S = Timing().grace_s
 
@@ -43,6 +44,25 @@ def test_nothing_is_attested_before_this_node_has_the_model_itself() -> None:
 
     assert bench.attestations(0.0) == []
     assert not bench.finish.finished
+
+
+def test_members_whose_attestations_were_all_lost_prove_the_last_model_soon_afterwards() -> None:
+    """The log is idle after the last round, so only the repetition wakes a member up."""
+    churn = Churn(4, rounds=1)
+    lost: list[Message] = []
+
+    def lose(_source: NodeId, _target: NodeId, message: Message) -> bool:
+        if isinstance(message, Attestation) and len(lost) < 12:
+            lost.append(message)
+            return True
+        return False
+
+    churn.cluster.traffic.censor = lose
+    churn.run_until(lambda: len(lost) == 12)
+    lost_at = churn.cluster.now
+    churn.run_until(lambda: len(churn.notices_of(Attested)) == 4)
+
+    assert churn.cluster.now - lost_at < 10.0
 
 
 def test_an_attestation_is_repeated_while_a_member_is_silent() -> None:

@@ -26,7 +26,9 @@ from defl.output import (
 )
 from defl.participant import Participant
 from defl.pool.blob_index import BlobIndex
+from defl.schema import Codec
 from defl.sim.disk import Disk
+from defl.work import model_blob, model_row
 from support.benches import ME, PoolBench, acks_sent, chunk_requests, sent
 from support.builders import Small, let_sign, name, nodes, tampered
 
@@ -251,6 +253,29 @@ def test_an_invalid_blob_is_dropped_and_not_fetched_again() -> None:
     assert not again.send
 
 
+def test_an_update_that_is_refused_while_a_lost_chunk_is_fetched_is_fetched_no_more() -> None:
+    bench = PoolBench(SMALL)
+    bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    bench.deliver(AUTHOR, BLOB, BYTES)
+    bench.pool.refetch(BLOB.digest, (0,))
+    bench.settle()
+    assert bench.pool.stored["fetches"] == 1
+    bench.pool.validated(BLOB.digest, "it has a NaN")
+
+    assert bench.pool.stored["fetches"] == 0
+
+
+def test_a_blob_that_a_committed_one_has_replaced_is_not_dropped_again_when_it_is_refused() -> None:
+    bench = PoolBench(SMALL)
+    bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB))
+    bench.deliver(AUTHOR, BLOB, BYTES)
+    bench.pool.need((Round(1), AUTHOR), BLOB_2.digest, nodes(2, 3))
+    assert bench.settle().drop == [BLOB.digest]
+    bench.pool.validated(BLOB.digest, "it has a NaN")
+
+    assert bench.settle().drop == []
+
+
 def test_an_offer_for_a_refused_slot_is_not_worth_verifying() -> None:
     bench = PoolBench(SMALL)
     offer = SMALL.offer(1, 1, BLOB)
@@ -260,6 +285,16 @@ def test_an_offer_for_a_refused_slot_is_not_worth_verifying() -> None:
     bench.pool.validated(BLOB.digest, "it has a NaN")
 
     assert bench.pool.wants_offer(offer, lambda _author, _kind: False) is None
+
+
+def test_refusals_are_forgotten_with_their_rounds() -> None:
+    """A liar would make every node remember one more refusal in each round."""
+    bench = PoolBench(SMALL)
+    bench.receive(AUTHOR, SMALL.offer(1, 1, tampered(BLOB, size=404)))
+    assert len(bench.pool._refused) == 1
+    bench.pool.set_round(Round(1 + SMALL.federation.tau))
+
+    assert not bench.pool._refused
 
 
 @pytest.mark.parametrize(
@@ -354,6 +389,18 @@ def test_each_acker_counts_once_and_acks_of_another_blob_do_not_count() -> None:
 
     assert certified == []
     assert len(bench.receive(2, SMALL.ack(2, offer)).certified) == 1
+
+
+def test_acks_for_an_own_update_are_forgotten_with_its_round() -> None:
+    """The answer to an acker that restarts has room for those of the kept rounds alone."""
+    bench = PoolBench(SMALL)
+    bench.publish(1, BLOB, BYTES)
+    bench.receive(AUTHOR, SMALL.ack(AUTHOR, SMALL.offer(ME, 1, BLOB)))
+    bench.pool.set_round(Round(SMALL.federation.tau))
+    assert len(bench.pool.acks_from(AUTHOR)) == 1
+    bench.pool.set_round(Round(1 + SMALL.federation.tau))
+
+    assert bench.pool.acks_from(AUTHOR) == ()
 
 
 def test_an_offer_is_repeated_to_those_who_have_not_acknowledged_until_it_is_certified() -> None:
@@ -486,6 +533,17 @@ def test_a_chunk_that_is_lost_while_others_are_fetched_is_fetched_with_them() ->
     bench.pool.refetch(BLOB.digest, (0,))
 
     assert {index for _, index in chunk_requests(bench.settle())} == {0, 1}
+
+
+def test_a_model_is_fetched_in_full_precision_whatever_the_codec_of_updates() -> None:
+    small = Small(real=False, codec=Codec.BF16)
+    bench = PoolBench(small)
+    model, _ = model_blob(small.federation, model_row(small.federation, small.initial_payload) + 1)
+    bench.pool.need((Round(1), None), model.digest, (AUTHOR,))
+    done = bench.receive(AUTHOR, ManifestAnswer(model))
+
+    assert done.notices == []
+    assert chunk_requests(done) == [(AUTHOR, 0), (AUTHOR, 1)]
 
 
 def test_a_model_that_was_computed_meanwhile_is_fetched_no_more() -> None:

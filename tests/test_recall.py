@@ -96,6 +96,21 @@ def test_a_starting_node_asks_all_members_until_enough_have_answered(
     assert not sent(node.handle(Connected(NodeId(5)), 9.0), StatementsRequest)
 
 
+def test_a_starting_node_wakes_up_to_ask_again(small: Small) -> None:
+    """Requests may be lost, and nothing else wakes the node up while the log is idle."""
+    node = Participant(small.federation, ME, small.signers[ME], small.durable())
+
+    assert node.handle(Tick(), 0.0).wake_at == small.federation.timing.view_base_s
+
+
+def test_a_vote_that_arrives_when_a_request_is_due_does_not_hold_it_up(small: Small) -> None:
+    """A liar could send one vote after the other."""
+    node = started(small)
+    vote = small.vote(3, 1, name("block"))
+
+    assert sent(node.handle(Received(NodeId(3), vote), 1.5), StatementsRequest)
+
+
 def test_nothing_is_signed_before_q_minus_1_members_have_answered(small: Small) -> None:
     node = started(small)
     proposal = small.proposal(small.block())
@@ -123,6 +138,20 @@ def test_a_node_trains_while_it_asks_and_offers_when_it_may_sign(small: Small) -
 
     (offer,) = sent(answer(node, 4), Offer)
     assert offer.manifest == update
+
+
+def test_a_tick_reaches_the_log_and_the_other_parts_that_are_due(small: Small) -> None:
+    """The view has timed out, and the node's offer is to be repeated."""
+    node = started(small)
+    for peer in (1, 2, 3, 4):
+        answer(node, peer)
+    update = replace(small.blob(1)[0], base=small.initial.digest)
+    node.handle(Trained(Round(1), update), 0.1)
+    node.handle(Received(NodeId(2), Gossip((small.agg(2, 1),))), 0.2)
+    due = node.handle(Tick(), 50.0)
+
+    assert sent(due, Timeout)
+    assert sent(due, Offer)
 
 
 def test_an_observer_does_not_train(small: Small) -> None:
@@ -260,6 +289,28 @@ def test_a_newer_timeout_and_proposal_take_the_place_of_older_ones(small: Small)
     assert shown.proposal == SignedHeader(newest.block.header, newest.signature)
 
 
+def test_the_first_of_two_contradicting_statements_is_shown(small: Small) -> None:
+    """A node that has lost its newest state learns what counted, not what came afterwards."""
+    recall = Recall(small.federation, NodeId(1))
+    vote, offer = small.vote(0, 4, name("a")), small.offer(0, 1, small.blob(1)[0])
+    timeout, proposal = small.timeout(0, 4), proposal_of(small, 4, "first")
+    for message in (
+        vote,
+        small.vote(0, 4, name("b")),
+        timeout,
+        small.timeout(0, 4, small.qc(3, name("a"))),
+        offer,
+        small.offer(0, 1, small.blob(2)[0]),
+        proposal,
+        proposal_of(small, 4, "second"),
+    ):
+        recall.remember(message)
+    (envelope,) = recall.answer(ME, (), 0.0)
+
+    header = SignedHeader(proposal.block.header, proposal.signature)
+    assert envelope.message == Statements(vote, timeout, header, offer, ())
+
+
 def test_all_acks_of_the_rounds_that_are_kept_fit_an_answer() -> None:
     """A node collects acks for its offers of rounds R - tau + 1 to R + 2."""
     assert TAU_MAX + 2 <= ACKS_RECALLED_MAX
@@ -269,6 +320,13 @@ def test_a_peer_gets_one_answer_in_half_a_period_however_often_it_asks(small: Sm
     recall = Recall(small.federation, ME)
     answers = [recall.answer(NodeId(3), (), 0.1 * step) for step in range(20)]
     assert sum(map(len, answers)) == 4
+
+
+def test_a_peer_is_answered_at_once_after_the_clock_was_set_back(small: Small) -> None:
+    recall = Recall(small.federation, ME)
+    recall.answer(NodeId(3), (), 1000.0)
+
+    assert recall.answer(NodeId(3), (), 1.0)
 
 
 def test_all_members_may_start_at_once_and_answer_each_other() -> None:

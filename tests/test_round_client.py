@@ -76,6 +76,19 @@ def test_no_agg_is_submitted_before_the_node_may_sign() -> None:
     assert bench.aggs_at(2.0 + GST_LT_S) == [1]
 
 
+def test_a_node_that_may_not_sign_yet_does_not_wake_up_to_vote() -> None:
+    """The time of its vote has passed, so the node would wake up again and again."""
+    bench = ClientBench()
+    bench.client.muted = True
+    bench.at(0.0)
+    bench.commit(*(bench.small.upd(author, 1) for author in (ME, 1, 2)), now=1.0)
+    bench.at(1.0 + GST_LT_S)
+    assert bench.client.wake_at is None
+    bench.client.muted = False
+
+    assert bench.client.wake_at == GST_LT_S
+
+
 def test_the_node_reports_whom_it_waits_for_and_who_was_late() -> None:
     bench = ClientBench()
     bench.client.receive_pace(NodeId(3), bench.small.pace(3, 1, 0), 0.0)
@@ -195,6 +208,23 @@ def test_the_time_until_a_quorum_is_up_is_no_part_of_a_nodes_pace(is_committed: 
 
     ((_, stated_ms),) = paces(bench, 7208.0)
     assert stated_ms == 3000
+
+
+def test_the_time_until_a_trained_update_may_be_signed_is_no_part_of_a_nodes_pace() -> None:
+    """The others answer a restarted node only after its training, as late as they like."""
+    bench = ClientBench()
+    bench.to_round(1, now=2.0)
+    bench.client.muted = True
+    bench.at(2.0)
+    update, _ = bench.small.blob(1, bench.model.digest)
+    bench.client.trained(Trained(Round(2), update), 3.0)
+    bench.client.muted = False
+    bench.at(100.0)
+    bench.commit(bench.small.upd(ME, 2, base=bench.model.digest), now=101.5)
+    bench.close_round(1, 2, now=102.0)
+    bench.close_round(1, 2, 3, now=104.0)
+
+    assert paces(bench, 104.0) == [(4, 2500)], "1 s of training, and 1.5 s until the commit"
 
 
 def test_another_members_pace_is_relayed_once_to_the_members_that_lack_it() -> None:
@@ -502,6 +532,17 @@ def test_failures_are_forgotten_when_a_round_closes() -> None:
     bench.to_round(1, now=3.5)
 
     assert bench.at(3.5).work == [Train(Round(2), bench.model.digest)]
+
+
+def test_a_retry_of_a_closed_rounds_training_does_not_wake_the_node() -> None:
+    bench = ClientBench()
+    (train,) = bench.at(0.0).work
+    bench.client.failed(WorkFailed(train, "no"), 3.0)
+    assert bench.client.wake_at is not None
+    bench.close_round(1, 2, 3, now=3.5)
+    bench.at(3.5)
+
+    assert bench.client.wake_at is None
 
 
 def test_a_node_whose_training_fails_lets_the_round_close_without_it() -> None:

@@ -132,6 +132,32 @@ def test_a_member_with_another_key_inherits_nothing_from_the_old_machine() -> No
     assert bench.waiting.deadline(NodeId(3)) == opened + 2.0
 
 
+def test_an_early_promise_of_a_replaced_machine_does_not_bind_its_successor() -> None:
+    """The old machine promised an hour for the next round, just before its key was replaced."""
+    bench = Bench()
+    closed = bench.first_round(slowest_s=1.0)
+    assert bench.promise(3, 3600.0, closed, ahead=2)
+    bench.waiting.enter(Committee(tuple(bytes([i]) * 32 for i in (0, 1, 2, 9))))
+    bench.deliver(0, 1, 2, now=closed + 1.0)
+    bench.close(closed + 2.0)
+
+    assert bench.promise(3, 0.0, closed + 2.0), "the new machine's first promise counts"
+    bench.deliver(0, 1, 2, now=closed + 3.0)
+    assert bench.waiting.deadline(NodeId(3)) == closed + 4.0
+
+
+def test_an_offer_of_the_last_epoch_does_not_make_its_author_look_fast_in_the_next() -> None:
+    """Members train again after the boundary, so they need longer than their first offers say."""
+    bench = Bench()
+    for member in range(4):
+        bench.promise(member, 0.0, 0.0)
+    bench.hold(0, 1, 2, now=0.5)
+    bench.waiting.enter(Committee(tuple(bytes([i]) * 32 for i in range(4))))
+    bench.deliver(0, 1, 2, now=2.0)
+
+    assert bench.waiting.vote_at == LONGEST_FIRST * 2.0
+
+
 def test_in_the_first_round_only_members_that_announce_themselves_are_awaited() -> None:
     bench = Bench()
     for member in range(3):
@@ -414,6 +440,29 @@ def test_a_node_that_voted_early_charges_what_the_others_waited() -> None:
     bench.close(opened_at + 20.0)
 
     assert bench.waiting.vain_s(NodeId(3)) == 20.0 - 1.0 - MIN_S
+
+
+def test_two_members_that_are_late_together_cost_the_common_budget_one_wait() -> None:
+    bench = Bench(size=7)
+    for member in range(7):
+        bench.promise(member, 0.0, 0.0)
+    bench.deliver(*range(7), now=10.0)
+    bench.close(10.0)
+    bench.deliver(*range(5), now=11.0)
+    bench.waiting.record_vote(14.0)
+    bench.close(14.0)
+
+    assert [bench.waiting.vain_s(NodeId(late)) for late in (5, 6)] == [3.0, 3.0]
+    assert bench.waiting._vain_s == 3.0
+
+
+def test_the_useful_time_of_a_round_is_at_most_the_longest_wait() -> None:
+    """A partition may keep a round open for days; that earns no liar a budget."""
+    bench = Bench(max_s=5.0)
+    bench.first_round(slowest_s=10.0)
+
+    assert bench.waiting._useful_s == 5.0
+    assert list(bench.waiting._recent) == [5.0]
 
 
 @pytest.mark.parametrize("spare", [-0.1, 0.1])
