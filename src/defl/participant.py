@@ -191,8 +191,10 @@ class Participant(ParticipantParts):
                 self._client.trained(event, now)
             case ChunkLost(digest=digest, index=index):
                 self._pool.refetch(digest, (index,))
+                self._client.lost(digest, now)
             case BlobLost(digest=digest):
                 self._pool.refetch(digest)
+                self._client.lost(digest, now)
             case WorkFailed(work=work):
                 if isinstance(work, Validate):
                     self._pool.not_validated(work.manifest.digest)
