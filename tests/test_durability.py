@@ -1,6 +1,7 @@
 """The simulator's checks of the order of duty, and runs on slow, full and broken disks."""
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -227,6 +228,21 @@ def test_a_node_whose_sync_failed_fetches_the_blob_back_and_finishes() -> None:
     cluster.run()
     assert cluster.conclude() == []
     assert any("sync blob" in reason for reason in failures)
+
+
+def test_a_node_whose_syncs_all_fail_does_not_use_up_the_lines_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = NodeId(3)
+    monkeypatch.setattr(MachineFaults, "sync_fails", lambda _, node: node.id == broken)
+    cluster = cluster_of(4, rounds=6, seed=3, values=1000, chunk_bytes=1024)
+    cluster.run()
+
+    received: Counter[NodeId] = Counter()
+    for (_, target), sent in cluster.traffic.weights_bytes.items():
+        received[target] += sent
+    assert cluster.conclude() == []
+    assert received[broken] < 10 * received[NodeId(0)], "once for each loss; at worst, 125 times"
 
 
 def test_a_model_that_all_disks_lost_at_once_is_computed_again(

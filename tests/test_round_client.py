@@ -462,7 +462,7 @@ def test_a_training_that_succeeds_after_a_failure_does_not_keep_the_node_awake()
 
 def test_a_model_whose_bytes_are_lost_is_fetched_back_before_training() -> None:
     bench = ClientBench()
-    bench.pool.refetch(bench.model.digest)
+    bench.pool.refetch_whole(bench.model.digest, 0.0)
     assert bench.at(1000.0).work == []
     bench.pool.keep_model(Round(0), bench.model)
 
@@ -482,7 +482,7 @@ def bench_without_its_model() -> tuple[ClientBench, Aggregate]:
 
 
 def lose_model(bench: ClientBench, now: float) -> None:
-    bench.pool.refetch(bench.model.digest)
+    bench.pool.refetch_whole(bench.model.digest, now)
     bench.client.lost(bench.model.digest, now)
 
 
@@ -544,7 +544,7 @@ def test_the_last_model_is_computed_again_too() -> None:
 
 def test_a_node_that_lost_the_initial_weights_gets_them_back_from_the_others() -> None:
     bench = ClientBench()
-    bench.pool.refetch(bench.model.digest)
+    bench.pool.refetch_whole(bench.model.digest, 0.0)
     bench.restart(999.0)
     bench.pool.take()
     assert bench.at(1000.0).work == []

@@ -193,7 +193,7 @@ class Participant(ParticipantParts):
                 self._pool.refetch(digest, (index,))
                 self._client.lost(digest, now)
             case BlobLost(digest=digest):
-                self._pool.refetch(digest)
+                self._pool.refetch_whole(digest, now)
                 self._client.lost(digest, now)
             case WorkFailed(work=work):
                 if isinstance(work, Validate):
