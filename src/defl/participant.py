@@ -110,7 +110,9 @@ class Participant(ParticipantParts):
         self._settle(now, output)
         self._release_leavers(output)
         committee = self.federation.committee
-        if not self.finished and self._isolation.judge(committee, self.state.round, now):
+        # A guest may wait for people: before they approve it, no member talks to it.
+        round_ = Round(0) if self.role is PeerRole.GUEST else self.state.round
+        if not self.finished and self._isolation.judge(committee, round_, now):
             output.notices.append(Isolated(ALONE_S, committee.faults))
         others = (
             self._pool.wake_at,
