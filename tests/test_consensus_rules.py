@@ -247,17 +247,28 @@ def test_a_path_leads_to_the_ancestor_a_fork_or_a_missing_block() -> None:
 
 
 def test_a_tree_drops_forks_older_than_the_highest_qc_and_what_lies_below_its_root() -> None:
-    grown = NamedTree().grow("a1 b2<a c3<b d4<c e5<d f6<e x4<a y5<x z6<y")
-    tree = tree_of(grown, "abcdefxyz")
+    grown = NamedTree().grow("a1 b2<a c3<b d5<c e6<d f7<e w4<b x4<a y6<x z7<y")
+    tree = tree_of(grown, "abcdefwxyz")
     tree.drop_forks(grown["d"])
 
-    assert grown["x"].id not in tree
+    assert grown["w"].id not in tree
     assert grown["y"].id in tree  # a newer view: it may be certified yet
+    assert grown["x"].id in tree  # then it is needed
     tree.drop_forks(grown["f"])
+    assert grown["x"].id not in tree
     assert grown["y"].id not in tree
     assert grown["z"].id not in tree  # the same view: two blocks are never both certified
     tree.set_root(grown["e"])
     assert [name for name in "abcdef" if grown[name].id in tree] == ["e", "f"]
+
+
+def test_what_a_newer_block_extends_is_kept_while_one_of_its_ancestors_is_missing() -> None:
+    grown = NamedTree().grow("a1 x2<a y3<x z4<y b5<a c6<b u7<z")
+    tree = tree_of(grown, "axzbcu")
+    tree.drop_forks(grown["c"])
+
+    assert grown["x"].id not in tree  # without y nobody knows that z extends it
+    assert grown["z"].id in tree
 
 
 def test_no_fork_is_dropped_while_an_ancestor_of_the_certified_block_is_missing() -> None:

@@ -1,11 +1,13 @@
 """The simulator's checks of the order of duty, and runs on slow, full and broken disks."""
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from defl.client import RoundClient
 from defl.committee import Timing
 from defl.duty import WriteRecords
 from defl.ids import Digest, NodeId, Round, View
@@ -27,7 +29,9 @@ from defl.sim.byzantine import KINDS
 from defl.sim.conditions import Conditions, WriteTimes
 from defl.sim.disk import Disk
 from defl.sim.durability import AckedValues, InputsCheck, RecordCheck
+from defl.sim.machine_faults import MachineFaults
 from defl.sim.scenario import cluster_of
+from defl.sim.sim_node import SimNode
 from defl.sim.writes import Write, Writes
 from defl.work import validate
 from support.builders import Small, name
@@ -224,6 +228,47 @@ def test_a_node_whose_sync_failed_fetches_the_blob_back_and_finishes() -> None:
     cluster.run()
     assert cluster.conclude() == []
     assert any("sync blob" in reason for reason in failures)
+
+
+def test_a_node_whose_syncs_all_fail_does_not_use_up_the_lines_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = NodeId(3)
+    monkeypatch.setattr(MachineFaults, "sync_fails", lambda _, node: node.id == broken)
+    cluster = cluster_of(4, rounds=6, seed=3, values=1000, chunk_bytes=1024)
+    cluster.run()
+
+    received: Counter[NodeId] = Counter()
+    for (_, target), sent in cluster.traffic.weights_bytes.items():
+        received[target] += sent
+    assert cluster.conclude() == []
+    assert received[broken] < 10 * received[NodeId(0)], "once for each loss; at worst, 125 times"
+
+
+def test_a_model_that_all_disks_lost_at_once_is_computed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One cause, a full array for instance, makes all syncs fail for two seconds."""
+    lost: set[Digest] = set()
+    lose = RoundClient.lost
+
+    def watch(client: RoundClient, digest: Digest, now: float) -> None:
+        model = client.model(client.round)
+        if model is not None and model.digest == digest:
+            lost.add(digest)
+        lose(client, digest, now)
+
+    def fails(faults: MachineFaults, _node: SimNode) -> bool:
+        return 3.0 < faults._clock.now < 5.0
+
+    monkeypatch.setattr(RoundClient, "lost", watch)
+    monkeypatch.setattr(MachineFaults, "sync_fails", fails)
+    cluster = cluster_of(4, rounds=3, seed=2)
+    cluster.run()
+
+    assert lost
+    assert cluster.conclude() == []
+    assert cluster.rounds_closed == 3
 
 
 @pytest.mark.parametrize("restarted", [False, True])

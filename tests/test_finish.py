@@ -1,20 +1,29 @@
 """The end of a federation: attestations of the last model, and how long a node keeps serving."""
 
 from defl.committee import Committee, Timing
+from defl.contacts import PeerRole
+from defl.crypto import Signer
 from defl.finish import ALONE_S, Finish, Isolation
-from defl.ids import NodeId, Round
+from defl.ids import OUTSIDER, NodeId, Round
 from defl.messages import Attestation, Message
 from defl.output import (
     Attested,
     Connected,
     Disconnected,
+    Durable,
     EvidenceFound,
     Finished,
+    Tick,
     Trained,
 )
+from defl.participant import Participant
+from defl.participant_parts import first_record_of
+from defl.sim.scenario import signer_of
 from support.benches import ME, ClientBench
 from support.builders import name, nodes
 from support.epochs import Churn
+from support.stores import SMALL
+from support.switches import NEXT, SWITCH
 
 GRACE_S = Timing().grace_s
 
@@ -295,3 +304,31 @@ def test_strangers_are_not_remembered() -> None:
 
     assert isolated._seen_at == {}
     assert isolated.judge(COMMITTEE, Round(3), ALONE_S)
+
+
+def outsider(signer: Signer) -> Participant:
+    """A node that knows, from a lineage, that a round has closed, and that is no member."""
+    durable = Durable(first_record_of(NEXT, SWITCH.closed), switch=SWITCH)
+    return Participant(NEXT, OUTSIDER, signer, durable)
+
+
+def is_isolated_after(participant: Participant, seconds: float) -> bool:
+    for now in (0.0, seconds):
+        participant.handle(Tick(), now)
+    return participant.isolated
+
+
+def test_a_guest_waits_for_its_approval_for_as_long_as_it_takes() -> None:
+    """Nobody talks to it before, and operators may take longer than a weekend."""
+    guest = outsider(signer_of(7, seed=1, real=True))
+    assert guest.state.round > 0
+    assert guest.role is PeerRole.GUEST
+
+    assert not is_isolated_after(guest, 10 * ALONE_S)
+
+
+def test_a_former_member_that_hears_of_nobody_for_days_stops() -> None:
+    former = outsider(SMALL.signers[3])
+    assert former.role is PeerRole.FORMER
+
+    assert is_isolated_after(former, ALONE_S)

@@ -546,6 +546,74 @@ def test_a_model_is_fetched_in_full_precision_whatever_the_codec_of_updates() ->
     assert chunk_requests(done) == [(AUTHOR, 0), (AUTHOR, 1)]
 
 
+def bench_of_a_failing_disk(now: float) -> PoolBench:
+    """It has acknowledged a blob that the disk could not sync, twice."""
+    bench = PoolBench(SMALL)
+    bench.acknowledge(AUTHOR, 1, BLOB, BYTES)
+    bench.pool.refetch_whole(BLOB.digest, now)
+    assert chunk_requests(bench.settle(now)), "the first time at once"
+    bench.deliver(AUTHOR, BLOB, BYTES)
+    bench.pool.refetch_whole(BLOB.digest, now)
+    return bench
+
+
+def test_a_blob_that_the_disk_loses_again_and_again_is_fetched_less_and_less_often() -> None:
+    now = 100.0
+    bench = bench_of_a_failing_disk(now)
+    for wait_s in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
+        assert not chunk_requests(bench.settle(now + wait_s - 0.1))
+        assert bench.pool.wake_at == now + wait_s
+        now += wait_s
+        assert chunk_requests(bench.settle(now))
+        bench.deliver(AUTHOR, BLOB, BYTES)
+        bench.pool.refetch_whole(BLOB.digest, now)
+
+
+def test_an_offer_that_is_repeated_does_not_fetch_a_lost_blob_sooner() -> None:
+    bench = bench_of_a_failing_disk(100.0)
+
+    assert not chunk_requests(bench.receive(AUTHOR, SMALL.offer(1, 1, BLOB), now=100.5))
+    assert chunk_requests(bench.settle(101.0))
+
+
+def test_a_lost_update_of_a_closed_round_is_fetched_at_once_and_not_acknowledged_again() -> None:
+    """The aggregate needs all updates at the same time, on a disk that would lose them again."""
+    bench = bench_of_a_failing_disk(100.0)
+    bench.pool.set_round(Round(1))
+    bench.pool.need((Round(1), AUTHOR), BLOB.digest, (AUTHOR,))
+
+    assert chunk_requests(bench.settle(100.1))
+    assert not acks_sent(bench.deliver(AUTHOR, BLOB, BYTES))
+    assert bench.pool.has(BLOB.digest)
+
+
+def test_a_lost_blob_that_is_no_longer_kept_is_not_fetched() -> None:
+    bench = bench_of_a_failing_disk(100.0)
+    bench.pool.set_round(Round(10))
+
+    assert not chunk_requests(bench.settle(101.0))
+    assert bench.pool.wake_at is None
+
+
+def test_a_lost_model_that_is_computed_meanwhile_is_not_fetched() -> None:
+    bench = PoolBench(SMALL)
+    for _ in range(2):
+        bench.pool.keep_model(Round(0), SMALL.initial)
+        bench.pool.refetch_whole(SMALL.initial.digest, 100.0)
+    bench.pool.keep_model(Round(0), SMALL.initial)
+
+    assert not chunk_requests(bench.settle(101.0))
+    assert bench.pool.stored["fetches"] == 0
+
+
+def test_a_blob_that_is_not_here_cannot_be_lost() -> None:
+    bench = PoolBench(SMALL)
+    bench.pool.refetch_whole(BLOB.digest, 100.0)
+
+    assert not chunk_requests(bench.settle(100.0))
+    assert bench.pool.stored["fetches"] == 0
+
+
 def test_a_model_that_was_computed_meanwhile_is_fetched_no_more() -> None:
     bench = PoolBench(SMALL)
     bench.pool.need((Round(1), None), BLOB.digest, (AUTHOR,))

@@ -492,16 +492,89 @@ def test_a_training_that_succeeds_after_a_failure_does_not_keep_the_node_awake()
 
 def test_a_model_whose_bytes_are_lost_is_fetched_back_before_training() -> None:
     bench = ClientBench()
-    bench.pool.refetch(bench.model.digest)
+    bench.pool.refetch_whole(bench.model.digest, 0.0)
     assert bench.at(1000.0).work == []
     bench.pool.keep_model(Round(0), bench.model)
 
     assert [type(work) for work in bench.at(1001.0).work] == [Train]
 
 
+def bench_without_its_model() -> tuple[ClientBench, Aggregate]:
+    """Its disk has lost the model of round 1; the inputs are here, and so is how it was made."""
+    bench = ClientBench()
+    bench.close_round(0, 1, 2, 3, now=0.0)
+    bench.at(0.0)
+    bench.fetch()
+    (aggregate,) = [work for work in bench.at(0.0).work if isinstance(work, Aggregate)]
+    bench.aggregated(1)
+    lose_model(bench, 100.0)
+    return bench, aggregate
+
+
+def lose_model(bench: ClientBench, now: float) -> None:
+    bench.pool.refetch_whole(bench.model.digest, now)
+    bench.client.lost(bench.model.digest, now)
+
+
+def test_a_model_that_nobody_may_have_any_more_is_computed_again() -> None:
+    bench, aggregate = bench_without_its_model()
+
+    assert bench.at(100.5).work == [], "it may be fetched yet"
+    assert bench.client.wake_at == 101.0
+    assert bench.at(101.0).work == [aggregate]
+    computed = bench.aggregated(1)
+    assert not computed.notices
+    assert computed.model is None, "its record is durable already"
+    assert [type(work) for work in bench.at(102.0).work] == [Train]
+    assert bench.requested(102.0) == set()
+
+
+def test_a_model_that_is_lost_again_and_again_is_computed_less_and_less_often() -> None:
+    bench, aggregate = bench_without_its_model()
+    times = []
+    now = 100.0
+    for _ in range(4):
+        while bench.at(now).work != [aggregate]:
+            now += 0.5
+        times.append(now)
+        bench.aggregated(1)
+        lose_model(bench, now)
+
+    assert times == [101.0, 103.0, 107.0, 115.0]
+
+
+def test_a_lost_model_is_not_computed_again_once_it_is_fetched() -> None:
+    bench, _ = bench_without_its_model()
+    bench.pool.keep_model(Round(1), bench.model)
+
+    assert [type(work) for work in bench.at(101.0).work] == [Train]
+
+
+def test_the_loss_of_another_blob_delays_no_aggregation() -> None:
+    bench = ClientBench()
+    bench.close_round(0, 1, 2, 3, now=0.0)
+    bench.client.lost(bench.model.digest, 0.0)  # the base of the round
+    bench.at(0.0)
+    bench.fetch()
+
+    assert [type(work) for work in bench.at(0.0).work] == [Aggregate]
+
+
+def test_the_last_model_is_computed_again_too() -> None:
+    bench = ClientBench(rounds=1)
+    bench.close_round(0, 1, 2, 3, now=0.0)
+    bench.at(0.0)
+    bench.fetch()
+    (aggregate,) = bench.at(0.0).work
+    bench.aggregated(1)
+    lose_model(bench, 0.0)
+
+    assert bench.at(1.0).work == [aggregate]
+
+
 def test_a_node_that_lost_the_initial_weights_gets_them_back_from_the_others() -> None:
     bench = ClientBench()
-    bench.pool.refetch(bench.model.digest)
+    bench.pool.refetch_whole(bench.model.digest, 0.0)
     bench.restart(999.0)
     bench.pool.take()
     assert bench.at(1000.0).work == []

@@ -48,6 +48,23 @@ def test_a_blob_known_only_by_its_digest_is_fetched_by_its_manifest() -> None:
     assert bench.disk.read(BLOB.digest) == BYTES
 
 
+def test_a_source_that_was_silent_is_not_the_first_to_be_asked_for_a_manifest_when_it_is_back() -> (
+    None
+):
+    """It withholds, and reconnects: its failures are forgiven, but it may take minutes to fail."""
+    transfer = Transfer(NodeId(0), 256)
+    now = 0.0
+    for peer in nodes(1, 2):
+        transfer.connected(peer)
+    for number in range(8):
+        transfer.want(digest_of(bytes([number])), nodes(1), None)
+        transfer.due(now)
+        transfer.connected(NodeId(1))  # each time before it fails
+
+    transfer.want(BLOB.digest, nodes(1, 2), None)
+    assert (NodeId(2), ManifestRequest(BLOB.digest)) in transfer.due(now)
+
+
 def test_a_machine_that_becomes_a_member_does_not_ask_itself() -> None:
     """Another machine had its id before, and was a source."""
     transfer = Transfer(OUTSIDER, 256)

@@ -14,12 +14,13 @@ from defl.committee import Federation
 from defl.crypto import Signer
 from defl.fields import members_in
 from defl.finish import Finish
-from defl.ids import NodeId, Round
+from defl.ids import Digest, NodeId, Round
 from defl.ledger import LedgerState
 from defl.messages import Agg, Manifest, Pace, Transaction
 from defl.output import (
     Aggregate,
     Aggregated,
+    ClosedRound,
     Envelope,
     ModelReady,
     Notice,
@@ -270,11 +271,13 @@ class RoundClient:
         if self._state.round == 0 and Round(0) not in self._models:
             self._get_initial_back()
         model = self._models.get(self._state.round)
-        if model is None:
+        if model is None or not self._pool.has(model.digest):  # not yet, or the disk lost it
             self._aggregate(now)
-        elif self._state.round == self._federation.rounds and not self._state.ended:
+        if model is None:
+            return
+        if self._state.round == self._federation.rounds and not self._state.ended:
             self._finish.attest(self._state.round, model.digest, now)
-        elif self._pool.has(model.digest):  # else the disk lost it, and it is fetched back
+        elif self._pool.has(model.digest):
             self._train(Round(self._state.round + 1), model, now)
 
     @property
@@ -339,13 +342,19 @@ class RoundClient:
         members = self._federation.committee.members
         has_base = self._pool.need((Round(last.round - 1), None), last.base, members)
         if self._need(last.round, last.updates) and has_base:
-            weights = tuple(self._federation.members[ref.author].weight for ref in last.updates)
-            self._start(
-                Aggregate(
-                    last.round, last.base, last.updates, last.block, last.faults_max, weights
-                ),
-                now,
-            )
+            self._start(self._aggregation_of(last), now)
+
+    def _aggregation_of(self, last: ClosedRound) -> Aggregate:
+        weights = tuple(self._federation.members[ref.author].weight for ref in last.updates)
+        return Aggregate(last.round, last.base, last.updates, last.block, last.faults_max, weights)
+
+    def lost(self, digest: Digest, now: float) -> None:
+        """The disk lost a blob, which is fetched back. If it is the model, all others may have lost
+        it too: this node computes it again, but leaves some time to the fetch."""
+        model = self._models.get(self.round)
+        last = self._state.last if self._state is not None else None
+        if last is not None and model is not None and model.digest == digest:
+            self._postpone(self._aggregation_of(last), now)
 
     def _train(self, round_: Round, model: Manifest, now: float) -> None:
         if self.observing or self._pool.offer_for(round_) is not None:
@@ -369,8 +378,11 @@ class RoundClient:
         if self._state is None or event.round != self._state.round:
             self._pool.discard(event.manifest.digest)  # a stale aggregate
             return
+        is_known = event.round in self._models  # and was lost
         self._models[event.round] = event.manifest
         self._pool.keep_model(event.round, event.manifest)
+        if is_known:
+            return
         self._effects.model = (event.round, event.manifest)
         self._effects.notices.append(ModelReady(event.round, event.manifest.digest))
 
@@ -406,9 +418,12 @@ class RoundClient:
             return
         if isinstance(event.work, Train):
             self._waiting.give_up(self._me)
-        failures = self._retry.get(event.work, (0, 0.0))[0] + 1
+        self._postpone(event.work, now)
+
+    def _postpone(self, work: Work, now: float) -> None:
+        failures = self._retry.get(work, (0, 0.0))[0] + 1
         wait = min(WORK_RETRY_MAX_S, WORK_RETRY_S * 2.0 ** min(failures - 1, 8))
-        self._retry[event.work] = (failures, now + wait)
+        self._retry[work] = (failures, now + wait)
 
     def _is_current(self, work: Work) -> bool:
         match work:

@@ -110,7 +110,9 @@ class Participant(ParticipantParts):
         self._settle(now, output)
         self._release_leavers(output)
         committee = self.federation.committee
-        if not self.finished and self._isolation.judge(committee, self.state.round, now):
+        # A guest may wait for people: before they approve it, no member talks to it.
+        round_ = Round(0) if self.role is PeerRole.GUEST else self.state.round
+        if not self.finished and self._isolation.judge(committee, round_, now):
             output.notices.append(Isolated(ALONE_S, committee.faults))
         others = (
             self._pool.wake_at,
@@ -191,8 +193,10 @@ class Participant(ParticipantParts):
                 self._client.trained(event, now)
             case ChunkLost(digest=digest, index=index):
                 self._pool.refetch(digest, (index,))
+                self._client.lost(digest, now)
             case BlobLost(digest=digest):
-                self._pool.refetch(digest)
+                self._pool.refetch_whole(digest, now)
+                self._client.lost(digest, now)
             case WorkFailed(work=work):
                 if isinstance(work, Validate):
                     self._pool.not_validated(work.manifest.digest)

@@ -86,21 +86,23 @@ class Tree:
             del self._blocks[block_id]
 
     def drop_forks(self, tip: Block) -> None:
-        """`tip` has the highest QC: drop blocks of its view or older that it does not extend.
+        """`tip` has the highest QC: drop blocks of its view or older that neither it nor a newer
+        block extends.
 
         They are not committed, and no node needs to build on them: a node that does not know this
-        QC yet will be shown it. While ancestors are missing, these blocks cannot be identified.
+        QC yet will be shown it. A newer block may be certified next, so whoever voted for it keeps
+        what it extends. While ancestors of `tip` are missing, forks cannot be identified.
         """
-        kept = {tip.id}
-        block = self._blocks.get(tip.parent)
-        while block is not None:
-            kept.add(block.id)
-            block = self._blocks.get(block.parent)
-        if self.root.id not in kept:
+        path, lowest = self.path(tip, self.root)
+        if lowest is None or lowest.id != self.root.id:
             return
         self.tip = tip
+        kept = {self.root.id, *(block.id for block in path)}
         if len(kept) == len(self._blocks):
             return
-        dead = [b.id for b in self._blocks.values() if b.view <= tip.view and b.id not in kept]
-        for block_id in dead:
+        for newer in [block for block in self._blocks.values() if block.view > tip.view]:
+            path, lowest = self.path(newer, self.root)
+            is_dead = lowest is not None and lowest.id != self.root.id
+            kept.update(block.id for block in ([newer] if is_dead else path))
+        for block_id in [block_id for block_id in self._blocks if block_id not in kept]:
             del self._blocks[block_id]

@@ -48,6 +48,11 @@ from defl.pool.weights import FP32, check_manifest, chunk_size
 from defl.schema import Codec
 from defl.verifier import IsProven
 
+# A blob whose sync fails again is fetched back after this long, doubling up to the maximum: its
+# bytes come from others, and a disk may fail for hours.
+LOST_AGAIN_S = 1.0
+LOST_AGAIN_MAX_S = 60.0
+
 
 @dataclass(slots=True)
 class PoolEffects:
@@ -77,6 +82,8 @@ class Pool:
         self._offers: dict[tuple[Round, NodeId], Offer] = {}  # the first of each
         self._refused: set[tuple[Round, NodeId]] = set()  # whose bytes broke the rules
         self._validating: set[Digest] = set()
+        self._losses: dict[Digest, tuple[int, float]] = {}  # failed syncs, and when to fetch again
+        self._held_back: set[Digest] = set()  # lost several times, and not fetched yet
         self._repeat_at: float | None = None
         self._round = round_
         self._effects = PoolEffects()
@@ -129,6 +136,7 @@ class Pool:
     @property
     def wake_at(self) -> float | None:
         times = [at for at in (self._transfer.next_at, self._repeat_at) if at is not None]
+        times.extend(self._losses[digest][1] for digest in self._held_back)
         return min(times, default=None)
 
     def has(self, digest: Digest) -> bool:
@@ -165,6 +173,7 @@ class Pool:
 
     def send_due(self, now: float) -> None:
         """Send the requests that are due, and repeat this node's offer until it is certified."""
+        self._fetch_what_was_held_back(now)
         for source, request in self._transfer.due(now):
             self._send(source, request)
         for targets, have in self._transfer.announcements(now):
@@ -216,20 +225,50 @@ class Pool:
         for ack in self._certifier.given:
             named = self._index.labelled((ack.round, ack.author)) == ack.digest
             if named and not self._index.has(ack.digest):
-                manifest = self._index.manifest(ack.digest)
-                held = self._index.chunks(ack.digest)
-                self._transfer.want(ack.digest, self._members, manifest, held)
+                self._want(ack.digest, self._members)
 
-    def refetch(self, digest: Digest, chunks: Iterable[int] | None = None) -> None:
-        """The disk lost chunks (None: all). Others rely on this copy, so fetch it back."""
-        held = self._index.chunks(digest)
-        lost = held if chunks is None else held & frozenset(chunks)
+    def refetch(self, digest: Digest, chunks: Iterable[int]) -> None:
+        """The disk lost chunks. Others rely on this copy, so fetch it back."""
+        lost = self._index.chunks(digest) & frozenset(chunks)
         if not lost:
             return
         self._index.lose_chunks(digest, lost)
         self._transfer.cancel(digest)  # a fetch under way starts again, with these chunks too
-        manifest, held = self._index.manifest(digest), self._index.chunks(digest)
-        self._transfer.want(digest, self._members, manifest, held)
+        self._want(digest, self._members)
+
+    def refetch_whole(self, digest: Digest, now: float) -> None:
+        """The disk could not sync a blob and has dropped it. Fetch it back, the first time at once:
+        a disk that fails for long must not use up the other members' lines."""
+        held = self._index.chunks(digest)
+        if not held:
+            return
+        losses, _ = self._losses.get(digest, (0, now))
+        if losses:
+            wait_s = min(LOST_AGAIN_MAX_S, LOST_AGAIN_S * 2.0 ** min(losses - 1, 8))
+            self._losses[digest] = losses + 1, now + wait_s
+            self._held_back.add(digest)
+        else:
+            self._losses[digest] = 1, now
+        self.refetch(digest, held)
+
+    def _fetch_what_was_held_back(self, now: float) -> None:
+        for digest in sorted(self._held_back):
+            if now >= self._losses[digest][1]:
+                self._held_back.discard(digest)
+                if self._index.oldest_round(digest) is not None and not self._index.has(digest):
+                    self._want(digest, self._members)
+
+    def _want(
+        self,
+        digest: Digest,
+        sources: tuple[NodeId, ...],
+        manifest: Manifest | None = None,
+        scatter: Scatter | None = None,
+    ) -> None:
+        if digest in self._held_back:
+            return  # whoever wants it asks again, and all members are asked when its time comes
+        manifest = manifest or self._index.manifest(digest) or self._transfer.manifest(digest)
+        self._transfer.want(digest, sources, manifest, self._index.chunks(digest), scatter)
 
     # --- Offers of others ------------------------------------------------------------------
 
@@ -385,7 +424,8 @@ class Pool:
         self._effects.store.append(StoreChunk(manifest, event.index, event.data))
         if self._index.add_chunk(manifest, event.index):
             for offer in self._offers.values():
-                if offer.manifest.digest == event.digest:
+                is_late = offer.round <= self._round and self._certifier.acked(offer) is not None
+                if offer.manifest.digest == event.digest and not is_late:
                     self._validate_or_acknowledge(offer)
 
     def _validate_or_acknowledge(self, offer: Offer) -> None:
@@ -453,8 +493,9 @@ class Pool:
         """Keep this blob under this label and fetch it if it is missing; True if it is present."""
         if self.keep(label, digest):
             return True
-        manifest = self._index.manifest(digest) or self._transfer.manifest(digest)
-        self._transfer.want(digest, sources, manifest, self._index.chunks(digest))
+        if label[0] <= self._round:
+            self._held_back.discard(digest)  # of a closed round: it is not acknowledged any more
+        self._want(digest, sources)
         return False
 
     def keep_model(self, round_: Round, manifest: Manifest) -> None:
@@ -478,7 +519,10 @@ class Pool:
         self._certifier.forget(Round(round_ - tau))
         self._offers = {slot: o for slot, o in self._offers.items() if slot[0] > round_ - tau}
         self._refused = {slot for slot in self._refused if slot[0] > round_ - tau}
-        self._transfer.keep_only(set(self._index.labels.values()))
+        named = set(self._index.labels.values())
+        self._transfer.keep_only(named)
+        self._losses = {digest: loss for digest, loss in self._losses.items() if digest in named}
+        self._held_back &= named
 
     def _relabel(self, label: Label, digest: Digest) -> None:
         for dropped in self._index.label(label, digest):
@@ -488,8 +532,7 @@ class Pool:
     def _fetch(
         self, manifest: Manifest, sources: tuple[NodeId, ...], scatter: Scatter | None = None
     ) -> None:
-        digest = manifest.digest
-        self._transfer.want(digest, sources, manifest, self._index.chunks(digest), scatter)
+        self._want(manifest.digest, sources, manifest, scatter)
 
     def _scatter(self, offer: Offer) -> Scatter | None:
         return scatter_of(offer.author, self._members, self._me, len(offer.manifest.chunks))

@@ -57,8 +57,10 @@ class ChunkSource:
         return not self.is_met, self.next_s
 
     @property
-    def manifest_turn(self) -> tuple[bool, int]:
-        return not self.is_met, self.failures
+    def manifest_turn(self) -> tuple[bool, int, float]:
+        """A new connection forgives failures. A slow source may still take minutes to fail, and a
+        manifest is requested of one source at a time."""
+        return not self.is_met, self.failures, self.expected_s
 
     @property
     def wait_s(self) -> float:
