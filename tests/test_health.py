@@ -311,15 +311,17 @@ def left_out_in(rounds: int, of: int) -> list[RoundStatus]:
 
 def test_a_member_that_the_rule_leaves_out_in_nearly_every_round_is_named() -> None:
     from_status = health_of(seven(history=left_out_in(8, of=8)))
-    from_records = health_of(seven(), [MemberRecord("grace", 40, 40)])
+    from_records = health_of(seven(), [MemberRecord("grace", 40, 40, 41)])
     seldom = health_of(seven(history=left_out_in(4, of=8)))
     too_few = health_of(seven(history=left_out_in(4, of=LEFT_OUT_ROUNDS - 1)))
 
-    assert [note.text for note in from_records.notes] == [
-        "grace was left out by the rule in 40 of 40 rounds: other data than the rest, or it lies."
-    ]
-    assert from_records.notes[0].mark == "x"
-    assert "8 of 8 rounds" in from_status.notes[0].text
+    (note,) = from_records.notes
+    assert note.text == (
+        "grace was left out by the rule in 40 of the last 40 rounds, last in round 41: its data "
+        "differ from the rest, or its training is faulty."
+    )
+    assert note.mark == "x"
+    assert "8 of the last 8 rounds, last in round 8:" in from_status.notes[0].text
     assert from_status.level is Level.GOOD
     assert seldom.notes == too_few.notes == []
 

@@ -127,7 +127,7 @@ def test_a_thousand_rounds_take_no_more_space_than_eight() -> None:
     assert len(msgspec.json.encode(kept)) < 5000
 
 
-def test_the_rules_words_and_the_reputation_go_with_the_member() -> None:
+def test_the_rules_words_and_the_trust_go_with_the_member() -> None:
     history = RoundHistory(NAMES, ALL)
     history.aggregated(
         aggregate_of(3, 0, 2, 3),
@@ -136,10 +136,8 @@ def test_the_rules_words_and_the_reputation_go_with_the_member() -> None:
             weights=(0.5, 0.5, 0.0),
             scores=(1.0, 1.0, 9.0),
             reason="the mean of two.",
-            details=("", "", "suspect: " + "x" * 5000),
-            reputations=(0.4, None, -0.3),
-            suspects=(2,),
-            suspect_below=0.2,
+            details=("", "", "opposes " + "x" * 5000),
+            trusts=(1.0, 0.5, 0.0),
         ),
     )
     aggregation = history.aggregation
@@ -147,11 +145,9 @@ def test_the_rules_words_and_the_reputation_go_with_the_member() -> None:
     shares = aggregation.members
     last = shares[NAMES[3]]
 
-    assert aggregation.suspect_below == 0.2
-    assert [share.is_suspect for share in shares.values()] == [False, False, False, True]
-    assert [share.reputation for share in shares.values()] == [0.4, None, None, -0.3]
+    assert [share.trust for share in shares.values()] == [1.0, None, 0.5, 0.0]
     assert shares[NAMES[0]].detail == ""
-    assert last.detail.startswith("suspect: ")
+    assert last.detail.startswith("opposes ")
     assert len(last.detail) == REASON_CHARACTERS_MAX
 
 

@@ -156,7 +156,7 @@ def test_a_finished_federation_still_says_whom_the_rule_left_out() -> None:
     health = health_of_all(done, [MemberRecord("node-5", 2, 40), MemberRecord("node-6", 39, 40)])
 
     (note,) = health.notes
-    assert note.text.startswith("node-6 was left out by the rule in 39 of 40 rounds: ")
+    assert note.text.startswith("node-6 was left out by the rule in 39 of the last 40 rounds: ")
     assert health.level is Level.GOOD
 
 

@@ -77,11 +77,10 @@ BUSY = status(
         3,
         "dave stands out.",
         {
-            "alice": MemberShare(1.0, 0.9, None, reputation=0.331),
+            "alice": MemberShare(1.0, 0.9, None, trust=1.0),
             "carol": MemberShare(),
-            "dave": MemberShare(0.0, 7.5, BY_RULE, "suspect: it goes astray", -0.378, True),
+            "dave": MemberShare(0.0, 7.5, BY_RULE, "it goes astray", trust=0.0),
         },
-        suspect_below=0.15,
     ),
     left_out={"carol": LeftOutRounds(0, 1), "dave": LeftOutRounds(3, 0)},
     late={"carol": MemberLateness(1, 3, lasted_s=2.0, waited_s=1.0, usual_s=3.0)},
@@ -178,13 +177,12 @@ def test_the_status_text_shows_progress_peers_and_problems() -> None:
         "  disk          4.1 kB, 1 blobs",
         "  memory        50 MB at most",
         "  aggregate     of round 3: dave stands out.",
-        "                alice: weight 1.000, score 0.9, reputation +0.33",
+        "                alice: weight 1.000, score 0.9, trust 100%",
         "                carol: left out, no update in the round",
         (
-            "                dave: left out, the rule gave it no weight (suspect: it goes astray), "
-            "score 7.5, reputation -0.38, suspect"
+            "                dave: left out, the rule gave it no weight (it goes astray), "
+            "score 7.5, trust 0%"
         ),
-        "                a reputation below +0.15 is suspect",
         "  left out      carol: 0 rounds by the rule, 1 without an update",
         "  left out      dave: 3 rounds by the rule, 0 without an update",
         (

@@ -6,7 +6,6 @@ from synthetic_rounds import Row, dyadic, ties_for
 from defl.aggregation.aggregate import AggregationResult
 from defl.aggregation.memory import Memory, with_memory
 from defl.aggregation.model import aggregate_model
-from defl.aggregation.reputation import Reputation
 from defl.schema import Entry, Role, Schema
 
 MODEL = Schema(
@@ -58,7 +57,7 @@ class Federation:
         return result
 
     @property
-    def reputations(self) -> tuple[Reputation, ...]:
+    def reputations(self) -> tuple[float, ...]:
         memory = Memory.of(SCHEMA)
         assert memory is not None
         return memory.past([], self.model, range(7)).reputations

@@ -7,7 +7,6 @@ from synthetic_rounds import Row, ties_for
 
 from defl.aggregation.memory import SAMPLE_MAX, Memory, check_memory, cosines, with_memory
 from defl.aggregation.model import aggregate_model
-from defl.aggregation.reputation import Reputation
 from defl.errors import UserError
 from defl.schema import VALUE_MAX, Entry, Role, Schema
 
@@ -18,9 +17,9 @@ def row(*values: float) -> Row:
 
 def test_memory_is_the_last_entry_with_room_for_every_id_and_a_sample() -> None:
     """Whoever joins later gets an id below 100; the schema cannot change."""
-    assert SCHEMA.entries[-1] == Entry("defl.memory", (200 + 450,), role=Role.MEMORY)
+    assert SCHEMA.entries[-1] == Entry("defl.memory", (100 + 450,), role=Role.MEMORY)
     large = with_memory(Schema((Entry("w", (1000, 1000)),)))
-    assert large.entries[-1].shape == (200 + SAMPLE_MAX,)
+    assert large.entries[-1].shape == (100 + SAMPLE_MAX,)
     check_memory(SCHEMA)
 
 
@@ -30,7 +29,7 @@ def test_memory_is_the_last_entry_with_room_for_every_id_and_a_sample() -> None:
         MODEL,
         Schema((*MODEL.entries, Entry("defl.memory", (14 + 450,), role=Role.MEMORY))),
         Schema((*SCHEMA.entries, Entry("after", (3,)))),
-        Schema((*SCHEMA.entries, Entry("second", (650,), role=Role.MEMORY))),
+        Schema((*SCHEMA.entries, Entry("second", (550,), role=Role.MEMORY))),
     ],
 )
 def test_memory_that_is_missing_misplaced_or_of_another_size_is_refused(schema: Schema) -> None:
@@ -108,7 +107,7 @@ def test_ids_with_gaps_up_to_the_last_have_places_of_their_own() -> None:
     places = range(100)
     reputations = memory.past([], sparse.model, places).reputations
     assert tuple(reputations[i] for i in ids) == dense.reputations
-    assert all(reputations[i] == Reputation() for i in places if i not in ids)
+    assert all(reputations[i] == 0 for i in places if i not in ids)
 
 
 def test_rule_without_memory_copies_the_bases_memory() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_rounds import ties_for
 
-from defl.aggregation.adaptive import GATE_FEW
+from defl.aggregation.directions import REACH
 from defl.aggregation.rules import RULES
 
 COLUMNS = 5
@@ -99,11 +99,10 @@ def bound(name: str, rows: list[np.ndarray], base: np.ndarray, faults: int) -> f
         return across * 2 * (m - f) / (m - 2 * f)
     if name == "smallest_eigenvalue_subset":
         return across * (1 + np.sqrt(f / (2 * (m - 2 * f))))
-    if name == "centered_clipping":
+    if name in ("centered_clipping", "adaptive"):
         honest = np.stack(rows[: m - f]).astype(np.float64) - base
-        return 2 * float(np.linalg.norm(honest, axis=1).max())
-    if name == "adaptive":
-        return across * (1 + np.sqrt(GATE_FEW * f / (2 * (m - 2 * f))))
+        reach = REACH if name == "adaptive" else 1
+        return (1 + reach) * float(np.linalg.norm(honest, axis=1).max())
     return across * 2 * np.sqrt(COLUMNS)
 
 

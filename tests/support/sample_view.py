@@ -143,7 +143,7 @@ class Sample:
         return RoundView(
             number=number,
             sentence="All 7 updates came; the rule kept 5. Left out: bob, who would have made the "
-            "round vary too much, and grace, who is suspect.",
+            "directions vary too much, and grace, who opposes the others.",
             proven="" if number == self.rounds else "Proven by 7 of 7",
             closed_at=NOON + number * 35,
             took_s=38.9,
@@ -152,9 +152,9 @@ class Sample:
             phases=self.phases(open_=False),
             closes_s=46.0,
             rule="adaptive, faults_max 2",
-            reason="the mean of 5 of 7 updates: with 1 more the largest variance would exceed the "
-            "gate, 1.6 times that of the 5 most similar updates. 1 left out as suspect: far less "
-            "aligned with the others than most members over the rounds so far.",
+            reason="the mean of 5 of 7 updates. 1 left out: opposed to the others over many "
+            "rounds. 1 left out: with more, the directions would vary over 2 times as much as the "
+            "5 most similar.",
             facts=[
                 ("accuracy of the model", "96.4 % (round 23: 96.4 %)"),
                 ("evaluated in", "0.5 s"),
@@ -188,7 +188,6 @@ class Sample:
             own = [row[i] for row in rows]
             away = name in ("bob", "site-71")
             judged = sum(letter != "-" for letter in own)
-            suspect = own[-1] == "x"
             views.append(
                 MemberView(
                     name=name,
@@ -213,9 +212,7 @@ class Sample:
                     no_update=own.count("n"),
                     judged=judged,
                     summary=f"{own.count('k')} of {judged} kept",
-                    reputation=-0.38 if suspect else 0.11 if name == "bob" else 0.33,
-                    suspect_below=0.1,
-                    is_suspect=suspect,
+                    trust=0.0 if own[-1] == "x" else 0.84 if name == "bob" else 1.0,
                     trouble=f"nobody listens at {name}.example.org:7400; tried again every 10 s"
                     if away
                     else "",
@@ -254,8 +251,8 @@ class Sample:
                         "n",
                     ),
                     HealthNote(
-                        "grace was left out by the rule in 40 of 40 rounds: other data than "
-                        "the rest, or it lies.",
+                        "grace was left out by the rule in 40 of the last 40 rounds, last in round "
+                        "40: its data differ from the rest, or its training is faulty.",
                         "x",
                     ),
                 ],

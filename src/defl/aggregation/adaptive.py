@@ -1,196 +1,50 @@
-"""The default rule: the mean of all updates, without outliers and without suspects.
+"""The default rule: the mean of all updates, long ones shortened, without outliers and opponents.
 
-Gate. The inliers are the m - f rows with the smallest largest variance (the greatest eigenvalue of
-their covariance). A subset of at least m - f rows passes the gate if its largest variance is at
-most GATE times that of the inliers. The rule averages the largest subset that passes; among
-subsets of one size, the one that varies least. Without an attack that is all rows, so nothing is
-lost; an outlier is left out alone, not together with f - 1 honest rows.
+Length. The reference length is the (m - f)-th smallest of the changes' lengths, so never above the
+longest honest one. A change that points the same way as at least half of the others may be twice as
+long, another one just as long; what is longer is shortened. A member is never left out for length
+alone: how far it trains says how many steps it takes. Only a change that is more than three times
+as long and points another way is left out for it, at most f of them.
 
-Suspects. Members of low reputation (reputation.py), at most f, are left out as long as a subset
-without them passes the gate.
+Gate. The inliers are the m - f other rows whose directions have the smallest largest variance (the
+greatest eigenvalue of their covariance). A subset passes the gate if its largest variance is at
+most GATE times that of the inliers. The rule keeps the largest subset of at least m - f rows that
+passes; among subsets of one size, the one that varies least. Without an attack that is all rows, so
+nothing is lost; an outlier is left out alone, not together with f - 1 honest rows. A change of no
+length is a direction of its own: it makes nobody else an outlier.
 
-Good standing. Once a model has converged, the updates of members who fit it vary little, and an
-honest member that was away, or whose data are unusual, easily exceeds GATE. A subset of members
-that are all in good standing passes up to GATE_TRUSTED, if the round has more than FEW rows. (With
-fewer, one attacker who gained a good name would be one of four.)
+Trust. A member that opposed the others in past rounds counts less, down to not at all
+(reputation.py); that concerns at most f members.
 
-What f colluding attackers below the gate can do: let s^2 be the largest variance of the honest
-rows, and G the gate that the kept rows passed. a attackers among the k rows kept, at a distance t
-from the mean of the honest rows kept, cause a variance of a (k - a) t^2 / k^2 in their direction,
-and the gate allows G s^2 at most; so they move the aggregate by a t / k <= s sqrt(G a / (k - a)).
-With all rows kept and f = m/3 that is s sqrt(G / 2): at most s, and 1.42 s if the attackers are in
-good standing. The m - k rows left out, if honest, move it by at most s sqrt((m - k) / (k - f)).
-Below the gate every direction is open to attackers; the distance is bounded, and the bound shrinks
-with the honest rows' own variance. Attackers who make honest members suspect gain no more than the
-last term, f honest rows left out. No memory allows more than GATE_TRUSTED.
+What attackers can do: with a of them among the k rows that count, they move the aggregate by at
+most 2 a t / k, where t is the reference length, whatever they send. A row that is left out or
+counts less, if honest, moves it by at most 2 t / k. So a converging federation, whose honest
+changes become short, leaves attackers ever less.
 
-Condition m >= 2f + 1, as for the smallest-eigenvalue subset (Allouah et al., ICML 2023) on which it
-is built; breakdown below a half. docs/AGGREGATION.md says how the gates were chosen and what else
-was tried.
+Condition m >= 2f + 1, as for the smallest-eigenvalue subset (Allouah et al., ICML 2023) on which
+the gate is built; breakdown below a half. docs/AGGREGATION.md says how the constants were chosen
+and what else was tried.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import comb
-
-import numpy as np
+from dataclasses import replace
+from math import comb, inf
 
 from defl.aggregation.aggregate import AggregationResult, Row
+from defl.aggregation.directions import Directions
 from defl.aggregation.geometric import Verdict, finite_rows, measure, placed, summed_by
-from defl.aggregation.gram import Geometry, MeasuredRows, below_one
-from defl.aggregation.reputation import (
-    PastRounds,
-    Reputation,
-    cosines_with_inliers,
-    in_good_standing,
-    suspect_below,
-    suspects,
-    updated_reputations,
-)
+from defl.aggregation.gram import MeasuredRows
+from defl.aggregation.reputation import PastRounds, trusts, updated_reputations
 from defl.aggregation.shares import Weighing
-from defl.aggregation.subset import SUBSETS_MAX, Matrix, peeled, squares_to_mean, tightest_subset
+from defl.aggregation.subset import peeled, tightest_subset
 from defl.aggregation.workers import ALONE, Workers
 
-# Just above the 99th percentile of the ratio without attack, at Dirichlet alpha = 0.3: 1.85 at
-# n = 4; 1.35 and 1.58 at n = 7 and 10.
-GATE_FEW = 2.0
-GATE = 1.6
-GATE_TRUSTED = 4.0  # for members in good standing
-FEW = 5  # rows
+Subsets = list[tuple[tuple[int, ...], float]]  # of rows, each with its largest variance
 
-BySize = Sequence[tuple[tuple[int, ...], float]]  # subsets of rows with their largest variance
-
-
-def gate_for(rows: int) -> float:
-    return GATE_FEW if rows <= FEW else GATE
-
-
-def tightest_by_size(distances: Matrix, faults_max: int) -> BySize:
-    """The subset of m, m - 1, ... m - f rows that varies least, each with its largest variance."""
-    size = len(distances)
-    if comb(size, faults_max) <= SUBSETS_MAX:
-        return [tightest_subset(distances, size - out) for out in range(faults_max + 1)]
-    return peeled(distances, size - faults_max)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The rows that the rule keeps, the gate that they passed, and what became of suspects."""
-
-    kept: tuple[int, ...]
-    gate: float
-    suspects_left_out: bool = False
-
-    @property
-    def trusted(self) -> bool:
-        """Only members in good standing."""
-        return self.gate == GATE_TRUSTED
-
-
-def chosen(
-    distances: Matrix,
-    faults_max: int,
-    by_size: BySize,
-    suspected: frozenset[int],
-    trusted: frozenset[int],
-) -> Choice:
-    size, inlier_variance = len(distances), by_size[-1][1]
-    gate = gate_for(size)
-
-    def largest(rows: Sequence[int], limit: float) -> tuple[int, ...]:
-        """The largest subset of these rows that passes; none if all are too small."""
-        spare = faults_max - (size - len(rows))
-        if spare < 0:
-            return ()
-        subsets = tightest_by_size(distances[np.ix_(rows, rows)], spare)
-        passing = (subset for subset, variance in subsets if variance <= limit * inlier_variance)
-        return tuple(rows[i] for i in next(passing, ()))
-
-    kept = next(rows for rows, variance in by_size if variance <= gate * inlier_variance)
-    choice, least = Choice(kept, gate), len(kept)
-    if suspected:
-        without = largest([i for i in range(size) if i not in suspected], gate)
-        least = len(without)
-        if without:
-            choice = Choice(without, gate, suspects_left_out=True)
-    if size > FEW and least < size - len(suspected):
-        in_standing = largest(sorted(trusted - suspected), GATE_TRUSTED)
-        if len(in_standing) > least:
-            choice = Choice(in_standing, GATE_TRUSTED, bool(suspected))
-    return choice
-
-
-def judge_adaptive(
-    geometry: Geometry,
-    faults_max: int,
-    by_size: BySize,
-    suspected: frozenset[int],
-    trusted: frozenset[int],
-) -> Verdict:
-    size = geometry.size
-    all_variance, inlier_variance = by_size[0][1], by_size[-1][1]
-    ratio = all_variance / inlier_variance if inlier_variance > 0 else float(all_variance > 0)
-    distances = below_one(geometry.squared_distances)
-    choice = chosen(distances, faults_max, by_size, suspected, trusted)
-    kept = choice.kept
-    return Verdict(
-        tuple(1.0 / len(kept) if i in kept else 0.0 for i in range(size)),
-        squares_to_mean(geometry, kept),
-        explain(size, faults_max, choice, ratio, len(suspected)),
-        tuple(
-            explain_row(
-                i in kept,
-                i in suspected,
-                choice.suspects_left_out,
-                choice.gate if i in trusted else gate_for(size),
-                size - faults_max,
-            )
-            for i in range(size)
-        ),
-    )
-
-
-def explain(size: int, faults_max: int, choice: Choice, ratio: float, suspected: int) -> str:
-    kept, suspects_left_out = len(choice.kept), choice.suspects_left_out
-    inliers = f"that of the {size - faults_max} most similar updates"
-    whose, gate = "", f"{choice.gate:g} times"
-    if choice.trusted:
-        whose = ", all of members in good standing"
-    if kept == size:
-        reason = (
-            f"the mean of all {size} updates{whose}: their largest variance is {ratio:.2f} times "
-            f"{inliers}, and the gate is {gate}."
-        )
-    elif suspects_left_out and kept == size - suspected:
-        reason = f"the mean of {kept} of {size} updates{whose}."
-    else:
-        outliers = size - kept - (suspected if suspects_left_out else 0)
-        reason = (
-            f"the mean of {kept} of {size} updates{whose}: with {outliers} more the largest "
-            f"variance would exceed the gate, {gate} {inliers}."
-        )
-    if suspects_left_out:
-        reason += (
-            f" {suspected} left out as suspect: over the rounds so far they opposed the others "
-            "more than they agreed with them."
-        )
-    elif suspected:
-        reason += f" {suspected} suspect but kept: the others alone exceed the gate."
-    return reason
-
-
-def explain_row(
-    is_kept: bool, is_suspect: bool, suspects_left_out: bool, gate: float, inliers: int
-) -> str:
-    """About one row; empty if there is nothing to say."""
-    if is_suspect and suspects_left_out:
-        return "suspect: over the rounds so far it opposed the others more than it agreed with them"
-    if not is_kept:
-        return (
-            f"with it the updates would vary too much: the gate is {gate:g} times the variance of "
-            f"the {inliers} most similar"
-        )
-    return "suspect, but kept: the others alone exceed the gate" if is_suspect else ""
+GATE = 2.0
+# All subsets up to n = 10 at f = 3 (120); with more, rows are removed one at a time. So the choice
+# costs no more at n = 16 than at n = 10.
+SUBSETS_MAX = 150
 
 
 def adaptive(
@@ -204,26 +58,122 @@ def adaptive(
     past: PastRounds | None = None,
     weighing: Weighing | None = None,
 ) -> AggregationResult:
-    """The gated mean; a row's score is its squared distance to the aggregate."""
+    """A row's score is one minus the cosine between its change and the sum of the inliers'."""
     judged = finite_rows(measured or measure(rows, base, workers), faults_max, ties)
-    distances = below_one(judged.geometry.squared_distances)
-    by_size = tightest_by_size(distances, judged.faults_max)
-    reputations: tuple[Reputation, ...] = ()
-    suspected: frozenset[int] = frozenset()
-    trusted: frozenset[int] = frozenset()
-    below: float | None = None
+    judgement = Judgement(Directions(judged.geometry, judged.faults_max), judged.faults_max)
+    reputations: tuple[float, ...] = ()
     if past is not None:
-        inliers = frozenset(by_size[-1][0])
-        cosines = cosines_with_inliers(judged.geometry, inliers)
-        reputations = updated_reputations(past, placed(cosines, judged.order, len(rows), -1.0))
-        seen = [reputations[i] for i in judged.order]
-        below = suspect_below(seen)
-        suspected = suspects(seen, judged.faults_max, inliers)
-        trusted = in_good_standing(seen)
-    verdict = judge_adaptive(judged.geometry, judged.faults_max, by_size, suspected, trusted)
+        cosines = placed(judgement.cosines, judged.order, len(rows), -1.0)
+        reputations = updated_reputations(past, cosines)
+        judgement.trust([reputations[i] for i in judged.order])
     return replace(
-        summed_by(verdict, judged, rows, base, workers, weighing),
+        summed_by(judgement.verdict(), judged, rows, base, workers, weighing),
         reputations=reputations,
-        suspects=frozenset(judged.order[i] for i in suspected),
-        suspect_below=below,
+        trusts=placed(judgement.trusts, judged.order, len(rows), 0.0) if past is not None else (),
     )
+
+
+class Judgement:
+    """Of one round: which rows are gross, inliers and kept, and how much each is trusted."""
+
+    def __init__(self, directions: Directions, faults_max: int) -> None:
+        self._directions = directions
+        self._size = directions.size
+        self._least = self._size - faults_max
+        self.gross = directions.gross(faults_max)
+        self._rest = [i for i in range(self._size) if i not in self.gross]
+        by_size = self._tightest_by_size(self._rest)
+        inliers, self._inlier_variance = by_size[-1]
+        self.cosines = directions.cosines_with(inliers)
+        self.spread = self._ratio(by_size[0][1])
+        self.kept = self._passing(by_size)
+        self.trusts = (1.0,) * self._size
+
+    def _tightest_by_size(self, rows: Sequence[int]) -> Subsets:
+        """The subset that varies least for each size, from all of these rows down to m - f."""
+        size, spare = len(rows), len(rows) - self._least
+        distances = self._directions.distances(rows)
+        if comb(size, spare) <= SUBSETS_MAX:
+            found = [tightest_subset(distances, size - out) for out in range(spare + 1)]
+        else:
+            found = peeled(distances, size - spare)
+        return [(tuple(rows[i] for i in subset), variance) for subset, variance in found]
+
+    def _ratio(self, variance: float) -> float:
+        """To the inliers' variance."""
+        if self._inlier_variance > 0:
+            return variance / self._inlier_variance
+        return inf if variance > 0 else 1.0
+
+    def _passing(self, by_size: Subsets) -> tuple[int, ...]:
+        """The largest subset that passes the gate; () if there is none."""
+        return next((rows for rows, variance in by_size if self._ratio(variance) <= GATE), ())
+
+    def trust(self, reputations: Sequence[float]) -> None:
+        """Take the members' reputations into account, in the order of the rows.
+
+        Members without any trust are left out if the others pass the gate; else they count in full,
+        so that at most f rows are ever left out.
+        """
+        found = [1.0] * self._size
+        some = trusts([reputations[i] for i in self._rest], len(self._rest) - self._least)
+        for i, trust in zip(self._rest, some, strict=True):
+            found[i] = trust
+        others = [i for i in self._rest if found[i] > 0]
+        if len(others) < len(self._rest):
+            kept = self._passing(self._tightest_by_size(others))
+            self.kept = kept or self.kept
+            found = [trust if kept else trust or 1.0 for trust in found]
+        self.trusts = tuple(found)
+
+    def verdict(self) -> Verdict:
+        every, whole = range(self._size), 1.0 / len(self.kept)
+        return Verdict(
+            tuple(
+                self._directions.shortening(i) * self.trusts[i] * whole if i in self.kept else 0.0
+                for i in every
+            ),
+            tuple(1.0 - cosine for cosine in self.cosines),
+            self._reason(),
+            tuple(self._detail(i) for i in every),
+        )
+
+    def _reason(self) -> str:
+        kept, similar = len(self.kept), f"the {self._least} most similar"
+        if kept == self._size:
+            return (
+                f"the mean of all {self._size} updates: their directions vary {self.spread:.2f} "
+                f"times as much as {similar}, and the gate is {GATE:g} times."
+            )
+        opponents = sum(trust == 0 for trust in self.trusts)
+        others = len(self._rest) - opponents - kept
+        parts = [f"the mean of {kept} of {self._size} updates."]
+        if self.gross:
+            parts.append(f"{len(self.gross)} left out: far too long, pointing another way.")
+        if opponents:
+            parts.append(f"{opponents} left out: opposed to the others over many rounds.")
+        if others:
+            parts.append(
+                f"{others} left out: with more, the directions would vary over {GATE:g} times as "
+                f"much as {similar}."
+            )
+        return " ".join(parts)
+
+    def _detail(self, i: int) -> str:
+        """About one row; empty if there is nothing to say."""
+        longer, cosine = self._directions.longer(i), f"cosine {self.cosines[i]:+.2f}"
+        if i in self.gross:
+            return f"points another way than the others ({cosine}) and is {longer}"
+        if self.trusts[i] == 0:
+            return f"opposes the others over many rounds ({cosine} in this one)"
+        if self._directions.has_no_length(i):
+            return "no length: it sent the model back as it was"
+        if i not in self.kept:
+            return f"points another way than the others ({cosine})"
+        if self._directions.shortening(i) < 1 and self._directions.agrees(i):
+            return f"points the same way, but is {longer}: more steps per round?"
+        if self._directions.shortening(i) < 1:
+            return f"points another way ({cosine}) and is {longer}: shortened"
+        if self.trusts[i] < 1:
+            return f"counts {self.trusts[i]:.0%}: it opposed the others in past rounds"
+        return ""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from defl.aggregation import kernels
 from defl.aggregation.gram import plain
-from defl.aggregation.reputation import Reputation
 from defl.aggregation.workers import ALONE, Workers
 from defl.errors import PreconditionBroken
 
@@ -34,10 +33,9 @@ class AggregationResult:
     weights: tuple[float, ...]  # one per row, in member order; 0 means left out
     scores: tuple[float, ...]  # one per row; rules.AggregationRule.score says what they mean
     reason: str  # a sentence or two for a person
-    reputations: tuple[Reputation, ...] = ()  # one per row, from a rule that remembers
+    reputations: tuple[float, ...] = ()  # one per row, from a rule that remembers
     details: tuple[str, ...] = ()  # one per row: about this row, or empty; () if there are none
-    suspects: frozenset[int] = frozenset()  # rows, from a rule that remembers
-    suspect_below: float | None = None  # a mean reputation; None: nobody can be suspect yet
+    trusts: tuple[float, ...] = ()  # one per row, from 0 to 1, from a rule that remembers
 
 
 def weighted_sum(

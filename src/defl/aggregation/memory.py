@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from defl.aggregation.aggregate import Row
 from defl.aggregation.gram import Gram
-from defl.aggregation.reputation import PastRounds, Reputation
+from defl.aggregation.reputation import PastRounds
 from defl.errors import UserError
 from defl.fields import MEMBERS_MAX
 from defl.schema import VALUE_MAX, Entry, Role, Schema
@@ -46,7 +46,7 @@ def check_memory(schema: Schema) -> None:
 
 def _size(schema: Schema) -> int:
     # Room for every id: the schema never changes, but members join and leave.
-    return 2 * MEMBERS_MAX + _sample_size(schema)
+    return MEMBERS_MAX + _sample_size(schema)
 
 
 def _sample_size(schema: Schema) -> int:
@@ -58,11 +58,10 @@ def _sample_size(schema: Schema) -> int:
 class Memory:
     """Where in a row the memory is, and which columns its sample covers.
 
-    A member's id is its place in `alignments` and in `rounds`.
+    A member's id is its place in `reputations`.
     """
 
-    alignments: slice
-    rounds: slice
+    reputations: slice
     changes: slice
     sample: NDArray[np.int64]
 
@@ -74,15 +73,14 @@ class Memory:
         start, stop = columns[0].start, columns[0].stop
         return cls(
             slice(start, start + MEMBERS_MAX),
-            slice(start + MEMBERS_MAX, start + 2 * MEMBERS_MAX),
-            slice(start + 2 * MEMBERS_MAX, stop),
+            slice(start + MEMBERS_MAX, stop),
             _sampled_columns(schema, _sample_size(schema)),
         )
 
     def past(self, rows: Sequence[Row], base: Row, members: Sequence[int]) -> PastRounds:
         """What the base remembers about each row's member, and how the row aligns with it."""
-        alignments, rounds = base[self.alignments], base[self.rounds]
-        reputations = tuple(Reputation(float(alignments[i]), float(rounds[i])) for i in members)
+        known = base[self.reputations]
+        reputations = tuple(float(known[i]) for i in members)
         last = base[self.changes]
         if not last.any():  # the first round: there is no last aggregate
             return PastRounds(reputations, None)
@@ -92,20 +90,19 @@ class Memory:
         return PastRounds(reputations, tuple(cosines(changes, last)))
 
     def write(
-        self, values: Row, base: Row, members: Sequence[int], reputations: Sequence[Reputation]
+        self, values: Row, base: Row, members: Sequence[int], reputations: Sequence[float]
     ) -> None:
         """Write the memory into the aggregate; a member without an update keeps its reputation."""
         self.keep(values, base)
         for member, reputation in zip(members, reputations, strict=True):
-            values[self.alignments.start + member] = reputation.alignment
-            values[self.rounds.start + member] = reputation.rounds
+            values[self.reputations.start + member] = reputation
         change = values[self.sample] - base[self.sample]
         # The next updates carry the sample, and no value of an update may be larger.
         values[self.changes] = np.clip(change, -VALUE_MAX, VALUE_MAX)
 
     def keep(self, values: Row, base: Row) -> None:
         """Copy the base's memory, whatever the updates carry: the rule does not remember."""
-        whole = slice(self.alignments.start, self.changes.stop)
+        whole = slice(self.reputations.start, self.changes.stop)
         values[whole] = base[whole]
 
 

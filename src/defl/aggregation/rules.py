@@ -179,8 +179,8 @@ RULES: dict[str, AggregationRule] = {
         ),
         AggregationRule(
             "adaptive",
-            "mean of all updates, without outliers beyond a variance gate and without suspects",
-            "squared distance to the aggregate",
+            "mean of all updates, long ones shortened, without outliers and lasting opponents",
+            "one minus the cosine with the sum of the other inliers' directions",
             MAJORITY,
             adaptive,
             geometric=True,

@@ -20,7 +20,7 @@ from defl.lab.experiments.bench_memory import bench_memory
 from defl.lab.experiments.bench_round import bench_commit, bench_round
 from defl.lab.experiments.bench_rules import bench_rules
 from defl.lab.experiments.bench_waiting import bench_waiting
-from defl.lab.experiments.robustness_cell import ROUNDS
+from defl.lab.experiments.robustness_cell import ROUNDS, Prior
 from defl.lab.experiments.robustness_sizes import SIDES
 from defl.schema import Codec
 from defl.sim.presence import ROUNDS_TO_LEARN
@@ -155,6 +155,13 @@ def rules(
     type=click.Choice(SIDES),
     help="With --sizes: which members attack; may be repeated.  [default: each in turn]",
 )
+@click.option(
+    "--prior",
+    type=click.Choice([prior.value for prior in Prior]),
+    default=Prior.CORRECTED.value,
+    show_default=True,
+    help="Whether clients correct their loss by their own class frequencies.",
+)
 @engine_option("processes:2", "Cells")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 def robustness_command(
@@ -173,6 +180,7 @@ def robustness_command(
     away: int,
     sizes: str,
     attackers: tuple[str, ...],
+    prior: str,
     engine: str,
     as_json: bool,
 ) -> None:
@@ -209,6 +217,7 @@ def robustness_command(
         away=away,
         sizes=sizes,
         attackers=attackers,
+        prior=Prior(prior),
     )
     start = time.monotonic()
     last_line = start - PROGRESS_S

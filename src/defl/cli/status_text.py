@@ -120,9 +120,6 @@ def _rounds(status: NodeStatus) -> list[tuple[str, str]]:
     if aggregation is not None:
         lines.append(("aggregate", f"of round {aggregation.round}: {aggregation.reason}"))
         lines += [("", f"{name}: {_share(s)}") for name, s in aggregation.members.items()]
-        if aggregation.suspect_below is not None:
-            below = f"{aggregation.suspect_below:+.2f}"
-            lines.append(("", f"a reputation below {below} is suspect"))
     for name, rounds in status.left_out.items():
         text = f"{name}: {rounds.by_rule} rounds by the rule, {rounds.no_update} without an update"
         lines.append(("left out", text))
@@ -170,8 +167,8 @@ def _share(share: MemberShare) -> str:
         parts[0] += f" ({share.detail})"
     if share.score is not None:
         parts.append(f"score {_number(share.score)}")
-    if share.reputation is not None:
-        parts.append(f"reputation {share.reputation:+.2f}{', suspect' * share.is_suspect}")
+    if share.trust is not None:
+        parts.append(f"trust {share.trust:.0%}")
     return ", ".join(parts)
 
 

@@ -149,7 +149,12 @@ class Feed:
     def _records(self) -> list[MemberRecord] | None:
         came = (UpdateVerdict.KEPT, UpdateVerdict.LEFT_OUT)
         return [
-            MemberRecord(name, counts[UpdateVerdict.LEFT_OUT], sum(counts[v] for v in came))
+            MemberRecord(
+                name,
+                counts[UpdateVerdict.LEFT_OUT],
+                sum(counts[verdict] for verdict in came),
+                self._strip.newest_left_out(name),
+            )
             for name, counts in self._strip.counts.items()
         ] or None
 

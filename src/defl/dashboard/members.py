@@ -1,4 +1,4 @@
-"""The members as the page shows them: links, what became of their updates, reputation, trouble."""
+"""The members as the page shows them: links, what became of their updates, trust, trouble."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -82,9 +82,7 @@ def _view(
         no_update=no_update,
         judged=judged,
         summary=summary(kept, left_out, late, no_update),
-        reputation=None if share is None else share.reputation,
-        suspect_below=_aggregation(status).suspect_below,
-        is_suspect=share is not None and share.is_suspect,
+        trust=None if share is None else share.trust,
         trouble=_trouble(name, witness),
         evidence=_evidence(name, witness),
         refused=0 if status is None else status.refused.get(name, 0),

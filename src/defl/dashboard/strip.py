@@ -122,6 +122,12 @@ class Strip:
             marks=marks_of(self.members, [self.rows[n] for n in ascending]),
         )
 
+    def newest_left_out(self, member: str) -> int | None:
+        """The newest round in which the rule left this member out."""
+        place = self.members.index(member)
+        left_out = (n for n, row in self.rows.items() if row.cells[place] == UpdateVerdict.LEFT_OUT)
+        return max(left_out, default=None)
+
     def newest_with_update(self, member: str) -> int | None:
         """The newest round that has an update of this member."""
         return self._newest.get(member)

@@ -40,9 +40,7 @@ class MemberView(Struct, frozen=True, kw_only=True):
     no_update: int = 0
     judged: int = 0  # rounds in which it was a member and that are on record
     summary: str = ""  # "26 of 40 kept; 8 left out, 6 none"
-    reputation: float | None = None  # mean alignment, -1 to 1; None: the rule remembers nothing
-    suspect_below: float | None = None
-    is_suspect: bool = False
+    trust: float | None = None  # from 0 to 1; None: the rule remembers nothing
     trouble: str = ""
     evidence: list[EvidenceView] = []
     refused: int = 0

@@ -1,7 +1,7 @@
-// The page /members: each member's link, traffic, recent rounds, reputation, trouble and evidence.
+// The page /members: each member's link, traffic, recent rounds, trust, trouble and evidence.
 
 import { element, name, svg } from "./dom.js";
-import { bytes, count, milliseconds, seconds, signed } from "./format.js";
+import { bytes, count, milliseconds, percent, seconds } from "./format.js";
 import { healthPanel } from "./health.js";
 import { linkIcon } from "./links.js";
 import { markIcon, WORDS } from "./marks.js";
@@ -19,7 +19,6 @@ export function mount(root, context) {
   const health = element("div");
   const hint = element("span", { class: "hint" });
   const body = element("tbody");
-  const scale = element("span", { class: "reputation-scale", "aria-hidden": "true" });
   const sort = element("select", { "aria-label": "sort", "data-sort": true, onchange: () => paint() },
     SORTS.map(([value, words]) => element("option", { value, selected: value === context.query.get("sort") }, `sort: ${words}`)));
   const refused = element("div");
@@ -32,15 +31,15 @@ export function mount(root, context) {
           element("thead", {}, element("tr", {},
             heading("member"), heading("link"), heading("round trip", "number"),
             heading(["sent to", element("br"), "received from"], "number"),
-            heading(`last ${RECENT} rounds`), heading(["reputation", scale], null, 2),
+            heading(`last ${RECENT} rounds`), heading("trust", "number"),
             heading("trouble and evidence"))),
           body)),
         legend()),
       element("section", { class: "panel span-6" },
-        element("div", { class: "panel-head" }, element("h2", {}, "How to read reputation")),
-        element("p", {}, "How far a member's changes went along with the others', averaged over the rounds that " +
-          "counted: +1 along, 0 unrelated, −1 against. Left of the line a member is suspect. A member with " +
-          "other data than the rest has a lower reputation too: a low one is a reason to ask, not a proof.")),
+        element("div", { class: "panel-head" }, element("h2", {}, "How to read trust")),
+        element("p", {}, "How much a member's update counts because of past rounds: 100 % unless its changes opposed " +
+          "the others' in sum, 0 % if they did so strongly. It recovers by itself, half of what was held against it " +
+          "within 34 rounds. A member with other data than the rest may have less trust too: a reason to ask, not a proof.")),
       element("section", { class: "panel span-6" },
         element("div", { class: "panel-head" }, element("h2", {}, "Refused messages")), refused)));
   const healthOf = healthPanel(health);
@@ -49,10 +48,8 @@ export function mount(root, context) {
   function paint() {
     const [overview, rounds] = latest;
     const order = SORTS.find(([value]) => value === sort.value)[2];
-    const half = reach(overview.members);
-    refresh(scale, half, () => [element("span", {}, signed(-half, 1)), element("span", {}, "0"), element("span", {}, signed(half, 1))]);
     refreshList(body, [...overview.members].sort(order), memberRow, (row, member) =>
-      fillRow(row, member, recentOf(member.name, rounds), half));
+      fillRow(row, member, recentOf(member.name, rounds)));
   }
   function update(overview, rounds) {
     latest = [overview, rounds];
@@ -70,13 +67,13 @@ export function mount(root, context) {
 const heading = (words, kind = null, colspan = null) =>
   element("th", { scope: "col", class: kind, colspan }, ...[words].flat());
 
-const memberRow = () => element("tr", {}, ["member", "link", "round-trip", "traffic", "recent", "reputation", "value", "trouble"]
-  .map((part) => element("td", { class: part === "round-trip" || part === "traffic" || part === "value" ? `number ${part}` : part })));
+const memberRow = () => element("tr", {}, ["member", "link", "round-trip", "traffic", "recent", "trust", "trouble"]
+  .map((part) => element("td", { class: ["round-trip", "traffic", "trust"].includes(part) ? `number ${part}` : part })));
 
-function fillRow(row, member, recent, half) {
+function fillRow(row, member, recent) {
   row.dataset.member = member.name;
   row.dataset.link = member.link;
-  const [who, link, trip, traffic, past, reputation, value, trouble] = row.children;
+  const [who, link, trip, traffic, past, trust, trouble] = row.children;
   refresh(who, [member.name, member.address], () => [
     element("strong", {}, name(member.name)), element("span", { class: "second", title: member.address }, name(member.address))]);
   refresh(link, [member.link, member.away_s, member.last_round, member.route], () => linkOf(member));
@@ -86,9 +83,7 @@ function fillRow(row, member, recent, half) {
   refresh(traffic, [member.sent_bytes, member.received_bytes], () => [
     bytes(member.sent_bytes), element("span", { class: "second" }, bytes(member.received_bytes))]);
   refresh(past, [recent, member.summary], () => [squares(recent), element("span", { class: "second" }, name(member.summary))]);
-  refresh(reputation, [member.reputation, member.suspect_below, member.is_suspect, half], () =>
-    (member.reputation === null ? [] : reputationLine(member, half)));
-  refresh(value, [member.reputation, member.is_suspect, member.suspect_below], () => reputationWords(member));
+  refresh(trust, member.trust, () => trustWords(member.trust));
   refresh(trouble, [member.trouble, member.evidence], () => troubleWords(member));
 }
 
@@ -118,28 +113,9 @@ function squares(letters) {
                       role: "img", "aria-label": `newest ${letters.length} rounds: ${tally.join(", ")}`, "data-cells": letters }, icons);
 }
 
-// How far the scale of reputation goes to each side.
-const reach = (members) => (members.some((member) => Math.abs(member.reputation ?? 0) > 0.5) ? 1 : 0.5);
-
-function reputationLine(member, half) {
-  const x = (value) => 6 + 118 * ((Math.max(-half, Math.min(half, value)) + half) / (2 * half));
-  const icon = markIcon(member.is_suspect ? VERDICT.LEFT_OUT : VERDICT.KEPT, 10);
-  icon.setAttribute("x", x(member.reputation) - 5);
-  icon.setAttribute("y", 3);
-  return [svg("svg", { width: 130, height: 16, viewBox: "0 0 130 16", "aria-hidden": "true" },
-    svg("line", { class: "scale-line", x1: 0, x2: 130, y1: 8, y2: 8 }),
-    svg("line", { class: "scale-line", x1: x(0), x2: x(0), y1: 3, y2: 13 }),
-    member.suspect_below === null ? null
-      : svg("line", { class: "threshold", x1: x(member.suspect_below), x2: x(member.suspect_below), y1: 1, y2: 15 }),
-    icon)];
-}
-
-function reputationWords(member) {
-  if (member.reputation === null) return [signed(null)];
-  const isClose = member.suspect_below !== null && member.reputation - member.suspect_below < 0.05;
-  if (member.is_suspect) return [signed(member.reputation), element("span", { class: "second suspect" }, "suspect")];
-  if (isClose) return [signed(member.reputation), element("span", { class: "second close" }, "just above suspect")];
-  return [signed(member.reputation)];
+function trustWords(trust) {
+  if (trust !== 0) return [percent(trust)];
+  return [percent(trust), element("span", { class: "second opposes" }, "opposes the others")];
 }
 
 function troubleWords(member) {
@@ -153,7 +129,7 @@ function troubleWords(member) {
 }
 
 const troubleOf = (member) =>
-  8 * member.evidence.length + 4 * (member.link === "away") + 2 * member.is_suspect + (member.trouble !== "") +
+  8 * member.evidence.length + 4 * (member.link === "away") + 2 * (member.trust === 0) + (member.trouble !== "") +
   (member.judged ? member.left_out / member.judged : 0);
 
 function refusedOf(members) {

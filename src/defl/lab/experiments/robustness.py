@@ -5,7 +5,7 @@ there. When all cells are finished, the table is written as CSV, Markdown and a 
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import cache
@@ -28,6 +28,7 @@ from defl.lab.experiments.codec_table import codecs_markdown
 from defl.lab.experiments.robustness_cell import (
     NO_ATTACK,
     ROUNDS,
+    Prior,
     RobustnessCell,
     RobustnessResult,
     Weighting,
@@ -95,6 +96,7 @@ def planned(
     away: int = 0,
     sizes: str = "",
     attackers: Sequence[str] = (),
+    prior: Prior = Prior.NONE,
 ) -> list[RobustnessCell]:
     """All cells, ordered so that an interrupted run has finished whole seeds."""
     for name in rules:
@@ -115,7 +117,19 @@ def planned(
             raise UserError("--sizes goes with one codec and without --away")
     return [
         RobustnessCell(
-            rule, attack, alpha, count, seed, rounds, dataset, codec, away, sizes, side, weighting
+            rule,
+            attack,
+            alpha,
+            count,
+            seed,
+            rounds,
+            dataset,
+            codec,
+            away,
+            sizes,
+            side,
+            weighting,
+            prior,
         )
         for seed in seeds
         for attack in attacks
@@ -157,14 +171,10 @@ def run_table(
     """Run the missing cells, then write the tables of all cells in this folder."""
     with appending(folder) as log:
         done = finished(folder)
-        datasets = {cell.dataset for cell in cells}
-        others = {cell.dataset for cell in done} - datasets
-        if others:
-            raise UserError(
-                f"{folder} holds results on {', '.join(sorted(others))}, which do not compare with "
-                f"{', '.join(sorted(datasets))}: name another folder (--out)"
-            )
-        for dataset in datasets:  # a wrong folder fails before anything starts
+        _check_comparable(folder, done, cells)
+        for dataset in {
+            cell.dataset for cell in cells
+        }:  # a wrong folder fails before anything starts
             images(dataset, data_folder)
         missing = [cell for cell in cells if cell not in done]
         progress(len(cells) - len(missing), len(cells))
@@ -188,6 +198,22 @@ def run_table(
     if judged := goals_markdown(ordered):
         (folder / "goals.md").write_text(judged, encoding="utf-8")
     return done
+
+
+def _check_comparable(
+    folder: Path, done: Iterable[RobustnessCell], cells: Iterable[RobustnessCell]
+) -> None:
+    """One folder holds results on one data set and with one kind of client."""
+
+    def kinds(some: Iterable[RobustnessCell]) -> set[str]:
+        return {f"{cell.dataset} with the prior {cell.prior}" for cell in some}
+
+    others = kinds(done) - kinds(cells)
+    if others:
+        raise UserError(
+            f"{folder} holds results on {', '.join(sorted(others))}, which do not compare with "
+            f"{', '.join(sorted(kinds(cells)))}: name another folder (--out)"
+        )
 
 
 def in_order(

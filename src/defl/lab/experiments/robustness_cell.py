@@ -47,6 +47,13 @@ SMALLEST, LARGEST = "smallest", "largest"  # members that attack, if sizes diffe
 BLIND = "_blind"  # suffix of an attack's name: the attacker sees only its own update
 
 
+class Prior(StrEnum):
+    """Whether clients take their own class frequencies out of what they learn."""
+
+    NONE = "none"
+    CORRECTED = "corrected"
+
+
 class Weighting(StrEnum):
     """How much the updates that are kept count."""
 
@@ -71,6 +78,7 @@ class RobustnessCell:
     sizes: str = ""  # "1:2:7": the members' sizes, repeated; empty: all the same
     attacker: str = SMALLEST  # with sizes: which members attack
     weighting: Weighting = Weighting.EQUAL
+    prior: Prior = Prior.NONE
 
     @property
     def faults_max(self) -> int:
@@ -257,6 +265,19 @@ class RobustnessFederation:
         self.test_stamped = stamped(test[others][:1000]).reshape(-1, shape.inputs)
         self.wire = Wire(cell.codec, shape, cell.members)
         self.earlier: Row | None = None
+        is_corrected = cell.prior == Prior.CORRECTED
+        self.priors = np.stack([*map(self._prior, range(cell.members))]) if is_corrected else None
+
+    def _prior(self, member: int) -> NDArray[np.float32]:
+        """The member's log class frequencies, each count plus one; a label flipper's are flipped.
+
+        A shared model is tested without any: its test images have all classes alike.
+        """
+        counts = np.bincount(self.labels[self.parts[member]], minlength=self.classes) + 1
+        if self.cell.attack == "label_flip" and member < self.cell.attackers:
+            counts = counts[flipped_labels(np.arange(self.classes), self.classes)]
+        prior: NDArray[np.float32] = np.log(counts / counts.sum()).astype(np.float32)
+        return prior
 
     def rows(self, round_: int, weights: Row, preview: Preview) -> list[Row]:
         """The updates of one round, in member order."""
@@ -275,7 +296,7 @@ class RobustnessFederation:
         flat_images = images.reshape(*chosen.shape, self.shape.inputs)
         start = self.wire.starts(weights, round_)
         rate = RATES.get(cell.dataset, RATE)
-        changes = train(self.shape, start, flat_images, labels, rate) - weights
+        changes = train(self.shape, start, flat_images, labels, rate, self.priors) - weights
         sent = [
             self.wire.sent(i, weights + changes[i], weights, round_)
             for i in range(bad, cell.members)

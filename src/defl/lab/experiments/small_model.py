@@ -58,9 +58,17 @@ def initial(shape: Shape, rng: np.random.Generator) -> Floats:
 
 
 def train(
-    shape: Shape, weights: Floats, batches: Floats, labels: NDArray[np.int64], rate: float
+    shape: Shape,
+    weights: Floats,
+    batches: Floats,
+    labels: NDArray[np.int64],
+    rate: float,
+    priors: Floats | None = None,
 ) -> Floats:
-    """Local training of all nodes: weights (nodes, d), batches (nodes, steps, batch, inputs)."""
+    """Local training of all nodes: weights (nodes, d), batches (nodes, steps, batch, inputs).
+
+    With `priors`, each node's log class frequencies (nodes, classes), the loss is prior-corrected.
+    """
     trained = weights.copy()
     gradient = np.empty_like(trained)
     w1, b1, w2, b2 = shape.parts(trained)
@@ -72,6 +80,8 @@ def train(
             x = batches[:, step]
             hidden = np.maximum(x @ w1 + b1, 0)
             logits = hidden @ w2 + b2
+            if priors is not None:
+                logits += priors[:, None]
             logits -= logits.max(axis=2, keepdims=True)
             error = np.exp(logits)
             error /= error.sum(axis=2, keepdims=True)

@@ -15,7 +15,7 @@ from defl.node.net.sessions import SESSION_BYTES
 # Nodes of another version are refused by name. 2: Pace, Statements, another order of leaders.
 # 3: charter and membership make the chain id. 4: epochs. 5: reach, relays, beats, Have.
 # 6: sessions. 7: agreed weights. 8: replaced keys in the membership, approvals can be withdrawn.
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 
 NO_SESSION = bytes(SESSION_BYTES)
 

@@ -36,6 +36,7 @@ class MemberRecord(Struct, frozen=True):
     name: str
     left_out: int
     judged: int
+    last: int | None = None  # the newest round without it
 
 
 def notes_of(status: NodeStatus, records: Sequence[MemberRecord] | None) -> list[HealthNote]:
@@ -104,6 +105,7 @@ def records_of(status: NodeStatus) -> list[MemberRecord]:
             name,
             sum(name in (done.left_out or ()) for done in judged),
             sum(name not in done.missing for done in judged),
+            max(done.round for done in judged if name in (done.left_out or ())),
         )
         for name in names
     ]
@@ -116,14 +118,18 @@ def left_out_notes(records: Sequence[MemberRecord]) -> list[HealthNote]:
         for record in records
         if record.judged >= LEFT_OUT_ROUNDS and record.left_out >= LEFT_OUT_SHARE * record.judged
     ]
-    notes = [
-        f"{shown_name(record.name)} was left out by the rule in {record.left_out} of "
-        f"{record.judged} rounds: other data than the rest, or it lies."
-        for record in always[:NAMES_SHOWN]
-    ]
+    notes = [_often_left_out(record) for record in always[:NAMES_SHOWN]]
     if len(always) > NAMES_SHOWN:
         notes.append(f"{len(always) - NAMES_SHOWN} more were left out in nearly every round.")
     return [HealthNote(text, "x") for text in notes]
+
+
+def _often_left_out(record: MemberRecord) -> str:
+    last = "" if record.last is None else f", last in round {record.last}"
+    return (
+        f"{shown_name(record.name)} was left out by the rule in {record.left_out} of the last "
+        f"{record.judged} rounds{last}: its data differ from the rest, or its training is faulty."
+    )
 
 
 def evidence_notes(status: NodeStatus) -> list[HealthNote]:

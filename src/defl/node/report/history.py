@@ -213,9 +213,7 @@ class RoundHistory:
             self._names[member]: shares.get(member, MemberShare())
             for member in sorted(shares.keys() | self._members(work.round))
         }
-        aggregation = Aggregation(
-            work.round, report.reason[:REASON_CHARACTERS_MAX], members, report.suspect_below
-        )
+        aggregation = Aggregation(work.round, report.reason[:REASON_CHARACTERS_MAX], members)
         self.aggregation = aggregation
         self._add(RoundJudged(work.round, aggregation.reason, members))
         self._write_phases(work.round)
@@ -286,8 +284,7 @@ def _share(report: WorkReport, place: int) -> MemberShare:
         score=report.scores[place],
         reason=None if weight else BY_RULE,
         detail=report.details[place][:REASON_CHARACTERS_MAX] if report.details else "",
-        reputation=report.reputations[place] if report.reputations else None,
-        is_suspect=place in report.suspects,
+        trust=report.trusts[place] if report.trusts else None,
     )
 
 

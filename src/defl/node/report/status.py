@@ -38,8 +38,7 @@ class MemberShare(Struct, frozen=True):
     score: float | None = None  # its meaning depends on the rule; None: no update, or not finite
     reason: str | None = NO_UPDATE  # why it has no weight: BY_RULE or NO_UPDATE
     detail: str = ""  # the rule's words about this member, if it has any
-    reputation: float | None = None  # mean alignment so far; None: the rule remembers nothing
-    is_suspect: bool = False
+    trust: float | None = None  # from past rounds, 0 to 1; None: the rule remembers nothing
 
     @property
     def left_out(self) -> bool:
@@ -54,8 +53,6 @@ class Aggregation(Struct, frozen=True):
     round: int
     reason: str  # in the rule's own words
     members: dict[str, MemberShare]
-    # In a round that exceeds the gate, members of lower reputation are suspect; None: nobody is.
-    suspect_below: float | None = None
 
     @property
     def left_out(self) -> list[str]:

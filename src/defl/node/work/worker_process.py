@@ -97,10 +97,7 @@ class WorkReport(Struct, frozen=True, array_like=True):
     scores: tuple[float, ...] = ()
     reason: str = ""
     details: tuple[str, ...] = ()  # the rule's words about each update; () if it has none
-    # Mean alignments of the updates' members, from a rule that remembers; None: no counted round.
-    reputations: tuple[float | None, ...] = ()
-    suspects: tuple[int, ...] = ()  # places in the above
-    suspect_below: float | None = None
+    trusts: tuple[float, ...] = ()  # in the updates' members, from a rule that remembers
 
 
 class Produced(Struct, frozen=True, array_like=True, tag=21):
@@ -151,9 +148,7 @@ def _aggregation_report(round_: Round, result: AggregationResult) -> WorkReport:
         scores=result.scores,
         reason=result.reason,
         details=result.details,
-        reputations=tuple(r.mean if r.rounds > 0 else None for r in result.reputations),
-        suspects=tuple(sorted(result.suspects)),
-        suspect_below=result.suspect_below,
+        trusts=result.trusts,
     )
 
 
