@@ -5,7 +5,7 @@ This module holds the protocol, derives the schema from a client's weights, and 
 anything is sent. It imports no framework, and knows nothing about rounds but their number.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import Protocol, runtime_checkable
 
@@ -61,12 +61,26 @@ class HasRoles(Protocol):
         ...
 
 
+@runtime_checkable
+class HasClassCounts(Protocol):
+    """A classifier that knows how many training labels it has of each class."""
+
+    def class_counts(self) -> Sequence[int]:
+        """Return the number of training labels of each class; empty if there are no classes."""
+        ...
+
+
 # --- The schema ------------------------------------------------------------------------------
 
 
 def roles_of(client: Client) -> Roles:
     """The roles that the client sets; none if it has no `roles` method."""
     return client.roles() if isinstance(client, HasRoles) else {}
+
+
+def class_counts_of(client: Client) -> Sequence[int]:
+    """Return the client's training labels of each class; empty if it does not say."""
+    return client.class_counts() if isinstance(client, HasClassCounts) else ()
 
 
 def schema_of(weights: Weights, roles: Roles | None = None) -> Schema:
