@@ -70,6 +70,19 @@ class HasClassCounts(Protocol):
         ...
 
 
+@runtime_checkable
+class HasEpoch(Protocol):
+    """A client whose rounds are one epoch unless its user states steps or epochs."""
+
+    def epoch_steps(self) -> int | None:
+        """Return the steps of one epoch, or None if they are unknown or the user states some."""
+        ...
+
+    def with_steps(self, steps: int) -> "Client":
+        """Return a copy of this client that trains this many steps per round."""
+        ...
+
+
 # --- The schema ------------------------------------------------------------------------------
 
 

@@ -9,6 +9,8 @@ the same logits, so shifting it before training and back afterwards is exact. Th
 probabilities: `SGDClassifier(loss="log_loss")` and `MLPClassifier` have one.
 """
 
+import copy
+import dataclasses
 import itertools
 import time
 import warnings
@@ -117,7 +119,8 @@ class SklearnClient:
             metrics[CLASSES_METRIC] = float(np.count_nonzero(self._counts))
         self._shift(estimator, -1)
         trained = {**_weights(estimator), **self._local_prior()}
-        return trained, metrics if self._whole else {**metrics, **done.metrics}
+        steps = {"steps": float(done.steps * self._epoch)} if self._whole else done.metrics
+        return trained, {**metrics, **steps}
 
     def evaluate(self, weights: Weights, /) -> Metrics:
         return self._score(self.estimator(weights), self._test_data)
@@ -125,6 +128,20 @@ class SklearnClient:
     def estimator(self, weights: Weights) -> Any:
         """Return a fitted estimator that predicts for this organisation: with its own prior."""
         return self._as_site(weights, self._seed)
+
+    def epoch_steps(self) -> int | None:
+        return None if self._length.is_stated else self._epoch
+
+    def with_steps(self, steps: int) -> "SklearnClient":
+        client = copy.copy(self)
+        client._length = dataclasses.replace(self._length, epochs=None, steps=steps)
+        return client
+
+    @property
+    def _epoch(self) -> int:
+        """Batches of one pass over the data."""
+        examples: int = self._data[0].shape[0]
+        return -(-examples // _batch_size(self._estimator))
 
     @property
     def _whole(self) -> bool:

@@ -1,5 +1,7 @@
 """Supervised training of a PyTorch model: batches of inputs and targets, a loss, an optimiser."""
 
+import copy
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -77,6 +79,16 @@ class SupervisedClient(TorchClient):
             context = RoundContext(Round(0), self._device, settings)
             recipe.prior = find_prior(self._model, recipe.loss, recipe.batches, context, prior)
         self._prior = recipe.prior
+        self._recipe = recipe
+
+    def epoch_steps(self) -> int | None:
+        return self._recipe.epoch_steps
+
+    def with_steps(self, steps: int) -> "SupervisedClient":
+        client = copy.copy(self)  # both have one module, which loads weights before it is used
+        client._recipe = recipe = self._recipe.with_steps(steps)
+        client._train, client._evaluate = recipe.train, recipe.evaluate
+        return client
 
     def initial_weights(self) -> Weights:
         return self._with_prior(super().initial_weights())
@@ -126,6 +138,18 @@ class Recipe:
         self._test = test
         self._length = length
         self._schedule = schedule
+
+    @property
+    def epoch_steps(self) -> int | None:
+        """Batches of one pass, or None if they are unknown or the user states a length."""
+        if self._length.is_stated or not isinstance(self.batches, Sized):
+            return None
+        return len(self.batches)
+
+    def with_steps(self, steps: int) -> "Recipe":
+        recipe = copy.copy(self)
+        recipe._length = dataclasses.replace(self._length, epochs=None, steps=steps)
+        return recipe
 
     def train(self, model: nn.Module, context: RoundContext) -> Metrics:
         parameters = (parameter for parameter in model.parameters() if parameter.requires_grad)

@@ -8,15 +8,18 @@ is added to the scores in training and in prediction and is never sent: so the s
 have to learn it, and nobody's frequencies pull it away from the others.
 """
 
+from pathlib import Path
+
 import numpy as np
 from data import SPECIES, load
 
+from defl.clients.agreed import agreed_steps
 from defl.clients.classification import classification_metrics
 from defl.clients.numpy import FunctionClient
 from defl.clients.prior import PRIOR_ENTRY, count_classes, log_frequencies
 
 RATE = 0.3
-STEPS = 20
+STEPS = agreed_steps(Path(__file__).parent)  # the same at every organisation: defl.toml
 
 
 def client():
