@@ -39,7 +39,7 @@ def write_client(folder: Path, labels: list[int]) -> None:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """A node of a federation of classifiers that has trained once."""
+    """Return a node of a federation of classifiers that has trained once."""
     cards = init_nodes(tmp_path)
     write_client(tmp_path / "project", [0] * 30 + [1] * 10)
     path = tmp_path / "federation.toml"

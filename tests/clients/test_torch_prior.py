@@ -187,7 +187,7 @@ def test_a_stream_is_not_corrected_and_is_not_read_in_advance() -> None:
 
 
 class Listed(Dataset):  # type: ignore[type-arg]
-    """As torchvision's: `targets` before the transform."""
+    """A data set like torchvision's: `targets` are the labels before the transform."""
 
     def __init__(self, transform: Any = None) -> None:
         self.targets = NUMBERS.tolist()

@@ -1,11 +1,11 @@
 """The class prior: how often each class occurs in one site's training labels.
 
-Sites differ in their class frequencies: of four hospitals, one may treat 38 % ill patients and
-another 98 %. A shared classifier that has to learn these frequencies too makes honest updates
-oppose each other. With logit adjustment (Menon et al., "Long-tail learning via logit adjustment",
-ICLR 2021; FedLC: Zhang et al., "Federated Learning with Label Distribution Skew via Logits
-Calibration", ICML 2022) each site adds the log of its own class frequencies to the logits while it
-trains, and again when it predicts. The shared logits then hold no site's frequencies.
+Sites differ in their class frequencies: one hospital may treat 38 % ill patients, another 98 %.
+A shared classifier that has to learn these frequencies too makes honest updates oppose each other.
+With logit adjustment (Menon et al., "Long-tail learning via logit adjustment", ICLR 2021; FedLC:
+Zhang et al., "Federated Learning with Label Distribution Skew via Logits Calibration", ICML 2022)
+each site adds the log of its own class frequencies to the logits while it trains, and again when it
+predicts. The shared logits then hold no site's frequencies.
 
 The functions take NumPy arrays and need no framework; clients of every framework use them.
 """
@@ -21,14 +21,14 @@ from defl.errors import UserError
 
 # The entry with this site's log frequencies. Its role is "local": it is exported, and never sent.
 PRIOR_ENTRY = "defl.prior"
-# Training labels of so many classes, as a metric of each training run.
+# Metric of a training run: the number of classes among the training labels.
 CLASSES_METRIC = "classes"
 
 LogFrequencies = NDArray[np.float32]
 
 
 class Prior(StrEnum):
-    """What a classifier does with the class frequencies of its site."""
+    """Treatment of a site's class frequencies by its classifier."""
 
     CORRECTED = "corrected"  # added to the logits in training and in prediction, never shared
     NONE = "none"  # learnt like everything else, and so averaged with the others'

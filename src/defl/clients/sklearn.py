@@ -149,7 +149,7 @@ class SklearnClient:
         return self._length.steps is None and self._length.max_seconds is None
 
     def _parts(self, round_: Round) -> Iterator[tuple[Data, Data]]:
-        """What each call of partial_fit gets."""
+        """Yield the examples of each call of partial_fit."""
         inputs, targets = self._data
         if self._whole:
             yield from itertools.repeat(self._data, self._length.passes or 1)

@@ -53,7 +53,7 @@ NOT_CORRECTABLE = (
 
 
 class LossKind(IntEnum):
-    """What a loss takes from the model."""
+    """Kind of output that a loss takes from the model."""
 
     OTHER = 0  # a regression, a margin, probabilities, a sequence: no correction
     LOGITS = 1  # one per class; adding a constant to all of them changes nothing

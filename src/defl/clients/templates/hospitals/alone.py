@@ -1,4 +1,4 @@
-"""What each hospital reaches alone, with the same model and as much training: python alone.py"""
+"""Comparison: each hospital alone, with the same model and as much training. Run it as a script."""
 
 from client import client_of
 from data import HOSPITALS, load

@@ -1,4 +1,4 @@
-"""What this hospital brings to the federation: logistic regression on its own patients.
+"""This hospital's client: logistic regression on its own patients.
 
 Hospitals differ in how many of their patients are ill: 38 to 98 %. One shared intercept cannot fit
 all of them, and hospitals that try to move it pull against each other. So each adds the logarithm
@@ -57,7 +57,7 @@ def client_of(name, seed=0):
 
 
 def probabilities(inputs, slope, intercept):
-    """Of being ill, for each patient."""
+    """Return each patient's probability of being ill."""
     return (1 / (1 + np.exp(-(inputs @ slope + intercept)))).astype(np.float32)
 
 

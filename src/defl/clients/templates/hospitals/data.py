@@ -20,8 +20,10 @@ TRAIN_SHARE = 2 / 3
 
 
 def hospital():
-    """This organisation's hospital: `defl run` starts all of them on one machine and numbers
-    them."""
+    """Return this organisation's hospital.
+
+    `defl run` starts all organisations on one machine and numbers them.
+    """
     node, nodes = int(os.environ.get("DEFL_NODE", "0")), int(os.environ.get("DEFL_NODES", "4"))
     if nodes != len(HOSPITALS):
         raise UserError(f"there are {len(HOSPITALS)} hospitals: run this project with 4 nodes")
@@ -29,7 +31,7 @@ def hospital():
 
 
 def load(name, seed=0):
-    """Patients to train on and to test on: 13 numbers each, and 1 for those who are ill.
+    """Return patients to train on and to test on: 13 numbers each, and 1 for those who are ill.
 
     Ill and healthy patients are split alike. Numbers are scaled by this hospital's own training
     patients: nothing about them leaves it.
