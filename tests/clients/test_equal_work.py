@@ -112,7 +112,7 @@ def test_steps_and_weights_are_stated_once_in_the_projects_settings(tmp_path: Pa
     ("text", "reason"),
     [
         (None, "defl.toml: cannot be read: No such file"),
-        ("rounds = 3", "defl.toml: it states none; write how many steps .* steps = 20"),
+        ("rounds = 3", "defl.toml: it states no steps; write how many steps .* steps = 20"),
         ("steps = 0", "it says 0; write how many steps"),
         ("steps = true", "it says True"),
         ("steps = 2.5", "it says 2.5"),

@@ -23,7 +23,7 @@ def agreed_steps(project: str | Path) -> int:
         raise UserError(f"{path}: not a TOML file: {error}") from error
     steps = settings.get("steps")
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-        found = "it states none" if steps is None else f"it says {steps!r}"
+        found = "it states no steps" if steps is None else f"it says {steps!r}"
         raise UserError(
             f"{path}: {found}; write how many steps every member trains in a round, for example "
             "steps = 20"
