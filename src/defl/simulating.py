@@ -207,13 +207,14 @@ def _checked_weights(weights: Sequence[int] | None, clients: Sequence[Client]) -
 def _with_equal_steps(clients: Sequence[Client]) -> Sequence[Client]:
     """Give all clients the median one's epoch, if each would train one epoch of its own.
 
-    An epoch of a larger site has more steps, so its update is longer than the others'.
+    An epoch of a larger site has more steps, so its update is longer than the others'. If two
+    clients are in the middle, the larger epoch counts: the shorter one trains too little.
     """
     ready_made = [client for client in clients if isinstance(client, HasEpoch)]
     epochs = [steps for client in ready_made if (steps := client.epoch_steps()) is not None]
     if len(epochs) < len(clients) or len(set(epochs)) == 1:
         return clients
-    steps = statistics.median_low(epochs)
+    steps = statistics.median_high(epochs)
     return [client.with_steps(steps) for client in ready_made]
 
 

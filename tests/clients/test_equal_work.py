@@ -65,7 +65,7 @@ def steps_of(history: defl.History) -> list[float]:
 def test_without_a_stated_length_all_train_the_median_sites_epoch(make: Any) -> None:
     history = defl.simulate([make(size) for size in SIZES], rounds=2)
 
-    assert steps_of(history) == [2, 2, 2, 2]  # of 10, 4, 2 and 2
+    assert steps_of(history) == [4, 4, 4, 4]  # of 10, 4, 2 and 2
 
 
 @both
