@@ -84,13 +84,43 @@ def test_the_text_ends_with_the_attendance_of_every_member() -> None:
     lines = text.splitlines()
     assert lines[0] == "4 members, 3 of 3 rounds closed in 12.0 s"
     head = lines.index(
-        "member                     took part  left out  late  missing   sent  received"
+        "member                     took part  left out  late  missing   sent  received  accuracy"
     )
-    assert lines[head + 1].split() == ["alice", "3", "0", "0", "0", "999", "B", "1.2", "MB"]
+    assert lines[head + 1].startswith("alice ")
+    assert lines[head + 1].endswith(" 3         0     0        0  999 B    1.2 MB    0.3000")
     assert lines[head + 3].split() == ["carol", "2", "0", "1", "0"]
     assert "    1    0.2000      1.5  carol (late)" in lines
     assert "all members hold the same model: d3" in lines
     assert text.endswith("bob had no update: it was down")
+
+
+def training(**by_member: dict[str, float]) -> tuple[RoundRecord, ...]:
+    left_out = (Omission("bob", OmissionReason.BY_RULE),)
+    return tuple(record(n, training=by_member, omissions=left_out) for n in (1, 2, 3))
+
+
+def test_unequal_work_is_named_when_an_honest_member_was_left_out() -> None:
+    unequal = training(alice={"steps": 10}, bob={"steps": 45})
+
+    assert str(history(rounds=unequal)).endswith(
+        "bob trained 45 steps per round and alice 10, and the rule left bob out in 3 of 3 rounds: "
+        "give all members the same number of steps"
+    )
+    assert "steps per round" not in str(history(rounds=unequal, byzantine={"bob": "sign_flip"}))
+    equal = training(alice={"steps": 10}, bob={"steps": 20})
+    assert "steps per round" not in str(history(rounds=equal))
+    nobody = tuple(dataclasses.replace(one, omissions=()) for one in unequal)
+    assert "steps per round" not in str(history(rounds=nobody))
+
+
+def test_members_with_labels_of_one_class_are_named_and_more_than_f_are_a_danger() -> None:
+    one = str(history(rounds=training(alice={"classes": 1}, bob={"classes": 2})))
+    two = str(history(rounds=training(alice={"classes": 1}, bob={"classes": 1})))
+    none = str(history(rounds=training(alice={"classes": 2}, bob={"loss": 1})))
+
+    assert one.endswith("alice trained on labels of one class: little to teach others")
+    assert "alice, bob trained on labels of one class, more than f = 1 members: the shared" in two
+    assert "one class" not in none
 
 
 def test_html_escapes_names_and_messages() -> None:

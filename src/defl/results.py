@@ -13,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from defl.committee import faults_of
 from defl.errors import UserError
 from defl.printable import printable, printable_lines
 
@@ -25,7 +26,11 @@ ByMember = Mapping[str, Metrics]
 
 # Shown first where clients report several metrics; the others follow by name.
 ACCURACY = "accuracy"
-FIRST_METRICS = (ACCURACY, "loss")
+FIRST_METRICS = (ACCURACY, "loss", "auc", "macro_recall")
+# Metrics of a training run that ready-made clients report, and that notes refer to.
+STEPS, CLASSES = "steps", "classes"
+# Members whose steps differ by more than this factor send updates of different length.
+STEPS_FACTOR_MAX = 2.0
 # Wider tables do not fit a terminal; `series` and `as_json` have all metrics.
 METRICS_SHOWN_MAX = 3
 TRAINING_METRICS_SHOWN_MAX = 2
@@ -208,7 +213,48 @@ class History:
             for omission in record.omissions:
                 if omission.reason is OmissionReason.NO_UPDATE and omission.detail:
                     details.setdefault(omission.member, omission.detail)
-        return [f"{member} had no update: {detail}" for member, detail in details.items()]
+        notes = [f"{member} had no update: {detail}" for member, detail in details.items()]
+        return [*notes, *self._one_class_notes(), *self._step_notes()]
+
+    def _one_class_notes(self) -> list[str]:
+        """Name the honest members that have labels of one class only."""
+        single = [name for name, classes in self._training_means(CLASSES).items() if classes == 1]
+        faults = faults_of(len(self.members))
+        if not single:
+            return []
+        if len(single) <= faults:
+            return [f"{', '.join(single)} trained on labels of one class: little to teach others"]
+        note = (
+            f"{', '.join(single)} trained on labels of one class, more than f = {faults} members: "
+            "the shared model may fail; give them examples of other classes"
+        )
+        return [note]
+
+    def _step_notes(self) -> list[str]:
+        """Say if unequal work may be why an honest member was left out."""
+        steps = {name: mean for name, mean in self._training_means(STEPS).items() if mean > 0}
+        honest = [one for one in self.attendance if one.member not in self.byzantine]
+        worst = max(honest, key=lambda one: one.left_out, default=None)
+        if not steps or worst is None or not worst.left_out:
+            return []
+        least, most = min(steps, key=steps.__getitem__), max(steps, key=steps.__getitem__)
+        if steps[most] <= STEPS_FACTOR_MAX * steps[least]:
+            return []
+        note = (
+            f"{most} trained {steps[most]:.0f} steps per round and {least} {steps[least]:.0f}, and "
+            f"the rule left {worst.member} out in {worst.left_out} of {len(self.rounds)} rounds: "
+            "give all members the same number of steps"
+        )
+        return [note]
+
+    def _training_means(self, metric: str) -> dict[str, float]:
+        """Return each honest member's mean of a training metric over the rounds."""
+        values: dict[str, list[float]] = {}
+        for record in self.rounds:
+            for member, metrics in record.training.items():
+                if metric in metrics and member not in self.byzantine:
+                    values.setdefault(member, []).append(metrics[metric])
+        return {member: sum(each) / len(each) for member, each in values.items()}
 
     def _rounds_table(self) -> tuple[list[str], list[list[str]]]:
         shown = self.metric_names[:METRICS_SHOWN_MAX]
@@ -228,14 +274,20 @@ class History:
         return head, rows
 
     def _members_table(self) -> tuple[list[str], list[list[str]]]:
-        head = ["member", "took part", "left out", "late", "missing", "sent", "received"]
+        """Attendance, traffic, and each member's own figures of the last model that differ."""
+        evaluated = next((r.metrics for r in reversed(self.rounds) if r.metrics), {})
+        shown = [name for name in _names([evaluated]) if _differs(evaluated, name)]
+        shown = shown[:METRICS_SHOWN_MAX]
+        head = ["member", "took part", "left out", "late", "missing", "sent", "received", *shown]
         rows = []
         for one in self.attendance:
             traffic = self.traffic.get(one.member)
             sent = "" if traffic is None else _bytes(traffic.sent_bytes)
             received = "" if traffic is None else _bytes(traffic.received_bytes)
             counts = map(str, (one.taken_part, one.left_out, one.late, one.missing))
-            rows.append([one.member, *counts, sent, received])
+            own = evaluated.get(one.member, {})
+            figures = (_number(own.get(name)) for name in shown)
+            rows.append([one.member, *counts, sent, received, *figures])
         return head, rows
 
     def plot(self, metric: str | None = None, path: str | Path | None = None) -> "Figure":
@@ -342,6 +394,12 @@ def _names(rounds: Iterable[ByMember]) -> tuple[str, ...]:
 def _mean(by_member: ByMember, metric: str) -> float | None:
     values = [metrics[metric] for metrics in by_member.values() if metric in metrics]
     return sum(values) / len(values) if values else None
+
+
+def _differs(by_member: ByMember, metric: str) -> bool:
+    """Whether members report different values; equal ones are in the table of rounds already."""
+    values = {metrics[metric] for metrics in by_member.values() if metric in metrics}
+    return len(values) > 1
 
 
 def _listed(omissions: tuple[Omission, ...]) -> str:

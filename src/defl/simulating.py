@@ -4,6 +4,7 @@ Arguments are checked here, and errors name them as the caller does; sim/live.py
 federation. The laboratory's attacks are imported only when one is named.
 """
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -11,7 +12,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 from defl.aggregation.rules import rule_named
-from defl.clients.protocol import Client, Metrics, initial_row, roles_of, schema_of
+from defl.clients.protocol import (
+    Client,
+    HasEpoch,
+    Metrics,
+    initial_row,
+    roles_of,
+    schema_of,
+)
 from defl.committee import DEFAULTS, Charter, Membership, Rules, Timing, faults_of, require_counts
 from defl.errors import UserError, WeightsError
 from defl.fields import WEIGHT_DEFAULT
@@ -55,7 +63,8 @@ def simulate(
 
     Each client is one member (4 to 100); all start from the first one's `initial_weights`. The
     real protocol runs: consensus, certificates, the aggregation rule. The same clients and seed
-    give the same result, if the clients themselves are deterministic.
+    give the same result, if the clients themselves are deterministic. If no client states steps or
+    epochs, all train as many steps as the median client's epoch has.
 
     byzantine    member -> the name of an attack on its updates ("sign_flip") or of a kind of
                  misbehaviour in the protocol ("equivocator"); an unknown name lists all of them
@@ -99,7 +108,14 @@ def simulate(
     founding = found(draft, membership, initial_row(clients[0], schema))
     with ProgressDisplay(progress, rounds) as line:
         simulation = _LiveSimulation(
-            clients, schema, byzantine, founding, conditions, seed, evaluate, line
+            _with_equal_steps(clients),
+            schema,
+            byzantine,
+            founding,
+            conditions,
+            seed,
+            evaluate,
+            line,
         )
         simulation.run()
     return simulation.result(perf_counter() - started)
@@ -186,6 +202,20 @@ def _checked_weights(weights: Sequence[int] | None, clients: Sequence[Client]) -
     if not isinstance(weights, Sequence) or len(weights) != len(clients):
         raise UserError(f"weights is a list of {len(clients)} numbers, one per client")
     return list(weights)
+
+
+def _with_equal_steps(clients: Sequence[Client]) -> Sequence[Client]:
+    """Give all clients the median one's epoch, if each would train one epoch of its own.
+
+    An epoch of a larger site has more steps, so its update is longer than the others'. If two
+    clients are in the middle, the larger epoch counts: the shorter one trains too little.
+    """
+    ready_made = [client for client in clients if isinstance(client, HasEpoch)]
+    epochs = [steps for client in ready_made if (steps := client.epoch_steps()) is not None]
+    if len(epochs) < len(clients) or len(set(epochs)) == 1:
+        return clients
+    steps = statistics.median_high(epochs)
+    return [client.with_steps(steps) for client in ready_made]
 
 
 def _check_world(conditions: Conditions, timing: Timing, members: int) -> None:

@@ -52,8 +52,9 @@ def accuracy_in_plain_torch(project: Path, exported: Path) -> float:
     model.load_state_dict(torch.load(exported, weights_only=True), strict=True)
     model.eval()
     images, labels = data.load()[1].tensors
+    prior = torch.load(exported.with_suffix(".prior.pt"), weights_only=True)["defl.prior"]
     with torch.no_grad():
-        right = model(images).argmax(dim=1) == labels
+        right = (model(images) + prior).argmax(dim=1) == labels
     return float(right.float().mean())
 
 
@@ -86,7 +87,9 @@ def test_an_exported_model_loads_strictly_in_plain_torch_and_is_as_good_as_repor
         assert exported["round"] == "2"
         accuracy = accuracy_in_plain_torch(project, newest)
         assert accuracy == pytest.approx(reported["metrics"]["accuracy"], abs=1e-6)
-        assert set(load_model(node)) == set(torch.load(newest, weights_only=True))
+        assert exported["prior"] == str(tmp_path / f"{node.name}.prior.pt")
+        entries = set(torch.load(newest, weights_only=True))
+        assert set(load_model(node)) == {*entries, "defl.prior"}
 
         answer = defl("export", node, best, "--round", "best", "--check", "--json")
         assert answer.code == 0, answer.text
@@ -109,7 +112,8 @@ from transformer import Transformer
 model = with_adapters(Transformer())
 model.load_state_dict(torch.load("model.pt", weights_only=True), strict=True)
 tokens, labels = load()[1].tensors
-print((model.eval()(tokens).argmax(dim=1) == labels).float().mean().item())
+prior = torch.load("model.prior.pt", weights_only=True)["defl.prior"]
+print(((model.eval()(tokens) + prior).argmax(dim=1) == labels).float().mean().item())
 """
 
 

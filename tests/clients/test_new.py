@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -59,7 +61,8 @@ def test_a_new_project_has_its_files_and_its_name(tmp_path: Path, template: str)
 @pytest.mark.parametrize(
     ("template", "hidden", "accuracy"),
     [
-        ("numpy", "torch sklearn scipy flwr", 0.7),
+        ("numpy", "torch sklearn scipy flwr", 0.65),
+        ("hospitals", "torch sklearn scipy flwr", 0.65),
         ("sklearn", "torch torchvision flwr", 0.8),
         # torch: test_export_torch.py
     ],
@@ -128,6 +131,61 @@ def test_the_iris_data_is_fishers(tmp_path: Path) -> None:
         assert len(of_it) == 50
         for column, mean in enumerate(means):
             assert sum(float(row[column]) for row in of_it) / 50 == pytest.approx(mean)
+
+
+def hospitals(folder: Path) -> Any:
+    new_project(folder, "hospitals")
+    spec = importlib.util.spec_from_file_location("hospitals", folder / "data.py")
+    assert spec is not None
+    assert spec.loader is not None
+    data = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(data)
+    return data
+
+
+def test_the_hospitals_are_four_with_their_own_patients_and_both_classes(tmp_path: Path) -> None:
+    data = hospitals(tmp_path / "heart")
+    sizes, ill = {}, {}
+    for name in data.HOSPITALS:
+        inputs, labels, test_inputs, test_labels = data.load(name)
+        assert inputs.shape[1] == test_inputs.shape[1] == 13
+        assert set(labels) == {0, 1}
+        assert np.abs(inputs.mean(axis=0)).max() < 1e-5
+        sizes[name] = (len(labels), len(test_labels))
+        ill[name] = round(100 * np.concatenate([labels, test_labels]).mean())
+
+    assert sizes == {
+        "cleveland": (202, 101),
+        "hungarian": (174, 87),
+        "switzerland": (31, 15),
+        "va": (86, 44),
+    }
+    assert ill == {"cleveland": 46, "hungarian": 38, "switzerland": 98, "va": 78}
+    settings = tomllib.loads((tmp_path / "heart" / "defl.toml").read_text(encoding="utf-8"))
+    assert list(settings["weights"].values()) == [train for train, _ in sizes.values()]
+
+
+def test_hospitals_refuse_another_number_of_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = hospitals(tmp_path / "heart")
+    monkeypatch.setenv("DEFL_NODES", "7")
+
+    with pytest.raises(UserError, match="there are 4 hospitals: run this project with 4 nodes"):
+        data.hospital()
+
+
+@pytest.mark.slow
+def test_hospitals_are_compared_with_each_alone(tmp_path: Path, alone: dict[str, str]) -> None:
+    hospitals(tmp_path / "heart")
+
+    done = python(str(tmp_path / "heart" / "alone.py"), env=alone)
+
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    names = [line.split()[0] for line in lines[1:]]
+    assert names == ["cleveland", "hungarian", "switzerland", "va"]
+    assert 0.6 < float(lines[1].split()[4]) < 0.9
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_weights_are_float32_and_the_step_count_of_a_schedule_stays_local_and_co
         "coef": ((3, 5), Role.TRAINABLE),
         "intercept": ((3,), Role.TRAINABLE),
         "t_": ((), Role.LOCAL),
+        "defl.prior": ((3,), Role.LOCAL),
     }
     assert not row.any()
     for round_ in (1, 2):

@@ -183,6 +183,7 @@ def add_files(folder: Path, shell: Shell) -> None:
     for name, best in (
         ("proven.safetensors", "best.safetensors"),
         ("round-certificate.json", "best-certificate.json"),
+        ("state/client-local.npz", "best-local.npz"),
     ):
         proven = folder / "alice" / name
         if proven.exists():

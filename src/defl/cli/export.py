@@ -6,13 +6,17 @@ from pathlib import Path
 
 import click
 
+from defl.clients.prior import PRIOR_ENTRY
+from defl.clients.state_dict import prior_path, write_prior
 from defl.errors import UserError
 from defl.node.report.export import (
+    ExportedModel,
     RoundChoice,
     described,
     kept_model,
     proven_model,
     write_export,
+    write_whole,
 )
 from defl.node.report.lineage_file import read_lineage
 from defl.node.setup.requirements import all_hold
@@ -30,6 +34,10 @@ Examples:
 
 A .pt file is loaded with model.load_state_dict(torch.load(path, weights_only=True)).
 
+A classifier that corrects for its class prior has one more entry, defl.prior: the log of this
+site's class frequencies. Without it the model gives the shared logits; add it to them to predict
+at this site. It is in the .npz or .safetensors file, and beside a .pt file in MODEL.prior.pt.
+
 Entries that stay local, such as batch norm's counters, have this node's own values; the digest and
 the proof cover the shared entries. --shared-only leaves the local ones out.
 
@@ -40,6 +48,7 @@ another member's lineage completes its own: --complete-from FILE.
 Exit code 0: written; 1: not proven, nothing was written; 2: it cannot be carried out as asked, and
 the message says what to do.
 """
+STATE_DICTS = (".pt", ".pth")  # files that a module loads, which refuses entries it does not have
 
 
 @click.command(epilog=EXAMPLES)
@@ -100,11 +109,12 @@ def export(
             sys.exit(1)
     else:
         model = kept_model(source, choice, shared_only=shared_only)
-    write_export(output, model, force=force)
+    prior = _write(output, model, force=force)
     if as_json:
         report = {
             **model.metadata,
             "output": str(output),
+            "prior": None if prior is None else str(prior),
             "proof": proof,
             "entries": described(model),
             "local": model.local,
@@ -119,6 +129,27 @@ def export(
     )
     if proof is not None:
         click.echo(f"  {proof}")
+    if prior is not None:
+        click.echo(
+            f"  {PRIOR_ENTRY} in {prior} is this site's class prior: the model gives shared "
+            "logits, and with the prior added to them this site's own"
+        )
+
+
+def _write(output: Path, model: ExportedModel, *, force: bool) -> Path | None:
+    """Write the model; return the file with this site's class prior, or None without one."""
+    if PRIOR_ENTRY not in model.arrays:
+        write_export(output, model, force=force)
+        return None
+    if output.suffix not in STATE_DICTS:
+        write_export(output, model, force=force)
+        return output
+    beside = prior_path(output)
+    if beside.exists() and not force:  # before the model is written
+        raise UserError(f"{beside} exists; choose another name, or overwrite it with --force")
+    write_export(output, model, force=force)
+    write_whole(beside, lambda path: write_prior(path, model.arrays), force=force)
+    return beside
 
 
 def _refuse_options(*given: object) -> None:

@@ -17,6 +17,7 @@ Examples:
 
 \b
   defl new irises                         NumPy alone
+  defl new heart --template hospitals     four real hospitals, NumPy alone
   defl new digits --template torch        a PyTorch model on handwritten digits
   defl new slang --template lora          adapters for a frozen base: a twentieth of the bytes
   defl run digits
@@ -26,6 +27,7 @@ Exit code 0: created; 2: the folder exists, or the template needs a package that
 # Template -> the modules that it imports, each the name of the extra that installs it.
 TEMPLATES: dict[str, tuple[str, ...]] = {
     "numpy": (),
+    "hospitals": (),
     "sklearn": ("sklearn",),
     "torch": ("torch", "sklearn"),
     "lora": ("torch",),
@@ -41,7 +43,7 @@ NAME_CHARACTERS_MAX = 100
     type=click.Choice([*TEMPLATES]),
     default="numpy",
     show_default=True,
-    help="The framework that the client trains with.",
+    help="What to begin with: a framework, or an example.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def new(folder: Path, template: str, as_json: bool) -> None:

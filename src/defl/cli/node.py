@@ -42,10 +42,14 @@ Peers are called as the node would call them, through the proxy of node.toml or 
 and whom to ask: a closed port, a firewall, DNS, the proxy, TLS inspection (with the certificate
 that was seen), a wrong clock, another key. With --json its "kind" tells which.
 
+The training code is loaded once in a process of its own, with your data, unless the node runs. A
+classifier whose labels are all of one class gets a warning: such a member cannot teach the others.
+
 Examples:
 
 \b
   defl node check alice
+  defl node check alice --no-peers --no-client
   defl node check alice --json
 
 Exit code 0: ready; 1: a check does not hold; 2: there is no node in the folder.
@@ -168,14 +172,15 @@ def card(folder: Path, as_json: bool) -> None:
 @node.command(epilog=CHECK_EXAMPLES)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--peers/--no-peers", default=True, help="Also try to reach the other members.")
+@click.option("--client/--no-client", default=True, help="Also load the training code.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def check(folder: Path, peers: bool, as_json: bool) -> None:
-    """Is the node ready? Checks key, certificate, card, federation, clock, disk, port and peers."""
+def check(folder: Path, peers: bool, client: bool, as_json: bool) -> None:
+    """Is the node ready? Checks key, card, federation, clock, disk, port, training code, peers."""
     # Not at the top: a node that starts needs neither.
     from defl.node.setup.preflight import preflight  # noqa: PLC0415
     from defl.node.setup.requirements import all_hold  # noqa: PLC0415
 
-    checks = preflight(folder, peers=peers)
+    checks = preflight(folder, peers=peers, client=client)
     ready = all_hold(checks)
     if as_json:
         report = {"ready": ready, "checks": [item.json for item in checks]}

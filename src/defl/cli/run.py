@@ -44,6 +44,8 @@ PROJECT is a folder with your training code. Its defl.toml may contain:
   client = "task:client"    # module:attribute, see defl/clients/protocol.py
   nodes = 4
   rounds = 10
+  steps = 20                # for your code: how much each member trains in a round
+  weights = {node-0 = 18}   # as --weight, which replaces all of them
   work_time_max_s = 3600.0  # a training that takes longer is stopped
   keep_best = "accuracy"    # each node keeps its best round's model too; "-loss": the lowest
   gst_lt_min_s = 1.0        # a round waits for slow members at least this long ...

@@ -5,7 +5,7 @@ This module holds the protocol, derives the schema from a client's weights, and 
 anything is sent. It imports no framework, and knows nothing about rounds but their number.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import Protocol, runtime_checkable
 
@@ -61,12 +61,39 @@ class HasRoles(Protocol):
         ...
 
 
+@runtime_checkable
+class HasClassCounts(Protocol):
+    """A classifier that knows how many training labels it has of each class."""
+
+    def class_counts(self) -> Sequence[int]:
+        """Return the number of training labels of each class; empty if there are no classes."""
+        ...
+
+
+@runtime_checkable
+class HasEpoch(Protocol):
+    """A client whose rounds are one epoch unless its user states steps or epochs."""
+
+    def epoch_steps(self) -> int | None:
+        """Return the steps of one epoch, or None if they are unknown or the user states some."""
+        ...
+
+    def with_steps(self, steps: int) -> "Client":
+        """Return a copy of this client that trains this many steps per round."""
+        ...
+
+
 # --- The schema ------------------------------------------------------------------------------
 
 
 def roles_of(client: Client) -> Roles:
     """The roles that the client sets; none if it has no `roles` method."""
     return client.roles() if isinstance(client, HasRoles) else {}
+
+
+def class_counts_of(client: Client) -> Sequence[int]:
+    """Return the client's training labels of each class; empty if it does not say."""
+    return client.class_counts() if isinstance(client, HasClassCounts) else ()
 
 
 def schema_of(weights: Weights, roles: Roles | None = None) -> Schema:

@@ -29,7 +29,11 @@ def alone(late: bool) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundLength:
     """`epochs` passes over the data (one if nothing is given), or exactly `steps` batches; either
-    ends early at the first batch after `max_seconds`."""
+    ends early at the first batch after `max_seconds`.
+
+    Updates are as long as their training, so members that make the same number of steps are easier
+    to compare: prefer `steps`, the same at every member.
+    """
 
     epochs: int | None = None
     steps: int | None = None
@@ -52,6 +56,11 @@ class RoundLength:
                 f"max_seconds is {self.max_seconds!r}; give a time above 0, or leave it out to "
                 "train to the end"
             )
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether the user says how much a round trains."""
+        return self.epochs is not None or self.steps is not None
 
     @property
     def passes(self) -> int | None:

@@ -3,8 +3,14 @@
 These are `SGDClassifier`, `SGDRegressor`, `Perceptron` (coef_, intercept_) and `MLPClassifier`,
 `MLPRegressor` (coefs_, intercepts_). scikit-learn computes in float64 unless the data are float32;
 the weights are shared as float32.
+
+The class prior (prior.py) is a constant that is added to the logits. The last intercept is added to
+the same logits, so shifting it before training and back afterwards is exact. That needs a loss of
+probabilities: `SGDClassifier(loss="log_loss")` and `MLPClassifier` have one.
 """
 
+import copy
+import dataclasses
 import itertools
 import time
 import warnings
@@ -14,7 +20,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.linear_model import SGDClassifier
+from sklearn.neural_network import MLPClassifier
 
+from defl.clients.classification import classification_metrics
+from defl.clients.prior import (
+    CLASSES_METRIC,
+    PRIOR_ENTRY,
+    LogFrequencies,
+    Prior,
+    checked_prior,
+    log_frequencies,
+    log_odds,
+)
 from defl.clients.protocol import Metrics, Roles
 from defl.clients.round_length import RoundLength
 from defl.clients.seeds import seed_of
@@ -37,7 +55,10 @@ Data = Any  # two-dimensional: an array, a data frame or a sparse matrix
 
 class SklearnClient:
     """Trains for `epochs` passes over this organisation's data per round (one unless given), or for
-    exactly `steps` batches; `max_seconds` ends a training early. Evaluates by `score`.
+    exactly `steps` batches; `max_seconds` ends a training early.
+
+    `prior="corrected"`, the default where the estimator allows it, keeps this organisation's class
+    frequencies out of the shared weights (prior.py); `"none"` shares them.
 
     With `steps` or `max_seconds` the estimator gets its data batch by batch: as many examples as
     its own `batch_size`, or 200.
@@ -55,6 +76,7 @@ class SklearnClient:
         epochs: int | None = None,
         steps: int | None = None,
         max_seconds: float | None = None,
+        prior: Prior | str | None = None,
         seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -66,18 +88,24 @@ class SklearnClient:
         self._test_data = (_plain(test_inputs), test_targets) if tested else self._data
         self._length = RoundLength(epochs=epochs, steps=steps, max_seconds=max_seconds, clock=clock)
         self._seed = seed
-        self._initial = self._first_weights()
+        self._counts = _count(self._data[1], self._classes)
+        self._prior = self._checked_prior(prior)
+        self._initial = {**self._first_weights(), **self._local_prior()}
 
     def initial_weights(self) -> Weights:
         """As the estimator draws them, before it sees data: zeros for a linear model."""
         return {name: array.copy() for name, array in self._initial.items()}
 
     def roles(self) -> Roles:
-        return {STEPS: "local"} if STEPS in self._initial else {}
+        return {name: "local" for name in (STEPS, PRIOR_ENTRY) if name in self._initial}
+
+    def class_counts(self) -> Sequence[int]:
+        """Training labels of each class, in sorted order; empty for a regression."""
+        return [] if self._counts is None else self._counts.tolist()
 
     def train(self, weights: Weights, round_: Round, /) -> tuple[Weights, Metrics]:
         seed = seed_of(self._seed, round_)
-        estimator = self._with(weights, seed)
+        estimator = self._as_site(weights, seed)
         done = self._length.begin()
         for number, rows in enumerate(done.limit(self._parts(round_))):
             estimator.set_params(random_state=seed_of(seed, Round(number)))
@@ -87,14 +115,33 @@ class SklearnClient:
         metrics = self._score(estimator, self._data)
         if hasattr(estimator, "loss_"):
             metrics["loss"] = float(estimator.loss_)
-        return _weights(estimator), metrics if self._whole else {**metrics, **done.metrics}
+        if self._counts is not None:
+            metrics[CLASSES_METRIC] = float(np.count_nonzero(self._counts))
+        self._shift(estimator, -1)
+        trained = {**_weights(estimator), **self._local_prior()}
+        steps = {"steps": float(done.steps * self._epoch)} if self._whole else done.metrics
+        return trained, {**metrics, **steps}
 
     def evaluate(self, weights: Weights, /) -> Metrics:
-        return self._score(self._with(weights, self._seed), self._test_data)
+        return self._score(self.estimator(weights), self._test_data)
 
     def estimator(self, weights: Weights) -> Any:
-        """A fitted estimator with these weights, for predictions."""
-        return self._with(weights, self._seed)
+        """Return a fitted estimator that predicts for this organisation: with its own prior."""
+        return self._as_site(weights, self._seed)
+
+    def epoch_steps(self) -> int | None:
+        return None if self._length.is_stated else self._epoch
+
+    def with_steps(self, steps: int) -> "SklearnClient":
+        client = copy.copy(self)
+        client._length = dataclasses.replace(self._length, epochs=None, steps=steps)
+        return client
+
+    @property
+    def _epoch(self) -> int:
+        """Batches of one pass over the data."""
+        examples: int = self._data[0].shape[0]
+        return -(-examples // _batch_size(self._estimator))
 
     @property
     def _whole(self) -> bool:
@@ -102,7 +149,7 @@ class SklearnClient:
         return self._length.steps is None and self._length.max_seconds is None
 
     def _parts(self, round_: Round) -> Iterator[tuple[Data, Data]]:
-        """What each call of partial_fit gets."""
+        """Yield the examples of each call of partial_fit."""
         inputs, targets = self._data
         if self._whole:
             yield from itertools.repeat(self._data, self._length.passes or 1)
@@ -110,6 +157,42 @@ class SklearnClient:
         size = _batch_size(self._estimator)
         for rows in self._length.batches(inputs.shape[0], size, round_, self._seed):
             yield inputs[rows], targets[rows]
+
+    def _checked_prior(self, prior: Prior | str | None) -> LogFrequencies | None:
+        """Return the log frequencies, or None if they are not corrected for."""
+        wanted = checked_prior(prior)
+        if wanted is Prior.NONE:
+            return None
+        if self._counts is not None and len(self._counts) > 1 and _has_logits(self._estimator):
+            return log_frequencies(self._counts)
+        if wanted is Prior.CORRECTED:
+            raise UserError(
+                f"prior='corrected' needs a classifier whose loss is one of probabilities, "
+                f"SGDClassifier(loss='log_loss') or MLPClassifier, and one label per example; "
+                f"for this {type(self._estimator).__name__} leave prior out"
+            )
+        return None
+
+    def _as_site(self, weights: Weights, seed: int) -> Any:
+        estimator = self._with(weights, seed)
+        self._shift(estimator, 1)
+        return estimator
+
+    def _local_prior(self) -> dict[str, Array]:
+        return {} if self._prior is None else {PRIOR_ENTRY: self._prior.copy()}
+
+    def _shift(self, estimator: Any, sign: int) -> None:
+        """Add this organisation's prior to the logits, or take it off again."""
+        if self._prior is None:
+            return
+        intercept = list(_arrays(estimator).values())[-1]
+        if len(self._prior) == 2:  # one logit, for the second class
+            shift = log_odds(self._prior)[1:]
+        elif hasattr(estimator, "coef_"):  # each logit is one class against the rest
+            shift = log_odds(self._prior)
+        else:
+            shift = self._prior
+        intercept += (sign * shift).astype(intercept.dtype)
 
     def _first_weights(self) -> Weights:
         fresh = clone(self._estimator)
@@ -158,8 +241,34 @@ class SklearnClient:
             estimator.partial_fit(inputs, targets, classes=self._classes)
 
     def _score(self, estimator: Any, data: tuple[Data, Data]) -> dict[str, float]:
-        name = "accuracy" if is_classifier(estimator) else "r2"
-        return {name: float(estimator.score(*data)), "examples": float(data[0].shape[0])}
+        inputs, targets = data
+        examples = {"examples": float(inputs.shape[0])}
+        if self._counts is None:  # a regression, or several labels per example
+            name = "accuracy" if is_classifier(estimator) else "r2"
+            return {name: float(estimator.score(inputs, targets)), **examples}
+        scores = _scores(estimator, inputs) if len(self._counts) == 2 else None
+        metrics = classification_metrics(targets, estimator.predict(inputs), scores)
+        return {**metrics, **examples}
+
+
+def _count(targets: NDArray[Any], classes: NDArray[Any] | None) -> NDArray[np.int64] | None:
+    """Count the labels of each class in scikit-learn's order, or None without classes."""
+    if classes is None or targets.ndim != 1:
+        return None
+    return np.array([np.count_nonzero(targets == name) for name in np.unique(classes)])
+
+
+def _has_logits(estimator: Any) -> bool:
+    if isinstance(estimator, SGDClassifier):
+        return bool(estimator.loss == "log_loss")
+    return isinstance(estimator, MLPClassifier)
+
+
+def _scores(estimator: Any, inputs: Data) -> Any:
+    """Return a number per example that is higher where the second class is more likely."""
+    if hasattr(estimator, "decision_function"):
+        return estimator.decision_function(inputs)
+    return estimator.predict_proba(inputs)[:, 1]
 
 
 def _batch_size(estimator: Any) -> int:

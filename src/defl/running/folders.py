@@ -13,6 +13,7 @@ from pathlib import Path
 from defl.errors import UserError
 from defl.node.setup.config import CONFIG_FILE, KEY_FILE
 from defl.node.setup.local import Local
+from defl.node.work.local_entries import LOCAL_FILE
 
 PREFIX = "defl-run-"
 # Includes the prefix that the demonstrations of older releases used.
@@ -61,11 +62,17 @@ def strip(local: Local) -> None:
     """Keep models, certificates, logs and settings; delete the keys and the nodes' state.
 
     Only an unfinished run needs those. A temporary folder is no place for keys, and the state is
-    many times the size of the models.
+    many times the size of the models. The local entries stay: an export needs them.
     """
     for node in local.nodes:
         (node / KEY_FILE).unlink(missing_ok=True)
-        shutil.rmtree(node / STATE, ignore_errors=True)
+        for path in (node / STATE).glob("*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != LOCAL_FILE:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # it holds local entries
+            (node / STATE).rmdir()
 
 
 @dataclass(frozen=True, slots=True)

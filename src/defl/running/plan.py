@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from defl.aggregation.rules import rule_named
+from defl.clients.agreed import SETTINGS_FILE
 from defl.committee import (
     DEFAULTS,
     SECONDS_MAX,
@@ -23,7 +24,6 @@ from defl.node.setup.config import WORK_TIME_MAX_S
 from defl.node.setup.typed_toml import parse, read_bytes
 
 PLAN_FILE = "run.json"
-SETTINGS_FILE = "defl.toml"
 DEFAULT_NODES = 4
 DEFAULT_ROUNDS = 10
 # How long a finished node serves a member that was killed and has to catch up.
@@ -36,6 +36,8 @@ class ProjectSettings(Struct, frozen=True, forbid_unknown_fields=True):
     client: str = "client:client"
     nodes: int = DEFAULT_NODES
     rounds: int = DEFAULT_ROUNDS
+    steps: Annotated[int, Meta(ge=1)] | None = None  # for the training code: clients/agreed.py
+    weights: dict[str, int] = {}  # by member, in the mean
     work_time_max_s: Annotated[float, Meta(gt=0, le=SECONDS_MAX)] = WORK_TIME_MAX_S
     keep_best: str = ""
     gst_lt_min_s: float = DEFAULTS.timing.gst_lt_min_s

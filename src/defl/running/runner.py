@@ -66,12 +66,12 @@ def run(
     """Run a whole federation on this machine: real processes, TLS and disks.
 
     `project` is a folder with training code, whose defl.toml has the defaults of `client`,
-    `nodes`, `rounds` and the bounds of waiting; `flower` is a Flower project instead. The members
-    are node-0, node-1, ... `weights` says how much each counts in the mean (1 to 1000; 1 unless
-    named), capped so that the f heaviest hold at most a third. `attacks` names members whose
-    clients poison their updates, and the attack of each (`defl.lab.attacks.attacks.ATTACKS`).
-    `kills` names members that are killed in a round and started again when it has closed without
-    them.
+    `nodes`, `rounds`, `weights` and the bounds of waiting; `flower` is a Flower project instead.
+    The members are node-0, node-1, ... `weights` says how much each counts in the mean (1 to 1000;
+    1 unless named), capped so that the f heaviest hold at most a third. `attacks` names members
+    whose clients poison their updates, and the attack of each
+    (`defl.lab.attacks.attacks.ATTACKS`). `kills` names members that are killed in a round and
+    started again when it has closed without them.
 
     The nodes' folders are created in `out`. An interrupted run there is resumed. Without `out` they
     are created in the temporary directory, and after a successful run the keys and the nodes' state
@@ -97,7 +97,7 @@ def run(
         track=tracker_named(track),
         attacks=_by_name("attacks={3: 'sign_flip'}", attacks or {}),
         keep_best=settings.keep_best,
-        weights=_by_name("weights={3: 7}", weights or {}),
+        weights=_by_name("weights={3: 7}", weights or settings.weights),
     )
     plan = _with_attacks(plan)
     killed = _by_name("kills={3: 1}", kills or {})

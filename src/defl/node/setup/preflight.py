@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from defl.cards import Card, whereabouts
+from defl.clients.prior import describe_one_class
 from defl.committee import Federation
 from defl.contacts import id_of
 from defl.errors import UserError
@@ -36,6 +37,8 @@ from defl.node.setup.reaching import Outlook, probe_peers
 from defl.node.setup.requirements import Check, requirements_of
 from defl.node.store.private import open_to_others
 from defl.node.store.storage import exposed_to_others, lock_holder, require_real_state
+from defl.node.work.environment import passed
+from defl.node.work.first_weights import class_counts
 
 # A file system may round times, and the clock may be corrected a little while a file is written.
 CLOCK_STEP = timedelta(minutes=2)
@@ -43,8 +46,11 @@ CLOCK_STEP = timedelta(minutes=2)
 T = TypeVar("T")
 
 
-def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
-    """Every check whose inputs are sound; a failed check leaves out those that depend on it."""
+def preflight(folder: Path, *, peers: bool = True, client: bool = True) -> list[Check]:
+    """Every check whose inputs are sound; a failed check leaves out those that depend on it.
+
+    `client` loads the training code, unless the node runs and has it loaded already.
+    """
     config = read_node(folder)
     checks = [_folder_mode(folder), *_state_mode(folder / config.state)]
     identity = _tried(checks, "identity", lambda: read_identity(folder, config.name))
@@ -58,6 +64,8 @@ def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
     if identity is not None and card is not None:
         checks.append(_card(folder, config, identity, card))
     checks.append(_port(config))
+    if client and config.client and lock_holder(folder / config.state) is None:
+        checks.append(_client(folder, config))
     path = folder / config.federation
     agreement = _tried(checks, "federation", lambda: read_federation(path))
     if agreement is None:
@@ -73,6 +81,20 @@ def preflight(folder: Path, *, peers: bool = True) -> list[Check]:
             newer = _tried(checks, "cards", lambda: read_newer_cards(folder)) or {}
             checks += _peers(folder, config, identity, facts, agreement, list(newer.values()))
     return checks
+
+
+def _client(folder: Path, config: NodeConfig) -> Check:
+    environment = passed(os.environ, config.client_environment)
+    try:
+        counts = class_counts(config.client, folder / config.project, environment)
+    except UserError as error:
+        return Check("training code", False, str(error))
+    if warning := describe_one_class(counts):
+        return Check("training code", True, f"it loads. WARNING: {warning}", kind="one_class")
+    if not counts:
+        return Check("training code", True, f"{config.client} loads")
+    labels = ", ".join(map(str, counts))
+    return Check("training code", True, f"{config.client} loads; labels of each class: {labels}")
 
 
 def _tried(checks: list[Check], name: str, read: Callable[[], T]) -> T | None:

@@ -28,7 +28,8 @@ from msgspec import Struct
 
 from defl.aggregation import kernels
 from defl.aggregation.aggregate import AggregationResult
-from defl.clients.protocol import Client, Metrics, Training
+from defl.clients.prior import describe_one_class
+from defl.clients.protocol import Client, Metrics, Training, class_counts_of
 from defl.committee import Federation
 from defl.errors import UserError
 from defl.ids import Digest, Round
@@ -189,6 +190,8 @@ class Runner:
         if setup.client is not None:
             schema = setup.federation.schema
             client = load_client(setup.client, Path(setup.project or "."))
+            if warning := describe_one_class(class_counts_of(client)):
+                sys.stderr.write(f"WARNING: {warning}\n")
             local = read_local(self._state, schema)
             self._local_saved = bool(local)
             self._training = Training(_Resumed(client, local), schema)

@@ -4,6 +4,8 @@ The base never leaves an organisation, since all have it; adapters and head are 
 together.
 """
 
+from pathlib import Path
+
 import torch
 from adapters import with_adapters
 from base import base_model
@@ -11,6 +13,7 @@ from data import load
 from torch import nn
 from torch.utils.data import DataLoader
 
+from defl.clients.agreed import agreed_steps
 from defl.clients.torch import Settings
 from defl.clients.torch_supervised import supervised
 
@@ -31,6 +34,6 @@ def client():
         train=DataLoader(train, batch_size=16, shuffle=True),
         test=DataLoader(test, batch_size=500),
         # The same work everywhere, however many reviews an organisation has.
-        steps=15,
+        steps=agreed_steps(Path(__file__).parent),
         settings=Settings(frozen="local"),
     )

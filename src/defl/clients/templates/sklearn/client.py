@@ -4,9 +4,12 @@ Any scikit-learn estimator with `partial_fit` and linear weights will do, for ex
 `SGDClassifier`, `SGDRegressor` or `MLPClassifier`.
 """
 
+from pathlib import Path
+
 from data import CLASSES, load
 from sklearn.neural_network import MLPClassifier
 
+from defl.clients.agreed import agreed_steps
 from defl.clients.sklearn import SklearnClient
 
 
@@ -20,5 +23,6 @@ def client():
         classes=CLASSES,
         test_inputs=test_inputs,
         test_targets=test_labels,
-        epochs=3,
+        # The same work everywhere, however much data an organisation has.
+        steps=agreed_steps(Path(__file__).parent),
     )

@@ -4,11 +4,14 @@ A model, a loss, an optimiser and loaders are enough; for a training loop of you
 `defl.clients.torch.TorchClient`.
 """
 
+from pathlib import Path
+
 import torch
 from data import load
 from torch import nn
 from torch.utils.data import DataLoader
 
+from defl.clients.agreed import agreed_steps
 from defl.clients.torch import Settings
 from defl.clients.torch_supervised import supervised
 
@@ -33,7 +36,8 @@ def client():
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
         train=DataLoader(train, batch_size=32, shuffle=True),
         test=DataLoader(test, batch_size=512),
-        epochs=2,
+        # The same work everywhere, however much data an organisation has.
+        steps=agreed_steps(Path(__file__).parent),
         # Batch norm's running mean and variance are averaged like the weights, so that all
         # organisations hold one model, and an exported one is whole.
         settings=Settings(statistics="shared"),
