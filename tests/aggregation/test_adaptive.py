@@ -122,6 +122,7 @@ def test_a_long_change_that_points_another_way_is_left_out_whatever_the_gate_say
     kept, gone = judged([just, *rows[1:]], base, 1), judged([over, *rows[1:]], base, 1)
 
     assert left_out(kept) == []
+    assert kept.weights[0] == pytest.approx(1 / (GROSS - 0.1) / 4, ROUNDING)
     assert "points another way" in kept.details[0]
     assert kept.details[0].endswith("times longer: shortened")
     assert left_out(gone) == [0]
