@@ -167,13 +167,18 @@ def test_rounds_close_without_a_silent_node(rules: Rules) -> None:
 
 @BOTH_RULES
 def test_a_slow_node_delays_rounds_but_does_not_stop_them(rules: Rules) -> None:
-    honest = cluster_of(4, rounds=3, rules=rules, seed=3)
-    honest.run()
-    cluster, recording = run_with("slow", rules, seed=3)
+    """How much depends on the seed: which views it leads, and how long the others train."""
+    honest_s = slow_s = 0.0
+    for seed in range(4):
+        honest = cluster_of(4, rounds=3, rules=rules, seed=seed)
+        honest.run()
+        cluster, recording = run_with("slow", rules, seed=seed)
+        honest_s += honest.checker.closed_at[3]
+        slow_s += cluster.checker.closed_at[3]
 
-    assert recording.of(LIAR, Vote), "it does take part"
-    assert [sent for sent in recording.messages if isinstance(sent[3], Timeout)]
-    assert cluster.checker.closed_at[3] > 1.5 * honest.checker.closed_at[3]
+        assert recording.of(LIAR, Vote), "it does take part"
+        assert [sent for sent in recording.messages if isinstance(sent[3], Timeout)]
+    assert slow_s > 1.2 * honest_s
 
 
 @BOTH_RULES

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from defl.changes import Change, Operation, Remove, Rounds
 from defl.crypto import Signer
-from defl.ids import NodeId, Round, View
+from defl.ids import Digest, NodeId, Round, View
 from defl.messages import Gossip, Offer, Pace, StoreAck, Transaction, Upd, ack_statement
 from defl.output import Envelope, Event, Output, Received
 from defl.participant import Participant
@@ -85,7 +85,7 @@ def cross(boundary: Boundary, wrap: Wrap, seed: int = 1) -> Churn:
     digest = churn.propose(proposer, boundary.change(churn))
     if boundary.leaver is None:
         churn.approve(digest, *(m for m in honest if m != proposer))
-        churn.run_until(lambda: _is_due(churn))
+        churn.run_until(lambda: _is_due(churn, digest))
     churn.run_for(SPREAD_S)
     assert churn.newest.state.round == 2
     churn.cluster.traffic.censor = None
@@ -97,11 +97,11 @@ def cross(boundary: Boundary, wrap: Wrap, seed: int = 1) -> Churn:
     return churn
 
 
-def _is_due(churn: Churn) -> bool:
-    """Whether the change takes effect at the next close."""
+def _is_due(churn: Churn, digest: Digest) -> bool:
+    """Whether the change takes effect at the next close; a liar's may be pending beside it."""
     state = churn.newest.state
-    (change, *_) = state.changes
-    is_approved = len(change.approvals) >= churn.newest.federation.committee.quorum
+    approvals = next(change.approvals for change in state.changes if change.digest == digest)
+    is_approved = len(approvals) >= churn.newest.federation.committee.quorum
     return is_approved and len(state.ready) == len(state.wanted_keys)
 
 

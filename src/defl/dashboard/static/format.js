@@ -12,7 +12,6 @@ const decimal = (value, digits) =>
 
 export const count = known((value) => decimal(value, 0));
 export const fixed = known(decimal);
-export const percent = known((value) => `${decimal(100 * value, 0)} %`);
 
 // How long, roughly: "0.5 s", "39 s", "12 min", "3 h".
 export const seconds = known((value) => {
