@@ -6,9 +6,9 @@ long, another one just as long; what is longer is shortened. A member is never l
 alone: how far it trains says how many steps it takes. Only a change that is more than three times
 as long and points another way is left out for it, at most f of them.
 
-Gate. The inliers are the m - f other rows whose directions have the smallest largest variance (the
-greatest eigenvalue of their covariance). A subset passes the gate if its largest variance is at
-most GATE times that of the inliers. The rule keeps the largest subset of at least m - f rows that
+Gate. The inliers are the m - f other rows whose directions have the smallest top eigenvalue of
+their covariance. A subset passes the gate if its top eigenvalue is at most GATE times that of the
+inliers. The rule keeps the largest subset of at least m - f rows that
 passes; among subsets of one size, the one that varies least. Without an attack that is all rows, so
 nothing is lost; an outlier is left out alone, not together with f - 1 honest rows. A change of no
 length is a direction of its own: it makes nobody else an outlier.
@@ -74,7 +74,7 @@ def adaptive(
 
 
 class Judgement:
-    """Of one round: which rows are gross, inliers and kept, and how much each is trusted."""
+    """Decides which rows of a round are kept, and how much each is trusted."""
 
     def __init__(self, directions: Directions, faults_max: int) -> None:
         self._directions = directions
@@ -100,7 +100,7 @@ class Judgement:
         return [(tuple(rows[i] for i in subset), variance) for subset, variance in found]
 
     def _ratio(self, variance: float) -> float:
-        """To the inliers' variance."""
+        """Return the ratio to the inliers' variance."""
         if self._inlier_variance > 0:
             return variance / self._inlier_variance
         return inf if variance > 0 else 1.0
@@ -160,7 +160,7 @@ class Judgement:
         return " ".join(parts)
 
     def _detail(self, i: int) -> str:
-        """About one row; empty if there is nothing to say."""
+        """Say what is special about one row; empty if nothing is."""
         longer, cosine = self._directions.longer(i), f"cosine {self.cosines[i]:+.2f}"
         if i in self.gross:
             return f"points another way than the others ({cosine}) and is {longer}"

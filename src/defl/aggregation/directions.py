@@ -60,7 +60,7 @@ class Directions:
         return self._squares[i] == 0
 
     def longer(self, i: int) -> str:
-        """How much longer than the reference, in words."""
+        """Return as text how much longer the row is than the reference."""
         if self._reference == 0:
             return "longer than most, which have no length"
         times = sqrt(self._squares[i] / self._reference)
@@ -76,7 +76,7 @@ class Directions:
         return sorted(found, key=lambda i: (-self._squares[i], i))[:faults_max]
 
     def shortening(self, i: int) -> float:
-        """By which the row is shortened: to REACH reference lengths if it agrees, else to one."""
+        """Return the factor that shortens the row to REACH references if it agrees, else to one."""
         reach = REACH if self._agree[i] else 1
         if self._squares[i] <= reach**2 * self._reference:
             return 1.0
