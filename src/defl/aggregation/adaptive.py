@@ -8,10 +8,10 @@ as long and points another way is left out for it, at most f of them.
 
 Gate. The inliers are the m - f other rows whose directions have the smallest top eigenvalue of
 their covariance. A subset passes the gate if its top eigenvalue is at most GATE times that of the
-inliers. The rule keeps the largest subset of at least m - f rows that
-passes; among subsets of one size, the one that varies least. Without an attack that is all rows, so
-nothing is lost; an outlier is left out alone, not together with f - 1 honest rows. A change of no
-length is a direction of its own: it makes nobody else an outlier.
+inliers. The rule keeps the largest subset of at least m - f rows that passes; among subsets of one
+size, the one that varies least. Without an attack that is all rows, so nothing is lost; an outlier
+is left out alone, not together with f - 1 honest rows. A change of no length is a direction of its
+own: it makes nobody else an outlier.
 
 Trust. A member that opposed the others in past rounds counts less, down to not at all
 (reputation.py); that concerns at most f members.

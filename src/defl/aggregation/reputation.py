@@ -50,8 +50,8 @@ def updated_reputations(past: PastRounds, cosines: Sequence[float]) -> tuple[flo
 
 
 def trusts(reputations: Sequence[float], faults_max: int) -> tuple[float, ...]:
-    """Return how much each row counts, from 0 to 1: less than 1 for at most faults_max rows, those of
-    the lowest reputation.
+    """Return how much each row counts, from 0 to 1: less than 1 for at most faults_max rows, those
+    of the lowest reputation.
 
     Everybody is trusted while the median member does not agree with the others. A member about whom
     nothing is known is trusted and does not lower the median: newcomers would take the places of
