@@ -285,6 +285,9 @@ def test_updates_of_the_round_of_grace_are_served_also_after_a_restart(restarted
     }
     assert len(held) >= cluster.federation.committee.quorum
     cluster.run(until=lambda: node.behaviour.participant.state.round == 4)
+    written_at = cluster.now + 0.3
+    cluster.run(until=lambda: cluster.now >= written_at)
+    assert node.behaviour.participant.state.round == 4
     if restarted:
         cluster.crash(node.id, downtime_s=0.1, power=False)
         cluster.run(until=lambda: node.alive)
