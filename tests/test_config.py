@@ -85,7 +85,7 @@ def test_a_fingerprint_is_eight_groups_of_four() -> None:
         ("tau = 2", "tau = ", r"not TOML: .*line 7"),
         ("faults_max = 1", "faults_max = 2", "tolerates at most 1"),
         ('"adaptive"', '"mean"', "no aggregation rule is named 'mean'; there are: fed_avg"),
-        ("shape = [264]", "shape = [263]", r"role memory and the shape \[264\]; defl"),
+        ("shape = [164]", "shape = [163]", r"role memory and the shape \[164\]; defl"),
         ("view_base_s = 1.0", "view_base_s = nan", "timing.view_base_s must be a number"),
         ("grace_s = 60.0", "grace_s = inf", "timing.grace_s must be a number of seconds"),
         ('initial = "', 'initial = "0', "line .*: model.initial: "),

@@ -11,6 +11,7 @@ import click
 
 from defl.aggregation.rules import RULES
 from defl.cli.engine_option import engine_option
+from defl.clients.prior import Prior
 from defl.committee import DEFAULTS, MEMBERS_MIN, Rules, faults_of
 from defl.engine.choice import opened
 from defl.errors import UserError
@@ -20,7 +21,7 @@ from defl.lab.experiments.bench_memory import bench_memory
 from defl.lab.experiments.bench_round import bench_commit, bench_round
 from defl.lab.experiments.bench_rules import bench_rules
 from defl.lab.experiments.bench_waiting import bench_waiting
-from defl.lab.experiments.robustness_cell import ROUNDS, Prior
+from defl.lab.experiments.robustness_cell import ROUNDS
 from defl.lab.experiments.robustness_sizes import SIDES
 from defl.schema import Codec
 from defl.sim.presence import ROUNDS_TO_LEARN

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from defl.aggregation.rules import rule_named
+from defl.clients.prior import Prior
 from defl.engine.book import Engine, values
 from defl.engine.tasks import EngineTask
 from defl.errors import PreconditionBroken, UserError
@@ -28,7 +29,6 @@ from defl.lab.experiments.codec_table import codecs_markdown
 from defl.lab.experiments.robustness_cell import (
     NO_ATTACK,
     ROUNDS,
-    Prior,
     RobustnessCell,
     RobustnessResult,
     Weighting,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from defl.aggregation.aggregate import AggregationResult, Row
 from defl.aggregation.model import aggregate_model
+from defl.clients.prior import Prior
 from defl.committee import faults_of
 from defl.errors import PreconditionBroken
 from defl.founding import schema_with_rule
@@ -45,13 +46,6 @@ NO_ATTACK = "none"
 COLLUDING = ("alie", "inner_product", "min_max", "min_sum", "mimic", "against_rule")
 SMALLEST, LARGEST = "smallest", "largest"  # members that attack, if sizes differ
 BLIND = "_blind"  # suffix of an attack's name: the attacker sees only its own update
-
-
-class Prior(StrEnum):
-    """Whether clients take their own class frequencies out of what they learn."""
-
-    NONE = "none"
-    CORRECTED = "corrected"
 
 
 class Weighting(StrEnum):
