@@ -212,7 +212,8 @@ def test_a_simulated_federation_learns_with_each_codec_and_all_models_are_equal(
     assert history.ok
     assert history.agreed
     mean = np.mean([client.point for client in clients], axis=0)
-    np.testing.assert_allclose(history.weights["point"], mean, atol=0.05)
+    # Near the mean, members' changes oppose each other, and the rule shortens the longest.
+    np.testing.assert_allclose(history.weights["point"], mean, atol=0.1)
 
 
 def test_a_masked_federation_holds_out_against_liars_of_the_pool() -> None:

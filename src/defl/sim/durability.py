@@ -33,7 +33,9 @@ class RecordCheck:
     def __init__(self, node: NodeId, violate: Violate) -> None:
         self._node = node
         self._violate = violate
-        self._offered: set[tuple[Round, Digest]] = set()  # the disk may lose it later
+        # What was durable when it was sent first: the disk may lose it later.
+        self._offered: set[tuple[Round, Digest]] = set()
+        self._certified: set[tuple[Round, Digest]] = set()
 
     def sent(self, message: Message, disk: Disk, me: NodeId, epoch: int) -> None:
         """`me`: what the node calls itself in the epoch of the message."""
@@ -58,8 +60,9 @@ class RecordCheck:
             case Offer(author=author) if author == me:
                 self._offer(message, disk)
             case Gossip(transactions=transactions):
-                for tx in transactions:
-                    if isinstance(tx, Upd) and tx.author == me:
+                own = [tx for tx in transactions if isinstance(tx, Upd) and tx.author == me]
+                for tx in own:
+                    if _is_first(self._certified, tx.round, tx.digest):
                         self._ack(tx.round, tx.author, tx.digest, disk)
             case _:
                 pass
@@ -72,25 +75,26 @@ class RecordCheck:
 
     def _offer(self, offer: Offer, disk: Disk) -> None:
         manifest = offer.manifest
-        if not self._is_first(offer.round, manifest.digest):
+        if not _is_first(self._offered, offer.round, manifest.digest):
             return
         self._require(offer.round in disk.offers, f"its offer for round {offer.round}")
         for digest, name in ((manifest.digest, "update"), (manifest.base, "base")):
             what = f"the {name} of its offer for round {offer.round}"
             self._require(disk.is_synced(digest), what)
 
-    def _is_first(self, round_: Round, digest: Digest) -> bool:
-        if (round_, digest) in self._offered:
-            return False
-        self._offered = {o for o in self._offered if o[0] >= round_ - ROUNDS_REMEMBERED}
-        self._offered.add((round_, digest))
-        return True
-
     def _require(self, durable: bool, what: str) -> None:
         if not durable:
             self._violate(
                 NOTHING_BEFORE_ITS_RECORD, f"node {self._node} sent before it was durable: {what}"
             )
+
+
+def _is_first(sent: set[tuple[Round, Digest]], round_: Round, digest: Digest) -> bool:
+    if (round_, digest) in sent:
+        return False
+    sent.difference_update([old for old in sent if old[0] < round_ - ROUNDS_REMEMBERED])
+    sent.add((round_, digest))
+    return True
 
 
 class PowerCutCheck:
