@@ -211,15 +211,15 @@ def test_a_new_federation_aggregates_adaptively_with_an_empty_memory(
     federation = read_federation(tmp_path / "federation.toml").federation
     assert federation.aggregation == "adaptive"
     schema = federation.schema
-    assert schema.entries[-1] == Entry("defl.memory", (200 + 64,), role=Role.MEMORY)
-    assert load_file(tmp_path / "initial.safetensors")["defl.memory"].tolist() == [0] * 264
+    assert schema.entries[-1] == Entry("defl.memory", (100 + 64,), role=Role.MEMORY)
+    assert load_file(tmp_path / "initial.safetensors")["defl.memory"].tolist() == [0] * 164
 
 
 def test_the_memory_of_another_federations_model_is_left_out(founded: Path, tmp_path: Path) -> None:
     start = tmp_path / "start.safetensors"
     save_file({"w": np.ones(6, np.float32), "defl.memory": np.ones(9, np.float32)}, start)
 
-    for rule, memory in (("adaptive", [np.zeros(200 + 6)]), ("multi_krum", [])):
+    for rule, memory in (("adaptive", [np.zeros(100 + 6)]), ("multi_krum", [])):
         result = create(
             tmp_path, cards_in(founded), "--model", start, "--aggregation", rule, "--force"
         )
