@@ -164,7 +164,7 @@ def test_requirements_grow_with_members_and_kept_rounds(founded: Path, tmp_path:
         requirements_of(facts_of(agreement, n, tau=tau)) for n, tau in ((4, 2), (8, 2), (4, 4))
     )
 
-    assert small.update_bytes == small.model_bytes == (model := 4 * (64 + 200 + 64))
+    assert small.update_bytes == small.model_bytes == (model := 4 * (64 + 100 + 64))
     assert wide.disk_bytes - small.disk_bytes == 4 * 5 * model
     assert long.disk_bytes - small.disk_bytes == 2 * (4 * model + model)
     assert wide.sent_bytes_per_round > 2 * small.sent_bytes_per_round
