@@ -16,9 +16,8 @@ import pytest
 
 import defl
 from defl import messages
-from defl.aggregation import adaptive
+from defl.aggregation.adaptive import Judgement
 from defl.aggregation.geometric import Verdict
-from defl.aggregation.gram import Geometry
 from defl.aggregation.rules import rule_named
 from defl.committee import DEFAULTS
 from defl.crypto import Tag
@@ -238,7 +237,7 @@ CLAIMS = {
         ),
     ),
     "where the rule decides who is left out": Claim(
-        ("aggregation/rules.py:AggregationRule.__call__", "aggregation/adaptive.py:judge_adaptive"),
+        ("aggregation/rules.py:AggregationRule.__call__", "aggregation/adaptive.py:Judgement.verdict"),
         decides_who_is_left_out,
         {"aggregation", "aggregation/rules.py:AggregationRule.__call__"},
         (
@@ -422,14 +421,14 @@ def test_the_default_rule_leaves_out_the_members_its_judge_names(
         weights = rule_named(DEFAULTS.aggregation)(rows, base, 2, ties).weights
         return [row for row, weight in enumerate(weights) if weight == 0]
 
-    judge = adaptive.judge_adaptive
+    judge = Judgement.verdict
 
-    def spare_the_outlier(geometry: Geometry, *arguments: object, **options: object) -> Verdict:
-        verdict = judge(geometry, *arguments, **options)  # type: ignore[arg-type]
+    def spare_the_outlier(judgement: Judgement) -> Verdict:
+        verdict = judge(judgement)
         return Verdict((0.0, *[1 / 6] * 6), verdict.scores, verdict.reason)
 
     assert left_out() == [6]
-    monkeypatch.setattr(adaptive, "judge_adaptive", spare_the_outlier)
+    monkeypatch.setattr(Judgement, "verdict", spare_the_outlier)
     assert len(left_out()) == 1
     assert left_out() != [6]
 
