@@ -237,7 +237,10 @@ CLAIMS = {
         ),
     ),
     "where the rule decides who is left out": Claim(
-        ("aggregation/rules.py:AggregationRule.__call__", "aggregation/adaptive.py:Judgement.verdict"),
+        (
+            "aggregation/rules.py:AggregationRule.__call__",
+            "aggregation/adaptive.py:Judgement.verdict",
+        ),
         decides_who_is_left_out,
         {"aggregation", "aggregation/rules.py:AggregationRule.__call__"},
         (
