@@ -130,8 +130,10 @@ def test_with_an_address_file_the_token_is_in_that_file_alone(
         assert stat.S_IMODE(file.lstat().st_mode) == 0o600
         Browser(address)
         assert (urlsplit(shown).port, urlsplit(shown).query) == (urlsplit(address).port, "")
+        assert process.stdout is not None
+        rest = process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=LIMIT_S)
+        rest += process.communicate(timeout=LIMIT_S)[0]
 
     assert urlsplit(address).query.removeprefix("token=") not in rest
     assert str(file) in rest
