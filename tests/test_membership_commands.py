@@ -63,7 +63,6 @@ def test_an_approval_is_withdrawn_before_the_machine_is_ready(operators: Operato
     assert (withdrawn.code, withdrawn.json) == (0, {"withdrawn": True})
     text = operators.run("federation", "changes", "bob").text
     assert "approved by  alice, carol; 3 are needed" in text
-    assert "withdrawn by bob" in text
 
     operators.start_guest("eve")
     operators.pass_rounds(3)
