@@ -63,6 +63,8 @@ def test_an_approval_is_withdrawn_before_the_machine_is_ready(operators: Operato
     assert (withdrawn.code, withdrawn.json) == (0, {"withdrawn": True})
     text = operators.run("federation", "changes", "bob").text
     assert "approved by  alice, carol; 3 are needed" in text
+    # The log forgets it when the round closes: then bob may agree again.
+    assert ("withdrawn by bob" in text) == bool(operators.pending("bob").withdrawn)
 
     operators.start_guest("eve")
     operators.pass_rounds(3)
